@@ -1,0 +1,67 @@
+# From a bare clone: `make run`, `make test`, `make check`, `make bench`. Flags go in ARGS: make run ARGS="--port 9000".
+# Needs python3 (3.11 or newer), pip and make; everything else goes into .venv, and what is done is remembered in .stamps.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := .stamps
+# A virtual environment made without ensurepip has no pip of its own; then the outer pip works on it.
+PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m pip || echo $(PYTHON) -m pip --python $(BIN)/python)
+INSTALL = $(PIP) install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format docs bench prerequisites clean
+
+help: ## show this help
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 22
+
+run: $(STAMPS)/run ## start a server in demo mode; ARGS="--port 9000" passes flags to `ropewalk serve`
+	@$(BIN)/ropewalk serve --demo $(ARGS)
+
+test: $(STAMPS)/dev prerequisites $(STAMPS)/npm ## run all tests, installing what they need; ARGS="-k history" goes to pytest
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMPS)/dev ## ruff, mypy --strict, and who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: $(STAMPS)/dev ## put the code into its usual form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(STAMPS)/run ## write the reference pages that are drawn from the code
+	@mkdir -p docs/reference
+	$(BIN)/ropewalk config --config_path= --format markdown > docs/reference/settings.md
+
+bench: $(STAMPS)/dev ## measure on this machine; writes benchmarks/results/latest.json
+	$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## remove everything that was installed or built here
+	rm -rf $(VENV) $(STAMPS) build dist src/*.egg-info tests/clients/node_modules
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+prerequisites:
+	@sh tests/install_prerequisites.sh
+
+$(VENV)/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed (PYTHON=... chooses one)" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || $(PYTHON) -m venv --clear --without-pip $(VENV)
+
+$(STAMPS)/run: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "installing ropewalk into $(VENV)"
+	@$(INSTALL) --editable .
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/dev: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "installing ropewalk and its development tools into $(VENV)"
+	@$(INSTALL) --editable '.[dev]'
+	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/run
+
+# Without npm there is nothing to install: the tests that need it say so themselves.
+$(STAMPS)/npm: tests/clients/package.json tests/clients/package-lock.json | prerequisites
+	@if command -v npm >/dev/null; then npm ci --prefix tests/clients --no-audit --no-fund && mkdir -p $(STAMPS) && touch $@; fi

@@ -1,0 +1,41 @@
+"""What the load process can be asked to do: crowds by name, each with its own reader.
+
+This is the whole surface that the measurements see of it.
+"""
+
+from benchmarks.load.crowd import Address, Crowd, Resumed
+from benchmarks.load.drain import Drain, Drained
+from benchmarks.load.link import Stage
+
+
+class Field:
+    """Lives in the load process (see `benchmarks.remote`)."""
+
+    def __init__(self) -> None:
+        self._crowds: dict[str, Crowd] = {}
+        self._drains: dict[str, Drain] = {}
+
+    def open(self, crowd: str, address: Address, path: str, stream: str, count: int, stage: Stage) -> float:
+        """A new crowd of `count` connections, each brought to `stage`; the seconds it took."""
+        self._crowds[crowd] = Crowd(address, path, stream)
+        seconds = self._crowds[crowd].open(count, stage)
+        self._drains[crowd] = Drain(self._crowds[crowd])
+        return seconds
+
+    def drain(self, crowd: str, bounds: list[int], checked: bool = False) -> Drained:
+        return self._drains[crowd].read(bounds, checked)
+
+    def storm(self, crowd: str, epoch: str) -> Resumed:
+        return self._crowds[crowd].storm(epoch)
+
+    def settle(self, crowd: str, offset: int) -> int:
+        return self._crowds[crowd].settle(offset)
+
+    def probe(self, crowd: str, offset: int) -> bytes:
+        """Read until everyone is at `offset`; the message that was there, as one of them got it."""
+        self._crowds[crowd].settle(offset)
+        return next(iter(self._crowds[crowd].links.values())).last
+
+    def cut(self, crowd: str) -> None:
+        self._crowds.pop(crowd).cut()
+        self._drains.pop(crowd, None)

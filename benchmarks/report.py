@@ -1,0 +1,118 @@
+"""What a run found, as a table for people and as JSON for the record.
+
+A figure always stands beside its floor and their ratio; machine facts are those that matter and name nobody.
+"""
+
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+LIBRARIES = ("ropewalk", "picows", "uvloop", "aiohttp", "msgspec")
+
+
+class Bar(Struct, frozen=True):
+    """What a figure is meant to hold on every machine."""
+
+    of: Literal["ratio", "value"]
+    sense: Literal[">=", "<="]
+    limit: float
+
+    def holds(self, value: float, ratio: float) -> bool:
+        measured = ratio if self.of == "ratio" else value
+        return measured >= self.limit if self.sense == ">=" else measured <= self.limit
+
+
+class Figure(Struct, frozen=True):
+    """One finding: medians over the rounds, the rounds themselves, and whatever else explains it."""
+
+    key: str
+    title: str
+    unit: str
+    value: float
+    floor: float
+    ratio: float
+    rounds: list[float]
+    floor_rounds: list[float]
+    details: dict[str, float]
+    bar: Bar | None = None
+    holds: bool | None = None
+
+
+class Machine(Struct, frozen=True):
+    """Where it ran."""
+
+    cores: int
+    processor: str
+    memory_gb: float
+    kernel: str
+    python: str
+    versions: dict[str, str]
+
+
+class Run(Struct, frozen=True):
+    """Everything of one run."""
+
+    command: str
+    date: str
+    seconds: float
+    machine: Machine
+    figures: list[Figure]
+
+
+def figure(
+    key: str,
+    title: str,
+    unit: str,
+    rounds: Sequence[float],
+    floor_rounds: Sequence[float],
+    details: dict[str, float],
+    bar: Bar | None = None,
+) -> Figure:
+    value, floor = statistics.median(rounds), statistics.median(floor_rounds)
+    ratio = value / floor
+    holds = bar.holds(value, ratio) if bar else None
+    return Figure(key, title, unit, value, floor, ratio, list(rounds), list(floor_rounds), details, bar, holds)
+
+
+def machine() -> Machine:
+    with open("/proc/cpuinfo") as file:
+        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return Machine(
+        cores=len(os.sched_getaffinity(0)),
+        processor=names[0] if names else platform.machine(),
+        memory_gb=round(memory, 1),
+        kernel=platform.release(),
+        python=platform.python_version(),
+        versions={name: version(name) for name in LIBRARIES},
+    )
+
+
+def as_json(run: Run) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n"
+
+
+def as_table(figures: Sequence[Figure]) -> str:
+    rows = [["", "figure", "measured", "floor", "ratio", "bar", ""]]
+    rows += [_row(found) for found in figures]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines.insert(1, "-" * max(map(len, lines)))
+    return "\n".join(lines)
+
+
+def _row(found: Figure) -> list[str]:
+    bar = f"{found.bar.of} {found.bar.sense} {found.bar.limit:g}" if found.bar else ""
+    verdict = "" if found.holds is None else "holds" if found.holds else "BELOW THE BAR"
+    measured, floor = _number(found.value, found.unit), _number(found.floor, found.unit)
+    return [found.key, found.title, measured, floor, f"{found.ratio:.2f}", bar, verdict]
+
+
+def _number(value: float, unit: str) -> str:
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.2f} {unit}"

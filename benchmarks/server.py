@@ -1,0 +1,71 @@
+"""The server under test, as users run it: a process of its own, started by the command line.
+
+What it uses is read from /proc, not asked of it.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from types import TracebackType
+from typing import Self
+
+from msgspec import Struct
+
+Address = tuple[str, int]
+STARTUP = 30.0
+
+
+class Usage(Struct, frozen=True):
+    """Of one process: resident memory in bytes, processor time in seconds."""
+
+    resident: int
+    processor: float
+
+
+class Server:
+    """`ropewalk serve --public --port 0` with further flags."""
+
+    def __init__(self, *flags: str) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
+        command = [sys.executable, "-m", "ropewalk", "serve", "--public", "--port", "0", *flags]
+        self._process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT)
+        self.address = self._listening()
+
+    def usage(self) -> Usage:
+        return usage_of(self._process.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self._output.close()
+
+    def _listening(self) -> Address:
+        deadline = time.monotonic() + STARTUP
+        while time.monotonic() < deadline and self._process.poll() is None:
+            found = re.search(r"listening on \w+://([\d.]+):(\d+)", self._said())
+            if found:
+                return found[1], int(found[2])
+            time.sleep(0.05)
+        self._process.kill()
+        self._process.wait()
+        raise RuntimeError(f"the server did not start:\n{self._said()}")
+
+    def _said(self) -> str:
+        # pread leaves the file's position alone: the server writes through the same one
+        return os.pread(self._output.fileno(), 1 << 20, 0).decode(errors="replace")
+
+
+def usage_of(pid: int) -> Usage:
+    with open(f"/proc/{pid}/statm") as file:
+        pages = int(file.read().split()[1])
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])
+    return Usage(pages * os.sysconf("SC_PAGE_SIZE"), ticks / os.sysconf("SC_CLK_TCK"))

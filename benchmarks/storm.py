@@ -1,0 +1,75 @@
+"""A storm: every connection is cut without a goodbye and comes back by its session and position, while messages go on.
+
+The figure is the time until everyone has all that was missed; afterwards nobody may have missed an offset or seen one twice.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks.floor import Floor
+from benchmarks.load.crowd import Resumed
+from benchmarks.load.field import Field
+from benchmarks.load.link import Stage
+from benchmarks.load.publisher import Publisher
+from benchmarks.remote import Remote
+from benchmarks.report import Figure, figure
+from benchmarks.server import Server
+from benchmarks.sizes import Sizes
+
+PATH, STREAM = "/cable", "bench"
+
+
+def measure_storm(server: Server, floor: Remote[Floor], field: Remote[Field], sizes: Sizes) -> list[Figure]:
+    """The floor of a storm is the bare connecting: TCP and the upgrade alone, for as many."""
+    count = sizes.storm_connections
+    publisher = Publisher(server.address, STREAM, sizes.payload)
+    field.call(Field.open, "storm", server.address, PATH, STREAM, count, Stage.SUBSCRIBED)
+    epoch, offset = publisher.position()
+    wrong = field.call(Field.settle, "storm", offset)
+    bare: list[float] = []
+    storms: list[Resumed] = []
+    for _ in range(sizes.storm_rounds):
+        bare.append(_bare(floor, field, count))
+        with _publishing(publisher, sizes.storm_rate):
+            storms.append(field.call(Field.storm, "storm", epoch))
+        wrong += field.call(Field.settle, "storm", publisher.position()[1])
+    field.call(Field.cut, "storm")
+    publisher.close()
+    return [_figure(storms, bare, count, wrong)]
+
+
+def _bare(floor: Remote[Floor], field: Remote[Field], count: int) -> float:
+    address = floor.call(Floor.address)
+    accepting = floor.begin(Floor.accept, count)
+    seconds = field.call(Field.open, "bare", address, PATH, STREAM, count, Stage.UPGRADED)
+    accepting.result()
+    field.call(Field.cut, "bare")
+    floor.call(Floor.close)
+    return seconds
+
+
+@contextmanager
+def _publishing(publisher: Publisher, rate: float) -> Iterator[None]:
+    """Messages go on in a thread of their own while the block runs."""
+    ended = threading.Event()
+    thread = threading.Thread(target=publisher.pace_until, args=(ended, rate))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _figure(storms: list[Resumed], bare: list[float], count: int, wrong: int) -> Figure:
+    details: dict[str, float] = {
+        "connections": count,
+        "restored": sum(storm.restored for storm in storms),
+        "not_restored": sum(count - storm.restored for storm in storms),
+        "replayed": sum(storm.replayed for storm in storms),
+        "missed_or_twice": wrong,
+        "resumes_a_second": count * len(storms) / sum(storm.seconds for storm in storms),
+    }
+    title = f"{count:,} cut, until all are whole again"
+    return figure("e", title, "s", [storm.seconds for storm in storms], bare, details)

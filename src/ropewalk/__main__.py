@@ -1,0 +1,7 @@
+"""`python -m ropewalk` is the `ropewalk` command."""
+
+import sys
+
+from ropewalk.cli.main import main
+
+sys.exit(main())

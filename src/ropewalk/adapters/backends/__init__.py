@@ -1,0 +1,1 @@
+"""Where streams, sessions and presence are kept."""

@@ -1,0 +1,73 @@
+"""The publish door: an HTTP POST in, registered publications out. Mounted once for every path with a key of its own.
+
+A request is answered only when all of it is registered; whatever is wrong with it is said, and then nothing was.
+"""
+
+import msgspec
+from aiohttp import web
+
+from ropewalk.core.bearer import admitted
+from ropewalk.core.stats import Stats
+from ropewalk.model.errors import MalformedPublication, TooLarge, Unavailable
+from ropewalk.model.messages import Receipt, RemoteDisconnect
+from ropewalk.ports import Publisher
+from ropewalk.protocol.body import gather
+from ropewalk.protocol.publications import PublicationLimits, decode
+
+
+class PublishDoor:
+    """`key` is what publishers show as their bearer token; empty lets everyone publish."""
+
+    def __init__(self, publisher: Publisher, key: str, limits: PublicationLimits, stats: Stats) -> None:
+        self._publisher = publisher
+        self._key = key
+        self._limits = limits
+        self._stats = stats
+
+    def routes(self, path: str) -> list[web.RouteDef]:
+        return [web.route("*", path, self.handle)]
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if request.method != "POST":
+            return _answer(405, {"error": "publish with POST"}, {"Allow": "POST"})
+        if not admitted(request.headers.get("Authorization", ""), self._key):
+            return _answer(401, {"error": "a valid bearer key is needed"}, {"WWW-Authenticate": "Bearer"})
+        try:
+            return _answer(201, await self._take(request))
+        except MalformedPublication as error:
+            self._stats.publications_refused += 1
+            return _answer(422, {"error": error.reason, "index": error.index})
+        except TooLarge as error:
+            self._stats.publications_refused += 1
+            return _answer(413, {"error": str(error)})
+        except Unavailable as error:
+            return _answer(503, {"error": str(error)})
+
+    async def _take(self, request: web.Request) -> dict[str, object]:
+        body = await self._body(request)
+        match decode(body, self._limits, request.headers.get("Idempotency-Key", "")):
+            case RemoteDisconnect() as order:
+                return {"disconnected": await self._publisher.disconnect(order)}
+            case publications:
+                receipts = await self._publisher.publish(publications)
+                return {"publications": [_shown(receipt) for receipt in receipts]}
+
+    async def _body(self, request: web.Request) -> bytes:
+        try:
+            return await gather(request.content.iter_any(), request.content_length, self._limits.max_publish_size)
+        except web.RequestPayloadError:
+            # The framework reads a body to its end after the answer; this one it would only stumble over again.
+            request.content.feed_eof()
+            raise MalformedPublication("the body cannot be read") from None
+
+
+def _shown(receipt: Receipt) -> dict[str, object]:
+    """A transient publication has no position to show."""
+    if not receipt.offset:
+        return {"stream": receipt.stream}
+    shown: dict[str, object] = {"stream": receipt.stream, "epoch": receipt.epoch, "offset": receipt.offset}
+    return {**shown, "duplicate": True} if receipt.duplicate else shown
+
+
+def _answer(status: int, body: dict[str, object], headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json", headers=headers)

@@ -1,0 +1,1 @@
+"""How the node is measured from outside: one file a format."""

@@ -1,0 +1,71 @@
+"""The metrics page: what the node counts, in Prometheus text. Everything is read at scrape time, nothing is kept twice.
+
+Each page has a registry of its own, so that two nodes in one process do not meet in a global one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from ropewalk.core.stats import Histogram, Stats
+from ropewalk.ports import Inspector
+
+PREFIX = "ropewalk_"
+
+
+class MetricsPage:
+    """Renders the counters of `stats` and the gauges of `inspector`, and those of the process where the system tells them."""
+
+    content_type = CONTENT_TYPE_LATEST
+
+    def __init__(self, stats: Stats, inspector: Inspector) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_NodeCollector(stats, inspector))
+        ProcessCollector(registry=self._registry)
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
+
+
+class _NodeCollector(Collector):
+    def __init__(self, stats: Stats, inspector: Inspector) -> None:
+        self._stats = stats
+        self._inspector = inspector
+
+    def describe(self) -> list[Metric]:
+        """Empty, so that registering reads nothing: the node may not be started yet."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        for field in fields(self._stats):
+            value = getattr(self._stats, field.name)
+            if isinstance(value, int):
+                yield CounterMetricFamily(PREFIX + field.name, _words(field.name), value)
+        for name, size in self._inspector.gauges().items():
+            yield GaugeMetricFamily(PREFIX + name, _words(name), size)
+        yield _gaps(self._stats)
+        yield _latency(self._stats.publish_to_deliver)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").capitalize()
+
+
+def _gaps(stats: Stats) -> Metric:
+    family = CounterMetricFamily(PREFIX + "gaps", "Gaps that clients were told about", labels=["reason"])
+    for reason, count in sorted(stats.gaps.items()):
+        family.add_metric([str(reason)], count)
+    return family
+
+
+def _latency(histogram: Histogram) -> Metric:
+    return HistogramMetricFamily(
+        PREFIX + "publish_to_deliver_seconds",
+        "From a publication to its delivery",
+        buckets=histogram.cumulative(),
+        sum_value=histogram.total,
+    )

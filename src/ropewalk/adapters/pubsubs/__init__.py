@@ -1,0 +1,1 @@
+"""Carriers of registered messages between processes and nodes."""

@@ -1,0 +1,25 @@
+"""The pubsub of a single process: a call. Its absence of a network is this object, not an `if` in the engine."""
+
+from collections.abc import Callable, Sequence
+
+from ropewalk.model.messages import Registered, RemoteDisconnect
+
+
+class LocalPubSub:
+    """Delivers before `publish` returns and never suspends."""
+
+    async def start(self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect], int]) -> None:
+        self._deliver = deliver
+        self._obey = obey
+
+    async def stop(self) -> None:
+        pass
+
+    async def publish(self, messages: Sequence[Registered]) -> None:
+        self._deliver(messages)
+
+    async def command(self, order: RemoteDisconnect) -> int:
+        return self._obey(order)
+
+    def trouble(self) -> str:
+        return ""

@@ -1,0 +1,1 @@
+"""What carries bytes between clients and sessions, and the HTTP doors beside them: one file each."""

@@ -1,0 +1,12 @@
+"""The JSON answers of the HTTP doors beside the transports."""
+
+import msgspec
+from aiohttp import web
+
+
+def json_answer(status: int, body: dict[str, object], headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json", headers=headers)
+
+
+def refusal(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
+    return json_answer(status, {"error": reason}, headers)

@@ -1,0 +1,99 @@
+"""The REST door: what the backend keeps, page by page. It only reads, and no answer is larger than one page."""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from ropewalk.adapters.transports.answers import json_answer, refusal
+from ropewalk.core.bearer import admitted
+from ropewalk.model.errors import BadRequest, Unavailable
+from ropewalk.model.messages import Registered
+from ropewalk.model.presence import Member
+from ropewalk.ports import Backend
+
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1000
+_MAX_OFFSET = 2**63 - 1
+
+Answer = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class RestDoor:
+    """`key` is what callers show as their bearer token; empty lets everyone read."""
+
+    def __init__(self, backend: Backend, key: str) -> None:
+        self._backend = backend
+        self._key = key
+
+    def routes(self, api_path: str = "/api") -> list[web.RouteDef]:
+        # `.+` and not one segment: names hold slashes, and some clients and proxies decode %2F on the way.
+        return [
+            web.get(f"{api_path}/streams", self._guarded(self._streams)),
+            web.get(f"{api_path}/streams/{{name:.+}}/history", self._guarded(self._history)),
+            web.get(f"{api_path}/presence/{{name:.+}}/users", self._guarded(self._users)),
+        ]
+
+    def _guarded(self, answer: Answer) -> Answer:
+        async def handle(request: web.Request) -> web.Response:
+            if not admitted(request.headers.get("Authorization", ""), self._key):
+                return refusal(401, "a valid bearer key is needed", {"WWW-Authenticate": "Bearer"})
+            try:
+                return await answer(request)
+            except BadRequest as error:
+                return refusal(400, str(error))
+            except Unavailable as error:
+                return refusal(503, str(error))
+
+        return handle
+
+    async def _streams(self, request: web.Request) -> web.Response:
+        limit = _limit(request)
+        # One more than shown tells whether there is a next page.
+        found = await self._backend.streams.summaries(_name(request, "after"), limit + 1)
+        shown = found[:limit]
+        return json_answer(200, {"streams": shown, "next": shown[-1].stream if len(found) > limit else None})
+
+    async def _history(self, request: web.Request) -> web.Response:
+        after = _number(request, "after", 0, 0, _MAX_OFFSET)
+        page = await self._backend.streams.page(request.match_info["name"], after, _limit(request))
+        if page is None:
+            return refusal(404, "no such stream")
+        body: dict[str, object] = {"stream": page.stream, "epoch": page.epoch, "tip": page.tip, "oldest": page.oldest}
+        return json_answer(200, {**body, "messages": [_message(item) for item in page.messages], "next": page.next_offset})
+
+    async def _users(self, request: web.Request) -> web.Response:
+        page = await self._backend.presence.page(request.match_info["name"], _name(request, "after"), _limit(request))
+        records = [_record(member) for member in page.members]
+        return json_answer(200, {"type": "info", "total": page.total, "records": records, "next": page.next_id})
+
+
+def _message(item: Registered) -> dict[str, object]:
+    """Without `exclude_socket`: it is a session's sid, and who knows a sid may take the session over."""
+    shown: dict[str, object] = {"offset": item.offset, "timestamp": item.timestamp, "message": msgspec.Raw(item.payload)}
+    return {**shown, "type": item.broadcast_type} if item.broadcast_type else shown
+
+
+def _record(member: Member) -> dict[str, object]:
+    return {"info": msgspec.Raw(member.info), "id": member.id} if member.info else {"id": member.id}
+
+
+def _limit(request: web.Request) -> int:
+    return _number(request, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
+
+
+def _number(request: web.Request, name: str, default: int, low: int, high: int) -> int:
+    text = request.query.get(name, "")
+    if not text:
+        return default
+    # int() would also take signs, spaces, underscores and digits of other scripts.
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and low <= int(text) <= high):
+        raise BadRequest(f"{name} must be a whole number from {low} to {high}")
+    return int(text)
+
+
+def _name(request: web.Request, name: str) -> str:
+    text = request.query.get(name, "")
+    if any("\ud800" <= character <= "\udfff" for character in text):  # bytes of the URL that were no text
+        raise BadRequest(f"{name} is not UTF-8")
+    return text

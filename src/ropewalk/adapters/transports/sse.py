@@ -1,0 +1,121 @@
+"""The SSE door: a request becomes a session whose messages leave as events, until one side ends it.
+
+Nothing is answered before the session said yes to everything that was asked; what it wrote until then follows the 200.
+"""
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from ropewalk.adapters.transports.answers import refusal
+from ropewalk.adapters.transports.cors import OriginAllowed, cors_headers
+from ropewalk.adapters.transports.sse_link import SseLink
+from ropewalk.model.commands import Subscribe
+from ropewalk.model.errors import BadRequest, TooLarge, Unavailable
+from ropewalk.model.sessions import ConnectRequest
+from ropewalk.ports import Connection, Visitor
+from ropewalk.protocol.body import gather
+from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.handshake import token_of
+from ropewalk.protocol.sse import SseCodec
+from ropewalk.protocol.sse_request import parse_event_id, subscription_of_query, subscriptions_of_body, wants_raw
+
+OpenSession = Callable[[ConnectRequest, Connection, Codec], Visitor]
+
+METHODS = "GET, POST, OPTIONS"
+MAX_BODY = 65_536
+
+_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "private, no-cache, no-store, must-revalidate, max-age=0",
+    "Pragma": "no-cache",
+    "X-Accel-Buffering": "no",
+    "X-Content-Type-Options": "nosniff",
+}
+
+# Shared by all connections of a kind, so that the hub encodes a message once for all of them.
+_CODECS = {(unwrap, raw): SseCodec(unwrap, raw) for unwrap in (True, False) for raw in (True, False)}
+
+
+class SseDoor:
+    """`keepalive`: after so many silent seconds a comment is sent, which also finds out that the peer is gone."""
+
+    def __init__(
+        self,
+        open_session: OpenSession,
+        origin_allowed: OriginAllowed,
+        max_subscriptions: int,
+        token_param: str = "jid",
+        keepalive: float = 15.0,
+    ) -> None:
+        self._open_session = open_session
+        self._origin_allowed = origin_allowed
+        self._max_subscriptions = max_subscriptions
+        self._token_param = token_param
+        self._keepalive = keepalive
+
+    def routes(self, path: str = "/events") -> list[web.RouteDef]:
+        return [web.route("*", path, self.handle)]
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        origin = request.headers.get("Origin")
+        if request.method not in METHODS.split(", "):
+            return refusal(405, "use GET or POST", {"Allow": METHODS})
+        if not self._origin_allowed(origin):
+            return refusal(403, "this origin is not allowed")
+        asked_headers = request.headers.get("Access-Control-Request-Headers", "")
+        cors = cors_headers(origin, self._origin_allowed, METHODS, asked_headers)
+        if request.method == "OPTIONS":
+            return web.Response(headers=cors)
+        try:
+            return await self._serve(request, await self._subscriptions(request), cors)
+        except BadRequest as error:
+            return refusal(400, str(error), cors)
+        except TooLarge as error:
+            return refusal(413, str(error), cors)
+        except Unavailable as error:
+            return refusal(503, str(error), cors)
+
+    async def _subscriptions(self, request: web.Request) -> list[Subscribe]:
+        params = dict(request.query.items())
+        # Not every client can set a header; where both are given, the header is what the browser itself remembers.
+        resume = parse_event_id(request.headers.get("Last-Event-ID") or params.get("last_event_id", ""))
+        if request.method == "GET":
+            return [subscription_of_query(params, resume)]
+        return subscriptions_of_body(await _body(request), resume, self._max_subscriptions)
+
+    async def _serve(self, request: web.Request, subscriptions: list[Subscribe], cors: dict[str, str]) -> web.StreamResponse:
+        link = SseLink(request, self._keepalive)
+        codec = _CODECS[request.method == "GET", wants_raw(request.query)]
+        visitor = self._open_session(self._connect_request(request), link, codec)
+        link.attach(visitor)
+        try:
+            if not await visitor.opened():
+                return refusal(401, "unauthorized", cors)
+            for subscribe in subscriptions:
+                if not await visitor.submit(subscribe):
+                    return refusal(400, f"subscription rejected: {subscribe.identifier}", cors)
+            return await link.run(web.StreamResponse(headers={**_HEADERS, **cors}))
+        finally:
+            visitor.lost()
+
+    def _connect_request(self, request: web.Request) -> ConnectRequest:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        params = dict(request.query.items())
+        return ConnectRequest(
+            url=f"{request.scheme}://{request.host}{request.raw_path}",
+            path=request.path,
+            headers=headers,
+            params=params,
+            remote=request.remote or "",
+            token=token_of(self._token_param, headers, params),
+        )
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        return await gather(request.content.iter_any(), request.content_length, MAX_BODY)
+    except web.RequestPayloadError:
+        # The framework reads a body to its end after the answer; this one it would only stumble over again.
+        request.content.feed_eof()
+        raise BadRequest("the body cannot be read") from None

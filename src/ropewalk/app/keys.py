@@ -1,0 +1,44 @@
+"""The keys of every door, out of one secret and what was set beside it. The word `none` blanks a key on purpose."""
+
+from dataclasses import dataclass
+
+from ropewalk.app.settings import Settings
+from ropewalk.core.signing import API_PHRASE, BROADCAST_PHRASE, derive
+
+NONE = "none"
+
+
+@dataclass(frozen=True)
+class Keys:
+    """An empty secret verifies nothing. A door whose key is None stays shut; one whose key is empty was opened on purpose."""
+
+    jwt: str
+    streams: str
+    turbo_streams: str
+    cable_ready: str
+    broadcast: str | None
+    api: str | None
+
+
+def keys_of(settings: Settings) -> Keys:
+    auth = settings.auth
+    secret = _blank(auth.secret)
+    streams = _blank(auth.streams_secret or secret)
+    return Keys(
+        jwt=_blank(auth.jwt_secret or secret),
+        streams=streams,
+        turbo_streams=_blank(auth.turbo_streams_secret or streams),
+        cable_ready=_blank(auth.cable_ready_secret or streams),
+        broadcast=_door_key(settings.broadcast.broadcast_key, secret, BROADCAST_PHRASE, auth.public),
+        api=_door_key(settings.api.api_secret, secret, API_PHRASE, auth.public),
+    )
+
+
+def _blank(value: str) -> str:
+    return "" if value == NONE else value
+
+
+def _door_key(own: str, secret: str, phrase: str, public: bool) -> str | None:
+    if public or own == NONE:
+        return ""
+    return own or (derive(secret, phrase) if secret else None)

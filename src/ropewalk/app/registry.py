@@ -1,0 +1,20 @@
+"""Adapters by name, as strings, imported late: an extra that is not installed costs nothing until it is chosen."""
+
+from importlib import import_module
+
+from ropewalk.model.errors import UserMistake
+
+BACKENDS = {"memory": "ropewalk.adapters.backends.memory:MemoryBackend"}
+PUBSUBS = {"none": "ropewalk.adapters.pubsubs.local:LocalPubSub"}
+
+
+def resolve(table: dict[str, str], name: str) -> type:
+    """The class behind a name. The error of a missing library names what to install."""
+    module, _, attribute = table[name].partition(":")
+    try:
+        found: type = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        raise UserMistake(
+            f"{name} needs a package that is not installed: pip install 'ropewalk[{name}]' ({error.name})"
+        ) from None
+    return found

@@ -1,0 +1,75 @@
+"""Settings that only make sense together: what a server must have before it opens its doors.
+
+Every refusal says what to set instead.
+"""
+
+from collections import Counter
+from ipaddress import ip_address
+
+from ropewalk.app.settings.sections import Settings
+from ropewalk.model.errors import UserMistake
+
+
+def require_startable(settings: Settings) -> None:
+    """Raises UserMistake for the first thing that forbids starting."""
+    _require_known_clients(settings)
+    _require_whole_tls(settings)
+    _require_loopback_demo(settings)
+    _require_distinct_paths(settings)
+
+
+def _require_known_clients(settings: Settings) -> None:
+    auth = settings.auth
+    jwt = (auth.jwt_secret or auth.secret) not in ("", "none")
+    if not jwt and auth.enforce_jwt:
+        raise UserMistake("--enforce_jwt needs a secret: set --jwt_secret or --secret")
+    if not jwt and not auth.noauth:
+        raise UserMistake(
+            "nobody could connect, and the server does not open itself to everybody unasked. Set one of:\n"
+            "  --secret SECRET      clients connect with JWT tokens (ropewalk token makes them)\n"
+            "  --jwt_secret SECRET  the same, with a secret of its own\n"
+            "  --noauth             everybody may connect, and may subscribe to signed streams\n"
+            "  --public             everybody may connect, subscribe and publish; for development"
+        )
+
+
+def _require_whole_tls(settings: Settings) -> None:
+    if bool(settings.server.ssl_cert) != bool(settings.server.ssl_key):
+        missing = "ssl_key" if settings.server.ssl_cert else "ssl_cert"
+        raise UserMistake(f"TLS needs both --ssl_cert and --ssl_key; --{missing} is missing")
+
+
+def _require_loopback_demo(settings: Settings) -> None:
+    if settings.server.demo and not _is_loopback(settings.server.host):
+        raise UserMistake(f"--demo lets everybody in and listens on loopback only, not on {settings.server.host}; drop --host")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _require_distinct_paths(settings: Settings) -> None:
+    paths = _paths(settings)
+    for name, path in paths:
+        if not path.startswith("/"):
+            raise UserMistake(f"--{name} wants a path that begins with /, not {path!r}")
+    twice = [path for path, times in Counter(path for _, path in paths).items() if times > 1]
+    if twice:
+        names = " and ".join(f"--{name}" for name, path in paths if path == twice[0])
+        raise UserMistake(f"{names} are the same path, {twice[0]}")
+
+
+def _paths(settings: Settings) -> list[tuple[str, str]]:
+    optional = [("metrics_http", settings.operations.metrics_http)] if settings.operations.metrics_http else []
+    sse = [("sse_path", settings.sse.sse_path)] if settings.sse.sse else []
+    return [
+        *(("path", path) for path in settings.server.path),
+        ("health_path", settings.server.health_path),
+        ("http_broadcast_path", settings.broadcast.http_broadcast_path),
+        ("api_path", settings.api.api_path),
+        *optional,
+        *sse,
+    ]

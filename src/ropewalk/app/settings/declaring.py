@@ -1,0 +1,102 @@
+"""How a setting is declared: one call beside its field, from which flag, environment variable, TOML key and reference derive.
+
+Each call returns the default, as the type checker sees it; at run time it is the dataclass field that carries the declaration.
+"""
+
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, field, fields
+from typing import TypeVar
+
+from ropewalk.app.settings import values
+from ropewalk.app.settings.values import Kind, Value
+
+T = TypeVar("T", bound=Value)
+_KEY = "setting"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What was said of one setting. `also_env`: a variable of another name that is heard too, weakest of all variables."""
+
+    kind: Kind
+    help: str
+    secret: bool = False
+    also_env: str = ""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One declared setting, with its place."""
+
+    section: str
+    name: str
+    default: Value
+    declared: Declared
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name}"
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Environment variables, weakest first."""
+        prefixed = (f"ANYCABLE_{self.name.upper()}", f"ROPEWALK_{self.name.upper()}")
+        return (self.declared.also_env, *prefixed) if self.declared.also_env else prefixed
+
+    def show(self, value: Value) -> str:
+        """The value as a person may see it: a secret only says that it is set."""
+        if self.declared.secret:
+            return "(set)" if value else ""
+        return self.declared.kind.show(value)
+
+
+def declared_in(section: str, holder: type) -> Iterator[Setting]:
+    """The settings of one section's class, in the order they were written."""
+    for place in fields(holder):
+        assert place.default is not MISSING, "a setting is declared with its default"
+        yield Setting(section, place.name, place.default, place.metadata[_KEY])
+
+
+def _declare(default: T, declared: Declared) -> T:
+    # A secret stays out of the repr, so that no log line or traceback of a whole section can show it.
+    return field(default=default, repr=not declared.secret, metadata={_KEY: declared})
+
+
+def text(default: str, help: str) -> str:
+    return _declare(default, Declared(values.TEXT, help))
+
+
+def secret_text(help: str) -> str:
+    return _declare("", Declared(values.TEXT, help, secret=True))
+
+
+def switch(default: bool, help: str) -> bool:
+    return _declare(default, Declared(values.SWITCH, help))
+
+
+def count(default: int, help: str) -> int:
+    return _declare(default, Declared(values.COUNT, help))
+
+
+def port_number(default: int, help: str, also_env: str) -> int:
+    return _declare(default, Declared(values.PORT, help, also_env=also_env))
+
+
+def duration(default: float, help: str) -> float:
+    return _declare(default, Declared(values.DURATION, help))
+
+
+def size(default: int, help: str) -> int:
+    return _declare(default, Declared(values.SIZE, help))
+
+
+def words(default: tuple[str, ...], help: str) -> tuple[str, ...]:
+    return _declare(default, Declared(values.WORDS, help))
+
+
+def choice(default: str, choices: tuple[str, ...], help: str) -> str:
+    return _declare(default, Declared(values.one_of(*choices), help))
+
+
+def choices(default: tuple[str, ...], known: tuple[str, ...], help: str) -> tuple[str, ...]:
+    return _declare(default, Declared(values.some_of(*known), help))

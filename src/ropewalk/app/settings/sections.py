@@ -1,0 +1,176 @@
+"""The settings themselves, by section. Each is written here once; whatever reads or shows settings derives from this file.
+
+A default that is a limit is bounded, so that a server started without thought is still a safe one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from ropewalk.app.settings.declaring import (
+    Setting,
+    choice,
+    choices,
+    count,
+    declared_in,
+    duration,
+    port_number,
+    secret_text,
+    size,
+    switch,
+    text,
+    words,
+)
+from ropewalk.model.rules import StreamRule
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where the server listens, and in which mode."""
+
+    host: str = text("127.0.0.1", "Address to listen on; 0.0.0.0 for every interface.")
+    port: int = port_number(8080, "Port to listen on; 0 takes a free one.", also_env="PORT")
+    path: tuple[str, ...] = words(("/cable",), "Paths of the WebSocket endpoint.")
+    health_path: str = text("/health", "Path of the health page.")
+    allowed_origins: tuple[str, ...] = words((), "Hosts a browser may connect from, such as `*.example.com`; empty allows all.")
+    ssl_cert: str = text("", "File with the TLS certificate chain (PEM).")
+    ssl_key: str = text("", "File with the TLS private key (PEM).")
+    demo: bool = switch(False, "Public mode with SSE and the demo page at /demo; loopback only.")
+    presets: tuple[str, ...] = choices((), ("broker",), "Named sets of defaults: `broker`.")
+    node_id: str = text("", "Name of this node in logs; random when empty.")
+
+
+@dataclass(frozen=True)
+class Auth:
+    """Who may connect, and to which streams."""
+
+    secret: str = secret_text("The one secret from which every key that is not set by itself derives.")
+    public: bool = switch(False, "Everyone may connect, subscribe to public streams and publish. Not for production.")
+    noauth: bool = switch(False, "Everyone may connect.")
+    jwt_secret: str = secret_text("Secret of the JWT tokens that clients connect with; `none` turns JWT off.")
+    jwt_param: str = text("jid", "Query parameter of the JWT; its header is the same with x- before it.")
+    enforce_jwt: bool = switch(False, "Refuse clients without a JWT.")
+    streams_secret: str = secret_text("Secret of signed stream names; `none` refuses signed names.")
+    public_streams: bool = switch(False, "Clients may subscribe to unsigned stream names.")
+    streams_whisper: bool = switch(False, "Clients may whisper to signed and public streams.")
+    streams_presence: bool = switch(True, "Signed and public streams have presence.")
+    turbo_streams: bool = switch(False, "Accept the signed stream names of Turbo (Hotwire).")
+    turbo_streams_secret: str = secret_text("Secret of Turbo's stream names; the streams secret when empty.")
+    cable_ready: bool = switch(False, "Accept the signed stream names of CableReady.")
+    cable_ready_secret: str = secret_text("Secret of CableReady's stream names; the streams secret when empty.")
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """How publications come in from applications."""
+
+    broadcast_adapter: tuple[str, ...] = choices(("http",), ("http",), "Broadcasters to start.")
+    broadcast_key: str = secret_text("Bearer key for publishing over HTTP; `none` needs none.")
+    http_broadcast_path: str = text("/_broadcast", "Path that accepts publications.")
+
+
+@dataclass(frozen=True)
+class Api:
+    """The REST API."""
+
+    api_path: str = text("/api", "Where the REST API begins.")
+    api_secret: str = secret_text("Bearer key for the REST API; `none` needs none.")
+
+
+@dataclass(frozen=True)
+class Broker:
+    """What is kept of streams, sessions and presence, and how long. `[[streams]]` rules override it by stream."""
+
+    broker: str = choice("memory", ("memory",), "Backend that keeps streams, sessions and presence.")
+    pubsub: str = choice("none", ("none",), "What carries messages between nodes.")
+    history_limit: int = count(100, "Messages kept for each stream; 0 keeps none.")
+    history_ttl: float = duration(300.0, "How long a message is kept; 0 keeps none.")
+    sessions_ttl: float = duration(300.0, "How long a session whose connection is lost can be resumed; 0 turns resuming off.")
+    presence_ttl: float = duration(15.0, "How long a member stays present after its connection is lost.")
+    resume_patience: float = duration(
+        5.0, "How long a restored session's streams wait for its history request before a gap is said."
+    )
+    dedup_ttl: float = duration(300.0, "How long the uid of a publication is known.")
+    dedup_limit: int = count(100_000, "How many uids are known at most; the oldest go first.")
+
+
+@dataclass(frozen=True)
+class WebSocket:
+    """Pings, and what waits for a slow connection."""
+
+    ping_interval: float = duration(3.0, "Time between pings; 0 sends none.")
+    ping_timestamp_precision: str = choice("s", ("s", "ms", "ns"), "Unit of the timestamp in a ping.")
+    pong_timeout: float = duration(0.0, "How long a client may leave a ping unanswered; 0 waits for ever.")
+    enable_native_pings: bool = switch(False, "Also send WebSocket ping frames.")
+    ws_max_pending_size: int = size(
+        1 << 20, "Bytes that may wait for one connection before its stream's slow_consumer rule acts."
+    )
+
+
+@dataclass(frozen=True)
+class Sse:
+    """Server-sent events."""
+
+    sse: bool = switch(False, "Serve streams as server-sent events too.")
+    sse_path: str = text("/events", "Path of the SSE endpoint.")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much anyone may ask for."""
+
+    max_conn: int = count(65536, "Connections at once; 0 sets no limit.")
+    max_message_size: int = size(65536, "Bytes of one message from a client.")
+    max_publish_size: int = size(1 << 20, "Bytes of one HTTP publish request.")
+    max_publish_batch: int = count(1000, "Publications in one HTTP publish request.")
+    max_subscriptions: int = count(256, "Subscriptions of one session.")
+    command_rate: int = count(100, "Commands a second one connection may send; 0 sets no limit.")
+    command_burst: int = count(200, "Commands a connection may send at once before its rate counts.")
+    max_stream_name: int = size(512, "Bytes of a stream's name.")
+    max_member_info: int = size(4096, "Bytes of what a member says of itself.")
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Metrics and shutting down."""
+
+    metrics_http: str = text("/metrics", "Path of the Prometheus metrics; empty turns them off.")
+    shutdown_delay: float = duration(0.0, "Wait between the signal and the first goodbye.")
+    shutdown_spread: float = duration(
+        5.0, "Sessions are told to leave spread over this time, so that they do not return at once."
+    )
+    shutdown_timeout: float = duration(30.0, "When shutting down takes longer than this, it is cut short.")
+
+
+@dataclass(frozen=True)
+class Logging:
+    """What is logged, and how."""
+
+    log_level: str = choice("info", ("debug", "info", "warn", "error"), "Least serious level to log.")
+    log_format: str = choice("text", ("text", "json"), "One line a record, as text or JSON.")
+    debug: bool = switch(False, "Log everything, payloads too.")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting, by section, and where each value came from (setting name → words)."""
+
+    server: Server = Server()
+    auth: Auth = Auth()
+    broadcast: Broadcast = Broadcast()
+    api: Api = Api()
+    broker: Broker = Broker()
+    websocket: WebSocket = WebSocket()
+    sse: Sse = Sse()
+    limits: Limits = Limits()
+    operations: Operations = Operations()
+    logging: Logging = Logging()
+    streams: tuple[StreamRule, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+
+SECTIONS: dict[str, type] = {
+    place.name: type(place.default) for place in fields(Settings) if place.name not in ("streams", "origins")
+}
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting for section, holder in SECTIONS.items() for setting in declared_in(section, holder)
+}

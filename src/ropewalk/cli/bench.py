@@ -1,0 +1,226 @@
+"""`ropewalk bench`: puts a small load on a running server and says how fast messages come through.
+
+Its subscribers share one process, so the figures are of client and server together; `make bench` measures the server alone.
+"""
+
+import argparse
+import asyncio
+import json
+import resource
+import statistics
+import time
+from secrets import token_hex
+
+import aiohttp
+import uvloop
+from msgspec import Struct
+from picows import WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
+from yarl import URL
+
+from ropewalk.client.addresses import addresses
+from ropewalk.client.identifiers import public, signed
+from ropewalk.model.commands import Subscribe
+from ropewalk.model.errors import Unavailable, UserMistake
+from ropewalk.ports import Clock
+from ropewalk.protocol.client_commands import SUBPROTOCOL, encode
+from ropewalk.protocol.server_messages import Data, Goodbye, SubscriptionConfirmed, SubscriptionRefused, Welcome, decode
+
+SUMMARY = "Measure deliveries and latency of a running server."
+OPENING_AT_ONCE = 100
+PATIENCE = 30.0
+
+
+class Plan(Struct, frozen=True):
+    """What was asked for, checked."""
+
+    cable: str
+    broadcast: str
+    stream: str
+    identifier: str
+    key: str
+    subscribers: int
+    messages: int
+    batch: int
+    rate: float
+    size: int
+
+
+class Tally:
+    """When each message was sent, and when the last subscriber had it."""
+
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        self._clock = clock
+        self._missing = [plan.subscribers] * plan.messages
+        self.sent = [0.0] * plan.messages
+        self.complete = [0.0] * plan.messages
+        self.deliveries = 0
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def deliver(self, message: int) -> None:
+        if message >= len(self._missing):
+            self.fail("somebody else publishes to this stream; choose another with --stream")
+            return
+        self.deliveries += 1
+        self._missing[message] -= 1
+        if not self._missing[message]:
+            self.complete[message] = self._clock()
+            # each subscriber gets them in order, so the last message is also the last to be complete
+            if message == len(self._missing) - 1 and not self.ended.done():
+                self.ended.set_result(None)
+
+    def fail(self, why: str) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(Unavailable(why))
+
+
+class Subscriber(WSListener):
+    """One connection that subscribes and counts."""
+
+    def __init__(self, plan: Plan, tally: Tally) -> None:
+        super().__init__()
+        self._identifier = plan.identifier
+        self._tally = tally
+        self._received = 0
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if frame.msg_type is not WSMsgType.TEXT:
+            return
+        match decode(frame.get_payload_as_bytes()):
+            case Data():
+                self._tally.deliver(self._received)
+                self._received += 1
+            case Welcome():
+                transport.send(WSMsgType.TEXT, encode(Subscribe(self._identifier)))
+            case SubscriptionConfirmed() if not self.ready.done():
+                self.ready.set_result(None)
+            case SubscriptionRefused():
+                self._refuse("the server refused the subscription: is the stream public, or its signed name right?")
+            case Goodbye(reason):
+                self._refuse(f"the server ended a connection: {reason}")
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._refuse("the server ended a connection")
+
+    def _refuse(self, why: str) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(UserMistake(why))
+        self._tally.fail(why)
+
+
+def run(argv: list[str], clock: Clock = time.monotonic) -> int:
+    plan = _plan(argv)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and plan.subscribers + 100 > hard:
+        raise UserMistake(f"{plan.subscribers} subscribers need more open files than the limit of {hard}; raise `ulimit -n`")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    print(_report(plan, uvloop.run(_measure(plan, clock))))
+    return 0
+
+
+def _plan(argv: list[str]) -> Plan:
+    given = _parser().parse_args(argv)
+    for name in ("subscribers", "messages", "batch", "size"):
+        if getattr(given, name) < 1:
+            raise UserMistake(f"--{name} must be at least 1")
+    if given.rate < 0:
+        raise UserMistake("--rate must not be negative; 0 is as fast as the server answers")
+    doors = addresses(given.url)
+    stream = given.stream or f"bench-{token_hex(4)}"
+    if given.signed_stream and not given.stream:
+        raise UserMistake("--signed-stream needs --stream too: that is where messages are published")
+    return Plan(
+        # pings would be counted by nobody and cost both sides
+        cable=str(URL(doors.cable).update_query({"pi": "0"} | ({"jid": given.token} if given.token else {}))),
+        broadcast=f"{doors.base}/_broadcast",
+        stream=stream,
+        identifier=signed(given.signed_stream) if given.signed_stream else public(stream),
+        key=given.key,
+        subscribers=given.subscribers,
+        messages=given.messages,
+        batch=given.batch,
+        rate=given.rate,
+        size=given.size,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ropewalk bench", description=SUMMARY, allow_abbrev=False)
+    parser.add_argument("--url", default="http://127.0.0.1:8080", help="the server; %(default)s by default")
+    parser.add_argument("--subscribers", type=int, default=100, help="connections that subscribe; %(default)s by default")
+    parser.add_argument("--messages", type=int, default=1000, help="messages to publish; %(default)s by default")
+    parser.add_argument("--batch", type=int, default=1, help="messages in one request; %(default)s by default")
+    parser.add_argument("--rate", type=float, default=0.0, help="requests a second; by default the next one follows the answer")
+    parser.add_argument("--size", type=int, default=100, help="length of a message's text; %(default)s by default")
+    parser.add_argument("--stream", default="", help="a stream that nobody else publishes to; a new name by default")
+    parser.add_argument("--signed-stream", default="", help="the signed name of --stream, where streams are not public")
+    parser.add_argument("--token", default="", help="a JWT to connect with")
+    parser.add_argument("--key", default="", help="the bearer key for publishing")
+    return parser
+
+
+async def _measure(plan: Plan, clock: Clock) -> Tally:
+    tally = Tally(plan, clock)
+    links = await _open(plan, tally)
+    try:
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {plan.key}"} if plan.key else {}) as http:
+            await _publish(plan, tally, http, clock)
+        await asyncio.wait_for(tally.ended, PATIENCE)
+    except TimeoutError:
+        missing = plan.subscribers * plan.messages - tally.deliveries
+        raise Unavailable(f"{missing} deliveries did not come within {PATIENCE:g} seconds") from None
+    finally:
+        for link in links:
+            link.disconnect()
+    return tally
+
+
+async def _open(plan: Plan, tally: Tally) -> list[WSTransport]:
+    slots = asyncio.Semaphore(OPENING_AT_ONCE)
+
+    async def one() -> WSTransport:
+        async with slots:
+            transport, subscriber = await ws_connect(
+                lambda: Subscriber(plan, tally), plan.cable, extra_headers={"Sec-WebSocket-Protocol": SUBPROTOCOL}
+            )
+            assert isinstance(subscriber, Subscriber)
+            await asyncio.wait_for(subscriber.ready, PATIENCE)
+            return transport
+
+    try:
+        return await asyncio.gather(*(one() for _ in range(plan.subscribers)))
+    except (OSError, WSError) as error:
+        raise UserMistake(f"no connection to {URL(plan.cable).with_query(None)}: {error}") from error
+    except TimeoutError:
+        raise Unavailable(f"the server did not answer within {PATIENCE:g} seconds") from None
+
+
+async def _publish(plan: Plan, tally: Tally, http: aiohttp.ClientSession, clock: Clock) -> None:
+    started = clock()
+    for request, first in enumerate(range(0, plan.messages, plan.batch)):
+        if plan.rate:
+            await asyncio.sleep(max(0.0, started + request / plan.rate - clock()))
+        numbers = range(first, min(first + plan.batch, plan.messages))
+        body = _body(plan, numbers)
+        tally.sent[first : first + len(numbers)] = [clock()] * len(numbers)
+        async with http.post(plan.broadcast, data=body, headers={"Content-Type": "application/json"}) as answer:
+            if answer.status != 201:
+                raise UserMistake(f"the server refused to publish: {answer.status} {(await answer.text())[:200]}")
+            await answer.read()
+
+
+def _body(plan: Plan, numbers: range) -> bytes:
+    items = [{"stream": plan.stream, "data": json.dumps({"n": number, "text": "x" * plan.size})} for number in numbers]
+    return json.dumps(items if plan.batch > 1 else items[0]).encode()
+
+
+def _report(plan: Plan, tally: Tally) -> str:
+    seconds = tally.complete[-1] - tally.sent[0]
+    latencies = sorted((end - start) * 1000 for start, end in zip(tally.sent, tally.complete, strict=True))
+    lines = (
+        f"{plan.messages} messages to {plan.subscribers} subscribers in {seconds:.2f} s, every one delivered",
+        f"deliveries/s   {tally.deliveries / seconds:,.0f}",
+        f"latency p50    {statistics.median(latencies):.2f} ms   (publish to last subscriber)",
+        f"latency p99    {latencies[min(len(latencies) - 1, len(latencies) * 99 // 100)]:.2f} ms",
+    )
+    return "\n".join(lines)

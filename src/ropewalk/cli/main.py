@@ -1,0 +1,81 @@
+"""The command line's door: finds the command, runs it, and turns mistakes into words instead of tracebacks.
+
+A command is a module with `SUMMARY` and `run(argv) -> exit code`; it is imported only when it is wanted.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+from ropewalk import __version__
+from ropewalk.model.errors import RopewalkError, UserMistake
+
+COMMANDS = {
+    "serve": "ropewalk.cli.serve:run",
+    "publish": "ropewalk.cli.publish:run",
+    "tail": "ropewalk.cli.tail:run",
+    "config": "ropewalk.cli.config:run",
+    "token": "ropewalk.cli.token:run",
+    "bench": "ropewalk.cli.bench:run",
+}
+
+FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
+    except UserMistake as mistake:
+        return _complain(mistake, MISTAKEN)
+    except RopewalkError as error:
+        return _complain(error, FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone (`ropewalk tail … | head`). What is still buffered must not be written at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+
+
+def _dispatch(words: list[str]) -> int:
+    match words:
+        case [] | ["-h" | "--help" | "help"]:
+            print(_overview())
+            return 0
+        case ["--version" | "version"]:
+            print(f"ropewalk {__version__}")
+            return 0
+        case [name, *rest]:
+            return _command(name)(rest)
+    raise AssertionError("unreachable: a list is empty or has a first word")
+
+
+def _command(name: str) -> Callable[[list[str]], int]:
+    if name not in COMMANDS:
+        near = get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are: {', '.join(COMMANDS)}"
+        raise UserMistake(f"unknown command {name!r}; {hint}")
+    module, _, function = COMMANDS[name].partition(":")
+    run: Callable[[list[str]], int] = getattr(import_module(module), function)
+    return run
+
+
+def _overview() -> str:
+    lines = ["usage: ropewalk COMMAND …", "", "A real-time message server with reliable streams.", "", "Commands:"]
+    lines += [f"  {name:<9}{_summary(target)}" for name, target in COMMANDS.items()]
+    return "\n".join([*lines, "", "`ropewalk COMMAND --help` tells more of each; `ropewalk --version` tells the version."])
+
+
+def _summary(target: str) -> str:
+    summary: str = import_module(target.partition(":")[0]).SUMMARY
+    return summary
+
+
+def _complain(error: Exception, code: int) -> int:
+    print(f"ropewalk: {error}", file=sys.stderr)
+    return code

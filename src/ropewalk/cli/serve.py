@@ -1,0 +1,33 @@
+"""`ropewalk serve`: run the server until it is told to stop."""
+
+import os
+
+import uvloop
+
+from ropewalk.app import logs
+from ropewalk.app.server import Server
+from ropewalk.app.settings import Settings, help_text, load, require_startable
+
+SUMMARY = "run the server"
+
+
+def run(argv: list[str]) -> int:
+    if "-h" in argv or "--help" in argv:
+        print(help_text("ropewalk serve [SETTINGS]", SUMMARY))
+        return 0
+    settings = load(argv, os.environ)
+    require_startable(settings)
+    logs.configure("debug" if settings.logging.debug else settings.logging.log_level, settings.logging.log_format)
+    uvloop.run(_serve(settings))
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    server = Server(settings)
+    await server.start()
+    for address in server.addresses:
+        print(f"ropewalk listening on {address}", flush=True)
+    if settings.server.demo:
+        print(f"open {server.addresses[0]}/demo in two tabs", flush=True)
+    await server.wait()
+    await server.stop()

@@ -1,0 +1,94 @@
+"""What can go wrong at the client's end, as one tree. The type says what to do about it.
+
+CableError
+├── Unreachable              the server cannot be reached, or does not speak the protocol
+├── NoAnswer                 the server is there and said nothing in time
+├── Ended                    this client or this stream was closed by its own program
+├── Disconnected             the server ended the session and said not to come back; `reason` is its word
+│   ├── Unauthorized         the token is missing or wrong
+│   └── TokenExpired         a new token is needed, and there was no refresher, or its token had expired too
+├── SubscriptionRejected     the server refuses this identifier
+├── AlreadySubscribed        one client holds one stream object for each identifier
+├── PresenceUnavailable      the server does not answer presence queries for this stream
+└── PublishError             nothing was registered, or it is not known whether it was
+    ├── KeyRefused           the bearer key is missing or wrong
+    ├── PublicationRefused   `index` of the batch cannot be registered; `reason` says why
+    └── PublishUnavailable   no answer after all retries; sending again with the same uids is safe
+"""
+
+from ropewalk.model.errors import RopewalkError
+
+
+class CableError(RopewalkError):
+    """Whatever the client raises on purpose."""
+
+
+class Unreachable(CableError):
+    """No connection could be made, or it broke while something was sent."""
+
+
+class NoAnswer(CableError):
+    """The time for an answer is over."""
+
+
+class Ended(CableError):
+    """The client or the stream is closed already."""
+
+
+class Disconnected(CableError):
+    """The session is over for good."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the server ended the session: {reason or 'no reason given'}")
+        self.reason = reason
+
+
+class Unauthorized(Disconnected):
+    """The server does not know this client."""
+
+
+class TokenExpired(Disconnected):
+    """The client's token is no longer valid."""
+
+
+class SubscriptionRejected(CableError):
+    """The server said no to a subscription."""
+
+    def __init__(self, identifier: str) -> None:
+        super().__init__(f"the server rejected the subscription {identifier}")
+        self.identifier = identifier
+
+
+class AlreadySubscribed(CableError):
+    """This identifier has a stream object already."""
+
+
+class PresenceUnavailable(CableError):
+    """There is no presence for this stream."""
+
+
+class PublishError(CableError):
+    """A publication that did not get its position."""
+
+
+class KeyRefused(PublishError):
+    """The key does not open the door for publications."""
+
+
+class PublicationRefused(PublishError):
+    """A publication the server cannot accept; nothing of its batch was registered."""
+
+    def __init__(self, reason: str, index: int = 0) -> None:
+        super().__init__(f"publication {index} was refused: {reason}")
+        self.reason = reason
+        self.index = index
+
+
+class PublishUnavailable(PublishError):
+    """The server cannot register publications now."""
+
+
+def disconnected(reason: str) -> Disconnected:
+    """The error that fits the reason of a `disconnect` message."""
+    kinds: dict[str, type[Disconnected]] = {"unauthorized": Unauthorized, "token_expired": TokenExpired}
+    return kinds.get(reason, Disconnected)(reason)

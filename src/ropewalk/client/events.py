@@ -1,0 +1,72 @@
+"""What a stream yields: messages, gaps and, when asked for, presence changes. Frozen; in the order the server gave them."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from ropewalk.model.messages import Position
+
+
+class Message(Struct, frozen=True):
+    """One message. `epoch` and `offset` are its position; whispers and transient publications have none (offset 0).
+
+    `replayed` tells that it came in answer to a history request, not live.
+    """
+
+    data: Any
+    stream: str
+    epoch: str = ""
+    offset: int = 0
+    type: str = ""
+    replayed: bool = False
+
+    @property
+    def position(self) -> Position | None:
+        """What to keep in order to go on after this message later; None for a message without a position."""
+        return Position(self.epoch, self.offset) if self.offset else None
+
+
+class Gap(Struct, frozen=True):
+    """Messages of a stream that will not come. The stream goes on after it: `resumes_at` is the next offset to expect.
+
+    `reason` is a value of `ropewalk.model.history.GapReason`, or what the server said, or "" if it said nothing.
+    `known` is the last position that was seen. `epoch` and `tip` are where the stream stands now; None if that was not told.
+    """
+
+    stream: str
+    reason: str = ""
+    known: Position | None = None
+    epoch: str | None = None
+    resumes_at: int | None = None
+    tip: int | None = None
+
+    @property
+    def missed(self) -> int | None:
+        """How many messages are lost; None when that cannot be known."""
+        if self.known is None or self.resumes_at is None or self.epoch != self.known.epoch:
+            return None
+        return max(0, self.resumes_at - 1 - self.known.offset)
+
+
+class PresentMember(Struct, frozen=True):
+    """One identity that is there, and what it says of itself."""
+
+    id: str
+    info: Any = None
+
+
+class PresenceChange(Struct, frozen=True):
+    """A member joined or left."""
+
+    joined: bool
+    member: PresentMember
+
+
+class PresenceState(Struct, frozen=True):
+    """Who is there. `total` counts all members, also those that are not listed."""
+
+    total: int
+    members: tuple[PresentMember, ...] = ()
+
+
+Event = Message | Gap | PresenceChange

@@ -1,0 +1,87 @@
+"""The publish request as text: publications to a body, the server's answer to receipts or a typed error. No I/O."""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ropewalk.client.errors import KeyRefused, PublicationRefused, PublishError, PublishUnavailable
+from ropewalk.model.messages import Receipt
+
+RETRY_STATUSES = frozenset({429, 500, 502, 503, 504})
+
+
+class Draft(Struct, frozen=True):
+    """A publication to be sent. `data` is anything that JSON can say; `msgspec.Raw` passes JSON text on as it is.
+
+    A draft without a uid gets one when it is sent. A transient one keeps no place in its stream, and its uid does not count.
+    """
+
+    stream: str
+    data: Any
+    uid: str = ""
+    transient: bool = False
+    exclude_socket: str = ""
+    broadcast_type: str = ""
+
+
+class _Registered(Struct):
+    stream: str
+    epoch: str = ""
+    offset: int = 0
+    duplicate: bool = False
+
+
+class _Answer(Struct):
+    publications: list[_Registered]
+
+
+class _Refusal(Struct):
+    error: str = ""
+    index: int = 0
+
+
+_answer = msgspec.json.Decoder(_Answer)
+_refusal = msgspec.json.Decoder(_Refusal)
+
+
+def body(drafts: list[Draft]) -> bytes:
+    return msgspec.json.encode([_entry(draft) for draft in drafts])
+
+
+def receipts(status: int, answer: bytes) -> list[Receipt]:
+    """What was registered. Raises the PublishError that fits what the server answered."""
+    if status != 201:
+        raise _error(status, answer)
+    try:
+        publications = _answer.decode(answer).publications
+    except msgspec.DecodeError as error:
+        raise PublishError(f"the server accepted, but its answer cannot be read: {error}") from error
+    return [Receipt(item.stream, item.epoch, item.offset, item.duplicate) for item in publications]
+
+
+def _entry(draft: Draft) -> dict[str, Any]:
+    meta = {"exclude_socket": draft.exclude_socket, "broadcast_type": draft.broadcast_type, "transient": draft.transient}
+    entry: dict[str, Any] = {"stream": draft.stream, "data": msgspec.json.encode(draft.data).decode()}
+    if draft.uid:
+        entry["uid"] = draft.uid
+    if said := {name: value for name, value in meta.items() if value}:
+        entry["meta"] = said
+    return entry
+
+
+def _error(status: int, answer: bytes) -> PublishError:
+    try:
+        refusal = _refusal.decode(answer)
+    except msgspec.DecodeError:
+        refusal = _Refusal()
+    reason = refusal.error or f"the server answered {status}"
+    match status:
+        case 401:
+            return KeyRefused(reason)
+        case 400 | 413 | 422:
+            return PublicationRefused(reason, refusal.index)
+        case _ if status in RETRY_STATUSES:
+            return PublishUnavailable(reason)
+        case _:
+            return PublishError(reason)

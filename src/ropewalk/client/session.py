@@ -1,0 +1,155 @@
+"""The session at work: it dials, reads, carries out what the state decides, and hands events to the streams.
+
+One task reads the socket, and only while there is room for what it reads: a slow program slows the socket, nothing is dropped.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from aiohttp import ClientSession
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ropewalk.client.backoff import Backoff, Chance
+from ropewalk.client.effects import Answer, Confirmed, Effect, End, Redial, Rejected, Send, Yield
+from ropewalk.client.errors import (
+    AlreadySubscribed,
+    Ended,
+    NoAnswer,
+    PresenceUnavailable,
+    SubscriptionRejected,
+    TokenExpired,
+    Unreachable,
+)
+from ropewalk.client.events import PresenceState
+from ropewalk.client.inbox import Inbox
+from ropewalk.client.link import Call, Link, dial
+from ropewalk.client.state import State
+from ropewalk.client.stream import Stream
+from ropewalk.model.commands import Perform, Whisper
+from ropewalk.model.messages import Position
+from ropewalk.model.presence import Member
+from ropewalk.protocol.server_messages import ServerMessage, Welcome
+
+logger = logging.getLogger("ropewalk.client")
+
+Refresh = Callable[[], Awaitable[str]]
+Clock = Callable[[], float]
+
+
+class Manners(Struct, frozen=True):
+    """How a session behaves. `inbox_size`: events that wait for a slow reader before the socket is no longer read."""
+
+    inbox_size: int
+    answer_timeout: float
+    backoff: Backoff
+    chance: Chance
+    clock: Clock
+
+
+class Session:
+    """Begin with `open`, end with `close`. In between it comes back by itself whenever a connection is lost."""
+
+    def __init__(self, http: ClientSession, call: Call, manners: Manners, refresh: Refresh | None) -> None:
+        self._http = http
+        self._call = call
+        self._manners = manners
+        self._refresh = refresh
+        self._state = State()
+        self._streams: dict[str, Stream] = {}
+        self._link: Link | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._end: Exception | None = None
+        self._attempt = 0
+        self._awaiting = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    # --- beginning and end --------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Returns when the server has welcomed us. Raises Unreachable or Disconnected."""
+        welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(welcomed))
+        try:
+            await welcomed
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        self._finish(Ended("the client is closed"))
+
+    def cut(self) -> None:
+        """Break the connection, as a failing network would. The session comes back by itself."""
+        if self._link is not None:
+            self._link.cut()
+
+    def _finish(self, end: Exception) -> None:
+        self._end = self._end or end
+        for stream in self._streams.values():
+            stream.finish(end)
+        self._streams.clear()
+
+    # --- what streams and programs ask for ----------------------------------------------------------------------------
+
+    async def subscribe(
+        self, identifier: str, since: float | None, positions: dict[str, Position], presence_events: bool
+    ) -> Stream:
+        """Raises SubscriptionRejected, AlreadySubscribed or NoAnswer."""
+        if self._end is not None:
+            raise self._end
+        if identifier in self._streams:
+            raise AlreadySubscribed(f"this client is subscribed to {identifier} already")
+        inbox = Inbox(self._manners.inbox_size, self._make_room)
+        stream = self._streams[identifier] = Stream(self, identifier, inbox, presence_events)
+        try:
+            await self._commit(self._state.subscribe(identifier, self._manners.clock(), since, positions))
+            await self._answered(stream.confirmed)
+        except BaseException:
+            await self.unsubscribe(identifier)
+            raise
+        return stream
+
+    async def unsubscribe(self, identifier: str) -> None:
+        stream = self._streams.pop(identifier, None)
+        if stream is not None:
+            stream.finish(Ended("the stream is unsubscribed"))
+            await self._commit(self._state.unsubscribe(identifier))
+
+    async def join(self, identifier: str, member: Member) -> None:
+        self._stream(identifier)
+        await self._commit(self._state.join(identifier, member))
+
+    async def leave(self, identifier: str) -> None:
+        self._stream(identifier)
+        await self._commit(self._state.leave(identifier))
+
+    async def presence(self, identifier: str) -> PresenceState:
+        answer: asyncio.Future[PresenceState] = asyncio.get_running_loop().create_future()
+        self._stream(identifier).queries.append(answer)
+        await self._commit(self._state.query(identifier))
+        return await self._answered(answer)
+
+    async def say(self, command: Whisper | Perform) -> None:
+        await self._stream(command.identifier).until_live()
+        if self._link is None:
+            raise Unreachable("the connection was lost before this could be said")
+        await self._link.send(command)
+
+    def _stream(self, identifier: str) -> Stream:
+        if identifier not in self._streams:
+            raise self._end or Ended("the stream has ended")
+        return self._streams[identifier]
+
+    async def _commit(self, effects: Sequence[Effect]) -> None:
+        """The state remembers what it wants said, so a connection that breaks now only delays it."""
+        with suppress(Unreachable):
+            await self._carry_out(effects)
+
+    async def _answered[Answer](self, answer: asyncio.Future[Answer]) -> Answer: ...

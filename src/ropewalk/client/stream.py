@@ -1,0 +1,98 @@
+"""A stream as the program holds it: an endless `async for`, and what can be said back to the server.
+
+Reading goes on over lost connections. It ends by `unsubscribe` or with the client, and raises when the server said no.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any, Protocol, Self
+
+import msgspec
+
+from ropewalk.client.errors import Ended
+from ropewalk.client.events import Event, PresenceChange, PresenceState
+from ropewalk.client.inbox import Inbox
+from ropewalk.model.commands import Perform, Whisper
+from ropewalk.model.presence import Member
+
+
+class Owner(Protocol):
+    """What a stream asks of the session it belongs to."""
+
+    async def join(self, identifier: str, member: Member) -> None: ...
+    async def leave(self, identifier: str) -> None: ...
+    async def presence(self, identifier: str) -> PresenceState: ...
+    async def say(self, command: Whisper | Perform) -> None: ...
+    async def unsubscribe(self, identifier: str) -> None: ...
+
+
+class Stream:
+    """One subscription. Iterate it in one task; everything else may be called from any task of the loop."""
+
+    def __init__(self, owner: Owner, identifier: str, inbox: Inbox, presence_events: bool) -> None:
+        self.identifier = identifier
+        self.inbox = inbox
+        self.live = asyncio.Event()
+        self.confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.queries: deque[asyncio.Future[PresenceState]] = deque()
+        self._owner = owner
+        self._presence_events = presence_events
+        self._end: Exception | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        try:
+            return await self.inbox.take()
+        except Ended:
+            raise StopAsyncIteration from None
+
+    async def join(self, id: str, info: Any = None) -> None:
+        """Be present here as `id`, and stay so over lost connections, until `leave`."""
+        await self._owner.join(self.identifier, Member(id, b"" if info is None else msgspec.json.encode(info)))
+
+    async def leave(self) -> None:
+        await self._owner.leave(self.identifier)
+
+    async def presence(self) -> PresenceState:
+        """Who is here now. Raises PresenceUnavailable or NoAnswer."""
+        return await self._owner.presence(self.identifier)
+
+    async def whisper(self, data: Any) -> None:
+        """Tell the other clients of this stream something that is not kept. Waits for the connection; there is no receipt."""
+        await self._owner.say(Whisper(self.identifier, msgspec.json.encode(data)))
+
+    async def perform(self, action: str, **data: Any) -> None:
+        """Call an action of the channel. Waits for the connection; there is no receipt."""
+        await self._owner.say(Perform(self.identifier, msgspec.json.encode({**data, "action": action}).decode()))
+
+    async def unsubscribe(self) -> None:
+        """The iteration ends once everything that had arrived is read."""
+        await self._owner.unsubscribe(self.identifier)
+
+    # --- for the session ---
+
+    def offer(self, event: Event) -> None:
+        if self._presence_events or not isinstance(event, PresenceChange):
+            self.inbox.put(event)
+
+    def confirm(self) -> None:
+        self.live.set()
+        if not self.confirmed.done():
+            self.confirmed.set_result(None)
+
+    def finish(self, end: Exception) -> None:
+        """No more events; whoever waits for an answer gets `end` instead."""
+        self._end = self._end or end
+        for waiting in (self.confirmed, *self.queries):
+            if not waiting.done():
+                waiting.set_exception(end)
+        self.inbox.finish(end)
+        self.live.set()
+
+    async def until_live(self) -> None:
+        """Raises what the stream ended with."""
+        await self.live.wait()
+        if self._end is not None:
+            raise self._end

@@ -1,0 +1,137 @@
+"""One stream's epoch, tip and hot history, bounded by number and by age.
+
+The rule it keeps: offsets are 1, 2, 3 … and never given twice; an answer joins up with the asked position or is a `Gap`.
+"""
+
+from collections import deque
+from itertools import islice
+
+from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
+from ropewalk.model.messages import Position, Publication, Registered
+from ropewalk.model.rules import StreamRules
+
+
+class Kept:
+    """What any number of logs keep together, so that gauges need not walk them. Bytes are those of payloads."""
+
+    __slots__ = ("bytes", "messages")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+
+
+class StreamLog:
+    """The positions of one stream in one epoch, and the tail of its messages.
+
+    A message is kept while fewer than `history_limit` newer ones exist and it is younger than `history_ttl`. The tip outlives
+    the messages, so a client that has everything is still told so after all of them have expired.
+    """
+
+    __slots__ = ("_entries", "_kept", "_limit", "_ttl", "epoch", "newest", "stream", "tip")
+
+    def __init__(self, stream: str, epoch: str, rules: StreamRules, kept: Kept) -> None:
+        self.stream = stream
+        self.epoch = epoch
+        self.tip = 0
+        self.newest = 0.0  # the time of the newest message, kept or not
+        self._limit = rules.history_limit if rules.history_ttl > 0 else 0
+        self._ttl = rules.history_ttl
+        self._kept = kept
+        self._entries: deque[Registered] = deque()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def oldest(self) -> int:
+        """The first offset still kept; one past the tip when none is."""
+        return self.tip + 1 - len(self._entries)
+
+    @property
+    def trim_at(self) -> float | None:
+        """When the oldest kept message expires; None when none is kept."""
+        return self._entries[0].timestamp + self._ttl if self._entries else None
+
+    def append(self, publication: Publication, now: float) -> Registered:
+        # A clock that steps back must not make a message older than the one before it: `since` and the TTL cut a tail off.
+        if now > self.newest:
+            self.newest = now
+        self.tip += 1
+        registered = Registered(
+            publication.stream,
+            publication.payload,
+            self.newest,
+            self.epoch,
+            self.tip,
+            publication.exclude_socket,
+            publication.broadcast_type,
+        )
+        if self._limit > 0:
+            self._keep(registered)
+        return registered
+
+    def _keep(self, registered: Registered) -> None:
+        if len(self._entries) >= self._limit:
+            self._drop_oldest()
+        self._entries.append(registered)
+        self._kept.messages += 1
+        self._kept.bytes += len(registered.payload)
+
+    def _drop_oldest(self) -> None:
+        self._kept.messages -= 1
+        self._kept.bytes -= len(self._entries.popleft().payload)
+
+    def trim(self, now: float) -> None:
+        """Let go of what is too old. Readers do this themselves, so nothing expired is ever served."""
+        while self._entries and self._entries[0].timestamp + self._ttl <= now:
+            self._drop_oldest()
+
+    def clear(self) -> None:
+        while self._entries:
+            self._drop_oldest()
+
+    def after(self, position: Position, now: float) -> Replay | Gap:
+        """What follows `position`. Offset 0 without an epoch means from before the first message, in whichever epoch."""
+        self.trim(now)
+        if position.epoch != self.epoch and position != BEFORE_ALL:
+            return self._gap(GapReason.EPOCH_CHANGED)
+        if position.offset > self.tip:
+            return self._gap(GapReason.AHEAD)
+        if position.offset < self.oldest - 1:
+            return self._gap(GapReason.TRIMMED)
+        return self._replay(self.tip - position.offset)
+
+    def since(self, timestamp: float, now: float) -> Replay:
+        """What was registered at or after `timestamp` and is still kept."""
+        self.trim(now)
+        count = 0
+        for entry in reversed(self._entries):
+            if entry.timestamp < timestamp:
+                break
+            count += 1
+        return self._replay(count)
+
+    def page(self, after: int, limit: int, now: float) -> HistoryPage:
+        """At most `limit` kept messages with offsets above `after`."""
+        self.trim(now)
+        skip = max(0, after + 1 - self.oldest)
+        messages = tuple(islice(self._entries, skip, skip + limit))
+        more = bool(messages) and messages[-1].offset < self.tip
+        next_offset = messages[-1].offset if more else None
+        return HistoryPage(self.stream, self.epoch, self.tip, self.oldest, messages, next_offset)
+
+    def summary(self, now: float) -> StreamSummary:
+        self.trim(now)
+        return StreamSummary(self.stream, self.epoch, self.tip, self.oldest, len(self._entries))
+
+    def _gap(self, reason: GapReason) -> Gap:
+        return Gap(self.stream, reason, self.epoch, self.oldest, self.tip)
+
+    def _replay(self, count: int) -> Replay:
+        # Counted from the newest end, so that the cost is that of the answer and not of the whole history.
+        newest_first = list(islice(reversed(self._entries), count))
+        return Replay(self.stream, self.epoch, self.tip, tuple(reversed(newest_first)))
+
+
+BEFORE_ALL = Position("", 0)

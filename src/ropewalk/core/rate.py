@@ -1,0 +1,23 @@
+"""How often something may happen. One small object for each that is limited; the clock is passed in."""
+
+
+class TokenBucket:
+    """`rate` a second in the long run, `burst` at once. It begins full."""
+
+    __slots__ = ("_at", "_burst", "_rate", "_tokens")
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._tokens = burst
+        self._at = 0.0
+
+    def allow(self, now: float) -> bool:
+        """Take one token if there is one. A clock that steps back gives none and takes none."""
+        if now > self._at:
+            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True

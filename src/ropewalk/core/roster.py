@@ -1,0 +1,138 @@
+"""Presence sets: who is in which stream, held there by which sessions.
+
+The rule it keeps: a member joins with its first sid and leaves with its last, and each of the two is told once.
+"""
+
+from collections.abc import Iterator
+
+from ropewalk.core.expiry import Expiry
+from ropewalk.core.names import OrderedNames
+from ropewalk.model.errors import LimitReached
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+
+EXPIRED_AT_ONCE = 2000
+"""Sids that one call of `expire` may look at: some milliseconds of work, whatever happened to the clients."""
+
+
+class _Seat:
+    """One member in one stream, and the sids that hold it there."""
+
+    __slots__ = ("member", "sids")
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.sids: set[str] = set()
+
+
+class _Set:
+    """The members of one stream: by id, and their ids in order for paging."""
+
+    __slots__ = ("ids", "seats")
+
+    def __init__(self) -> None:
+        self.seats: dict[str, _Seat] = {}
+        self.ids = OrderedNames()
+
+
+class Roster:
+    """All presence sets. A join, a leave and a page cost a few lookups, however large the set; no call walks all of it."""
+
+    def __init__(self, max_members: int = 10_000) -> None:
+        self._max_members = max_members
+        self._sets: dict[str, _Set] = {}
+        self._held: dict[str, dict[str, str]] = {}  # sid -> stream -> member id
+        self._detached = Expiry()
+        self.members = 0
+
+    def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+        """Raises `LimitReached`, and then nothing has changed. A detached sid that joins stays detached."""
+        before = self._held.get(sid, {}).get(stream)
+        if before is not None and before != member.id:
+            self._check_room(stream, member.id, freed=self._is_alone(stream, before))
+            return [*self._vacate(stream, sid, before), *self._take_seat(stream, sid, member)]
+        self._check_room(stream, member.id, freed=False)
+        return list(self._take_seat(stream, sid, member))
+
+    def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
+        """Harmless when the sid holds nothing there."""
+        return list(self._release(stream, sid)) if stream in self._held.get(sid, {}) else []
+
+    def detach(self, sid: str, deadline: float) -> None:
+        if sid in self._held:
+            self._detached.set(sid, deadline)
+
+    def adopt(self, old_sid: str, new_sid: str) -> None:
+        """Where the new sid is another member already it stays so; what the old one held there ends with the next `expire`."""
+        if old_sid == new_sid:
+            self._detached.discard(old_sid)
+            return
+        for stream, member_id in list(self._held.get(old_sid, {}).items()):
+            if self._held.get(new_sid, {}).get(stream, member_id) == member_id:
+                self._hand_over(stream, member_id, old_sid, new_sid)
+        if old_sid in self._held:
+            self._detached.set(old_sid, 0.0)
+
+    def expire(self, now: float) -> list[PresenceEvent]:
+        """End what detached sids held, for those that are due; after a mass departure it takes several calls."""
+        due = self._detached.due(now, EXPIRED_AT_ONCE)
+        return [event for sid in due for stream in list(self._held[sid]) for event in self._release(stream, sid)]
+
+    def page(self, stream: str, after: str, limit: int) -> PresencePage:
+        """At most `limit` members with ids strictly after `after`, in order of id."""
+        members = self._sets.get(stream)
+        if members is None:
+            return PresencePage(stream, 0)
+        ids = members.ids.after(after, limit + 1)
+        found = tuple(members.seats[member_id].member for member_id in ids[:limit])
+        return PresencePage(stream, len(members.seats), found, ids[limit - 1] if len(ids) > limit else None)
+
+    def _check_room(self, stream: str, member_id: str, freed: bool) -> None:
+        members = self._sets.get(stream)
+        if members is not None and member_id not in members.seats and len(members.seats) - freed >= self._max_members:
+            raise LimitReached(f"presence of stream {stream!r} is full: {self._max_members} members")
+
+    def _is_alone(self, stream: str, member_id: str) -> bool:
+        return len(self._sets[stream].seats[member_id].sids) == 1
+
+    def _take_seat(self, stream: str, sid: str, member: Member) -> Iterator[PresenceEvent]:
+        members = self._sets.setdefault(stream, _Set())
+        seat = members.seats.get(member.id)
+        if seat is None:
+            seat = members.seats[member.id] = _Seat(member)
+            members.ids.add(member.id)
+            self.members += 1
+            yield PresenceEvent("join", stream, member)
+        seat.member = member
+        seat.sids.add(sid)
+        self._held.setdefault(sid, {})[stream] = member.id
+
+    def _release(self, stream: str, sid: str) -> Iterator[PresenceEvent]:
+        return self._vacate(stream, sid, self._forget_hold(stream, sid))
+
+    def _vacate(self, stream: str, sid: str, member_id: str) -> Iterator[PresenceEvent]:
+        members = self._sets[stream]
+        seat = members.seats[member_id]
+        seat.sids.discard(sid)
+        if seat.sids:
+            return
+        del members.seats[member_id]
+        members.ids.remove(member_id)
+        self.members -= 1
+        if not members.seats:
+            del self._sets[stream]
+        yield PresenceEvent("leave", stream, seat.member)
+
+    def _hand_over(self, stream: str, member_id: str, old_sid: str, new_sid: str) -> None:
+        self._forget_hold(stream, old_sid)
+        sids = self._sets[stream].seats[member_id].sids
+        sids.discard(old_sid)
+        sids.add(new_sid)
+        self._held.setdefault(new_sid, {})[stream] = member_id
+
+    def _forget_hold(self, stream: str, sid: str) -> str:
+        held = self._held[sid]
+        member_id = held.pop(stream)
+        if not held:
+            del self._held[sid]
+            self._detached.discard(sid)
+        return member_id

@@ -1,0 +1,41 @@
+"""Which rules a stream obeys.
+
+The rule it keeps: the first pattern that matches a stream's name decides alone; fields it leaves open are those of the default,
+never of a later pattern. So specific patterns stand before general ones, as in the settings file.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from fnmatch import translate
+from functools import lru_cache
+
+from ropewalk.model.rules import StreamRule, StreamRules
+
+CACHED_STREAMS = 4096
+"""Streams whose answer is remembered. A stream beyond that costs its patterns again, nothing else."""
+
+
+class Rulebook:
+    """The default and the patterns, in order. Patterns are shell globs, and case matters."""
+
+    of: Callable[[str], StreamRules]
+    """The rules of the stream of that name."""
+
+    def __init__(self, default: StreamRules, rules: Sequence[StreamRule] = ()) -> None:
+        self._default = default
+        self._patterns = [(re.compile(translate(rule.pattern)), _merged(default, rule)) for rule in rules]
+        self.of = lru_cache(maxsize=CACHED_STREAMS)(self._match)
+
+    def _match(self, stream: str) -> StreamRules:
+        for pattern, rules in self._patterns:
+            if pattern.match(stream):
+                return rules
+        return self._default
+
+
+def _merged(default: StreamRules, rule: StreamRule) -> StreamRules:
+    return StreamRules(
+        default.history_limit if rule.history_limit is None else rule.history_limit,
+        default.history_ttl if rule.history_ttl is None else rule.history_ttl,
+        default.slow_consumer if rule.slow_consumer is None else rule.slow_consumer,
+    )

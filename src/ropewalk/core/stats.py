@@ -1,0 +1,54 @@
+"""What a node counts. Plain integers on the hot path; whoever shows them reads them when asked."""
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+
+LATENCY_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Histogram:
+    """Counts of observations by upper bound, the last bucket being everything above."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...] = LATENCY_BOUNDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """(upper bound as text, observations at or below it), ending with "+Inf"."""
+        answer, running = [], 0
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            running += count
+            answer.append((bound, running))
+        return answer
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters since start, one field each; `gaps` is by reason, `publish_to_deliver` in seconds."""
+
+    connections_accepted: int = 0
+    auth_failures: int = 0
+    commands: int = 0
+    commands_failed: int = 0
+    publications: int = 0
+    publications_duplicate: int = 0
+    publications_refused: int = 0
+    deliveries: int = 0
+    delivered_bytes: int = 0
+    replays: int = 0
+    replayed_messages: int = 0
+    sessions_restored: int = 0
+    restores_missed: int = 0
+    slow_disconnects: int = 0
+    outbox_drops: int = 0
+    remote_disconnects: int = 0
+    gaps: Counter[str] = field(default_factory=Counter)
+    publish_to_deliver: Histogram = field(default_factory=Histogram)

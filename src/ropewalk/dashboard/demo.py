@@ -1,0 +1,62 @@
+"""The demo page: a chat that survives a cut connection, as static files.
+
+Everything is read once, at construction; a request only hands out bytes. The page may talk to nobody but this server.
+"""
+
+from html import escape
+from importlib.resources import files
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # The files change with the server's version and are small, so nobody should see last version's script with this one's page.
+    "Cache-Control": "no-cache",
+}
+
+CONTENT_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+
+PAGE = "demo.html"
+ASSETS = ("demo.css", "demo.js", "cable.js", "messages.js", "publisher.js", "report.js", "icon.svg")
+
+
+class DemoPage:
+    """The routes of `/demo`. Tell it where the WebSocket and the publish door are, if they are not in their usual places."""
+
+    def __init__(self, cable_path: str = "/cable", publish_path: str = "/api/publish") -> None:
+        places = {"{{cable_path}}": cable_path, "{{publish_path}}": publish_path}
+        self._page = _filled(_read(PAGE), places)
+        self._assets = {name: _read(name) for name in ASSETS}
+
+    def routes(self) -> list[web.RouteDef]:
+        page = _answer(PAGE, self._page)
+        assets = [web.get(f"/demo/{name}", _answer(name, body)) for name, body in self._assets.items()]
+        return [web.get("/demo", page), web.get("/demo/", page), *assets]
+
+
+def _read(name: str) -> bytes:
+    return files("ropewalk.dashboard").joinpath("static", name).read_bytes()
+
+
+def _filled(template: bytes, places: dict[str, str]) -> bytes:
+    text = template.decode()
+    for mark, value in places.items():
+        text = text.replace(mark, escape(value, quote=True))
+    return text.encode()
+
+
+def _answer(name: str, body: bytes) -> Handler:
+    content_type = CONTENT_TYPES[name.rpartition(".")[2]]
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(body=body, content_type=content_type, charset="utf-8", headers=SECURITY_HEADERS)
+
+    return answer

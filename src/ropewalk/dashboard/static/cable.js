@@ -1,0 +1,212 @@
+// A session of the extended Action Cable protocol, subscribed to one public stream, over as many connections as it takes.
+// It reports what the server said, as it came: nothing is sorted or smoothed over. An offset that comes again or is left
+// out is reported as such, because a page that repairs in silence could not show that there was nothing to repair.
+//
+// Events (details):
+//   state    { name: connecting | online | waiting | cut | closed, sid, reason, delay }
+//   welcome  { sid, previous, restored, restoredIds }
+//   message  { message, position: { epoch, offset }, replayed }
+//   caughtup {}                                   every message from here on is live
+//   gap      { reason, known, epoch, oldest, tip }
+//   repeated { position }      hole { known, position }
+//   presence { type: join | leave | info | error, … }
+//   transient { message }                         a whisper, or another message that keeps no place in the stream
+
+const PROTOCOL = "actioncable-v1-ext-json";
+const PING_SECONDS = 3;
+const SILENCE = 10_000; // three pings and some air: a link without them is dead, whatever the socket says
+const FIRST_DELAY = 500;
+const LONGEST_DELAY = 15_000;
+
+export class Session extends EventTarget {
+  #url;
+  #stream;
+  #identifier;
+  #since;
+  #socket = null;
+  #sid = "";
+  #position = null;
+  #member = null;
+  #replaying = false;
+  #online = false;
+  #attempts = 0;
+  #retry = 0;
+  #silence = 0;
+
+  /** `since`: UNIX seconds from where history is wanted as long as no position is known. */
+  constructor({ url, stream, since }) {
+    super();
+    this.#url = url;
+    this.#stream = stream;
+    this.#since = since;
+    this.#identifier = JSON.stringify({ channel: "$pubsub", stream_name: stream });
+  }
+
+  get online() {
+    return this.#online;
+  }
+
+  get position() {
+    return this.#position;
+  }
+
+  open() {
+    this.#abandon();
+    this.#state("connecting");
+    const url = new URL(this.#url);
+    url.searchParams.set("pi", String(PING_SECONDS));
+    if (this.#sid) url.searchParams.set("sid", this.#sid);
+    const socket = new WebSocket(url, PROTOCOL);
+    socket.onmessage = ({ data }) => this.#receive(JSON.parse(data));
+    socket.onclose = () => this.#lost();
+    this.#socket = socket;
+    this.#listen();
+  }
+
+  /** Stop hearing at once and stay away until `open`. No unsubscribe and no leave: the server is not told anything. */
+  cut() {
+    this.#abandon();
+    this.#state("cut");
+  }
+
+  /** Come back now if a lost connection is only waiting for its next attempt. */
+  hurry() {
+    if (this.#retry) this.open();
+  }
+
+  join(member) {
+    this.#member = member;
+    if (this.#online) this.#send("join", { presence: member });
+  }
+
+  leave() {
+    const member = this.#member;
+    this.#member = null;
+    if (this.#online && member) this.#send("leave", { presence: { id: member.id } });
+  }
+
+  whisper(data) {
+    if (this.#online) this.#send("whisper", { data });
+  }
+
+  #receive(frame) {
+    this.#listen();
+    switch (frame.type) {
+      case "ping":
+        return;
+      case "welcome":
+        return this.#welcomed(frame);
+      case "disconnect":
+        return frame.reconnect ? undefined : this.#refused(frame.reason);
+      case "confirm_subscription":
+        return this.#subscribed();
+      case "reject_subscription":
+        return this.#refused("subscription rejected");
+      case "confirm_history":
+        return this.#caughtUp();
+      case "reject_history":
+        return this.#gap(frame);
+      case "presence":
+        return this.#emit("presence", frame.message);
+      default:
+        if (frame.identifier === this.#identifier && "message" in frame) this.#deliver(frame);
+    }
+  }
+
+  #welcomed(frame) {
+    const previous = this.#sid;
+    const restoredIds = frame.restored_ids ?? [];
+    this.#sid = frame.sid;
+    this.#attempts = 0;
+    this.#replaying = true;
+    this.#emit("welcome", { sid: frame.sid, previous, restored: frame.restored === true, restoredIds });
+    if (frame.restored === true && restoredIds.includes(this.#identifier)) this.#resume();
+    else this.#subscribe();
+  }
+
+  #resume() {
+    this.#send("history", { history: this.#wanted() });
+    if (this.#member) this.#send("join", { presence: this.#member });
+    this.#subscribed();
+  }
+
+  #subscribe() {
+    this.#send("subscribe", { history: this.#wanted(), ...(this.#member && { presence: this.#member }) });
+  }
+
+  #wanted() {
+    return { since: this.#since, streams: this.#position ? { [this.#stream]: this.#position } : {} };
+  }
+
+  #subscribed() {
+    this.#send("presence", {});
+    this.#online = true;
+    this.#state("online");
+  }
+
+  #deliver({ message, epoch, offset }) {
+    if (!offset) return this.#emit("transient", { message });
+    const position = { epoch, offset };
+    const known = this.#position;
+    const sameLife = known?.epoch === epoch;
+    if (sameLife && offset <= known.offset) return this.#emit("repeated", { position });
+    if (known && !(sameLife && offset === known.offset + 1)) this.#emit("hole", { known, position });
+    this.#position = position;
+    this.#emit("message", { message, position, replayed: this.#replaying });
+  }
+
+  #gap({ reason = "unknown", streams = {} }) {
+    const known = this.#position;
+    const told = streams[this.#stream] ?? {};
+    // Live goes on after the tip; where the server did not tell it, the next message says where we are.
+    this.#position = told.epoch ? { epoch: told.epoch, offset: told.tip } : null;
+    this.#emit("gap", { known, ...told, reason: told.reason ?? reason });
+    this.#caughtUp();
+  }
+
+  #caughtUp() {
+    this.#replaying = false;
+    this.#emit("caughtup", {});
+  }
+
+  #lost() {
+    this.#abandon();
+    const ceiling = Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** this.#attempts++);
+    const delay = ceiling * (0.5 + Math.random() / 2); // jitter: a restarted server should not meet everybody at once
+    this.#retry = setTimeout(() => this.open(), delay);
+    this.#state("waiting", { delay });
+  }
+
+  #refused(reason) {
+    this.#abandon();
+    this.#state("closed", { reason });
+  }
+
+  #abandon() {
+    clearTimeout(this.#retry);
+    clearTimeout(this.#silence);
+    this.#retry = 0;
+    this.#online = false;
+    if (!this.#socket) return;
+    this.#socket.onmessage = this.#socket.onclose = null;
+    this.#socket.close();
+    this.#socket = null;
+  }
+
+  #listen() {
+    clearTimeout(this.#silence);
+    this.#silence = setTimeout(() => this.#lost(), SILENCE);
+  }
+
+  #send(command, fields) {
+    this.#socket.send(JSON.stringify({ command, identifier: this.#identifier, ...fields }));
+  }
+
+  #state(name, more = {}) {
+    this.#emit("state", { name, sid: this.#sid, ...more });
+  }
+
+  #emit(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+}

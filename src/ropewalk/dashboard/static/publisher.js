@@ -1,0 +1,73 @@
+// What this page has written and the server has not yet answered, in order, one request at a time.
+// A publication keeps its uid through every retry, so that it is registered once however often it is sent.
+
+const MOST_WAITING = 50;
+const FIRST_DELAY = 500;
+const LONGEST_DELAY = 8_000;
+
+export class Publisher {
+  #url;
+  #stream;
+  #mayGo;
+  #refused;
+  #waiting = [];
+  #attempts = 0;
+  #busy = false;
+
+  /** `mayGo()` says whether requests may leave now; `refused(uid, reason)` hears of what the server will never take. */
+  constructor({ url, stream, mayGo, refused }) {
+    this.#url = url;
+    this.#stream = stream;
+    this.#mayGo = mayGo;
+    this.#refused = refused;
+  }
+
+  /** False when too much is waiting already. */
+  publish(uid, data) {
+    if (this.#waiting.length >= MOST_WAITING) return false;
+    this.#waiting.push({ stream: this.#stream, data: JSON.stringify(data), uid });
+    this.flush();
+    return true;
+  }
+
+  async flush() {
+    if (this.#busy) return;
+    this.#busy = true;
+    while (this.#waiting.length && this.#mayGo()) {
+      if (await this.#sent(this.#waiting[0])) this.#waiting.shift();
+      else await this.#pause();
+    }
+    this.#busy = false;
+  }
+
+  /** True when the publication needs no further attempt. */
+  async #sent(publication) {
+    try {
+      const answer = await fetch(this.#url, {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify(publication),
+      });
+      if (answer.status >= 500 || answer.status === 429) return false;
+      if (!answer.ok) this.#refused(publication.uid, await reason(answer));
+    } catch {
+      return false;
+    }
+    this.#attempts = 0;
+    return true;
+  }
+
+  #pause() {
+    const ceiling = Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** this.#attempts++);
+    return new Promise((resolve) => setTimeout(resolve, ceiling * (0.5 + Math.random() / 2)));
+  }
+}
+
+async function reason(answer) {
+  const text = await answer.text();
+  try {
+    return JSON.parse(text).error ?? text;
+  } catch {
+    return text || `status ${answer.status}`;
+  }
+}

@@ -1,0 +1,75 @@
+// What came back after an absence: counted from the welcome of the new connection until its replay is complete.
+
+export class Report {
+  #root;
+  #show;
+  #returns = 0;
+  #leftAt = null;
+  #current = null;
+
+  /** `show(id, text)` writes one fact; `root` carries the same facts as data attributes. */
+  constructor(root, show) {
+    this.#root = root;
+    this.#show = show;
+  }
+
+  left() {
+    this.#leftAt ??= Date.now();
+  }
+
+  welcomed({ previous, restored, restoredIds }) {
+    if (!previous) return;
+    const away = this.#leftAt === null ? 0 : Date.now() - this.#leftAt;
+    this.#leftAt = null;
+    this.#current = { previous, restored, restoredIds, away, offsets: [], gap: null };
+  }
+
+  replayed({ offset }) {
+    this.#current?.offsets.push(offset);
+  }
+
+  gap(gap) {
+    if (this.#current) this.#current.gap = gap;
+  }
+
+  /** The replay is complete: returns the finished report, or null when nobody came back. */
+  finish() {
+    const report = this.#current;
+    this.#current = null;
+    if (report) this.#write(report);
+    return report;
+  }
+
+  #write({ previous, restored, restoredIds, away, offsets, gap }) {
+    this.#show("report-restored", restored ? "yes" : "no");
+    this.#show("report-subscriptions", restoredIds.map(streamOf).join(", ") || "none, subscribed anew");
+    this.#show("report-replayed", counted(offsets));
+    this.#show("report-gap", gap ? gap.reason : "none");
+    this.#show("report-away", seconds(away));
+    this.#show("report-previous", previous);
+    Object.assign(this.#root.dataset, {
+      restored: restored ? "yes" : "no",
+      replayed: offsets.length,
+      gap: gap ? gap.reason : "none",
+      returns: ++this.#returns,
+    });
+  }
+}
+
+export function seconds(milliseconds) {
+  return `${(milliseconds / 1000).toFixed(1)} s`;
+}
+
+function counted(offsets) {
+  if (!offsets.length) return "0";
+  const range = offsets.length > 1 ? `offsets ${offsets[0]}–${offsets.at(-1)}` : `offset ${offsets[0]}`;
+  return `${offsets.length} (${range})`;
+}
+
+function streamOf(identifier) {
+  try {
+    return JSON.parse(identifier).stream_name ?? identifier;
+  } catch {
+    return identifier;
+  }
+}

@@ -1,0 +1,117 @@
+"""What each command does, and what it answers. A command that is refused changes nothing.
+
+`handle` returns whether the command was granted; refused ones are counted and logged by their reason.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from ropewalk.engine import presence
+from ropewalk.engine.services import Services
+from ropewalk.engine.subscription import Subscription
+from ropewalk.model import commands
+from ropewalk.model.errors import RopewalkError
+from ropewalk.model.history import HistoryRequest
+from ropewalk.model.messages import Publication
+from ropewalk.model.sessions import Rejected, Subscribed
+
+if TYPE_CHECKING:
+    from ropewalk.engine.session import Session
+
+logger = logging.getLogger("ropewalk.session")
+
+
+async def handle(session: "Session", services: Services, command: commands.Command) -> bool:
+    match command:
+        case commands.Subscribe():
+            return await _subscribe(session, services, command)
+        case commands.Unsubscribe(identifier):
+            return await _unsubscribe(session, services, identifier)
+        case commands.History(identifier, request):
+            return await _history(session, services, identifier, request)
+        case commands.Whisper(identifier, payload):
+            return await _whisper(session, services, identifier, payload)
+        case commands.Presence(identifier, records):
+            return await presence.tell(session, services, identifier, records)
+        case commands.Join(identifier, member):
+            return await presence.join(session, services, identifier, member)
+        case commands.Leave(identifier):
+            return await presence.leave(session, services, identifier)
+        case commands.Ping():
+            session.link.send(session.link.codec.pong())
+            return True
+        case commands.Pong():
+            return True
+        case commands.Perform(identifier):
+            return _refuse(session, f"no application answers actions of {identifier[:80]}")
+        case commands.Unusable(reason):
+            return _refuse(session, reason)
+
+
+def _refuse(session: "Session", reason: str) -> bool:
+    logger.info("command refused", extra={"session": session.tag, "reason": reason})
+    return False
+
+
+async def _subscribe(session: "Session", services: Services, command: commands.Subscribe) -> bool:
+    known = session.subscriptions.get(command.identifier)
+    if known is None:
+        granted = await _ask_channels(session, services, command.identifier)
+        if not isinstance(granted, Subscribed):
+            session.link.send(session.link.codec.about("reject_subscription", command.identifier))
+            return _refuse(session, granted.reason)
+        known = session.subscriptions[command.identifier] = Subscription(command.identifier, granted)
+        await services.joiner.join(session.link, known, command.history, confirm=True)
+    elif known.held:
+        await services.joiner.join(session.link, known, command.history, confirm=True)
+    else:  # a client that saw no confirmation asks again: it gets one
+        session.link.send(session.link.codec.about("confirm_subscription", command.identifier))
+        if command.history is not None:
+            await services.joiner.replay(session.link, known, command.history)
+    if command.presence is not None:
+        return await presence.join(session, services, command.identifier, command.presence)
+    return True
+
+
+async def _ask_channels(session: "Session", services: Services, identifier: str) -> Subscribed | Rejected:
+    if len(session.subscriptions) >= services.limits.max_subscriptions:
+        return Rejected(f"more than {services.limits.max_subscriptions} subscriptions in one session")
+    for channels in services.channels:
+        try:
+            answer = await channels.subscribe(session.ids, identifier)
+        except RopewalkError as error:
+            return Rejected(str(error))
+        if answer is not None:
+            return answer
+    return Rejected(f"no channel answers to {identifier[:80]}")
+
+
+async def _unsubscribe(session: "Session", services: Services, identifier: str) -> bool:
+    subscription = session.subscriptions.pop(identifier, None)
+    if subscription is None:
+        return _refuse(session, "unsubscribe of what is not subscribed")
+    subscription.claimed = True  # the resume patience has no business with it any more
+    session.drop(subscription)
+    await presence.leave_stream(session, services, subscription.granted.presence)
+    return True
+
+
+async def _history(session: "Session", services: Services, identifier: str, request: HistoryRequest) -> bool:
+    subscription = session.subscriptions.get(identifier)
+    if subscription is None:
+        session.link.send(session.link.codec.reject_history(identifier, ()))
+        return _refuse(session, "history of what is not subscribed")
+    if subscription.held:
+        await services.joiner.join(session.link, subscription, request, confirm=False)
+    else:
+        await services.joiner.replay(session.link, subscription, request)
+    return True
+
+
+async def _whisper(session: "Session", services: Services, identifier: str, payload: bytes) -> bool:
+    subscription = session.subscriptions.get(identifier)
+    if subscription is None or not subscription.granted.whisper:
+        return _refuse(session, "whisper is not allowed here")
+    whisper = Publication(subscription.granted.whisper, payload, exclude_socket=session.sid, transient=True)
+    await services.broker.publish([whisper])
+    return True

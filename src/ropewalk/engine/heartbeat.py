@@ -1,0 +1,87 @@
+"""Pings: a wheel of slots for each interval, so that idle sessions share one timer and are not all pinged at one moment."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ropewalk.engine.tasks import Tasks
+from ropewalk.model import closing as closings
+from ropewalk.model.limits import Limits
+from ropewalk.ports import Clock
+from ropewalk.protocol.codec import Codec
+
+if TYPE_CHECKING:
+    from ropewalk.engine.session import Session
+
+SLOTS = 16
+PRECISIONS = {"s": 1, "ms": 1_000, "ns": 1_000_000_000}
+LONGEST_INTERVAL = 3600.0
+
+Beat = tuple[float, str]
+"""Interval in seconds and timestamp precision: what clients may choose."""
+
+
+class Wheel:
+    """The sessions of one beat, spread over its slots."""
+
+    def __init__(self) -> None:
+        self.slots: list[dict[Session, None]] = [{} for _ in range(SLOTS)]
+        self.task: asyncio.Task[None] | None = None
+
+    def empty(self) -> bool:
+        return not any(self.slots)
+
+
+class Heartbeat:
+    def __init__(self, limits: Limits, clock: Clock, tasks: Tasks) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._tasks = tasks
+        self._wheels: dict[Beat, Wheel] = {}
+
+    def beat(self, interval: str, precision: str) -> Beat:
+        """What the `pi` and `ptp` parameters ask for; what they leave open or get wrong is the server's own."""
+        try:
+            seconds = float(int(interval))
+        except ValueError:
+            seconds = self._limits.ping_interval
+        return min(max(seconds, 0.0), LONGEST_INTERVAL), precision if precision in PRECISIONS else self._limits.ping_precision
+
+    def add(self, session: "Session") -> None:
+        if session.beat[0] <= 0:
+            return
+        wheel = self._wheels.setdefault(session.beat, Wheel())
+        wheel.slots[_slot(session)][session] = None
+        if wheel.task is None:
+            wheel.task = self._tasks.spawn(self._turn(session.beat, wheel))
+
+    def remove(self, session: "Session") -> None:
+        if wheel := self._wheels.get(session.beat):
+            wheel.slots[_slot(session)].pop(session, None)
+
+    async def _turn(self, beat: Beat, wheel: Wheel) -> None:
+        while not wheel.empty():
+            for slot in wheel.slots:
+                await asyncio.sleep(beat[0] / SLOTS)
+                self._ping(slot, int(self._clock() * PRECISIONS[beat[1]]))
+        del self._wheels[beat]
+
+    def _ping(self, slot: "dict[Session, None]", timestamp: int) -> None:
+        frames: dict[Codec, bytes] = {}
+        for session in list(slot):
+            codec = session.link.codec
+            if codec not in frames:
+                frames[codec] = codec.ping(timestamp)
+            session.link.send(frames[codec])
+            self._check_pong(session)
+
+    def _check_pong(self, session: "Session") -> None:
+        """Base clients answer native pings only; any command of a client counts as an answer."""
+        limits = self._limits
+        if limits.pong_timeout <= 0 or not (session.extended or limits.native_pings):
+            return
+        if self._clock() - session.last_heard > limits.pong_timeout + session.beat[0]:
+            session.end(closings.NO_PONG)
+
+
+def _slot(session: "Session") -> int:
+    return hash(session.sid) % SLOTS

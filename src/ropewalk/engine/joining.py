@@ -1,0 +1,124 @@
+"""Atomic join: a snapshot of history, and live strictly above it. Confirmation, items, `confirm_history`, then live.
+
+Where the store answers at once the whole join is one step of the event loop. Where it must wait, what is delivered
+meanwhile is collected and handed on above the snapshot's tip: no duplicate, no hole, no inversion either way.
+"""
+
+from collections.abc import Sequence
+
+from ropewalk.core.stats import Stats
+from ropewalk.engine.hub import Hub
+from ropewalk.engine.link import Link
+from ropewalk.engine.subscription import Subscription
+from ropewalk.model.history import Gap, GapReason, HistoryRequest, Replay
+from ropewalk.model.messages import Position, Registered
+from ropewalk.ports import StreamStore
+
+Answer = Replay | Gap
+
+
+class Joiner:
+    """Joins subscriptions to their streams and answers their history requests."""
+
+    def __init__(self, hub: Hub, store: StreamStore, stats: Stats) -> None:
+        self._hub = hub
+        self._store = store
+        self._stats = stats
+
+    async def join(self, link: Link, subscription: Subscription, request: HistoryRequest | None, confirm: bool) -> None:
+        """Go live, with history first where it is asked for. `confirm`: this is a subscribe, say so before anything else."""
+        subscription.claimed = True
+        streams = subscription.granted.streams
+        collected = [self._hub.collect(stream) for stream in streams]
+        try:
+            answers = [await self._answer(stream, request) for stream in streams]
+        finally:
+            for stream, messages in zip(streams, collected, strict=True):
+                self._hub.release(stream, messages)
+        if not link.open:
+            return
+        if confirm:
+            link.send(link.codec.about("confirm_subscription", subscription.identifier))
+        answered = request is not None and self._send_history(link, subscription, answers)
+        self._send_late(link, subscription, answers, collected)
+        self._go_live(link, subscription, [_floor(answer, answered) for answer in answers])
+
+    async def replay(self, link: Link, subscription: Subscription, request: HistoryRequest) -> None:
+        """Answer a history request of a subscription that is live already: only what it did not get live."""
+        answers = [await self._answer(stream, request) for stream in subscription.granted.streams]
+        if not link.open or subscription.held:
+            return
+        if self._send_history(link, subscription, answers):
+            for index, stream in enumerate(subscription.granted.streams):
+                if position := request.streams.get(stream):
+                    subscription.lower(index, position)
+
+    async def abandon(self, link: Link, subscription: Subscription) -> None:
+        """The resume patience is over: say the gap that may be there, and go live from the tip."""
+        tips = [await self._store.tip(stream) for stream in subscription.granted.streams]
+        if not link.open or subscription.claimed:
+            return
+        gaps = [
+            Gap(stream, GapReason.UNCLAIMED, tip.epoch, tip.offset + 1, tip.offset)
+            for stream, tip in zip(subscription.granted.streams, tips, strict=True)
+        ]
+        subscription.claimed = True
+        self._reject(link, subscription, gaps)
+        self._go_live(link, subscription, tips)
+
+    async def _answer(self, stream: str, request: HistoryRequest | None) -> Answer:
+        if request is not None:
+            if position := request.streams.get(stream):
+                return await self._store.replay(stream, position)
+            if request.since is not None:
+                return await self._store.since(stream, request.since)
+        tip = await self._store.tip(stream)
+        return Replay(stream, tip.epoch, tip.offset)
+
+    def _send_history(self, link: Link, subscription: Subscription, answers: Sequence[Answer]) -> bool:
+        """All the items and `confirm_history`, or `reject_history` and which streams it is about."""
+        gaps = [answer for answer in answers if isinstance(answer, Gap)]
+        if gaps:
+            self._reject(link, subscription, gaps)
+            return False
+        replays = [answer for answer in answers if isinstance(answer, Replay)]
+        items = [message for index, replay in enumerate(replays) for message in subscription.owed(index, replay)]
+        self._send_items(link, subscription, items)
+        self._stats.replays += 1
+        self._stats.replayed_messages += len(items)
+        link.send(link.codec.about("confirm_history", subscription.identifier))
+        return True
+
+    def _reject(self, link: Link, subscription: Subscription, gaps: Sequence[Gap]) -> None:
+        for gap in gaps:
+            self._stats.gaps[gap.reason] += 1
+        link.send(link.codec.reject_history(subscription.identifier, gaps))
+
+    def _send_items(self, link: Link, subscription: Subscription, items: Sequence[Registered]) -> None:
+        head = link.codec.head(subscription.identifier)
+        # What a client was not meant to hear live it does not hear from history either.
+        frames = [link.codec.message(head, item) for item in items if item.exclude_socket not in link.names]
+        if frames:
+            link.send(b"".join(frames))
+
+    def _send_late(
+        self, link: Link, subscription: Subscription, answers: Sequence[Answer], collected: Sequence[Sequence[Registered]]
+    ) -> None:
+        for answer, messages in zip(answers, collected, strict=True):
+            late = [message for message in messages if message.epoch != answer.epoch or message.offset > answer.tip]
+            self._send_items(link, subscription, late)
+
+    def _go_live(self, link: Link, subscription: Subscription, floors: Sequence[Position]) -> None:
+        subscription.floors = tuple(floors)
+        subscription.groups = tuple(
+            self._hub.join(stream, subscription.identifier, link.codec, link) for stream in subscription.granted.streams
+        )
+
+
+def _floor(answer: Answer, answered: bool) -> Position:
+    """The newest offset that neither the history just sent nor live delivery brings."""
+    match answer:
+        case Replay(messages=(first, *_)) if answered:
+            return Position(answer.epoch, first.offset - 1)
+        case _:
+            return Position(answer.epoch, answer.tip)

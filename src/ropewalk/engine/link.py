@@ -1,0 +1,142 @@
+"""A link: the sending side of one connection. Fast while the kernel takes what we write; an outbox stands in while it does not.
+
+The hub writes through the callable that a link puts into its groups: the transport's own `write` on the fast path,
+the outbox's door on the slow one. So the fast path tests nothing.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from ropewalk.core.outbox import Outbox, Skipped
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
+from ropewalk.engine.hub import Group
+from ropewalk.model.closing import Closing
+from ropewalk.model.history import Gap, GapReason
+from ropewalk.model.rules import SlowPolicy
+from ropewalk.ports import Connection
+from ropewalk.protocol.codec import Codec
+
+DRAIN_BYTES = 65536  # as much as a transport takes before it says "pause"
+
+
+class Owner(Protocol):
+    """Whose link it is."""
+
+    def overflowed(self) -> None:
+        """The outbox is full. Told once, in the middle of a fan-out: end the connection later, not now."""
+
+    def skipped(self, group: Group) -> None:
+        """Messages of this group were dropped, up to its newest."""
+
+
+class Link:
+    """`names` are the sids this client is or was known by."""
+
+    __slots__ = (
+        "_connection",
+        "_groups",
+        "_limit",
+        "_outbox",
+        "_owner",
+        "_paused",
+        "_rules",
+        "_stats",
+        "codec",
+        "names",
+        "open",
+    )
+
+    def __init__(self, owner: Owner, connection: Connection, codec: Codec, rules: Rulebook, stats: Stats, limit: int) -> None:
+        self.codec = codec
+        self.names: tuple[str, ...] = ()
+        self.open = True
+        self._connection = connection
+        self._rules = rules
+        self._stats = stats
+        self._limit = limit
+        self._owner = owner
+        self._groups: list[Group] = []
+        self._outbox: Outbox | None = None
+        self._paused = False
+
+    # --- deliveries ---------------------------------------------------------------------------------------------------
+
+    def attach(self, group: Group) -> None:
+        self._groups.append(group)
+        group.writers[self] = self._writer(group)
+
+    def detach(self, group: Group) -> None:
+        self._groups.remove(group)
+
+    def _writer(self, group: Group) -> Callable[[bytes], None]:
+        if self._outbox is None:
+            return self._connection.write
+        return partial(self._offer, group, self._rules.of(group.stream).slow_consumer)
+
+    def _offer(self, key: Group | None, policy: SlowPolicy, frame: bytes) -> None:
+        if not self.open or self._outbox is None:
+            return
+        if self._outbox.offer(key, frame, policy):
+            return
+        self.open = False
+        self._owner.overflowed()
+
+    def send(self, frame: bytes) -> None:
+        """A reply. It keeps its place behind what waits already."""
+        if not self.open or not frame:
+            return
+        if self._outbox is None:
+            self._connection.write(frame)
+        else:
+            self._offer(None, SlowPolicy.DISCONNECT, frame)
+
+    # --- slow and fast ------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        self._paused = True
+        if self._outbox is None:
+            self._outbox = Outbox(self._limit)
+            self._place_writers()
+
+    def resume(self) -> None:
+        """The kernel takes bytes again: drain, and go back to the fast path once nothing waits."""
+        self._paused = False
+        while self._outbox and not self._paused:
+            self._drain(self._outbox)
+        if not self._paused and self._outbox is not None:
+            self._stats.outbox_drops += self._outbox.dropped
+            self._outbox = None
+            self._place_writers()
+
+    def _drain(self, outbox: Outbox) -> None:
+        for item in outbox.take(DRAIN_BYTES):
+            match item:
+                case Skipped(key=Group() as group):
+                    self._connection.write(self._skip_notice(group))
+                case bytes():
+                    self._connection.write(item)
+
+    def _skip_notice(self, group: Group) -> bytes:
+        self._stats.gaps[GapReason.DROPPED] += 1
+        self._owner.skipped(group)
+        epoch, tip = (group.newest.epoch, group.newest.offset) if group.newest else ("", 0)
+        return self.codec.reject_history(group.identifier, [Gap(group.stream, GapReason.DROPPED, epoch, tip, tip)])
+
+    def _place_writers(self) -> None:
+        for group in self._groups:
+            group.writers[self] = self._writer(group)
+
+    def pending(self) -> int:
+        return self._connection.pending() + (self._outbox.size if self._outbox else 0)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self, closing: Closing) -> None:
+        """Say why, where the protocol has a word for it, and end. What waited in the outbox is given up."""
+        self.open = False
+        self._outbox = None
+        if closing.reason:
+            self._connection.write(self.codec.disconnect(closing))
+        self._connection.close(closing.code, closing.text)

@@ -1,0 +1,138 @@
+"""The node: makes the parts, opens sessions, keeps time, ends in order. The front object only composes."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
+from ropewalk.engine import presence
+from ropewalk.engine.broker import Broker
+from ropewalk.engine.heartbeat import Heartbeat
+from ropewalk.engine.hub import Hub
+from ropewalk.engine.joining import Joiner
+from ropewalk.engine.opening import open_session
+from ropewalk.engine.services import Services
+from ropewalk.engine.session import Session
+from ropewalk.engine.tasks import Tasks
+from ropewalk.model import closing as closings
+from ropewalk.model.closing import Closing
+from ropewalk.model.errors import RopewalkError
+from ropewalk.model.limits import Limits
+from ropewalk.model.messages import RemoteDisconnect
+from ropewalk.model.sessions import ConnectRequest
+from ropewalk.ports import Authenticator, Backend, Channels, Clock, Connection, PubSub
+from ropewalk.protocol.codec import Codec
+
+logger = logging.getLogger("ropewalk.node")
+
+SWEEP_SECONDS = 1.0
+DRAIN_STEP = 0.02
+
+
+class Node:
+    """One process's sessions over one backend and one pubsub. Also the `Inspector` of pages and metrics."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        pubsub: PubSub,
+        authenticators: Sequence[Authenticator],
+        channels: Sequence[Channels],
+        rules: Rulebook,
+        limits: Limits,
+        stats: Stats,
+        clock: Clock,
+    ) -> None:
+        tasks = Tasks()
+        hub = Hub(stats, clock)
+        self._backend = backend
+        self._pubsub = pubsub
+        self._draining = False
+        self.broker = Broker(backend.streams, pubsub, stats, clock)
+        self.services = Services(
+            backend=backend,
+            broker=self.broker,
+            hub=hub,
+            joiner=Joiner(hub, backend.streams, stats),
+            authenticators=authenticators,
+            channels=channels,
+            rules=rules,
+            limits=limits,
+            stats=stats,
+            clock=clock,
+            tasks=tasks,
+            heartbeat=Heartbeat(limits, clock, tasks),
+        )
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        await self._backend.start()
+        await self._pubsub.start(self.services.hub.deliver, self._obey)
+        self.services.tasks.spawn(self._keep_time())
+
+    async def drain(self, spread: float) -> None:
+        """Tell every session to come back elsewhere, evenly over `spread` seconds, so that they do not all return at once."""
+        self._draining = True
+        leaving = list(self.services.sessions.values())
+        steps = max(1, int(spread / DRAIN_STEP))
+        share = -(-len(leaving) // steps) or 1
+        for start in range(0, len(leaving), share):
+            for session in leaving[start : start + share]:
+                session.end(closings.SERVER_RESTART)
+            if spread > 0:
+                await asyncio.sleep(DRAIN_STEP)
+
+    async def stop(self) -> None:
+        for session in list(self.services.sessions.values()):
+            session.end(closings.SERVER_RESTART)
+        if self.services.departing:
+            await asyncio.wait(list(self.services.departing.values()))
+        await self.services.tasks.cancel()
+        await self._pubsub.stop()
+        await self._backend.stop()
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                await self._backend.sweep()
+                await presence.announce(self.broker, await self._backend.presence.expire())
+            except RopewalkError as error:
+                logger.warning("sweep failed", extra={"reason": str(error)})
+
+    # --- sessions -----------------------------------------------------------------------------------------------------
+
+    def open(self, request: ConnectRequest, connection: Connection, codec: Codec) -> Session:
+        self.services.stats.connections_accepted += 1
+        session = Session(self.services, secrets.token_urlsafe(16), connection, codec, request)
+        if self._draining:
+            session.end(closings.SERVER_RESTART)
+        else:
+            session.opening = self.services.tasks.spawn(open_session(session, self.services, request))
+        return session
+
+    def _obey(self, order: RemoteDisconnect) -> int:
+        named = [session for session in self.services.sessions.values() if session.ids == order.identifier]
+        closing = Closing(closings.REMOTE.reason, order.reconnect, closings.REMOTE.code, closings.REMOTE.text)
+        for session in named:
+            session.end(closing)
+        return len(named)
+
+    # --- inspection ---------------------------------------------------------------------------------------------------
+
+    def health(self) -> list[str]:
+        troubles = (self._backend.trouble(), self._pubsub.trouble(), "draining" if self._draining else "")
+        return [trouble for trouble in troubles if trouble]
+
+    def gauges(self) -> dict[str, float]:
+        sessions = self.services.sessions.values()
+        return {
+            "sessions": len(sessions),
+            "subscriptions": sum(len(session.subscriptions) for session in sessions),
+            "streams_listened": self.services.hub.streams(),
+            "outbox_bytes": sum(session.link.pending() for session in sessions),
+            **self._backend.gauges(),
+        }

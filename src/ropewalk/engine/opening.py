@@ -1,0 +1,100 @@
+"""How a session begins: restored from its sid, or known by an authenticator, or refused. A welcome comes before anything else.
+
+A sid is ours, random, good for one restore, and never outlives the token it was made under.
+"""
+
+import asyncio
+import logging
+
+from ropewalk.engine import presence
+from ropewalk.engine.services import Services
+from ropewalk.engine.session import Session
+from ropewalk.engine.subscription import Subscription
+from ropewalk.model import closing as closings
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, SessionSnapshot
+
+logger = logging.getLogger("ropewalk.session")
+
+MOST_NAMES = 8  # former sids a session remembers
+
+
+async def open_session(session: Session, services: Services, request: ConnectRequest) -> None:
+    try:
+        if not await _restore(session, services, request):
+            await _authenticate(session, services, request)
+    except Exception:
+        logger.exception("opening failed", extra={"session": session.tag})
+        session.end(closings.AUTH_ERROR)
+    session.begin()
+
+
+async def _authenticate(session: Session, services: Services, request: ConnectRequest) -> None:
+    answer = await _identify(session, services, request)
+    if isinstance(answer, Refused):
+        services.stats.auth_failures += 1
+        logger.info("refused", extra={"session": session.tag, "reason": answer.reason})
+        session.end(closings.REFUSALS.get(answer.reason, closings.UNAUTHORIZED))
+    elif session.accept(answer.ids, answer.expires_at):
+        session.link.send(session.link.codec.welcome(session.sid, None))
+
+
+async def _identify(session: Session, services: Services, request: ConnectRequest) -> Accepted | Refused:
+    for authenticator in services.authenticators:
+        answer = await authenticator.authenticate(request, session.sid)
+        if answer is not None:
+            return answer
+    return Refused(closings.UNAUTHORIZED.reason)
+
+
+async def _restore(session: Session, services: Services, request: ConnectRequest) -> bool:
+    """True if the session is restored (or was refused on the way); False if it has to begin anew."""
+    former = request.headers.get("x-anycable-restore-sid") or request.params.get("sid", "")
+    if not (former and session.extended and services.limits.sessions_ttl > 0):
+        return False
+    snapshot = await _take(services, former)
+    if snapshot is None:
+        services.stats.restores_missed += 1
+        return False
+    if snapshot.expires_at is not None and snapshot.expires_at <= services.clock():
+        return False  # its token is over: only a new one opens a session, and then a new session
+    if not session.accept(snapshot.ids, snapshot.expires_at):
+        await services.backend.sessions.save(former, snapshot, services.limits.sessions_ttl)
+        return True
+    session.link.names = (session.sid, *snapshot.names)[:MOST_NAMES]
+    session.subscriptions = {name: Subscription(name, granted) for name, granted in snapshot.subscriptions.items()}
+    services.stats.sessions_restored += 1
+    session.link.send(session.link.codec.welcome(session.sid, list(session.subscriptions)))
+    await _readmit(session, services, former, snapshot)
+    if session.subscriptions:
+        patience = services.limits.resume_patience
+        asyncio.get_running_loop().call_later(patience, lambda: services.tasks.spawn(_end_patience(session, services)))
+    return True
+
+
+async def _take(services: Services, sid: str) -> SessionSnapshot | None:
+    if alive := services.sessions.get(sid):
+        return alive.hand_over()
+    if leaving := services.departing.get(sid):
+        await asyncio.wait([leaving])
+    try:
+        return await services.backend.sessions.take(sid)
+    except Unavailable as error:
+        logger.warning("sessions cannot be restored", extra={"reason": str(error)})
+        return None
+
+
+async def _readmit(session: Session, services: Services, former: str, snapshot: SessionSnapshot) -> None:
+    """Back into the presence sets: unnoticed within the grace, with a join after it."""
+    if not snapshot.members:
+        return
+    await services.backend.presence.adopt(former, session.sid)
+    session.members = dict(snapshot.members)
+    for stream, member in snapshot.members.items():
+        await presence.announce(services.broker, await services.backend.presence.join(stream, session.sid, member))
+
+
+async def _end_patience(session: Session, services: Services) -> None:
+    for subscription in list(session.subscriptions.values()):
+        if not subscription.claimed:
+            await services.joiner.abandon(session.link, subscription)

@@ -1,0 +1,71 @@
+"""Presence: who is there, told to those who listen. Events are transient publications; the backend keeps the sets."""
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ropewalk.engine.broker import Broker
+from ropewalk.engine.services import Services
+from ropewalk.model.errors import RopewalkError
+from ropewalk.model.messages import Publication
+from ropewalk.model.presence import Member, PresenceEvent
+from ropewalk.protocol.cable_json import presence_event_json
+
+if TYPE_CHECKING:
+    from ropewalk.engine.session import Session
+
+logger = logging.getLogger("ropewalk.presence")
+
+MOST_RECORDS = 10_000  # of one answer; the REST listing pages through larger sets
+
+
+async def tell(session: "Session", services: Services, identifier: str, records: bool) -> bool:
+    stream = _stream(session, identifier)
+    page = None
+    if stream:
+        try:
+            page = await services.backend.presence.page(stream, "", MOST_RECORDS if records else 0)
+        except RopewalkError as error:
+            logger.warning("presence unavailable", extra={"reason": str(error)})
+    session.link.send(session.link.codec.presence(identifier, page, records))
+    return page is not None
+
+
+async def join(session: "Session", services: Services, identifier: str, member: Member) -> bool:
+    stream = _stream(session, identifier)
+    if not stream or len(member.info) > services.limits.max_member_info or len(member.id) > services.limits.max_member_info:
+        return False
+    try:
+        events = await services.backend.presence.join(stream, session.sid, member)
+    except RopewalkError as error:
+        logger.info("join refused", extra={"session": session.tag, "reason": str(error)})
+        return False
+    session.members = {**(session.members or {}), stream: member}
+    await announce(services.broker, events)
+    return True
+
+
+async def leave(session: "Session", services: Services, identifier: str) -> bool:
+    return await leave_stream(session, services, _stream(session, identifier))
+
+
+async def leave_stream(session: "Session", services: Services, stream: str) -> bool:
+    if not session.members or stream not in session.members:
+        return False
+    session.members = {other: member for other, member in session.members.items() if other != stream}
+    await announce(services.broker, await services.backend.presence.leave(stream, session.sid))
+    return True
+
+
+async def announce(broker: Broker, events: Sequence[PresenceEvent]) -> None:
+    if events:
+        await broker.publish([_publication(event) for event in events])
+
+
+def _publication(event: PresenceEvent) -> Publication:
+    return Publication(event.stream, presence_event_json(event), broadcast_type="presence", transient=True)
+
+
+def _stream(session: "Session", identifier: str) -> str:
+    subscription = session.subscriptions.get(identifier)
+    return subscription.granted.presence if subscription is not None else ""

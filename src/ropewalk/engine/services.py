@@ -1,0 +1,38 @@
+"""What a session works with: one bag, made by the node, shared by all its sessions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
+from ropewalk.engine.broker import Broker
+from ropewalk.engine.hub import Hub
+from ropewalk.engine.joining import Joiner
+from ropewalk.engine.tasks import Tasks
+from ropewalk.model.limits import Limits
+from ropewalk.ports import Authenticator, Backend, Channels, Clock
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from ropewalk.engine.heartbeat import Heartbeat
+    from ropewalk.engine.session import Session
+
+
+@dataclass(slots=True, frozen=True)
+class Services:
+    backend: Backend
+    broker: Broker
+    hub: Hub
+    joiner: Joiner
+    authenticators: Sequence[Authenticator]
+    channels: Sequence[Channels]
+    rules: Rulebook
+    limits: Limits
+    stats: Stats
+    clock: Clock
+    tasks: Tasks
+    heartbeat: "Heartbeat"
+    sessions: dict[str, "Session"] = field(default_factory=dict)
+    departing: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)  # being saved; a quick return waits for it

@@ -1,0 +1,48 @@
+"""A subscription: one identifier of one session, the streams behind it, and how far each of them is owed to the client."""
+
+from ropewalk.engine.hub import Group
+from ropewalk.model.history import Replay
+from ropewalk.model.messages import Position, Registered
+from ropewalk.model.sessions import Subscribed
+
+
+class Subscription:
+    """Held (a restored one that has not claimed its history) or joined: then everything above its floors goes live.
+
+    A floor is the stream's tip at the join, lowered by each history request it answers, so that no request brings
+    a message that this connection already got.
+    """
+
+    __slots__ = ("claimed", "floors", "granted", "groups", "identifier")
+
+    def __init__(self, identifier: str, granted: Subscribed) -> None:
+        self.identifier = identifier
+        self.granted = granted
+        self.claimed = False  # a join is under way or done
+        self.groups: tuple[Group, ...] = ()
+        self.floors: tuple[Position, ...] | None = None
+
+    @property
+    def held(self) -> bool:
+        return self.floors is None
+
+    def owed(self, index: int, replay: Replay) -> tuple[Registered, ...]:
+        """The part of a replay that is not, and will not be, delivered live."""
+        if self.floors is None:
+            return replay.messages
+        floor = self.floors[index]
+        # Another epoch than at the join: all of it came while we listened.
+        ceiling = floor.offset if floor.epoch == replay.epoch else 0
+        return tuple(message for message in replay.messages if message.offset <= ceiling)
+
+    def lower(self, index: int, position: Position) -> None:
+        """History from `position` on has been delivered up to the floor."""
+        assert self.floors is not None
+        floor = self.floors[index]
+        if floor.epoch == position.epoch and position.offset < floor.offset:
+            self.set_floor(index, position)
+
+    def set_floor(self, index: int, position: Position) -> None:
+        floors = list(self.floors or ())
+        floors[index] = position
+        self.floors = tuple(floors)

@@ -1,0 +1,28 @@
+"""How connections end: the disconnect reasons a client may see and the close codes that go with them, as one table.
+
+Code 1006 is reserved for closes without a frame and is never sent.
+"""
+
+from msgspec import Struct
+
+
+class Closing(Struct, frozen=True):
+    """`reason` is sent in a `disconnect` message ("" sends none); `reconnect` tells the client whether to come back."""
+
+    reason: str
+    reconnect: bool
+    code: int
+    text: str
+
+
+UNAUTHORIZED = Closing("unauthorized", False, 1000, "Auth Failed")
+TOKEN_EXPIRED = Closing("token_expired", False, 1000, "Auth Failed")
+AUTH_ERROR = Closing("", False, 1011, "Auth Error")
+REMOTE = Closing("remote", True, 1000, "Closed remotely")
+SERVER_RESTART = Closing("server_restart", True, 1001, "Server restart")
+NO_PONG = Closing("no_pong", True, 1000, "No Pong")
+TOO_SLOW = Closing("too_slow", True, 1000, "Too slow")
+TAKEN_OVER = Closing("", True, 1000, "Session resumed elsewhere")
+INTERNAL_ERROR = Closing("", True, 1011, "Internal error")
+
+REFUSALS = {closing.reason: closing for closing in (UNAUTHORIZED, TOKEN_EXPIRED)}

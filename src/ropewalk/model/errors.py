@@ -1,0 +1,63 @@
+"""The tree of errors. Who erred is in the type.
+
+RopewalkError
+├── ClientError               they erred: they get a clear answer, nobody else notices
+│   ├── MalformedFrame        closes the connection with `code`
+│   ├── MalformedPublication  422; `index` is its place in the batch
+│   ├── BadRequest            400: a query that cannot be read
+│   ├── TooLarge              413, or close code 1009
+│   ├── LimitReached          a set bounded by the settings is full: the one more is refused
+│   └── UserMistake           a wrong flag, file or argument; the command line prints it without a traceback
+└── ServerError               we erred
+    └── Unavailable           a dependency is down: 503
+"""
+
+
+class RopewalkError(Exception):
+    """Whatever Ropewalk raises on purpose."""
+
+
+class ClientError(RopewalkError):
+    """The other side's mistake."""
+
+
+class MalformedFrame(ClientError):
+    """A frame that is not a command. Code 1007: not UTF-8 or not JSON; 1003: JSON of another shape."""
+
+    def __init__(self, reason: str, code: int = 1007) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.code = code
+
+
+class MalformedPublication(ClientError):
+    """A publication that cannot be registered, and which one of its batch it is."""
+
+    def __init__(self, reason: str, index: int = 0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.index = index
+
+
+class BadRequest(ClientError):
+    """A query parameter or header that cannot be read."""
+
+
+class TooLarge(ClientError):
+    """More bytes than the settings allow."""
+
+
+class LimitReached(ClientError):
+    """One more than the settings allow."""
+
+
+class UserMistake(ClientError):
+    """Something the person at the command line can put right; the text says how."""
+
+
+class ServerError(RopewalkError):
+    """Our mistake, or that of something we depend on."""
+
+
+class Unavailable(ServerError):
+    """A dependency cannot be reached now."""

@@ -1,0 +1,64 @@
+"""History: what a client asks for, and the two kinds of answer. A replay joins up; a gap says why it does not."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from ropewalk.model.messages import Position, Registered
+
+
+class GapReason(StrEnum):
+    """Why a piece of a stream cannot be delivered. Sent to clients as `reason` of `reject_history`."""
+
+    TRIMMED = "trimmed"  # the wanted offset left the hot history
+    EPOCH_CHANGED = "epoch_changed"  # the stream's past was lost and its offsets began anew
+    AHEAD = "ahead"  # the client knows an offset that was never given in this epoch
+    UNCLAIMED = "unclaimed"  # a restored session did not ask for its history within the resume patience
+    DROPPED = "dropped"  # the connection was too slow, and its stream's rule skips to the newest
+
+
+class HistoryRequest(Struct, frozen=True):
+    """`streams` are the positions a client has; `since` (UNIX seconds) serves the streams it has no position of."""
+
+    since: float | None = None
+    streams: dict[str, Position] = {}
+
+
+class Replay(Struct, frozen=True):
+    """The messages after the asked position, up to `tip`, without a hole. `epoch` and `tip` are where live goes on."""
+
+    stream: str
+    epoch: str
+    tip: int
+    messages: tuple[Registered, ...] = ()
+
+
+class Gap(Struct, frozen=True):
+    """A replay that does not join up. `oldest`: first offset still kept (tip + 1 when none is)."""
+
+    stream: str
+    reason: GapReason
+    epoch: str
+    oldest: int
+    tip: int
+
+
+class StreamSummary(Struct, frozen=True):
+    """One stream as the REST listing shows it."""
+
+    stream: str
+    epoch: str
+    tip: int
+    oldest: int
+    kept: int
+
+
+class HistoryPage(Struct, frozen=True):
+    """A piece of hot history for readers that page. `next_offset` is the offset to ask after next, None at the end."""
+
+    stream: str
+    epoch: str
+    tip: int
+    oldest: int
+    messages: tuple[Registered, ...] = ()
+    next_offset: int | None = None

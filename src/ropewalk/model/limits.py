@@ -1,0 +1,18 @@
+"""The bounds and times a session lives by. Sizes are bytes, times seconds, 0 switches a thing off where it can be."""
+
+from msgspec import Struct
+
+
+class Limits(Struct, frozen=True):
+    max_pending: int = 1024 * 1024
+    max_subscriptions: int = 256
+    max_member_info: int = 4096
+    command_rate: float = 100.0
+    command_burst: int = 200
+    sessions_ttl: float = 300.0
+    presence_ttl: float = 15.0
+    resume_patience: float = 5.0
+    ping_interval: float = 3.0
+    ping_precision: str = "s"
+    pong_timeout: float = 0.0
+    native_pings: bool = False

@@ -1,0 +1,29 @@
+"""Stream rules: the settings that may differ from stream to stream."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class SlowPolicy(StrEnum):
+    """What happens to a connection whose outbox is full."""
+
+    DISCONNECT = "disconnect"  # close it; the client comes back and resumes without loss
+    DROP = "drop"  # skip to the stream's newest message and tell the client about the gap
+
+
+class StreamRules(Struct, frozen=True):
+    """Times are seconds. A limit or TTL of 0 means that no history is kept."""
+
+    history_limit: int = 100
+    history_ttl: float = 300.0
+    slow_consumer: SlowPolicy = SlowPolicy.DISCONNECT
+
+
+class StreamRule(Struct, frozen=True):
+    """One pattern of the settings file (`*` and `?` as in shell globs) and what it overrides; None leaves the default."""
+
+    pattern: str
+    history_limit: int | None = None
+    history_ttl: float | None = None
+    slow_consumer: SlowPolicy | None = None

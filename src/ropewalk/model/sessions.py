@@ -1,0 +1,57 @@
+"""Sessions: how a client arrives, what it subscribed to, and what is remembered of it while it is away."""
+
+from msgspec import Struct
+
+from ropewalk.model.presence import Member
+
+
+class ConnectRequest(Struct, frozen=True):
+    """What a transport knows of an arriving connection. Header names are lower case; of repeated parameters the last wins."""
+
+    url: str
+    path: str
+    headers: dict[str, str]
+    params: dict[str, str]
+    remote: str = ""
+    token: str = ""
+    extended: bool = False
+
+
+class Accepted(Struct, frozen=True):
+    """The connection may stay, as `ids`; `expires_at` (UNIX seconds) ends it even while it is live."""
+
+    ids: str
+    expires_at: float | None = None
+
+
+class Refused(Struct, frozen=True):
+    """The connection may not stay; the reason is one of the disconnect table in `closing`."""
+
+    reason: str
+
+
+class Subscribed(Struct, frozen=True):
+    """A channel said yes: the streams to deliver, and where its whispers and presence go ("" = not allowed)."""
+
+    streams: tuple[str, ...]
+    whisper: str = ""
+    presence: str = ""
+
+
+class Rejected(Struct, frozen=True):
+    """A channel said no. `reason` is for the log, not for the client."""
+
+    reason: str
+
+
+class SessionSnapshot(Struct, frozen=True):
+    """What survives a lost connection. Positions are the client's own to remember.
+
+    `members`: who it was in which presence set; `names`: its sids so far, so that what excluded one of them stays excluded.
+    """
+
+    ids: str
+    subscriptions: dict[str, Subscribed]
+    expires_at: float | None = None
+    members: dict[str, Member] = {}
+    names: tuple[str, ...] = ()

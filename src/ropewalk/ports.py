@@ -1,0 +1,190 @@
+"""The sockets in the wall: what the engine asks of the outside and offers to it.
+
+Small Protocol classes whose docstrings say what types cannot: atomicity, order, idempotence, what may raise.
+Every port that an adapter fills has a conformance suite in `ropewalk.testing`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ropewalk.model.commands import Command
+from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
+from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, Rejected, SessionSnapshot, Subscribed
+
+Clock = Callable[[], float]
+"""UNIX seconds. Passed in everywhere, so that tests own the time."""
+
+
+# --- where streams, sessions and presence are kept -------------------------------------------------------------------
+
+
+class StreamStore(Protocol):
+    """Gives positions and keeps the hot history.
+
+    Offsets of one epoch are 1, 2, 3 … without holes, each given once. A uid that is known for its stream
+    gets its first position back and appends nothing. Everything may raise `Unavailable`, and then nothing happened.
+    """
+
+    async def append(self, publications: Sequence[Publication]) -> list[tuple[Registered, bool]]:
+        """Register all of them in this order, or none. The bool is True for a new one, False for a known uid."""
+
+    async def replay(self, stream: str, position: Position) -> Replay | Gap:
+        """What follows `position`. A stream never heard of answers an empty Replay at offset 0 only to offset 0."""
+
+    async def since(self, stream: str, timestamp: float) -> Replay:
+        """What was registered at or after `timestamp` and is still kept; never a Gap."""
+
+    async def tip(self, stream: str) -> Position:
+        """The newest position; offset 0 and an empty epoch for a stream never heard of."""
+
+    async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
+        """Streams in order of name, strictly after `after`."""
+
+    async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
+        """Kept messages with offsets above `after`; None for a stream never heard of."""
+
+
+class SessionStore(Protocol):
+    """Remembers sessions whose connection is gone."""
+
+    async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None: ...
+
+    async def take(self, sid: str) -> SessionSnapshot | None:
+        """Give the snapshot out and forget it, in one step: a sid is good for one restore."""
+
+
+class PresenceStore(Protocol):
+    """Who is there. Each change returns the events that others must hear of, in order."""
+
+    async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+        """Known member: its info is replaced and nobody hears of it. A sid that is another member there leaves first."""
+
+    async def leave(self, stream: str, sid: str) -> list[PresenceEvent]: ...
+
+    async def detach(self, sid: str, ttl: float) -> None:
+        """The connection is gone: what the sid holds ends after `ttl`, unless it is adopted before."""
+
+    async def adopt(self, old_sid: str, new_sid: str) -> None:
+        """A restored session takes over what its old sid held; nobody hears of it."""
+
+    async def expire(self) -> list[PresenceEvent]:
+        """End what is due. Cheap when nothing is; called about once a second."""
+
+    async def page(self, stream: str, after: str, limit: int) -> PresencePage: ...
+
+
+class Backend(Protocol):
+    """One place that keeps all three."""
+
+    @property
+    def streams(self) -> StreamStore: ...
+    @property
+    def sessions(self) -> SessionStore: ...
+    @property
+    def presence(self) -> PresenceStore: ...
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    def trouble(self) -> str:
+        """Why it cannot work now, for the health page; "" while it can."""
+
+    async def sweep(self) -> None:
+        """Let go of what has expired. Bounded work a call; called about once a second."""
+
+    def gauges(self) -> dict[str, float]:
+        """Sizes for the metrics page: streams, history_messages, history_bytes, sessions_kept, presence_members, dedup_keys."""
+
+
+class PubSub(Protocol):
+    """Carries registered messages and orders to every process with an interested session, this one included."""
+
+    async def start(self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect], int]) -> None: ...
+    async def stop(self) -> None: ...
+    async def publish(self, messages: Sequence[Registered]) -> None:
+        """In order. Within one process `deliver` is called before this returns and before anything else may be appended."""
+
+    async def command(self, order: RemoteDisconnect) -> int:
+        """How many sessions of this process obeyed."""
+
+    def trouble(self) -> str: ...
+
+
+# --- who may come in, and what a channel does ------------------------------------------------------------------------
+
+
+class Authenticator(Protocol):
+    """One way to know a client. They are asked in order; the first answer that is not None counts."""
+
+    async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted | Refused | None: ...
+
+
+class Channels(Protocol):
+    """One way to answer channel subscriptions. They are asked in order; the first answer that is not None counts."""
+
+    async def subscribe(self, ids: str, identifier: str) -> Subscribed | Rejected | None: ...
+
+
+# --- what the engine offers to the doors -----------------------------------------------------------------------------
+
+
+class Publisher(Protocol):
+    """Where broadcasters bring publications."""
+
+    async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
+        """All or none, in order; a receipt for each. Raises `Unavailable`."""
+
+    async def disconnect(self, order: RemoteDisconnect) -> int: ...
+
+
+class Connection(Protocol):
+    """A transport link as the engine sees it."""
+
+    def write(self, data: bytes) -> None:
+        """Bytes as they go on the wire. Never blocks; what waits counts in `pending`."""
+
+    def close(self, code: int, text: str) -> None:
+        """Flush what waits, then end. Harmless when it is ended already."""
+
+    def pending(self) -> int:
+        """Bytes written and not yet taken by the kernel."""
+
+    def hold_reading(self, hold: bool) -> None:
+        """Stop (or go on) reading, so that a client with too many commands under way waits in its own socket."""
+
+
+class Visitor(Protocol):
+    """A session as its transport sees it. All calls come from the event loop's thread."""
+
+    @property
+    def sid(self) -> str: ...
+
+    def receive(self, frame: bytes) -> None:
+        """One whole message of the client. Handled strictly one after another; never raises for what the client did."""
+
+    def heard(self) -> None:
+        """A sign of life that is no command."""
+
+    def malformed(self, reason: str, code: int) -> None:
+        """The transport itself could not accept a frame."""
+
+    async def opened(self) -> bool:
+        """True once the welcome is sent, False if the client was refused."""
+
+    async def submit(self, command: Command) -> bool:
+        """Handle a command that did not come as bytes (SSE); True if it was granted."""
+
+    def writing_paused(self) -> None: ...
+    def writing_resumed(self) -> None: ...
+    def lost(self) -> None:
+        """The link is gone. Called once."""
+
+
+class Inspector(Protocol):
+    """The node as pages and metrics see it."""
+
+    def health(self) -> list[str]:
+        """What is down, as sentences; empty when all is well."""
+
+    def gauges(self) -> dict[str, float]: ...

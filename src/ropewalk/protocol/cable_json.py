@@ -1,0 +1,199 @@
+"""Action Cable's JSON, base and extended: frames to commands, records to JSON text. Framing belongs to the codecs.
+
+Payloads pass through as the raw text they came in; keys keep the order that the reference server prints.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+from msgspec.json import encode
+
+from ropewalk.model import commands
+from ropewalk.model.closing import Closing
+from ropewalk.model.errors import MalformedFrame
+from ropewalk.model.history import Gap, HistoryRequest
+from ropewalk.model.messages import Position, Registered
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.protocol.codec import IdentifierReply
+
+# --- client to server ------------------------------------------------------------------------------------------------
+
+
+class _WirePosition(Struct):
+    epoch: str
+    offset: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class _WireHistory(Struct):
+    since: float | None = None
+    streams: dict[str, _WirePosition] | None = None
+
+
+class _WireMember(Struct):
+    id: str = ""
+    info: Raw = Raw(b"")
+
+
+class _WireCommand(Struct):
+    command: str = ""
+    type: str = ""
+    identifier: str = ""
+    data: Raw = Raw(b"")
+    history: _WireHistory | None = None
+    presence: _WireMember | None = None
+
+
+class _PresenceOptions(Struct):
+    return_records: bool = True
+
+
+_decode_command = msgspec.json.Decoder(_WireCommand).decode
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_options = msgspec.json.Decoder(_PresenceOptions | None).decode
+
+
+def decode(frame: bytes) -> commands.Command:
+    """One frame of a client. Raises MalformedFrame: 1007 for what is not JSON text, 1003 for JSON of another shape."""
+    try:
+        # Raw fields are checked for syntax but not for UTF-8, so the whole frame is decoded first.
+        wire = _decode_command(frame.decode())
+    except UnicodeDecodeError:
+        raise MalformedFrame("frame is not UTF-8") from None
+    except msgspec.ValidationError as error:
+        raise MalformedFrame(f"not a command: {error}", 1003) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise MalformedFrame(f"frame is not JSON: {error}") from None
+    # The older spelling {"type":"history", …} is understood beside {"command":"history", …}.
+    name = wire.command or ("history" if wire.type == "history" else "")
+    build = _BUILDERS.get(name)
+    return build(wire) if build else commands.Unusable(f"unknown command {name[:40]!r}")
+
+
+def _history(wire: _WireHistory | None) -> HistoryRequest | None:
+    """None when nothing usable is asked: neither a positive `since` nor a `streams` object."""
+    if wire is None or ((wire.since is None or wire.since <= 0) and wire.streams is None):
+        return None
+    positions = {name: Position(item.epoch, item.offset) for name, item in (wire.streams or {}).items()}
+    return HistoryRequest(wire.since if wire.since and wire.since > 0 else None, positions)
+
+
+def _member(wire: _WireMember | None) -> Member | None:
+    if wire is None or not wire.id:
+        return None
+    info = bytes(wire.info)
+    return Member(wire.id, b"" if info == b"null" else info)
+
+
+def _perform(wire: _WireCommand) -> commands.Command:
+    try:
+        return commands.Perform(wire.identifier, _decode_text(wire.data))
+    except msgspec.DecodeError:
+        return commands.Unusable("data of a message must be a string")
+
+
+def _presence(wire: _WireCommand) -> commands.Command:
+    try:
+        options = _decode_options(wire.data) if wire.data else None
+    except msgspec.DecodeError:
+        return commands.Unusable("data of a presence request must be an object of options")
+    return commands.Presence(wire.identifier, options is None or options.return_records)
+
+
+def _join(wire: _WireCommand) -> commands.Command:
+    member = _member(wire.presence)
+    return commands.Join(wire.identifier, member) if member else commands.Unusable("join needs a presence object with an id")
+
+
+def _whisper(wire: _WireCommand) -> commands.Command:
+    return commands.Whisper(wire.identifier, bytes(wire.data) or b"null")
+
+
+_BUILDERS: dict[str, Callable[[_WireCommand], commands.Command]] = {
+    "subscribe": lambda wire: commands.Subscribe(wire.identifier, _history(wire.history), _member(wire.presence)),
+    "unsubscribe": lambda wire: commands.Unsubscribe(wire.identifier),
+    "message": _perform,
+    "history": lambda wire: commands.History(wire.identifier, _history(wire.history) or HistoryRequest()),
+    "whisper": _whisper,
+    "presence": _presence,
+    "join": _join,
+    "leave": lambda wire: commands.Leave(wire.identifier),
+    "ping": lambda wire: commands.Ping(),
+    "pong": lambda wire: commands.Pong(),
+}
+
+# --- server to client ------------------------------------------------------------------------------------------------
+
+
+def message_head(identifier: str) -> bytes:
+    """What every data message of one identifier begins with."""
+    return b'"identifier":' + encode(identifier) + b',"message":'
+
+
+def message_json(head: bytes, message: Registered) -> bytes:
+    """A data message; with `head` kept by the caller, encoding costs one join whatever the payload's size."""
+    start = b'{"type":' + encode(message.broadcast_type) + b"," + head if message.broadcast_type else b"{" + head
+    if not message.offset:
+        return b"%b%b}" % (start, message.payload)
+    return b'%b%b,"stream_id":%b,"epoch":%b,"offset":%d}' % (
+        start,
+        message.payload,
+        encode(message.stream),
+        encode(message.epoch),
+        message.offset,
+    )
+
+
+def welcome_json(sid: str, restored_ids: Sequence[str] | None) -> bytes:
+    """The list is always sent with a restored session: clients read its absence as "everything was restored"."""
+    if restored_ids is None:
+        return encode({"type": "welcome", "sid": sid})
+    return encode({"type": "welcome", "sid": sid, "restored": True, "restored_ids": restored_ids})
+
+
+def about_json(kind: IdentifierReply, identifier: str) -> bytes:
+    return encode({"type": kind, "identifier": identifier})
+
+
+def reject_history_json(identifier: str, gaps: Sequence[Gap]) -> bytes:
+    """`reason` and `streams` are ours; older clients ignore them."""
+    reply: dict[str, object] = {"type": "reject_history", "identifier": identifier}
+    if gaps:
+        reply["reason"] = gaps[0].reason
+        reply["streams"] = {
+            gap.stream: {"reason": gap.reason, "epoch": gap.epoch, "oldest": gap.oldest, "tip": gap.tip} for gap in gaps
+        }
+    return encode(reply)
+
+
+def presence_json(identifier: str, page: PresencePage | None, records: bool) -> bytes:
+    message: dict[str, object] = {"type": "error", "total": 0}
+    if page is not None:
+        message = {"type": "info", "total": page.total}
+        if records and page.members:
+            message["records"] = [_member_record(member) for member in page.members]
+    return encode({"type": "presence", "identifier": identifier, "message": message})
+
+
+def presence_event_json(event: PresenceEvent) -> bytes:
+    """The payload of the transient publication by which others hear of a join or a leave."""
+    if event.type == "leave":
+        return encode({"type": "leave", "id": event.member.id})
+    return encode({"type": "join", **_member_record(event.member)})
+
+
+def _member_record(member: Member) -> dict[str, object]:
+    return {"info": Raw(member.info), "id": member.id} if member.info else {"id": member.id}
+
+
+def ping_json(timestamp: int) -> bytes:
+    return b'{"type":"ping","message":%d}' % timestamp
+
+
+def pong_json() -> bytes:
+    return b'{"type":"pong"}'
+
+
+def disconnect_json(closing: Closing) -> bytes:
+    return encode({"type": "disconnect", "reason": closing.reason, "reconnect": closing.reconnect})

@@ -1,0 +1,40 @@
+"""What an HTTP request says about the session it wants: subprotocol, token, origin. Pure, shared by every transport."""
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+BASE, EXTENDED = "actioncable-v1-json", "actioncable-v1-ext-json"
+SUBPROTOCOLS = (BASE, EXTENDED)  # the server's order decides: a client that offers both gets the base protocol
+TOKEN_PREFIX = "anycable-token."
+
+
+def offered_subprotocols(lines: Sequence[str]) -> list[str]:
+    return [name.strip() for line in lines for name in line.split(",")]
+
+
+def chosen_subprotocol(offered: Sequence[str]) -> str | None:
+    """None: nothing in common. The connection is accepted all the same, as a base session without an echo."""
+    return next((name for name in SUBPROTOCOLS if name in offered), None)
+
+
+def token_of(param: str, headers: Mapping[str, str], params: Mapping[str, str], offered: Sequence[str] = ()) -> str:
+    """The header wins over the subprotocol, which wins over the query; "" when there is none."""
+    in_protocol = next((name.removeprefix(TOKEN_PREFIX) for name in offered if name.startswith(TOKEN_PREFIX)), "")
+    return headers.get(f"x-{param}") or in_protocol or params.get(param, "")
+
+
+class AllowedOrigins:
+    """Hosts (with port, if it is not the usual one) a browser's page may come from; `*.example.com` matches as a suffix."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self._exact = frozenset(host.lower() for host in hosts if not host.startswith("*"))
+        self._suffixes = tuple(host[1:].lower() for host in hosts if host.startswith("*"))
+
+    def __call__(self, origin: str | None) -> bool:
+        if not self._exact and not self._suffixes:
+            return True
+        try:
+            host = urlsplit(origin or "").netloc.lower()
+        except ValueError:  # not a URL at all
+            return False
+        return host in self._exact or (bool(host) and bool(self._suffixes) and host.endswith(self._suffixes))

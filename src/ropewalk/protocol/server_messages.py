@@ -1,0 +1,215 @@
+"""What a server says to a cable client, as typed records: the receiving half of the cable protocol in JSON.
+
+Fields that only some servers send have defaults, so that every server of the extended protocol is understood.
+"""
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from ropewalk.model.errors import MalformedFrame
+from ropewalk.model.presence import Member
+
+
+class Welcome(Struct, frozen=True):
+    """The session may begin. `restored_ids` are the identifiers that need no new subscribe; empty for a new session."""
+
+    sid: str = ""
+    restored: bool = False
+    restored_ids: tuple[str, ...] = ()
+
+
+class Goodbye(Struct, frozen=True):
+    """The server ends the connection, and says whether the client may come back."""
+
+    reason: str = ""
+    reconnect: bool = True
+
+
+class ServerPing(Struct, frozen=True):
+    """`timestamp`: the server's clock in UNIX seconds, 0 when it said none."""
+
+    timestamp: float = 0.0
+
+
+class ServerPong(Struct, frozen=True):
+    pass
+
+
+class SubscriptionConfirmed(Struct, frozen=True):
+    identifier: str
+
+
+class SubscriptionRefused(Struct, frozen=True):
+    identifier: str
+
+
+class HistoryConfirmed(Struct, frozen=True):
+    identifier: str
+
+
+class StreamGap(Struct, frozen=True):
+    """Why one stream's history does not join up. Without `epoch` nothing is known of where the stream stands now."""
+
+    reason: str = ""
+    epoch: str = ""
+    oldest: int = 0
+    tip: int = 0
+
+
+class HistoryRejected(Struct, frozen=True):
+    """`streams` is empty when the server gives no details."""
+
+    identifier: str
+    reason: str = ""
+    streams: dict[str, StreamGap] = {}
+
+
+class PresenceChanged(Struct, frozen=True):
+    identifier: str
+    joined: bool
+    member: Member
+
+
+class PresenceListed(Struct, frozen=True):
+    identifier: str
+    total: int
+    members: tuple[Member, ...] = ()
+
+
+class PresenceFailed(Struct, frozen=True):
+    identifier: str
+
+
+class Data(Struct, frozen=True):
+    """A message of a stream. Without a position (a whisper, a transient publication) the offset is 0."""
+
+    identifier: str
+    payload: bytes
+    stream: str = ""
+    epoch: str = ""
+    offset: int = 0
+    type: str = ""
+
+
+class Unknown(Struct, frozen=True):
+    """A kind of message this client does not know; newer servers may send some."""
+
+    type: str
+
+
+ServerMessage = (
+    Welcome
+    | Goodbye
+    | ServerPing
+    | ServerPong
+    | SubscriptionConfirmed
+    | SubscriptionRefused
+    | HistoryConfirmed
+    | HistoryRejected
+    | PresenceChanged
+    | PresenceListed
+    | PresenceFailed
+    | Data
+    | Unknown
+)
+
+
+class _Frame(Struct):
+    """Every field a message may have; which of them count depends on `type`."""
+
+    type: str = ""
+    identifier: str = ""
+    message: Raw | UnsetType = UNSET
+    reason: str = ""
+    reconnect: bool = True
+    stream_id: str = ""
+    epoch: str = ""
+    offset: int = 0
+    sid: str = ""
+    restored: bool = False
+    restored_ids: tuple[str, ...] = ()
+    streams: dict[str, StreamGap] = {}
+
+
+class _Record(Struct):
+    id: str
+    info: Raw = Raw(b"")
+
+
+class _PresenceBody(Struct):
+    type: str
+    id: str = ""
+    info: Raw = Raw(b"")
+    total: int = 0
+    records: tuple[_Record, ...] = ()
+
+
+_frame = msgspec.json.Decoder(_Frame)
+_presence_body = msgspec.json.Decoder(_PresenceBody)
+_timestamp = msgspec.json.Decoder(float)
+
+MILLISECONDS_FROM = 1e11
+"""A timestamp above this cannot be seconds (it would be the year 5138): it is the millisecond precision that was asked for."""
+
+
+def decode(data: bytes | str) -> ServerMessage:
+    """Raises MalformedFrame for what is no message of the protocol."""
+    try:
+        return _typed(_frame.decode(data))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedFrame(f"the server sent what is no cable message: {error}") from error
+
+
+def _typed(frame: _Frame) -> ServerMessage:
+    match frame.type:
+        case "welcome":
+            return Welcome(frame.sid, frame.restored, frame.restored_ids)
+        case "disconnect":
+            return Goodbye(frame.reason, frame.reconnect)
+        case "ping":
+            return ServerPing(_seconds(frame.message))
+        case "pong":
+            return ServerPong()
+        case _ if frame.identifier:
+            return _about(frame)
+        case _:
+            return Unknown(frame.type)
+
+
+def _about(frame: _Frame) -> ServerMessage:
+    match frame.type:
+        case "confirm_subscription":
+            return SubscriptionConfirmed(frame.identifier)
+        case "reject_subscription":
+            return SubscriptionRefused(frame.identifier)
+        case "confirm_history":
+            return HistoryConfirmed(frame.identifier)
+        case "reject_history":
+            return HistoryRejected(frame.identifier, frame.reason, frame.streams)
+        case "presence" if frame.message is not UNSET:
+            return _presence(frame.identifier, _presence_body.decode(frame.message))
+        case _ if frame.message is not UNSET:
+            payload = bytes(frame.message)
+            return Data(frame.identifier, payload, frame.stream_id, frame.epoch, frame.offset, frame.type)
+        case _:
+            return Unknown(frame.type)
+
+
+def _presence(identifier: str, body: _PresenceBody) -> ServerMessage:
+    match body.type:
+        case "join" | "leave":
+            return PresenceChanged(identifier, body.type == "join", Member(body.id, bytes(body.info)))
+        case "info":
+            members = tuple(Member(record.id, bytes(record.info)) for record in body.records)
+            return PresenceListed(identifier, body.total, members)
+        case "error":
+            return PresenceFailed(identifier)
+        case _:
+            return Unknown("presence")
+
+
+def _seconds(message: Raw | UnsetType) -> float:
+    if message is UNSET:
+        return 0.0
+    timestamp = _timestamp.decode(message)
+    return timestamp / 1000 if timestamp > MILLISECONDS_FROM else timestamp

@@ -1,0 +1,104 @@
+"""What an SSE client asks for: a query, a body of commands and the last event id become subscribe commands.
+
+Everything here was written by a stranger: it is either understood or refused with BadRequest.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from urllib.parse import unquote
+
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from ropewalk.model.commands import Subscribe
+from ropewalk.model.errors import BadRequest, MalformedFrame
+from ropewalk.model.history import HistoryRequest
+from ropewalk.model.messages import Position
+from ropewalk.protocol import cable_json
+
+Resume = tuple[str, Position]
+
+_TRUE = ("1", "true", "t", "y")
+_EVENT_ID = re.compile(r"([0-9]{1,19})/([^/]+)/(.+)", re.DOTALL)
+_SINCE = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
+_MAX_OFFSET = 2**63 - 1
+
+# In the order in which they count: parameter, and the identifier that its value stands for.
+_SELECTORS: dict[str, Callable[[str], dict[str, str]]] = {
+    "channel": lambda value: {"channel": value},
+    "stream": lambda value: {"channel": "$pubsub", "stream_name": value},
+    "signed_stream": lambda value: {"channel": "$pubsub", "signed_stream_name": value},
+    "turbo_signed_stream_name": lambda value: {"channel": "Turbo::StreamsChannel", "signed_stream_name": value},
+}
+
+
+def wants_raw(params: Mapping[str, str]) -> bool:
+    return params.get("raw", "").lower() in _TRUE
+
+
+def parse_event_id(text: str) -> Resume | None:
+    """`<offset>/<epoch>/<stream>` as `id` lines carry it; None for an empty one. The stream may hold slashes."""
+    if not text:
+        return None
+    found = _EVENT_ID.fullmatch(_text(text, "Last-Event-ID"))
+    if not found or int(found[1]) > _MAX_OFFSET:
+        raise BadRequest("Last-Event-ID must be <offset>/<epoch>/<stream>")
+    return unquote(found[3]), Position(found[2], int(found[1]))
+
+
+def subscription_of_query(params: Mapping[str, str], resume: Resume | None) -> Subscribe:
+    """The one subscription of a GET."""
+    since = _since(params.get("history_since", ""))
+    history = HistoryRequest(since) if since else None
+    return _resumed(Subscribe(_identifier(params), history), resume)
+
+
+def subscriptions_of_body(body: bytes, resume: Resume | None, limit: int) -> list[Subscribe]:
+    """The subscriptions of a POST: one subscribe command a line; empty lines do not count."""
+    lines = [line for line in body.split(b"\n") if line.strip()]
+    if not 1 <= len(lines) <= limit:
+        raise BadRequest(f"the body must hold 1 to {limit} subscribe commands, one a line; this one holds {len(lines)}")
+    return [_resumed(_subscribe(line, number), resume) for number, line in enumerate(lines, 1)]
+
+
+def _subscribe(line: bytes, number: int) -> Subscribe:
+    try:
+        command = cable_json.decode(line)
+    except MalformedFrame as error:
+        raise BadRequest(f"command {number}: {error.reason}") from None
+    if not isinstance(command, Subscribe) or not command.identifier:
+        raise BadRequest(f"command {number}: not a subscribe command with an identifier")
+    return command
+
+
+def _resumed(subscribe: Subscribe, resume: Resume | None) -> Subscribe:
+    """A position that the command itself names is newer knowledge than the last event id."""
+    if resume is None:
+        return subscribe
+    stream, position = resume
+    asked = subscribe.history or HistoryRequest()
+    return replace(subscribe, history=HistoryRequest(asked.since, {stream: position, **asked.streams}))
+
+
+def _identifier(params: Mapping[str, str]) -> str:
+    if identifier := params.get("identifier"):
+        return _text(identifier, "identifier")
+    for name, build in _SELECTORS.items():
+        if value := params.get(name):
+            return encode(build(_text(value, name))).decode()
+    raise BadRequest(f"one of these parameters is needed: identifier, {', '.join(_SELECTORS)}")
+
+
+def _since(text: str) -> float | None:
+    if not text:
+        return None
+    if not _SINCE.fullmatch(text):
+        raise BadRequest("history_since must be UNIX seconds")
+    return float(text)
+
+
+def _text(value: str, name: str) -> str:
+    """Bytes that were no UTF-8 reach us as lone surrogates; such a text could never be written again."""
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise BadRequest(f"{name} is not UTF-8")
+    return value

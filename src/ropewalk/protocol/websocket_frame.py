@@ -1,0 +1,72 @@
+"""Server frames of RFC 6455, and the codec of the cable: Action Cable JSON in text frames.
+
+Frames are built here, not by the transport, so that one frame serves every connection and a tick's frames join into one write.
+"""
+
+from collections.abc import Sequence
+
+from ropewalk.model.closing import Closing
+from ropewalk.model.commands import Command
+from ropewalk.model.history import Gap
+from ropewalk.model.messages import Registered
+from ropewalk.model.presence import PresencePage
+from ropewalk.protocol import cable_json
+from ropewalk.protocol.codec import IdentifierReply
+
+PING_FRAME = b"\x89\x00"
+
+
+def text_frame(payload: bytes) -> bytes:
+    """One unmasked, final text frame."""
+    size = len(payload)
+    if size < 126:
+        return b"\x81" + size.to_bytes(1) + payload
+    if size < 65536:
+        return b"\x81\x7e" + size.to_bytes(2) + payload
+    return b"\x81\x7f" + size.to_bytes(8) + payload
+
+
+def close_frame(code: int, text: str) -> bytes:
+    """A control frame carries at most 125 bytes: two of code, the rest text, cut between characters."""
+    reason = text.encode()[:123].decode(errors="ignore").encode()
+    return b"\x88" + (len(reason) + 2).to_bytes(1) + code.to_bytes(2) + reason
+
+
+class CableCodec:
+    """Base and extended sessions share it: what differs between them is what they ask for.
+
+    `native_pings` adds a WebSocket ping to each of ours, for clients whose library answers only those.
+    """
+
+    def __init__(self, native_pings: bool = False) -> None:
+        self._after_ping = PING_FRAME if native_pings else b""
+
+    def decode(self, frame: bytes) -> Command:
+        return cable_json.decode(frame)
+
+    def head(self, identifier: str) -> bytes:
+        return cable_json.message_head(identifier)
+
+    def message(self, head: bytes, message: Registered) -> bytes:
+        return text_frame(cable_json.message_json(head, message))
+
+    def welcome(self, sid: str, restored_ids: Sequence[str] | None) -> bytes:
+        return text_frame(cable_json.welcome_json(sid, restored_ids))
+
+    def about(self, kind: IdentifierReply, identifier: str) -> bytes:
+        return text_frame(cable_json.about_json(kind, identifier))
+
+    def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
+        return text_frame(cable_json.reject_history_json(identifier, gaps))
+
+    def presence(self, identifier: str, page: PresencePage | None, records: bool) -> bytes:
+        return text_frame(cable_json.presence_json(identifier, page, records))
+
+    def ping(self, timestamp: int) -> bytes:
+        return text_frame(cable_json.ping_json(timestamp)) + self._after_ping
+
+    def pong(self) -> bytes:
+        return text_frame(cable_json.pong_json())
+
+    def disconnect(self, closing: Closing) -> bytes:
+        return text_frame(cable_json.disconnect_json(closing))

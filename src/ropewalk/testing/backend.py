@@ -1,0 +1,15 @@
+"""What every `ports.Backend` must do, as one suite of tests.
+
+The rule it keeps: it knows the port and nothing else, so that whatever passes here can stand in for any other backend.
+"""
+
+from ropewalk.testing.backend_presence import PresenceConformance
+from ropewalk.testing.backend_sessions import SessionConformance
+from ropewalk.testing.backend_streams import StreamConformance
+from ropewalk.testing.backend_upkeep import UpkeepConformance
+
+__all__ = ["BackendConformance"]
+
+
+class BackendConformance(StreamConformance, SessionConformance, PresenceConformance, UpkeepConformance):
+    """Inherit it as `TestMyBackend` and fill `make`; where time cannot be set, fill `advance` too. See `backend_rig`."""

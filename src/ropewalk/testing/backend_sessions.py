@@ -1,0 +1,41 @@
+"""What every `ports.SessionStore` must do: a sid is good for one restore, within its time."""
+
+from ropewalk.model.presence import Member
+from ropewalk.model.sessions import SessionSnapshot, Subscribed
+from ropewalk.testing.backend_rig import BackendRig
+
+SNAPSHOT = SessionSnapshot(
+    '{"user":"1"}',
+    {'{"channel":"Chat"}': Subscribed(("chat/1", "chat/2"), whisper="chat/1", presence="chat/2")},
+    expires_at=2_000_000.5,
+    members={"chat/2": Member("1", b'{"name":"Bo"}')},
+)
+
+
+class SessionConformance(BackendRig):
+    async def test_a_saved_session_comes_back_whole_and_once(self) -> None:
+        async with self.running() as backend:
+            await backend.sessions.save("sid", SNAPSHOT, 10)
+            assert await backend.sessions.take("sid") == SNAPSHOT
+            assert await backend.sessions.take("sid") is None
+
+    async def test_an_unknown_sid_is_nobody(self) -> None:
+        async with self.running() as backend:
+            assert await backend.sessions.take("sid") is None
+
+    async def test_a_session_is_kept_for_its_time_and_no_longer(self) -> None:
+        async with self.running() as backend:
+            await backend.sessions.save("soon", SNAPSHOT, 10)
+            await backend.sessions.save("late", SNAPSHOT, 11)
+            await self.advance(10)
+            assert await backend.sessions.take("soon") is None
+            assert await backend.sessions.take("late") == SNAPSHOT
+
+    async def test_a_session_saved_again_is_kept_anew(self) -> None:
+        async with self.running() as backend:
+            await backend.sessions.save("sid", SessionSnapshot("old", {}), 10)
+            await self.advance(5)
+            await backend.sessions.save("sid", SNAPSHOT, 10)
+            await self.advance(5)
+            await backend.sweep()
+            assert await backend.sessions.take("sid") == SNAPSHOT

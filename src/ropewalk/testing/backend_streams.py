@@ -1,0 +1,196 @@
+"""What every `ports.StreamStore` must do: dense positions, exact replays, typed gaps, uids that count once."""
+
+from ropewalk.model.history import Gap, GapReason, Replay
+from ropewalk.model.messages import Position, Publication
+from ropewalk.model.rules import StreamRule, StreamRules
+from ropewalk.testing.backend_rig import BackendRig, at, offsets, publish
+
+NO_HISTORY = (StreamRules(history_limit=0), StreamRules(history_ttl=0.0))
+
+
+class StreamConformance(BackendRig):
+    async def test_offsets_are_dense_and_each_stream_has_its_own(self) -> None:
+        async with self.running() as backend:
+            first = await publish(backend, "a", 3)
+            other = await publish(backend, "b", 2)
+            second = await publish(backend, "a", 2)
+            assert offsets(first + second) == [1, 2, 3, 4, 5]
+            assert offsets(other) == [1, 2]
+            assert len({message.epoch for message in first + second}) == 1
+            assert first[0].epoch != ""
+
+    async def test_a_batch_is_registered_in_order_with_everything_it_carries(self) -> None:
+        async with self.running() as backend:
+            batch = [
+                Publication("a", b"1", exclude_socket="sid", broadcast_type="kind"),
+                Publication("b", b"2"),
+                Publication("a", b"3"),
+            ]
+            appended = await backend.streams.append(batch)
+            assert [(new, item.stream, item.offset, item.payload) for item, new in appended] == [
+                (True, "a", 1, b"1"),
+                (True, "b", 1, b"2"),
+                (True, "a", 2, b"3"),
+            ]
+            answer = await backend.streams.replay("a", Position(appended[0][0].epoch, 0))
+            assert isinstance(answer, Replay)
+            assert answer.messages == (appended[0][0], appended[2][0])
+            assert (answer.messages[0].exclude_socket, answer.messages[0].broadcast_type) == ("sid", "kind")
+            assert answer.messages[0].timestamp == self.clock.now
+
+    async def test_a_stream_never_heard_of_is_empty(self) -> None:
+        async with self.running() as backend:
+            assert await backend.streams.tip("a") == Position("", 0)
+            assert await backend.streams.replay("a", Position("", 0)) == Replay("a", "", 0)
+            assert await backend.streams.replay("a", Position("gone", 0)) == Replay("a", "", 0)
+            assert await backend.streams.since("a", 0.0) == Replay("a", "", 0)
+            assert await backend.streams.page("a", 0, 10) is None
+            assert await backend.streams.summaries("", 10) == []
+
+    async def test_a_position_in_a_stream_never_heard_of_is_from_a_lost_epoch(self) -> None:
+        async with self.running() as backend:
+            answer = await backend.streams.replay("a", Position("gone", 7))
+            assert answer == Gap("a", GapReason.EPOCH_CHANGED, "", 1, 0)
+
+    async def test_the_tip_is_the_newest_position(self) -> None:
+        async with self.running() as backend:
+            messages = await publish(backend, "a", 3)
+            assert await backend.streams.tip("a") == at(messages[-1])
+
+    async def test_replay_gives_what_follows_the_position(self) -> None:
+        async with self.running() as backend:
+            messages = await publish(backend, "a", 4)
+            for message in messages:
+                answer = await backend.streams.replay("a", at(message))
+                assert answer == Replay("a", message.epoch, 4, tuple(messages[message.offset :]))
+
+    async def test_replay_from_before_the_first_message_gives_all_of_them(self) -> None:
+        async with self.running() as backend:
+            messages = await publish(backend, "a", 4)
+            for epoch in ("", messages[0].epoch):
+                answer = await backend.streams.replay("a", Position(epoch, 0))
+                assert answer == Replay("a", messages[0].epoch, 4, tuple(messages))
+
+    async def test_replay_joins_up_down_to_one_before_the_oldest_and_not_further(self) -> None:
+        async with self.running() as backend:
+            messages = await publish(backend, "a", 8)
+            epoch = messages[0].epoch
+            joined = await backend.streams.replay("a", Position(epoch, 3))
+            assert joined == Replay("a", epoch, 8, tuple(messages[3:]))
+            for position in (Position(epoch, 2), Position(epoch, 0), Position("", 0)):
+                assert await backend.streams.replay("a", position) == Gap("a", GapReason.TRIMMED, epoch, 4, 8)
+
+    async def test_a_position_that_was_never_given_is_ahead(self) -> None:
+        async with self.running() as backend:
+            epoch = (await publish(backend, "a", 2))[0].epoch
+            assert await backend.streams.replay("a", Position(epoch, 3)) == Gap("a", GapReason.AHEAD, epoch, 1, 2)
+
+    async def test_a_position_of_another_epoch_says_so_whatever_its_offset(self) -> None:
+        async with self.running() as backend:
+            epoch = (await publish(backend, "a", 2))[0].epoch
+            for position in (Position("other", 0), Position("other", 1), Position("other", 9), Position("", 1)):
+                assert await backend.streams.replay("a", position) == Gap("a", GapReason.EPOCH_CHANGED, epoch, 1, 2)
+
+    async def test_each_message_expires_by_its_own_age(self) -> None:
+        async with self.running() as backend:
+            first = await publish(backend, "a")
+            await self.advance(60)
+            second = await publish(backend, "a")
+            await self.advance(40)
+            epoch = first[0].epoch
+            assert await backend.streams.replay("a", Position(epoch, 1)) == Replay("a", epoch, 2, tuple(second))
+            assert await backend.streams.replay("a", Position(epoch, 0)) == Gap("a", GapReason.TRIMMED, epoch, 2, 2)
+
+    async def test_the_tip_outlives_the_history(self) -> None:
+        async with self.running() as backend:
+            messages = await publish(backend, "a", 3)
+            await self.advance(100)
+            await backend.sweep()
+            epoch = messages[0].epoch
+            assert await backend.streams.replay("a", Position(epoch, 3)) == Replay("a", epoch, 3)
+            assert await backend.streams.replay("a", Position(epoch, 2)) == Gap("a", GapReason.TRIMMED, epoch, 4, 3)
+            assert offsets(await publish(backend, "a")) == [4]
+
+    async def test_without_history_positions_are_still_given(self) -> None:
+        for rules in NO_HISTORY:
+            async with self.running(rules) as backend:
+                messages = await publish(backend, "a", 3)
+                epoch = messages[0].epoch
+                assert offsets(messages) == [1, 2, 3]
+                assert await backend.streams.replay("a", Position(epoch, 3)) == Replay("a", epoch, 3)
+                assert await backend.streams.replay("a", Position(epoch, 2)) == Gap("a", GapReason.TRIMMED, epoch, 4, 3)
+                assert await backend.streams.since("a", 0.0) == Replay("a", epoch, 3)
+
+    async def test_rules_hold_for_the_streams_they_name(self) -> None:
+        async with self.running(rules=[StreamRule("short/*", history_limit=1)]) as backend:
+            await publish(backend, "short/1", 3)
+            await publish(backend, "long/1", 3)
+            kept = {summary.stream: summary.kept for summary in await backend.streams.summaries("", 10)}
+            assert kept == {"short/1": 1, "long/1": 3}
+
+    async def test_since_gives_what_was_registered_at_or_after_that_time(self) -> None:
+        async with self.running() as backend:
+            start = self.clock.now
+            await publish(backend, "a")
+            await self.advance(10)
+            later = await publish(backend, "a", 2)
+            epoch = later[0].epoch
+            assert offsets((await backend.streams.since("a", start)).messages) == [1, 2, 3]
+            assert await backend.streams.since("a", start + 0.5) == Replay("a", epoch, 3, tuple(later))
+            assert await backend.streams.since("a", start + 10) == Replay("a", epoch, 3, tuple(later))
+            assert await backend.streams.since("a", start + 10.5) == Replay("a", epoch, 3)
+
+    async def test_since_is_never_a_gap(self) -> None:
+        async with self.running() as backend:
+            messages = await publish(backend, "a", 8)
+            answer = await backend.streams.since("a", 0.0)
+            assert answer == Replay("a", messages[0].epoch, 8, tuple(messages[3:]))
+
+    async def test_a_known_uid_gets_its_first_position_and_appends_nothing(self) -> None:
+        async with self.running() as backend:
+            [(first, new)] = await backend.streams.append([Publication("a", b"1", uid="u")])
+            await publish(backend, "a", 2)
+            [(again, new_again)] = await backend.streams.append([Publication("a", b"1", uid="u")])
+            assert (new, new_again) == (True, False)
+            assert at(again) == at(first)
+            assert (await backend.streams.tip("a")).offset == 3
+
+    async def test_a_uid_repeated_within_one_batch_counts_once(self) -> None:
+        async with self.running() as backend:
+            batch = [Publication("a", b"1", uid="u"), Publication("a", b"2"), Publication("a", b"1", uid="u")]
+            appended = await backend.streams.append(batch)
+            assert [(item.offset, new) for item, new in appended] == [(1, True), (2, True), (1, False)]
+
+    async def test_the_same_uid_in_another_stream_is_another_publication(self) -> None:
+        async with self.running() as backend:
+            appended = await backend.streams.append([Publication("a", b"1", uid="u"), Publication("b", b"1", uid="u")])
+            assert [new for _, new in appended] == [True, True]
+
+    async def test_a_uid_is_forgotten_after_its_time(self) -> None:
+        async with self.running() as backend:
+            known = []
+            for pause in (0, 59, 1):
+                await self.advance(pause)
+                [(_, new)] = await backend.streams.append([Publication("a", b"1", uid="u")])
+                known.append(not new)
+            assert known == [False, True, False]
+
+    async def test_summaries_are_paged_in_order_of_name(self) -> None:
+        async with self.running() as backend:
+            for stream in ("b", "d", "a", "c"):
+                await publish(backend, stream, 6)
+            first = await backend.streams.summaries("", 3)
+            rest = await backend.streams.summaries("c", 3)
+            assert [summary.stream for summary in first + rest] == ["a", "b", "c", "d"]
+            assert {(summary.tip, summary.oldest, summary.kept) for summary in first} == {(6, 2, 5)}
+
+    async def test_a_page_holds_kept_messages_and_says_where_the_next_begins(self) -> None:
+        async with self.running() as backend:
+            messages = await publish(backend, "a", 8)
+            first = await backend.streams.page("a", 0, 3)
+            assert first is not None
+            assert (first.messages, first.next_offset) == (tuple(messages[3:6]), 6)
+            assert (first.epoch, first.tip, first.oldest) == (messages[0].epoch, 8, 4)
+            last = await backend.streams.page("a", 6, 3)
+            assert last is not None
+            assert (last.messages, last.next_offset) == (tuple(messages[6:]), None)

@@ -1,0 +1,79 @@
+"""What every `ports.Backend` must do as a whole: say how it is, count what it keeps, and let go of what is over."""
+
+from ropewalk.model.history import Gap, GapReason
+from ropewalk.model.messages import Publication
+from ropewalk.model.presence import Member
+from ropewalk.model.sessions import SessionSnapshot
+from ropewalk.testing.backend_rig import BackendRig, at, offsets, publish
+
+A_LONG_TIME = 1_000_000.0
+EMPTY = {
+    "streams": 0,
+    "history_messages": 0,
+    "history_bytes": 0,
+    "sessions_kept": 0,
+    "presence_members": 0,
+    "dedup_keys": 0,
+}
+
+
+class UpkeepConformance(BackendRig):
+    async def test_a_running_backend_has_no_trouble(self) -> None:
+        async with self.running() as backend:
+            assert backend.trouble() == ""
+
+    async def test_gauges_count_what_is_kept(self) -> None:
+        async with self.running() as backend:
+            assert backend.gauges() == EMPTY
+            await publish(backend, "a", 7)
+            await backend.streams.append([Publication("b", b"12345", uid="u")])
+            await backend.sessions.save("sid", SessionSnapshot("", {}), 10)
+            await backend.presence.join("a", "sid", Member("bo"))
+            assert backend.gauges() == {
+                "streams": 2,
+                "history_messages": 6,
+                "history_bytes": 10,
+                "sessions_kept": 1,
+                "presence_members": 1,
+                "dedup_keys": 1,
+            }
+
+    async def test_what_has_expired_is_let_go_without_being_asked_for(self) -> None:
+        async with self.running() as backend:
+            await publish(backend, "a", 3)
+            await backend.sessions.save("sid", SessionSnapshot("", {}), 10)
+            await self.advance(100)
+            await backend.sweep()
+            gauges = backend.gauges()
+            assert (gauges["history_messages"], gauges["history_bytes"], gauges["sessions_kept"]) == (0, 0, 0)
+            assert gauges["streams"] == 1
+
+    async def test_after_a_long_idle_time_nothing_is_left(self) -> None:
+        async with self.running() as backend:
+            await backend.streams.append([Publication("a", b"1", uid="u")])
+            await backend.sessions.save("sid", SessionSnapshot("", {}), 10)
+            await backend.presence.join("a", "sid", Member("bo"))
+            await backend.presence.detach("sid", 15)
+            await self.advance(A_LONG_TIME)
+            await backend.presence.expire()
+            await backend.sweep()
+            assert backend.gauges() == EMPTY
+            assert await backend.streams.summaries("", 10) == []
+
+    async def test_a_forgotten_stream_begins_a_new_epoch(self) -> None:
+        async with self.running() as backend:
+            before = (await publish(backend, "a", 2))[-1]
+            await self.advance(A_LONG_TIME)
+            await backend.sweep()
+            after = await publish(backend, "a", 2)
+            assert offsets(after) == [1, 2]
+            assert after[0].epoch != before.epoch
+            answer = await backend.streams.replay("a", at(before))
+            assert answer == Gap("a", GapReason.EPOCH_CHANGED, after[0].epoch, 1, 2)
+
+    async def test_only_as_many_uids_are_kept_as_allowed_and_the_oldest_go_first(self) -> None:
+        async with self.running(dedup_limit=2) as backend:
+            await backend.streams.append([Publication("a", b"1", uid=uid) for uid in ("one", "two", "three")])
+            assert backend.gauges()["dedup_keys"] == 2
+            appended = await backend.streams.append([Publication("a", b"1", uid=uid) for uid in ("three", "two", "one")])
+            assert [new for _, new in appended] == [False, False, True]

@@ -1,0 +1,1 @@
+"""The JavaScript clients of others, unchanged, against our server."""

@@ -1,0 +1,91 @@
+// @anycable/core as the tests drive it: any number of named cables and channels in one process.
+// The rule: the library is used as an application would, with only its socket class, tokens and reconnect delays given.
+
+import { createCable } from '@anycable/core'
+import { cuts, obey, say, tellingSocket } from './conversation.js'
+
+const NEVER = 1e9 // milliseconds: such a cable comes back when the test says so
+
+const cables = new Map()
+const channels = new Map()
+
+const cableOf = ({ client }) => cables.get(client)
+const channelOf = ({ client, channel }) => channels.get(`${client}/${channel}`)
+
+// A link that went silent: the client gives it up, and the server cannot know (no FIN, no RST, no close frame).
+function stall(cable) {
+  const { ws } = cable.transport
+
+  ws.close = () => delete ws.close // the frame that giving up would send is lost; the answer to a later one is not
+  cable.transport.close()
+}
+
+function watchCable(client, cable) {
+  cable.on('connect', ({ reconnect, restored }) =>
+    say({ client, event: 'connect', reconnect, restored, sid: cable.sessionId })
+  )
+  cable.on('disconnect', error => say({ client, event: 'disconnect', reason: error?.reason }))
+  cable.on('close', error => say({ client, event: 'close', reason: error?.reason }))
+}
+
+function watchChannel(client, name, channel) {
+  const tell = (event, fields) => say({ client, channel: name, event, ...fields })
+
+  channel.on('connect', ({ reconnect, restored }) => tell('subscribed', { reconnect, restored }))
+  channel.on('disconnect', error => tell('channel_disconnect', { reason: error?.reason }))
+  channel.on('close', error => tell('channel_close', { error: error?.name }))
+  channel.on('message', (message, meta) => tell('message', { message, meta }))
+  channel.on('info', ({ type }) => tell('info', { type }))
+  channel.on('presence', message => tell('presence', message))
+}
+
+function subscribeBy(cable, { stream, signed, kind, params }) {
+  if (signed) return cable.streamFromSigned(signed)
+  if (stream) return cable.streamFrom(stream)
+  return cable.subscribeTo(kind, params)
+}
+
+obey({
+  open({ client, url, protocol, since, token, freshToken, authStrategy, reconnectAfter }) {
+    const cable = createCable(url, {
+      protocol,
+      websocketImplementation: tellingSocket(client),
+      websocketAuthStrategy: authStrategy,
+      auth: { token },
+      historyTimestamp: since,
+      reconnectStrategy: () => reconnectAfter ?? NEVER,
+      tokenRefresher: freshToken && (transport => transport.setToken(freshToken))
+    })
+
+    cables.set(client, cable)
+    watchCable(client, cable)
+    cable.connect().catch(() => {}) // told by the cable's own events
+  },
+
+  subscribe(args) {
+    const channel = subscribeBy(cableOf(args), args)
+
+    channels.set(`${args.client}/${args.channel}`, channel)
+    watchChannel(args.client, args.channel, channel)
+  },
+
+  unsubscribe: args => channelOf(args).disconnect(),
+  whisper: args => channelOf(args).whisper(args.data),
+  join: args => channelOf(args).presence.join(args.id, args.info),
+  leave: args => channelOf(args).presence.leave(),
+
+  async members(args) {
+    const members = await channelOf(args).presence.info()
+
+    say({ client: args.client, channel: args.channel, event: 'members', members })
+  },
+
+  cut(args) {
+    if (args.how === 'stall') return stall(cableOf(args))
+
+    cuts[args.how](cableOf(args).transport.ws)
+  },
+
+  reconnect: args => cableOf(args).monitor.reconnectNow(),
+  disconnect: args => cableOf(args).disconnect()
+})

@@ -1,0 +1,38 @@
+// @rails/actioncable as the tests drive it: one consumer a process, any number of named subscriptions.
+// The rule: the library is used as a page would; what it takes from the browser is given to it here, and nothing else.
+
+import ActionCable from '@rails/actioncable'
+import { cuts, obey, say, tellingSocket } from './conversation.js'
+
+globalThis.addEventListener ??= () => {} // its monitor listens for the tab to become visible
+globalThis.removeEventListener ??= () => {}
+
+const subscriptions = new Map()
+let consumer
+
+obey({
+  open({ client, url, staleAfter }) {
+    ActionCable.adapters.WebSocket = tellingSocket(client)
+    if (staleAfter) ActionCable.ConnectionMonitor.staleThreshold = staleAfter
+
+    consumer = ActionCable.createConsumer(url)
+    consumer.connect()
+  },
+
+  subscribe({ client, channel, params }) {
+    const tell = (event, fields) => say({ client, channel, event, ...fields })
+
+    const subscription = consumer.subscriptions.create(params, {
+      connected: ({ reconnected }) => tell('subscribed', { reconnected }),
+      disconnected: ({ willAttemptReconnect }) => tell('disconnect', { willAttemptReconnect }),
+      rejected: () => tell('rejected'),
+      received: message => tell('message', { message })
+    })
+
+    subscriptions.set(channel, subscription)
+  },
+
+  unsubscribe: ({ channel }) => subscriptions.get(channel).unsubscribe(),
+  cut: ({ how }) => cuts[how](consumer.connection.webSocket),
+  disconnect: () => consumer.disconnect()
+})

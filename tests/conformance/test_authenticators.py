@@ -1,0 +1,30 @@
+"""Every authenticator through the shipped suite."""
+
+from ropewalk.adapters.apps.jwt import JwtAuthenticator, issue
+from ropewalk.adapters.apps.noauth import NoAuth
+from ropewalk.model.sessions import ConnectRequest
+from ropewalk.ports import Authenticator
+from ropewalk.testing.auth import AuthenticatorSuite, request_with
+
+SECRET = "a secret that is long enough for the hash"
+
+
+class TestNoAuth(AuthenticatorSuite):
+    def make(self) -> Authenticator:
+        return NoAuth()
+
+    def welcome_request(self) -> ConnectRequest:
+        return request_with("")
+
+
+class TestJwt(AuthenticatorSuite):
+    def make(self) -> Authenticator:
+        return JwtAuthenticator(SECRET, clock=lambda: 1000.0)
+
+    def welcome_request(self) -> ConnectRequest:
+        return request_with(issue(SECRET, "me", 2000))
+
+
+class TestEnforcedJwt(TestJwt):
+    def make(self) -> Authenticator:
+        return JwtAuthenticator(SECRET, enforce=True, clock=lambda: 1000.0)

@@ -1,0 +1,31 @@
+"""What all tests share: markers for what a test needs of the machine, see `tests.prerequisites`."""
+
+import os
+
+import pytest
+
+from tests.prerequisites import PREREQUISITES, chromium_path, must_not_skip
+
+_hints: dict[str, int] = {}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for prerequisite in PREREQUISITES:
+        hint = prerequisite.missing() if item.get_closest_marker(prerequisite.marker) else ""
+        if hint and must_not_skip(os.environ):
+            pytest.fail(hint, pytrace=False)
+        if hint:
+            _hints[hint] = _hints.get(hint, 0) + 1
+            pytest.skip(hint)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for hint, count in _hints.items():
+        terminalreporter.section("NOT TESTED", sep="!", red=True, bold=True)
+        terminalreporter.line(f"{count} tests were skipped, for this machine lacks something. Each {hint}", red=True)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of the browser, for tests marked `needs_chromium`."""
+    return chromium_path()

@@ -1,0 +1,47 @@
+"""What some tests need of the machine, and what to do where it is missing: skip with the exact hint, or fail when CI=true.
+
+A test asks by marker (`needs_node`, `needs_chromium`); nothing is ever skipped without being told at the end of the run.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CLIENTS = Path(__file__).parent / "clients"
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+@dataclass(frozen=True)
+class Prerequisite:
+    """`missing` says what to do, "" when all is there."""
+
+    marker: str
+    missing: Callable[[], str]
+
+
+def node_missing() -> str:
+    absent = [package for command, package in (("node", "nodejs"), ("npm", "npm")) if not shutil.which(command)]
+    if absent:
+        return f"needs Node.js with npm: sudo apt-get install {' '.join(absent)}"
+    if not (CLIENTS / "node_modules").is_dir():
+        return "needs the npm packages of tests/clients: npm ci --prefix tests/clients"
+    return ""
+
+
+def chromium_path() -> str:
+    """The browser to drive; CHROMIUM names one that is not on the usual paths. "" when there is none."""
+    names = (os.environ["CHROMIUM"],) if os.environ.get("CHROMIUM") else CHROMIUM_NAMES
+    return next((path for name in names if (path := shutil.which(name))), "")
+
+
+def chromium_missing() -> str:
+    return "" if chromium_path() else "needs Chromium: sudo apt-get install chromium"
+
+
+PREREQUISITES = (Prerequisite("needs_node", node_missing), Prerequisite("needs_chromium", chromium_missing))
+
+
+def must_not_skip(environ: Mapping[str, str]) -> bool:
+    return environ.get("CI", "").lower() in ("true", "1")

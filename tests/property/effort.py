@@ -1,0 +1,5 @@
+"""How hard property tests try: enough to find what we broke on purpose, and no deadlines, since a busy machine is not a bug."""
+
+from hypothesis import settings
+
+EFFORT = settings(deadline=None, max_examples=200, stateful_step_count=40)

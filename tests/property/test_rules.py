@@ -1,0 +1,32 @@
+"""The rulebook against a walk through the patterns."""
+
+from fnmatch import fnmatchcase
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropewalk.core.rules import Rulebook
+from ropewalk.model.rules import SlowPolicy, StreamRule, StreamRules
+from tests.property.effort import EFFORT
+
+PATTERNS = st.text("ab/*?", max_size=5)
+RULES = st.builds(
+    StreamRule,
+    PATTERNS,
+    st.none() | st.integers(0, 9),
+    st.none() | st.floats(0, 9),
+    st.none() | st.sampled_from(SlowPolicy),
+)
+DEFAULT = StreamRules(history_limit=77, history_ttl=88.0)
+
+
+@EFFORT
+@given(st.lists(RULES, max_size=4), st.lists(st.text("ab/", max_size=4), max_size=8))
+def test_each_stream_obeys_the_first_pattern_that_matches_it(rules: list[StreamRule], streams: list[str]) -> None:
+    rulebook = Rulebook(DEFAULT, rules)
+    for stream in [*streams, *streams]:
+        first = next((rule for rule in rules if fnmatchcase(stream, rule.pattern)), StreamRule(""))
+        answer = rulebook.of(stream)
+        assert answer.history_limit == (77 if first.history_limit is None else first.history_limit)
+        assert answer.history_ttl == (88.0 if first.history_ttl is None else first.history_ttl)
+        assert answer.slow_consumer == (first.slow_consumer or SlowPolicy.DISCONNECT)

@@ -1,0 +1,95 @@
+"""The real server as a child process, for tests of the outside. It ends with the test, however the test ends."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+LISTENING = re.compile(r"listening on (\S+)")
+START_SECONDS = 20
+STOP_SECONDS = 20
+
+
+class RunningServer:
+    """One `ropewalk serve` process."""
+
+    def __init__(self, flags: tuple[str, ...], home: Path) -> None:
+        self._log = home / "server.log"
+        # The settings of whoever runs the tests must not reach the server under test.
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
+        environ.pop("PORT", None)
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ropewalk", "serve", "--port", "0", "--shutdown_spread", "0", *flags],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=home,
+                env=environ,
+            )
+        self.url = self._wait_for_address()
+        self.cable = self.url.replace("http", "ws", 1) + "/cable"
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """As a crash would: no goodbye."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """As an operator would; returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_SECONDS)
+
+    def _wait_for_address(self) -> str:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if match := LISTENING.search(self.log()):
+                return match[1]
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        self.process.kill()
+        raise AssertionError(f"the server did not start:\n{self.log()}")
+
+
+@contextlib.contextmanager
+def running_server(*flags: str) -> Iterator[RunningServer]:
+    with tempfile.TemporaryDirectory() as home:
+        server = RunningServer(flags, Path(home))
+        try:
+            yield server
+        finally:
+            if server.process.poll() is None:
+                server.process.terminate()
+                try:
+                    server.process.wait(STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    server.kill()
+
+
+async def publish(server: RunningServer, stream: str, data: str, key: str = "", **extra: object) -> dict[str, Any]:
+    """Publish one message; returns the position the server gave it."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with (
+        aiohttp.ClientSession(headers=headers) as http,
+        http.post(f"{server.url}/_broadcast", json={"stream": stream, "data": data, **extra}) as response,
+    ):
+        body = await response.json()
+        assert response.status == 201, body
+        position: dict[str, Any] = body["publications"][0]
+        return position

@@ -1,0 +1,164 @@
+"""The JWT authenticator: which tokens open the door, until when, and what a client without one hears."""
+
+import base64
+import json
+import logging
+import warnings
+
+import jwt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropewalk.adapters.apps.jwt import LATEST_EXPIRY, MAX_TOKEN_LENGTH, JwtAuthenticator, issue
+from ropewalk.model.errors import UserMistake
+from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
+from ropewalk.testing.auth import request_with
+
+SECRET = "a secret that is long enough for every one of the three HMAC hashes"
+NOW = 1_700_000_000.0
+IDS = '{"user":1}'
+UNAUTHORIZED = Refused("unauthorized")
+
+
+async def judge(token: str, *, secret: str = SECRET, enforce: bool = False) -> Accepted | Refused | None:
+    return await JwtAuthenticator(secret, "jid", enforce, lambda: NOW).authenticate(request_with(token), "sid")
+
+
+def signed(payload: str | dict[str, object], secret: str = SECRET, algorithm: str = "HS256") -> str:
+    text = payload if isinstance(payload, str) else json.dumps(payload)
+    return jwt.PyJWS().encode(text.encode(), secret, algorithm=algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
+async def test_a_signed_token_is_accepted_as_its_ext(algorithm: str) -> None:
+    assert await judge(signed({"ext": IDS}, algorithm=algorithm)) == Accepted(IDS)
+
+
+async def test_a_token_of_another_library_is_accepted_until_it_expires() -> None:
+    token = jwt.encode({"ext": IDS, "exp": int(NOW) + 60, "iat": int(NOW) + 999}, SECRET, algorithm="HS256")
+    assert await judge(token) == Accepted(IDS, NOW + 60)
+
+
+async def test_the_issued_token_is_accepted() -> None:
+    assert await judge(issue(SECRET, IDS)) == Accepted(IDS)
+    assert await judge(issue(SECRET, IDS, int(NOW) + 1)) == Accepted(IDS, NOW + 1)
+
+
+async def test_without_a_token_the_next_authenticator_is_asked() -> None:
+    assert await judge("") is None
+
+
+async def test_without_a_token_an_enforcing_server_refuses() -> None:
+    assert await judge("", enforce=True) == UNAUTHORIZED
+
+
+async def test_only_the_resolved_token_counts() -> None:
+    token = signed({"ext": IDS})
+    request = ConnectRequest(f"ws://localhost/cable?jid={token}", "/cable", {"x-jid": token}, {"jid": token})
+    assert await JwtAuthenticator(SECRET).authenticate(request, "sid") is None
+
+
+async def test_a_bad_token_is_refused_even_where_tokens_are_not_enforced() -> None:
+    assert await judge("nonsense") == UNAUTHORIZED
+
+
+@pytest.mark.parametrize(
+    ("ahead", "answer"), [(0.5, Accepted(IDS, NOW + 0.5)), (0, Refused("token_expired")), (-1, Refused("token_expired"))]
+)
+async def test_expiry_is_exact_to_the_passed_clock(ahead: float, answer: Accepted | Refused) -> None:
+    assert await judge(signed({"ext": IDS, "exp": NOW + ahead})) == answer
+
+
+@pytest.mark.parametrize(("ahead", "answer"), [(-1, Accepted(IDS)), (0, Accepted(IDS)), (0.5, UNAUTHORIZED)])
+async def test_not_before_is_exact_to_the_passed_clock(ahead: float, answer: Accepted | Refused) -> None:
+    assert await judge(signed({"ext": IDS, "nbf": NOW + ahead})) == answer
+
+
+async def test_an_expired_token_of_another_secret_is_not_called_expired() -> None:
+    assert await judge(signed({"ext": IDS, "exp": 1}, secret="another secret, as long as the real one is")) == UNAUTHORIZED
+
+
+@pytest.mark.parametrize("ext", ["", 1, True, None, ["a"], {"user": 1}])
+async def test_an_ext_that_is_no_text_is_refused(ext: object) -> None:
+    assert await judge(signed({"ext": ext})) == UNAUTHORIZED
+
+
+@pytest.mark.parametrize("payload", ["", "{}", "[]", "null", '"ext"', "{", '{"exp":1}', "[" * 3000, '{"ext":"\\ud800"}'])
+async def test_a_signed_payload_that_is_no_claims_is_refused(payload: str) -> None:
+    assert await judge(signed(payload)) == UNAUTHORIZED
+
+
+@pytest.mark.parametrize("claim", ["exp", "nbf"])
+@pytest.mark.parametrize(
+    "value", ["null", "true", '"1700000060"', "NaN", "Infinity", "-Infinity", "1e400", "9" * 400, "[]", "{}"]
+)
+async def test_a_time_that_is_no_number_is_refused(claim: str, value: str) -> None:
+    assert await judge(signed(f'{{"ext":"me","{claim}":{value}}}')) == UNAUTHORIZED
+
+
+@pytest.mark.parametrize("value", ["1e300", "253402300800", "1700000060000"])
+async def test_an_expiry_that_is_no_time_in_seconds_is_refused(value: str) -> None:
+    assert await judge(signed(f'{{"ext":"me","exp":{value}}}')) == UNAUTHORIZED
+
+
+async def test_the_latest_expiry_is_accepted() -> None:
+    assert await judge(signed({"ext": "me", "exp": LATEST_EXPIRY})) == Accepted("me", LATEST_EXPIRY)
+
+
+async def test_a_token_is_read_up_to_its_longest_length_only() -> None:
+    def of_length(extra: int) -> str:
+        return signed({"ext": "e" * extra})
+
+    longest = max(filter(lambda token: len(token) <= MAX_TOKEN_LENGTH, map(of_length, range(6000, 6200))), key=len)
+    assert isinstance(await judge(longest), Accepted)
+    assert await judge(of_length(6200)) == UNAUTHORIZED
+
+
+def unsigned(header: dict[str, object]) -> str:
+    segments = (json.dumps(part).encode() for part in (header, {"ext": "root"}))
+    return ".".join(base64.urlsafe_b64encode(text).decode().rstrip("=") for text in segments) + "."
+
+
+@pytest.mark.parametrize("algorithm", ["none", "None", "", "RS256", "ES256", "hs256", "HS1", None, 256, ["HS256"]])
+async def test_no_other_algorithm_is_talked_into_use(algorithm: object) -> None:
+    assert await judge(unsigned({"alg": algorithm})) == UNAUTHORIZED
+
+
+@given(st.data())
+async def test_a_changed_character_is_refused(data: st.DataObject) -> None:
+    token = issue(SECRET, IDS, int(NOW) + 60)
+    place = data.draw(st.integers(0, len(token) - 1))
+    character = data.draw(st.characters(exclude_categories=(), exclude_characters=token[place]))
+    assert await judge(token[:place] + character + token[place + 1 :]) == UNAUTHORIZED
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=()), min_size=1))
+async def test_whatever_a_stranger_sends_is_refused(token: str) -> None:
+    assert await judge(token) == UNAUTHORIZED
+
+
+@pytest.mark.parametrize("secret", ["", "-----BEGIN PUBLIC KEY-----\nAA==\n-----END PUBLIC KEY-----", "ssh-rsa AAAA"])
+def test_a_secret_that_cannot_sign_is_the_operators_mistake(secret: str) -> None:
+    with pytest.raises(UserMistake, match="JWT secret"):
+        JwtAuthenticator(secret)
+    with pytest.raises(UserMistake, match="JWT secret"):
+        issue(secret, IDS)
+
+
+async def test_a_short_secret_works_and_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        authenticator = JwtAuthenticator("qwerty", clock=lambda: NOW)
+        token = request_with(issue("qwerty", IDS))
+        assert [await authenticator.authenticate(token, "sid") for _ in range(3)] == [Accepted(IDS)] * 3
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+async def test_the_log_tells_why_a_token_was_refused_but_not_the_token(caplog: pytest.LogCaptureFixture) -> None:
+    token = signed({"ext": IDS}, secret="another secret, as long as the real one is")
+    with caplog.at_level(logging.DEBUG):
+        await judge(token)
+    [record] = caplog.records
+    assert "Signature" in str(record.__dict__["why"])
+    assert token not in str(record.__dict__)

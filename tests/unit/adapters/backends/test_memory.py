@@ -1,0 +1,88 @@
+"""The memory backend's own promises: it never suspends, keeps idle streams as long as it says, and bounds its sessions."""
+
+from collections.abc import Coroutine
+
+from ropewalk.adapters.backends.memory import MemoryBackend, random_epoch
+from ropewalk.adapters.backends.memory.streams import SWEPT_AT_ONCE
+from ropewalk.core.rules import Rulebook
+from ropewalk.model.messages import Position, Publication
+from ropewalk.model.rules import StreamRule, StreamRules
+from ropewalk.model.sessions import SessionSnapshot
+from ropewalk.testing.clock import ManualClock
+
+
+def backend_of(clock: ManualClock, sessions_limit: int = 10) -> MemoryBackend:
+    rulebook = Rulebook(StreamRules(history_ttl=100.0), [StreamRule("none", history_limit=0, history_ttl=0.0)])
+    return MemoryBackend(rulebook, clock, dedup_ttl=20.0, idle_factor=10.0, sessions_limit=sessions_limit)
+
+
+def suspends(step: Coroutine[None, None, object]) -> bool:
+    try:
+        step.send(None)
+    except StopIteration:
+        return False
+    step.close()
+    return True
+
+
+def test_no_step_suspends_so_each_is_atomic_on_its_event_loop() -> None:
+    backend = backend_of(ManualClock())
+    steps: list[Coroutine[None, None, object]] = [
+        backend.streams.append([Publication("a", b"1", uid="u"), Publication("a", b"2")]),
+        backend.streams.replay("a", Position("", 0)),
+        backend.streams.since("a", 0.0),
+        backend.streams.tip("a"),
+        backend.sessions.save("sid", SessionSnapshot("", {}), 1.0),
+        backend.sessions.take("sid"),
+        backend.presence.expire(),
+        backend.sweep(),
+    ]
+    assert [suspends(step) for step in steps] == [False] * len(steps)
+
+
+async def test_a_stream_is_forgotten_exactly_when_it_was_idle_for_its_time() -> None:
+    clock = ManualClock()
+    backend = backend_of(clock)
+    await backend.streams.append([Publication("some", b"1"), Publication("none", b"1")])
+    left = []
+    for pause in (299, 1, 699, 1):
+        clock.advance(pause)
+        await backend.sweep()
+        left.append([summary.stream for summary in await backend.streams.summaries("", 10)])
+    assert left == [["none", "some"], ["some"], ["some"], []]
+
+
+async def test_a_stream_in_use_is_not_forgotten_however_old_it_is() -> None:
+    clock = ManualClock()
+    backend = backend_of(clock)
+    for _ in range(50):
+        await backend.streams.append([Publication("a", b"1")])
+        clock.advance(900)
+        await backend.sweep()
+    assert (await backend.streams.tip("a")).offset == 50
+
+
+async def test_one_sweep_looks_at_a_bounded_number_of_streams() -> None:
+    clock = ManualClock()
+    backend = backend_of(clock)
+    await backend.streams.append([Publication(f"stream/{number}", b"1") for number in range(SWEPT_AT_ONCE + 10)])
+    clock.advance(100)
+    await backend.sweep()
+    assert backend.gauges()["history_messages"] == 10
+    await backend.sweep()
+    assert backend.gauges()["history_messages"] == 0
+
+
+async def test_more_sessions_than_allowed_push_out_the_oldest() -> None:
+    backend = backend_of(ManualClock(), sessions_limit=2)
+    for sid in ("one", "two", "three"):
+        await backend.sessions.save(sid, SessionSnapshot(sid, {}), 10)
+    assert await backend.sessions.take("one") is None
+    assert await backend.sessions.take("two") == SessionSnapshot("two", {})
+    assert await backend.sessions.take("three") == SessionSnapshot("three", {})
+
+
+def test_epochs_are_eight_url_safe_characters_and_differ() -> None:
+    epochs = {random_epoch() for _ in range(100)}
+    assert len(epochs) == 100
+    assert all(len(epoch) == 8 and epoch.replace("-", "_").replace("_", "a").isalnum() for epoch in epochs)

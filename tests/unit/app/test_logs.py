@@ -1,0 +1,86 @@
+"""Structured logs, as text and as JSON."""
+
+import json
+import logging
+from collections.abc import Iterator
+from io import StringIO
+
+import pytest
+
+from ropewalk.app import logs
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("ropewalk")
+    handlers, levels = root.handlers[:], (root.level, ours.level)
+    # basicConfig(force=True) closes the handlers it removes, and pytest's own must live on.
+    root.handlers = []
+    yield
+    root.handlers = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+
+
+def logged(format: str, message: str, level: str = "info", **fields: object) -> str:
+    out = StringIO()
+    logs.configure(level, format, out)
+    logging.getLogger("ropewalk.engine").info(message, extra=fields)
+    return out.getvalue()
+
+
+def test_a_text_line_has_time_level_room_message_and_fields() -> None:
+    line = logged("text", "session restored", sid="abc", streams=3, why="it came back")
+
+    time, rest = line.split(" ", 1)
+    assert time.endswith("Z")
+    assert rest == 'info ropewalk.engine: session restored sid=abc streams=3 why="it came back"\n'
+
+
+def test_a_json_line_is_one_object() -> None:
+    line = json.loads(logged("json", "session\nrestored", sid="abc", streams=3))
+
+    assert line.pop("time").endswith("Z")
+    assert line == {"level": "info", "logger": "ropewalk.engine", "message": "session\nrestored", "sid": "abc", "streams": 3}
+
+
+def test_a_line_break_from_outside_does_not_look_like_a_second_record() -> None:
+    text = logged("text", "refused\n2026-01-01T00:00:00Z info", reason="a\nb")
+
+    assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+@pytest.mark.parametrize("field", ["secret", "jwt_secret", "broadcast_key", "token", "Authorization"])
+def test_a_field_named_like_a_secret_does_not_show_its_value(format: str, field: str) -> None:
+    line = logged(format, "started", **{field: "hush-hush"})
+
+    assert "hush-hush" not in line
+    assert "(set)" in line
+
+
+def test_what_is_below_the_level_is_not_logged() -> None:
+    assert logged("text", "hello", level="warn") == ""
+
+
+def test_other_libraries_are_heard_from_warnings_up() -> None:
+    out = StringIO()
+    logs.configure("debug", "text", out)
+
+    logging.getLogger("aiohttp").info("chatter")
+    logging.getLogger("aiohttp").warning("trouble")
+
+    assert "chatter" not in out.getvalue()
+    assert "warn aiohttp: trouble" in out.getvalue()
+
+
+def test_an_exception_is_part_of_its_record() -> None:
+    out = StringIO()
+    logs.configure("info", "json", out)
+
+    try:
+        raise RuntimeError("broken")
+    except RuntimeError:
+        logging.getLogger("ropewalk.engine").exception("failed")
+
+    assert "RuntimeError: broken" in json.loads(out.getvalue())["exception"]

@@ -1,0 +1,208 @@
+"""Settings: from flags, environment and file to one object, and who wins."""
+
+from pathlib import Path
+
+import pytest
+
+from ropewalk.app.settings import Settings, load
+from ropewalk.app.settings.declaring import declared_in
+from ropewalk.app.settings.sections import SECTIONS, SETTINGS
+from ropewalk.model.errors import UserMistake
+from ropewalk.model.rules import SlowPolicy, StreamRule
+
+
+def from_toml(text: str, directory: Path) -> Settings:
+    (directory / "ropewalk.toml").write_text(text)
+    return load([], {}, directory)
+
+
+def test_without_anything_written_every_setting_has_its_default(tmp_path: Path) -> None:
+    settings = load([], {}, tmp_path)
+
+    assert settings.server.port == 8080
+    assert settings.broker.history_ttl == 300.0
+    assert settings.limits.max_conn == 65536
+    assert set(settings.origins.values()) == {"default"}
+
+
+def test_a_setting_has_one_name_in_all_sections() -> None:
+    assert len(SETTINGS) == sum(len(list(declared_in(section, holder))) for section, holder in SECTIONS.items())
+
+
+def test_every_setting_can_be_written_as_flag_variable_and_key(tmp_path: Path) -> None:
+    for setting in SETTINGS.values():
+        shown = setting.declared.kind.show(setting.default)
+        expected = getattr(getattr(Settings(), setting.section), setting.name)
+        by_flag = load([f"{setting.flag}={shown}"], {}, tmp_path)
+        assert getattr(getattr(by_flag, setting.section), setting.name) == expected
+        assert by_flag.origins[setting.name] == f"flag {setting.flag}"
+        if shown:
+            by_variable = load([], {setting.variables[-1]: shown}, tmp_path)
+            assert by_variable.origins[setting.name] == f"variable ROPEWALK_{setting.name.upper()}"
+
+
+@pytest.mark.parametrize(
+    ("written", "winner", "origin"),
+    [
+        ((), 8080, "default"),
+        (("file",), 1, "file"),
+        (("file", "PORT"), 2, "variable PORT"),
+        (("file", "PORT", "ANYCABLE_PORT"), 3, "variable ANYCABLE_PORT"),
+        (("file", "PORT", "ANYCABLE_PORT", "ROPEWALK_PORT"), 4, "variable ROPEWALK_PORT"),
+        (("file", "PORT", "ANYCABLE_PORT", "ROPEWALK_PORT", "flag"), 5, "flag --port"),
+    ],
+)
+def test_the_stronger_source_wins(written: tuple[str, ...], winner: int, origin: str, tmp_path: Path) -> None:
+    environ = {"PORT": "2", "ANYCABLE_PORT": "3", "ROPEWALK_PORT": "4"}
+    if "file" in written:
+        (tmp_path / "ropewalk.toml").write_text("[server]\nport = 1\n")
+
+    settings = load(["--port", "5"] if "flag" in written else [], {k: v for k, v in environ.items() if k in written}, tmp_path)
+
+    assert settings.server.port == winner
+    assert settings.origins["port"].startswith(origin)
+
+
+def test_dash_and_underscore_are_one_in_flags(tmp_path: Path) -> None:
+    assert load(["--history-limit", "7"], {}, tmp_path) == load(["--history_limit=7"], {}, tmp_path)
+
+
+def test_a_bare_switch_is_on_and_takes_no_value_from_the_next_flag(tmp_path: Path) -> None:
+    settings = load(["--noauth", "--streams_presence=false", "--port", "0"], {}, tmp_path)
+
+    assert settings.auth.noauth
+    assert not settings.auth.streams_presence
+    assert settings.server.port == 0
+
+
+def test_of_a_repeated_flag_the_last_wins(tmp_path: Path) -> None:
+    assert load(["--port", "1", "--port", "2"], {}, tmp_path).server.port == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--histroy_limit", "3"], "unknown flag --histroy_limit; did you mean --history_limit?"),
+        (["--zzzzzz"], "unknown flag --zzzzzz"),
+        (["port"], "unexpected argument 'port'"),
+        (["-p", "3"], "unexpected argument '-p'"),
+        (["--port"], "--port needs a value"),
+        (["--port", "--public"], "--port needs a value"),
+        (["--port", "http"], "flag --port wants a whole number"),
+        (["--history_ttl", "soon"], "flag --history_ttl wants a duration"),
+        (["--presets", "fly"], "flag --presets knows broker, not 'fly'"),
+        (["--config_path", "nowhere.toml"], "cannot read .*nowhere.toml: No such file"),
+    ],
+)
+def test_a_wrong_flag_is_a_mistake_that_says_how_to_mend_it(argv: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserMistake, match=message.replace("?", r"\?")):
+        load(argv, {}, tmp_path)
+
+
+def test_a_wrong_variable_is_named() -> None:
+    with pytest.raises(UserMistake, match="variable ANYCABLE_PORT wants"):
+        load([], {"ANYCABLE_PORT": "tcp://10.0.0.1:80"})
+
+
+def test_an_empty_variable_is_no_number_but_an_empty_text(tmp_path: Path) -> None:
+    settings = load([], {"ROPEWALK_PORT": "", "ROPEWALK_METRICS_HTTP": ""}, tmp_path)
+
+    assert settings.server.port == 8080
+    assert settings.operations.metrics_http == ""
+
+
+def test_variables_that_are_no_settings_are_let_be(tmp_path: Path) -> None:
+    assert load([], {"ROPEWALK_SERVICE_HOST": "10.0.0.1"}, tmp_path) == load([], {}, tmp_path)
+
+
+def test_the_file_has_sections_and_rules_for_streams(tmp_path: Path) -> None:
+    settings = from_toml(
+        """
+        [broker]
+        history_limit = 5
+        history_ttl = "1m"
+        [server]
+        path = ["/cable", "/ws"]
+        [[streams]]
+        pattern = "chat/*"
+        history_limit = 1000
+        history_ttl = 60
+        slow_consumer = "drop"
+        [[streams]]
+        pattern = "ticker"
+        """,
+        tmp_path,
+    )
+
+    assert (settings.broker.history_limit, settings.broker.history_ttl) == (5, 60.0)
+    assert settings.server.path == ("/cable", "/ws")
+    assert settings.streams == (StreamRule("chat/*", 1000, 60.0, SlowPolicy.DROP), StreamRule("ticker"))
+    assert settings.origins["history_limit"] == settings.origins["streams"] == f"file {tmp_path / 'ropewalk.toml'}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[broker]\nhistory_limt = 1", r"unknown key history_limt in \[broker\]; did you mean history_limit\?"),
+        ("[server]\nhistory_limit = 1", r"history_limit belongs in the section \[broker\], not in \[server\]"),
+        ("history_limit = 1", r"history_limit belongs in the section \[broker\]"),
+        ("histori_limit = 1", r"unknown key histori_limit; did you mean history_limit\?"),
+        ("[brokr]\n", r"unknown section \[brokr\]; did you mean broker\?"),
+        ("broker = 'memory'", r"broker is a section"),
+        ("[broker]\nhistory_limit = 'many'", r"\[broker\] history_limit wants a whole number"),
+        ("[broker\n", "is not TOML"),
+        ("[[streams]]\nhistory_limit = 1", r"\[\[streams\]\] 1: a rule needs a pattern"),
+        ("[[streams]]\npatern = 'x'", r"unknown key patern; did you mean pattern\?"),
+        ("[[streams]]\npattern = 'x'\nslow_consumer = 'wait'", "slow_consumer wants disconnect or drop"),
+        ("[streams]\npattern = 'x'", r"each under \[\[streams\]\]"),
+    ],
+)
+def test_a_wrong_file_is_a_mistake_that_says_how_to_mend_it(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserMistake, match=message):
+        from_toml(text, tmp_path)
+
+
+def test_a_file_can_be_named_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "ropewalk.toml").write_text("[server]\nport = 1\n")
+    (tmp_path / "other.toml").write_text("[server]\nport = 2\n")
+
+    assert load(["--config-path", "other.toml"], {}, tmp_path).server.port == 2
+    assert load([], {"ROPEWALK_CONFIG_PATH": "other.toml"}, tmp_path).server.port == 2
+    assert load(["--config_path="], {}, tmp_path).server.port == 8080
+
+
+def test_a_preset_fills_only_what_nobody_wrote(tmp_path: Path) -> None:
+    settings = load(["--presets=broker", "--broadcast_adapter="], {"ANYCABLE_PUBSUB": "none"}, tmp_path)
+
+    assert settings.origins["broker"] == "preset broker"
+    assert settings.origins["pubsub"] == "variable ANYCABLE_PUBSUB"
+    assert settings.broadcast.broadcast_adapter == ()
+
+
+def test_a_preset_may_be_chosen_in_the_file(tmp_path: Path) -> None:
+    assert from_toml('[server]\npresets = ["broker"]', tmp_path).origins["broker"] == "preset broker"
+
+
+def test_demo_means_public_with_sse_and_public_means_open_streams(tmp_path: Path) -> None:
+    settings = load(["--demo"], {}, tmp_path)
+
+    assert settings.auth.public
+    assert settings.auth.noauth
+    assert settings.auth.public_streams
+    assert settings.sse.sse
+    assert settings.origins["noauth"] == "mode public"
+
+
+def test_a_mode_that_is_off_fills_nothing(tmp_path: Path) -> None:
+    assert load(["--public=false"], {}, tmp_path).origins["noauth"] == "default"
+
+
+def test_what_was_written_stands_against_a_mode(tmp_path: Path) -> None:
+    assert not load(["--demo", "--sse=false"], {}, tmp_path).sse.sse
+
+
+def test_secrets_are_not_in_the_repr(tmp_path: Path) -> None:
+    argv = [f"{setting.flag}=hush-hush" for setting in SETTINGS.values() if setting.declared.secret]
+
+    assert len(argv) >= 7
+    assert "hush-hush" not in repr(load(argv, {}, tmp_path))

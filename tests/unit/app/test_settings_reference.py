@@ -1,0 +1,46 @@
+"""Settings as people read them."""
+
+from pathlib import Path
+
+from ropewalk.app.settings import help_text, load
+from ropewalk.app.settings.reference import as_markdown, as_table, as_toml
+from ropewalk.app.settings.sections import SECTIONS, SETTINGS
+
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
+
+
+def test_the_reference_page_is_the_one_that_the_declarations_give() -> None:
+    assert REFERENCE.read_text(encoding="utf-8") == as_markdown(), "run `make docs`"
+
+
+def test_the_help_names_every_section_and_flag() -> None:
+    text = help_text("ropewalk serve [SETTINGS]", "start a server")
+
+    assert [section for section in SECTIONS if f"\n[{section}] " not in text] == []
+    assert [setting.flag for setting in SETTINGS.values() if f"\n  {setting.flag} " not in text] == []
+
+
+def test_the_table_tells_values_and_origins_but_no_secret(tmp_path: Path) -> None:
+    table = as_table(load(["--secret", "hush-hush", "--history_ttl", "60"], {"PORT": "9"}, tmp_path))
+    rows = {row.split()[0]: " ".join(row.split()[1:]) for row in table.splitlines()}
+
+    assert rows["auth.secret"] == "(set) flag --secret"
+    assert rows["broker.history_ttl"] == "60s flag --history_ttl"
+    assert rows["server.port"] == "9 variable PORT"
+    assert "hush-hush" not in table
+
+
+def test_the_toml_form_gives_the_same_settings_again_without_the_secrets(tmp_path: Path) -> None:
+    (tmp_path / "first.toml").write_text('[[streams]]\npattern = "a \\"b\\" *"\nhistory_ttl = "90s"\nslow_consumer = "drop"\n')
+    flags = ["--config_path=first.toml", "--node_id", "007", "--path", "/a,/b", "--history_ttl", "1500ms", "--public"]
+    first = load(flags, {"ROPEWALK_SECRET": "hush-hush"}, tmp_path)
+
+    (tmp_path / "second.toml").write_text(as_toml(first))
+    second = load(["--config_path=second.toml"], {}, tmp_path)
+
+    sections = [section for section in SECTIONS if section != "auth"]
+    assert [getattr(second, section) for section in sections] == [getattr(first, section) for section in sections]
+    assert second.streams == first.streams
+    assert second.auth.public
+    assert second.auth.secret == ""
+    assert "hush-hush" not in as_toml(first)

@@ -1,0 +1,88 @@
+"""The command line's door: which command runs, and what becomes of mistakes."""
+
+import os
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from ropewalk import __version__
+from ropewalk.cli import main as door
+from ropewalk.model.errors import Unavailable, UserMistake
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A command named `probe`, whose `run` a test may replace."""
+    module = ModuleType("probe_command")
+    module.__dict__.update(SUMMARY="probe the door", run=len)
+    monkeypatch.setitem(sys.modules, "probe_command", module)
+    monkeypatch.setattr(door, "COMMANDS", {"probe": "probe_command:run"})
+    return module
+
+
+def raising(error: BaseException) -> object:
+    def run(argv: list[str]) -> int:
+        raise error
+
+    return run
+
+
+def test_a_command_gets_the_words_after_it_and_gives_the_exit_code(command: ModuleType) -> None:
+    assert door.main(["probe", "--a", "b", "c"]) == 3
+
+
+def test_the_overview_lists_commands_with_their_summaries(command: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert door.main(["--help"]) == 0
+    assert "probe    probe the door" in capsys.readouterr().out
+
+
+def test_without_a_command_the_overview_is_shown(command: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert door.main([]) == 0
+    assert "usage: ropewalk" in capsys.readouterr().out
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert door.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ropewalk {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (UserMistake("set --secret"), 2, "ropewalk: set --secret\n"),
+        (Unavailable("nobody answers at :8080"), 1, "ropewalk: nobody answers at :8080\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_mistakes_are_words_on_standard_error(
+    error: BaseException, code: int, said: str, command: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command.__dict__["run"] = raising(error)
+
+    assert door.main(["probe"]) == code
+    assert capsys.readouterr() == ("", said)
+
+
+def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert door.main(["sevre"]) == 2
+    assert capsys.readouterr().err == "ropewalk: unknown command 'sevre'; did you mean serve?\n"
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ropewalk", "config", "--prot", "1"], capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "ropewalk: unknown flag --prot; did you mean --port?\n"
+
+
+def test_a_reader_that_left_early_gets_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-m", "ropewalk", "--version"], stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+
+    assert done.stderr == b""

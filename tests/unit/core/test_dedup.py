@@ -1,0 +1,40 @@
+"""Idempotency keys: known for their time, and no more of them than allowed."""
+
+from ropewalk.core.dedup import Dedup
+from ropewalk.model.messages import Position
+
+FIRST = Position("epoch", 1)
+
+
+def test_a_key_is_known_until_exactly_its_ttl() -> None:
+    dedup = Dedup(ttl=10.0, limit=5)
+    dedup.remember("a", "u", FIRST, 100.0)
+    assert dedup.find("a", "u", 109.75) == FIRST
+    assert dedup.find("a", "u", 110.0) is None
+    assert dedup.find("b", "u", 100.0) is None
+
+
+def test_a_key_remembered_anew_is_the_newest() -> None:
+    dedup = Dedup(ttl=10.0, limit=2)
+    dedup.remember("a", "old", FIRST, 0.0)
+    dedup.remember("a", "young", FIRST, 5.0)
+    dedup.remember("a", "old", Position("epoch", 2), 10.0)
+    dedup.remember("a", "newest", FIRST, 10.0)
+    assert dedup.find("a", "old", 10.0) == Position("epoch", 2)
+    assert dedup.find("a", "young", 10.0) is None
+
+
+def test_expired_keys_are_let_go_a_bounded_number_at_a_time() -> None:
+    dedup = Dedup(ttl=10.0, limit=10)
+    for number in range(5):
+        dedup.remember("a", str(number), FIRST, float(number))
+    dedup.expire(13.0, most=3)
+    assert len(dedup) == 2
+    dedup.expire(13.0, most=3)
+    assert len(dedup) == 1
+
+
+def test_a_limit_of_zero_remembers_nothing() -> None:
+    dedup = Dedup(ttl=10.0, limit=0)
+    dedup.remember("a", "u", FIRST, 0.0)
+    assert dedup.find("a", "u", 0.0) is None

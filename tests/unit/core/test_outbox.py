@@ -1,0 +1,93 @@
+"""The outbox: order, bounds, and what each policy does when it is full."""
+
+from ropewalk.core.outbox import Outbox, Skipped
+from ropewalk.model.rules import SlowPolicy
+
+DROP, DISCONNECT = SlowPolicy.DROP, SlowPolicy.DISCONNECT
+ALL = 1_000_000
+
+
+def test_frames_leave_in_the_order_they_came() -> None:
+    outbox = Outbox(100)
+    for key, frame in (("a", b"1"), (None, b"2"), ("b", b"3"), ("a", b"4")):
+        assert outbox.offer(key, frame, DISCONNECT)
+    assert (outbox.size, bool(outbox)) == (4, True)
+    assert outbox.take(ALL) == [b"1", b"2", b"3", b"4"]
+    assert (outbox.size, bool(outbox)) == (0, False)
+
+
+def test_a_full_outbox_refuses_what_may_not_be_dropped() -> None:
+    outbox = Outbox(4)
+    assert outbox.offer("a", b"1234", DISCONNECT)
+    assert not outbox.offer("a", b"5", DISCONNECT)
+    assert outbox.take(ALL) == [b"1234"]
+    assert outbox.dropped == 0
+
+
+def test_an_overflow_skips_to_the_newest_frame_of_its_key_and_says_so_before_it() -> None:
+    outbox = Outbox(6)
+    for key, frame, policy in (("a", b"a1", DROP), (None, b"c1", DISCONNECT), ("a", b"a2", DROP), ("a", b"a3", DROP)):
+        assert outbox.offer(key, frame, policy)
+    assert outbox.dropped == 2
+    assert outbox.take(ALL) == [b"c1", Skipped("a"), b"a3"]
+
+
+def test_a_key_that_skips_again_says_it_once() -> None:
+    outbox = Outbox(2)
+    for frame in (b"a1", b"a2", b"a3"):
+        assert outbox.offer("a", frame, DROP)
+    assert outbox.dropped == 2
+    assert outbox.take(ALL) == [Skipped("a"), b"a3"]
+
+
+def test_frames_after_a_skip_follow_as_usual() -> None:
+    outbox = Outbox(4)
+    for frame in (b"a1", b"a2", b"a3", b"a4"):
+        assert outbox.offer("a", frame, DROP)
+    assert outbox.take(ALL) == [Skipped("a"), b"a3", b"a4"]
+    assert outbox.offer("a", b"a5", DROP)
+    assert outbox.take(ALL) == [b"a5"]
+
+
+def test_a_stream_that_may_skip_makes_room_for_another_and_for_control_frames() -> None:
+    for key, policy in (("b", DROP), ("b", DISCONNECT), (None, DISCONNECT)):
+        outbox = Outbox(6)
+        for frame in (b"a1", b"a2", b"a3"):
+            assert outbox.offer("a", frame, DROP)
+        assert outbox.offer(key, b"b1", policy)
+        assert outbox.take(ALL) == [Skipped("a"), b"a3", b"b1"]
+
+
+def test_the_newest_frame_of_a_stream_makes_room_for_no_other() -> None:
+    outbox = Outbox(4)
+    assert outbox.offer("a", b"a1", DROP)
+    assert outbox.offer("b", b"b1", DROP)
+    assert not outbox.offer(None, b"c1", DISCONNECT)
+    assert outbox.take(ALL) == [b"a1", b"b1"]
+
+
+def test_nothing_is_dropped_for_a_frame_that_cannot_fit_anyway() -> None:
+    outbox = Outbox(6)
+    for frame in (b"a1", b"a2"):
+        assert outbox.offer("a", frame, DROP)
+    assert not outbox.offer("a", b"1234567", DROP)
+    assert (outbox.dropped, outbox.take(ALL)) == (0, [b"a1", b"a2"])
+
+
+def test_a_budget_bounds_what_is_taken_but_always_lets_one_frame_go() -> None:
+    outbox = Outbox(100)
+    for frame in (b"12345", b"12", b"12", b"12"):
+        assert outbox.offer("a", frame, DISCONNECT)
+    assert outbox.take(3) == [b"12345"]
+    assert outbox.take(4) == [b"12", b"12"]
+    assert outbox.take(0) == [b"12"]
+    assert outbox.take(0) == []
+
+
+def test_an_outbox_that_drops_forever_does_not_grow() -> None:
+    outbox = Outbox(10)
+    assert outbox.offer(None, b"wait", DISCONNECT)
+    for number in range(1000):
+        assert outbox.offer("a", b"%03d" % number, DROP)
+    assert len(outbox._line) < 100
+    assert outbox.take(ALL)[:2] == [b"wait", Skipped("a")]

@@ -1,0 +1,38 @@
+"""The rulebook: which pattern decides."""
+
+from ropewalk.core.rules import Rulebook
+from ropewalk.model.rules import SlowPolicy, StreamRule, StreamRules
+
+DEFAULT = StreamRules(history_limit=100, history_ttl=300.0)
+
+
+def test_without_a_matching_pattern_the_default_holds() -> None:
+    rulebook = Rulebook(DEFAULT, [StreamRule("chat/*", history_limit=5)])
+    assert rulebook.of("news/1") == DEFAULT
+    assert Rulebook(DEFAULT).of("news/1") == DEFAULT
+
+
+def test_the_first_matching_pattern_decides_alone_and_the_default_fills_what_it_leaves_open() -> None:
+    rules = [
+        StreamRule("chat/vip/*", history_limit=5),
+        StreamRule("chat/*", history_ttl=60.0, slow_consumer=SlowPolicy.DROP),
+    ]
+    rulebook = Rulebook(DEFAULT, rules)
+    assert rulebook.of("chat/vip/1") == StreamRules(5, 300.0, SlowPolicy.DISCONNECT)
+    assert rulebook.of("chat/1") == StreamRules(100, 60.0, SlowPolicy.DROP)
+
+
+def test_zero_overrides_like_any_other_value() -> None:
+    rulebook = Rulebook(DEFAULT, [StreamRule("tick", history_limit=0, history_ttl=0.0)])
+    assert rulebook.of("tick") == StreamRules(0, 0.0)
+
+
+def test_a_pattern_is_of_the_whole_name_and_case_matters() -> None:
+    rulebook = Rulebook(DEFAULT, [StreamRule("Chat?", history_limit=1)])
+    assert [rulebook.of(name).history_limit for name in ("Chat1", "chat1", "Chat", "Chat12", "a Chat1")] == [
+        1,
+        100,
+        100,
+        100,
+        100,
+    ]

@@ -1,0 +1,92 @@
+"""The demo page's routes: what a browser is given, and what it is forbidden."""
+
+import re
+from collections.abc import AsyncIterator
+from importlib.resources import files
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+
+from ropewalk.dashboard.demo import DemoPage
+
+Client = TestClient[web.Request, web.Application]
+
+CONTENT_TYPES = {
+    "/demo": "text/html; charset=utf-8",
+    "/demo/": "text/html; charset=utf-8",
+    "/demo/demo.css": "text/css; charset=utf-8",
+    "/demo/demo.js": "text/javascript; charset=utf-8",
+    "/demo/cable.js": "text/javascript; charset=utf-8",
+    "/demo/messages.js": "text/javascript; charset=utf-8",
+    "/demo/publisher.js": "text/javascript; charset=utf-8",
+    "/demo/report.js": "text/javascript; charset=utf-8",
+    "/demo/icon.svg": "image/svg+xml; charset=utf-8",
+}
+
+
+async def serving(page: DemoPage) -> AsyncIterator[Client]:
+    app = web.Application()
+    app.add_routes(page.routes())
+    async with TestClient(TestServer(app)) as client:
+        yield client
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async for client in serving(DemoPage()):
+        yield client
+
+
+@pytest.mark.parametrize("path", CONTENT_TYPES)
+async def test_every_file_has_its_content_type_and_the_security_headers(client: Client, path: str) -> None:
+    answer = await client.get(path)
+    policy = answer.headers["Content-Security-Policy"]
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == CONTENT_TYPES[path]
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+
+
+async def test_every_file_in_the_folder_is_served(client: Client) -> None:
+    names = {file.name for file in files("ropewalk.dashboard").joinpath("static").iterdir()} - {"demo.html"}
+    assert names
+    assert {name: (await client.get(f"/demo/{name}")).status for name in names} == dict.fromkeys(names, 200)
+
+
+async def test_whatever_the_page_and_its_scripts_refer_to_is_served(client: Client) -> None:
+    page = await (await client.get("/demo")).text()
+    script = await (await client.get("/demo/demo.js")).text()
+    modules = re.findall(r'from "\./([^"]+)"', script)
+    wanted = {*re.findall(r'(?:src|href)="(/[^"]+)"', page), *(f"/demo/{name}" for name in modules)}
+    assert len(wanted) > 5
+    assert {path: (await client.get(path)).status for path in wanted} == dict.fromkeys(wanted, 200)
+
+
+async def test_the_page_has_no_inline_script_no_inline_style_and_no_outside_address(client: Client) -> None:
+    page = await (await client.get("/demo")).text()
+    assert not re.search(r"<script(?![^>]*\bsrc=)", page)
+    assert not re.search(r"<style|\sstyle=|\son\w+=", page)
+    assert not re.search(r'(?:src|href|action)="(?:https?:)?//', page)
+
+
+async def test_the_page_names_the_places_it_was_told() -> None:
+    async for client in serving(DemoPage(cable_path='/ws"><script>', publish_path="/v1/publish")):
+        page = await (await client.get("/demo")).text()
+        assert 'data-cable="/ws&quot;&gt;&lt;script&gt;"' in page
+        assert 'data-publish="/v1/publish"' in page
+
+
+async def test_without_being_told_the_page_names_the_usual_places(client: Client) -> None:
+    page = await (await client.get("/demo")).text()
+    assert 'data-cable="/cable"' in page
+    assert 'data-publish="/api/publish"' in page
+    assert "{{" not in page
+
+
+async def test_other_methods_and_unknown_files_are_refused(client: Client) -> None:
+    assert (await client.post("/demo")).status == 405
+    assert (await client.get("/demo/../demo.py")).status == 404
+    assert (await client.get("/demo/nothing.js")).status == 404
