@@ -84,9 +84,8 @@ class Crowd:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         sock.connect_ex(self._address)
-        query = f"&sid={sid}" if sid else ""
         self.poll.register(sock.fileno(), select.EPOLLOUT)
-        return Link(sock, self._stream, f"{self._path}{query}", epoch, offset)
+        return Link(sock, self._stream, f"{self._path}?sid={sid}" if sid else self._path, epoch, offset)
 
     def _receive(self, deadline: float) -> list[int]:
         if time.monotonic() > deadline:

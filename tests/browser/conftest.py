@@ -1,6 +1,7 @@
 """A headless Chromium for the browser tests, and tabs in it that must end without a word on their console."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
@@ -33,7 +34,14 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_tab(browser: Browser) -> Iterator[OpenTab]:
+def outlives_tabs() -> Iterator[ExitStack]:
+    """Servers and wires are entered here: a tab would complain of one that ended before it."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def open_tab(browser: Browser, outlives_tabs: ExitStack) -> Iterator[OpenTab]:
     tabs: list[Tab] = []
 
     def opened(url: str) -> Tab:

@@ -1,7 +1,7 @@
 """The demo page in a real browser against a real server: two tabs, cuts, returns, and what the page shows of them."""
 
 import re
-from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from playwright.sync_api import expect
@@ -18,9 +18,8 @@ SHARP = '<img src=x onerror="document.title=1"><script>document.title=2</script>
 
 
 @pytest.fixture
-def server() -> Iterator[RunningServer]:
-    with running_server("--demo") as server:
-        yield server
+def server(outlives_tabs: ExitStack) -> RunningServer:
+    return outlives_tabs.enter_context(running_server("--demo"))
 
 
 @pytest.fixture
@@ -154,56 +153,60 @@ def test_a_publication_that_is_not_a_chat_message_is_shown_as_the_json_it_is(ope
     expect(tab.texts("live")).to_have_text(['{"odd":[1]}', "plain", "17"])
 
 
-def test_history_that_does_not_reach_back_is_shown_as_a_gap_with_its_reason(open_tab: OpenTab) -> None:
-    with running_server("--demo", "--history_limit", "3") as server:
-        ada, bo = two_members(open_tab, server.url, server.url)
-        bo.say("before")
-        expect(ada.texts()).to_have_text(["before"])
-        ada.cut()
-        for text in FIVE:
-            bo.say(text)
-        expect(bo.texts()).to_have_text(["before", *FIVE])
-        ada.come_back()
-        ada.reports(restored="yes", replayed=0, gap="trimmed")
-        expect(ada.find('.note.gap[data-reason="trimmed"]')).to_contain_text("offsets 2–6 cannot be replayed")
-        bo.say("after")
-        expect(ada.texts()).to_have_text(["before", "after"])
-        ada.has_no_fault()
+def test_history_that_does_not_reach_back_is_shown_as_a_gap_with_its_reason(
+    open_tab: OpenTab, outlives_tabs: ExitStack
+) -> None:
+    server = outlives_tabs.enter_context(running_server("--demo", "--history_limit", "3"))
+    ada, bo = two_members(open_tab, server.url, server.url)
+    bo.say("before")
+    expect(ada.texts()).to_have_text(["before"])
+    ada.cut()
+    for text in FIVE:
+        bo.say(text)
+    expect(bo.texts()).to_have_text(["before", *FIVE])
+    ada.come_back()
+    ada.reports(restored="yes", replayed=0, gap="trimmed")
+    expect(ada.find('.note.gap[data-reason="trimmed"]')).to_contain_text("offsets 2–6 cannot be replayed")
+    bo.say("after")
+    expect(ada.texts()).to_have_text(["before", "after"])
+    ada.has_no_fault()
 
 
 def test_a_connection_lost_without_the_button_comes_back_by_itself_with_nothing_missed(
-    open_tab: OpenTab, server: RunningServer
+    open_tab: OpenTab, outlives_tabs: ExitStack, server: RunningServer
 ) -> None:
-    with wire_to(server.url) as wire:
-        ada, bo = two_members(open_tab, wire.url, server.url)
-        wire.cut()
-        ada.is_in_state("waiting")
-        say_five(bo)
-        wire.mend()
-        ada.has_returned()
-        ada.reports(restored="yes", replayed=5, gap="none")
-        expect(ada.texts("replayed")).to_have_text(FIVE)
-        ada.has_no_fault()
-        forgive_lost_connections(ada)
+    wire = outlives_tabs.enter_context(wire_to(server.url))
+    ada, bo = two_members(open_tab, wire.url, server.url)
+    wire.cut()
+    ada.is_in_state("waiting")
+    say_five(bo)
+    wire.mend()
+    ada.has_returned()
+    ada.reports(restored="yes", replayed=5, gap="none")
+    expect(ada.texts("replayed")).to_have_text(FIVE)
+    ada.has_no_fault()
+    forgive_lost_connections(ada)
 
 
-def test_a_restarted_server_that_lost_the_past_is_told_as_a_gap(open_tab: OpenTab) -> None:
-    with running_server("--demo") as first, wire_to(first.url) as wire, running_server("--demo") as second:
-        tab = open_tab(wire.url)
-        tab.join("Ada")
-        tab.say("to the first")
-        expect(tab.texts()).to_have_text(["to the first"])
-        wire.cut()
-        first.kill()
-        wire.mend(second.url)
-        tab.has_returned()
-        tab.reports(restored="no", replayed=0, gap="epoch_changed")
-        expect(tab.find("#members li")).to_have_text(["Ada (you)"])
-        tab.say("to the second")
-        expect(tab.texts()).to_have_text(["to the first", "to the second"])
-        assert tab.offsets() == [1, 1]
-        tab.has_no_fault()
-        forgive_lost_connections(tab)
+def test_a_restarted_server_that_lost_the_past_is_told_as_a_gap(
+    open_tab: OpenTab, outlives_tabs: ExitStack, server: RunningServer
+) -> None:
+    wire = outlives_tabs.enter_context(wire_to(server.url))
+    tab = open_tab(wire.url)
+    tab.join("Ada")
+    tab.say("to the first")
+    expect(tab.texts()).to_have_text(["to the first"])
+    wire.cut()
+    server.kill()
+    wire.mend(outlives_tabs.enter_context(running_server("--demo")).url)
+    tab.has_returned()
+    tab.reports(restored="no", replayed=0, gap="epoch_changed")
+    expect(tab.find("#members li")).to_have_text(["Ada (you)"])
+    tab.say("to the second")
+    expect(tab.texts()).to_have_text(["to the first", "to the second"])
+    assert tab.offsets() == [1, 1]
+    tab.has_no_fault()
+    forgive_lost_connections(tab)
 
 
 def forgive_lost_connections(tab: Tab) -> None:

@@ -85,7 +85,7 @@ async def test_a_live_connection_ends_with_its_token_and_goes_on_with_the_next_o
 async def test_a_session_is_not_restored_past_the_life_of_its_token(
     anycable: Script, guarded_server: RunningServer, stream: str
 ) -> None:
-    brief = token(expires_in=2)
+    brief = token(expires_in=3)
     alice, witness = [await member(anycable, guarded_server, name, stream, token=brief) for name in ("alice", "witness")]
 
     await alice.lose()
@@ -142,6 +142,18 @@ async def test_a_stream_that_is_not_signed_by_us_is_rejected(
     await alice.order("subscribe", channel="chat", **args)
 
     assert (await alice.sees("channel_close", channel="chat"))["error"] == "SubscriptionRejectedError"
+
+
+async def test_a_signed_stream_carries_no_whispers_unless_the_server_allows_them(
+    anycable: Script, guarded_server: RunningServer, stream: str
+) -> None:
+    alice, bob = [await member(anycable, guarded_server, name, stream) for name in ("alice", "bob")]
+
+    await alice.order("whisper", channel="chat", data="psst")
+    await alice.subscribe("fence", signed=signed(f"{stream}/fence"))  # confirmed after the whisper was handled
+    await publish(guarded_server, stream, "one", key=BROADCAST_KEY)
+
+    assert texts(await bob.gets("chat", 1)) == ["one"]
 
 
 async def test_a_remote_disconnect_ends_all_sessions_of_that_identifier_and_no_other(

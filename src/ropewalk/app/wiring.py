@@ -113,7 +113,7 @@ def http_routes(settings: Settings, parts: Parts) -> list[web.RouteDef]:
     metrics = MetricsPage(parts.stats, node)
     operations = OperationsDoor(node, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
-    if parts.keys.broadcast is not None:
+    if "http" in settings.broadcast.broadcast_adapter and parts.keys.broadcast is not None:
         door = PublishDoor(node.broker, parts.keys.broadcast, bounds, parts.stats)
         routes += door.routes(settings.broadcast.http_broadcast_path)
     if parts.keys.api is not None:

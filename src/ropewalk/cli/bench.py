@@ -45,6 +45,13 @@ class Plan(Struct, frozen=True):
     size: int
 
 
+def _outcome() -> asyncio.Future[None]:
+    """A future that may fail unseen: the first failure ends the run, and the others say the same."""
+    outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return outcome
+
+
 class Tally:
     """When each message was sent, and when the last subscriber had it."""
 
@@ -54,7 +61,7 @@ class Tally:
         self.sent = [0.0] * plan.messages
         self.complete = [0.0] * plan.messages
         self.deliveries = 0
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended = _outcome()
 
     def deliver(self, message: int) -> None:
         if message >= len(self._missing):
@@ -81,7 +88,7 @@ class Subscriber(WSListener):
         self._identifier = plan.identifier
         self._tally = tally
         self._received = 0
-        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ready = _outcome()
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if frame.msg_type is not WSMsgType.TEXT:

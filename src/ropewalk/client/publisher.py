@@ -1,4 +1,4 @@
-"""Publishing over HTTP. A publication is sent again under the same uid until there is an answer, so a retry never doubles it."""
+"""Publishing over HTTP. What got no answer is sent again under the same uid, so that a retry never doubles it."""
 
 import asyncio
 import random
@@ -94,7 +94,7 @@ class Publisher:
         except ClientConnectorError as error:
             raise _NotSent(f"{self._url} cannot be reached: {error}") from error
         except (ClientError, OSError) as error:
-            raise PublishUnavailable(f"{self._url} gave no answer: {error or type(error).__name__}") from error
+            raise PublishUnavailable(f"{self._url} gave no answer: {str(error) or type(error).__name__}") from error
 
 
 class _NotSent(PublishUnavailable):

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from aiohttp import ClientSession
 from msgspec import Struct
@@ -28,15 +29,18 @@ from ropewalk.client.inbox import Inbox
 from ropewalk.client.link import Call, Link, dial
 from ropewalk.client.state import State
 from ropewalk.client.stream import Stream
+from ropewalk.model.closing import TOKEN_EXPIRED
 from ropewalk.model.commands import Perform, Whisper
 from ropewalk.model.messages import Position
 from ropewalk.model.presence import Member
+from ropewalk.protocol.client_commands import ClientCommand
 from ropewalk.protocol.server_messages import ServerMessage, Welcome
 
 logger = logging.getLogger("ropewalk.client")
 
 Refresh = Callable[[], Awaitable[str]]
 Clock = Callable[[], float]
+T = TypeVar("T")
 
 
 class Manners(Struct, frozen=True):
@@ -138,9 +142,7 @@ class Session:
 
     async def say(self, command: Whisper | Perform) -> None:
         await self._stream(command.identifier).until_live()
-        if self._link is None:
-            raise Unreachable("the connection was lost before this could be said")
-        await self._link.send(command)
+        await self._put(command)
 
     def _stream(self, identifier: str) -> Stream:
         if identifier not in self._streams:
@@ -152,4 +154,106 @@ class Session:
         with suppress(Unreachable):
             await self._carry_out(effects)
 
-    async def _answered[Answer](self, answer: asyncio.Future[Answer]) -> Answer: ...
+    async def _answered(self, answer: asyncio.Future[T]) -> T:
+        """While somebody waits for an answer the socket is read on, also past a full inbox that may be in front of it."""
+        self._awaiting += 1
+        self._make_room()
+        try:
+            async with asyncio.timeout(self._manners.answer_timeout):
+                return await answer
+        except TimeoutError:
+            raise NoAnswer(f"the server did not answer within {self._manners.answer_timeout:g} seconds") from None
+        finally:
+            self._awaiting -= 1
+            self._make_room()
+
+    def _make_room(self) -> None:
+        if self._awaiting or not any(stream.inbox.full for stream in self._streams.values()):
+            self._room.set()
+        else:
+            self._room.clear()
+
+    # --- the reading task ---------------------------------------------------------------------------------------------
+
+    async def _run(self, welcomed: asyncio.Future[None]) -> None:
+        try:
+            while True:
+                try:
+                    await self._converse(welcomed)
+                except Unreachable as error:
+                    if not welcomed.done():
+                        raise
+                    logger.info("connection lost", extra={"reason": str(error)})
+                await asyncio.sleep(self._manners.backoff.delay(self._attempt, self._manners.chance))
+                self._attempt += 1
+        except Exception as error:  # whatever it is, those who wait must hear of it
+            self._finish(error)
+            if not welcomed.done():
+                welcomed.set_exception(error)
+
+    async def _converse(self, welcomed: asyncio.Future[None]) -> None:
+        """One connection, from the first message to the last. Returns when the state wants another one."""
+        link = self._link = await dial(self._http, replace(self._call, sid=self._state.sid))
+        try:
+            while True:
+                await self._room.wait()
+                message = await link.receive()
+                self._note_welcome(message, welcomed)
+                if await self._carry_out(self._state.receive(message, self._manners.clock())):
+                    return
+        finally:
+            self._link = None
+            self._state.lost()
+            for stream in self._streams.values():
+                stream.live.clear()
+            await link.close()
+
+    def _note_welcome(self, message: ServerMessage, welcomed: asyncio.Future[None]) -> None:
+        if isinstance(message, Welcome):
+            self._attempt = 0
+            if not welcomed.done():
+                welcomed.set_result(None)
+
+    async def _carry_out(self, effects: Sequence[Effect]) -> bool:
+        """True if this connection is to be left."""
+        for effect in effects:
+            match effect:
+                case Send(command):
+                    await self._put(command)
+                case Yield(identifier, event):
+                    self._streams[identifier].offer(event)
+                case Confirmed(identifier):
+                    self._streams[identifier].confirm()
+                case Rejected(identifier):
+                    self._streams.pop(identifier).finish(SubscriptionRejected(identifier))
+                case Answer(identifier, presence):
+                    _settle(self._streams[identifier], presence)
+                case Redial(new_token):
+                    await self._renew(new_token)
+                    return True
+                case End(error):
+                    raise error
+        self._make_room()
+        return False
+
+    async def _put(self, command: ClientCommand) -> None:
+        if self._link is None:
+            raise Unreachable("there is no connection now")
+        await self._link.send(command)
+
+    async def _renew(self, new_token: bool) -> None:
+        if not new_token:
+            return
+        if self._refresh is None:
+            raise TokenExpired(TOKEN_EXPIRED.reason)
+        self._call = replace(self._call, token=await self._refresh())
+
+
+def _settle(stream: Stream, presence: PresenceState | None) -> None:
+    answer = stream.queries.popleft() if stream.queries else None
+    if answer is None or answer.done():
+        return
+    if presence is None:
+        answer.set_exception(PresenceUnavailable("the server has no presence for this stream"))
+    else:
+        answer.set_result(presence)

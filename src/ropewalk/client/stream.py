@@ -85,9 +85,10 @@ class Stream:
     def finish(self, end: Exception) -> None:
         """No more events; whoever waits for an answer gets `end` instead."""
         self._end = self._end or end
-        for waiting in (self.confirmed, *self.queries):
-            if not waiting.done():
-                waiting.set_exception(end)
+        waiting: list[asyncio.Future[Any]] = [self.confirmed, *self.queries]
+        for answer in waiting:
+            if not answer.done():
+                answer.set_exception(end)
         self.inbox.finish(end)
         self.live.set()
 

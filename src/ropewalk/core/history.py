@@ -87,10 +87,6 @@ class StreamLog:
         while self._entries and self._entries[0].timestamp + self._ttl <= now:
             self._drop_oldest()
 
-    def clear(self) -> None:
-        while self._entries:
-            self._drop_oldest()
-
     def after(self, position: Position, now: float) -> Replay | Gap:
         """What follows `position`. Offset 0 without an epoch means from before the first message, in whichever epoch."""
         self.trim(now)

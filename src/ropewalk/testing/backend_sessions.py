@@ -31,6 +31,14 @@ class SessionConformance(BackendRig):
             assert await backend.sessions.take("soon") is None
             assert await backend.sessions.take("late") == SNAPSHOT
 
+    async def test_a_session_that_was_given_out_leaves_nothing_to_sweep(self) -> None:
+        async with self.running() as backend:
+            await backend.sessions.save("sid", SNAPSHOT, 10)
+            await backend.sessions.take("sid")
+            await self.advance(10)
+            await backend.sweep()
+            assert backend.gauges()["sessions_kept"] == 0
+
     async def test_a_session_saved_again_is_kept_anew(self) -> None:
         async with self.running() as backend:
             await backend.sessions.save("sid", SessionSnapshot("old", {}), 10)

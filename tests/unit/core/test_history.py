@@ -53,9 +53,15 @@ def test_several_logs_count_together_what_they_keep() -> None:
     fill(one, 1.0, 1.0, 1.0)
     fill(two, 1.0)
     assert (kept.messages, kept.bytes) == (3, 15)
-    one.clear()
+    one.trim(11.0)
     assert (kept.messages, kept.bytes) == (1, 5)
     two.trim(11.0)
+    assert (kept.messages, kept.bytes) == (0, 0)
+
+
+def test_a_ttl_of_zero_keeps_nothing_not_even_until_the_next_look() -> None:
+    kept = Kept()
+    fill(log_of(ttl=0.0, kept=kept), 1.0, 2.0)
     assert (kept.messages, kept.bytes) == (0, 0)
 
 

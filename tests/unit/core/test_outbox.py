@@ -74,6 +74,17 @@ def test_nothing_is_dropped_for_a_frame_that_cannot_fit_anyway() -> None:
     assert (outbox.dropped, outbox.take(ALL)) == (0, [b"a1", b"a2"])
 
 
+def test_only_the_frames_of_a_key_that_may_be_dropped_are() -> None:
+    outbox = Outbox(6)
+    assert outbox.offer("a", b"a1", DISCONNECT)
+    assert outbox.offer("a", b"a2", DROP)
+    assert outbox.take(1) == [b"a1"]
+    assert outbox.offer("a", b"a3", DISCONNECT)
+    assert outbox.offer("a", b"a4", DROP)
+    assert outbox.offer("a", b"a5", DROP)
+    assert (outbox.dropped, outbox.take(ALL)) == (2, [b"a3", Skipped("a"), b"a5"])
+
+
 def test_a_budget_bounds_what_is_taken_but_always_lets_one_frame_go() -> None:
     outbox = Outbox(100)
     for frame in (b"12345", b"12", b"12", b"12"):

@@ -40,25 +40,20 @@ class PublishDoor:
         except TooLarge as error:
             self._stats.publications_refused += 1
             return _answer(413, {"error": str(error)})
+        except web.RequestPayloadError:
+            self._stats.publications_refused += 1
+            return _unreadable(request)
         except Unavailable as error:
             return _answer(503, {"error": str(error)})
 
     async def _take(self, request: web.Request) -> dict[str, object]:
-        body = await self._body(request)
+        body = await gather(request.content.iter_any(), request.content_length, self._limits.max_publish_size)
         match decode(body, self._limits, request.headers.get("Idempotency-Key", "")):
             case RemoteDisconnect() as order:
                 return {"disconnected": await self._publisher.disconnect(order)}
             case publications:
                 receipts = await self._publisher.publish(publications)
                 return {"publications": [_shown(receipt) for receipt in receipts]}
-
-    async def _body(self, request: web.Request) -> bytes:
-        try:
-            return await gather(request.content.iter_any(), request.content_length, self._limits.max_publish_size)
-        except web.RequestPayloadError:
-            # The framework reads a body to its end after the answer; this one it would only stumble over again.
-            request.content.feed_eof()
-            raise MalformedPublication("the body cannot be read") from None
 
 
 def _shown(receipt: Receipt) -> dict[str, object]:
@@ -67,6 +62,14 @@ def _shown(receipt: Receipt) -> dict[str, object]:
         return {"stream": receipt.stream}
     shown: dict[str, object] = {"stream": receipt.stream, "epoch": receipt.epoch, "offset": receipt.offset}
     return {**shown, "duplicate": True} if receipt.duplicate else shown
+
+
+def _unreadable(request: web.Request) -> web.Response:
+    """Not chunked or not compressed as it says. aiohttp would read on after the answer and stumble over the same again."""
+    request.content.feed_eof()
+    answer = _answer(422, {"error": "the body cannot be read", "index": 0})
+    answer.force_close()
+    return answer
 
 
 def _answer(status: int, body: dict[str, object], headers: dict[str, str] | None = None) -> web.Response:

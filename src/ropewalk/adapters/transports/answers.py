@@ -10,3 +10,11 @@ def json_answer(status: int, body: dict[str, object], headers: dict[str, str] | 
 
 def refusal(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
     return json_answer(status, {"error": reason}, headers)
+
+
+def unreadable(request: web.Request, headers: dict[str, str]) -> web.Response:
+    """A body that is not chunked or not compressed as it says. aiohttp would read on after the answer and stumble again."""
+    request.content.feed_eof()
+    answer = refusal(400, "the body cannot be read", headers)
+    answer.force_close()
+    return answer

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from ropewalk.adapters.transports.answers import refusal
+from ropewalk.adapters.transports.answers import refusal, unreadable
 from ropewalk.adapters.transports.cors import OriginAllowed, cors_headers
 from ropewalk.adapters.transports.sse_link import SseLink
 from ropewalk.model.commands import Subscribe
@@ -69,6 +69,8 @@ class SseDoor:
             return web.Response(headers=cors)
         try:
             return await self._serve(request, await self._subscriptions(request), cors)
+        except web.RequestPayloadError:
+            return unreadable(request, cors)
         except BadRequest as error:
             return refusal(400, str(error), cors)
         except TooLarge as error:
@@ -82,7 +84,8 @@ class SseDoor:
         resume = parse_event_id(request.headers.get("Last-Event-ID") or params.get("last_event_id", ""))
         if request.method == "GET":
             return [subscription_of_query(params, resume)]
-        return subscriptions_of_body(await _body(request), resume, self._max_subscriptions)
+        body = await gather(request.content.iter_any(), request.content_length, MAX_BODY)
+        return subscriptions_of_body(body, resume, self._max_subscriptions)
 
     async def _serve(self, request: web.Request, subscriptions: list[Subscribe], cors: dict[str, str]) -> web.StreamResponse:
         link = SseLink(request, self._keepalive)
@@ -110,12 +113,3 @@ class SseDoor:
             remote=request.remote or "",
             token=token_of(self._token_param, headers, params),
         )
-
-
-async def _body(request: web.Request) -> bytes:
-    try:
-        return await gather(request.content.iter_any(), request.content_length, MAX_BODY)
-    except web.RequestPayloadError:
-        # The framework reads a body to its end after the answer; this one it would only stumble over again.
-        request.content.feed_eof()
-        raise BadRequest("the body cannot be read") from None

@@ -41,7 +41,7 @@ class MemoryStreams:
         self._clock = clock
         self._new_epoch = new_epoch
         self._dedup = dedup
-        self._idle_factor = idle_factor
+        self._idle_factor = max(1.0, idle_factor)  # a stream outlives its own history
         self._least_memory = max(dedup_ttl, LEAST_MEMORY)
         self._logs: dict[str, StreamLog] = {}
         self._names = OrderedNames()
@@ -127,7 +127,6 @@ class MemoryStreams:
         return log.newest + self._idle_factor * max(history_ttl, self._least_memory)
 
     def _forget(self, log: StreamLog) -> None:
-        log.clear()
         self._names.remove(log.stream)
         del self._logs[log.stream]
 

@@ -1,0 +1,123 @@
+"""`ropewalk publish`: sends publications to a running server and prints the positions they got.
+
+What is sent carries a uid, so that a retry after a lost answer never registers it twice.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from threading import Thread
+
+import msgspec
+from msgspec import Raw
+
+from ropewalk.app.keys import keys_of
+from ropewalk.app.settings import load
+from ropewalk.client import Draft, Publisher, PublishUnavailable, Receipt
+from ropewalk.model.errors import UserMistake
+
+SUMMARY = "send publications to a running server"
+
+BATCH = 500
+CHUNK_BYTES = 65536  # of lines sent in one request; JSON escapes make at most six times as much of it
+PROGRESS_EVERY = 1000
+
+
+def run(argv: list[str]) -> int:
+    wanted = _parser().parse_args(argv)
+    if wanted.lines and wanted.data not in ("-", None):
+        raise UserMistake("--lines reads standard input: leave DATA away, or write - for it")
+    if wanted.data is None and not wanted.lines:
+        raise UserMistake("DATA is missing: write it, or - to read standard input, or --lines to publish each line of it")
+    key = wanted.key if wanted.key is not None else keys_of(load([], os.environ)).api or ""
+    try:
+        asyncio.run(_publish(wanted, key))
+    except PublishUnavailable as error:
+        raise UserMistake(f"{error}; is the server running there? --url says where, `ropewalk serve` starts one") from error
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ropewalk publish", description=SUMMARY, allow_abbrev=False)
+    parser.add_argument("stream", metavar="STREAM", help="the stream's name")
+    parser.add_argument("data", metavar="DATA", nargs="?", help="JSON, or any other text; - reads it from standard input")
+    parser.add_argument("--url", default="http://127.0.0.1:8080", help="the server (default %(default)s)")
+    parser.add_argument("--key", help="bearer key of the API; by default ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET")
+    parser.add_argument("--uid", default="", help="makes it safe to run the same command again; with --lines, U:1 is line 1")
+    parser.add_argument("--transient", action="store_true", help="deliver it, but keep no place for it in the stream")
+    parser.add_argument("--lines", action="store_true", help="publish each line of standard input as it comes")
+    return parser
+
+
+async def _publish(wanted: argparse.Namespace, key: str) -> None:
+    async with Publisher(wanted.url, key) as publisher:
+        if not wanted.lines:
+            text = sys.stdin.read() if wanted.data == "-" else wanted.data
+            _show(await publisher.publish_batch([_draft(wanted, text, wanted.uid)]))
+            return
+        sent = 0
+        async for batch in _batches(wanted):
+            _show(await publisher.publish_batch(batch))
+            sent += len(batch)
+            if sent // PROGRESS_EVERY > (sent - len(batch)) // PROGRESS_EVERY:
+                print(f"{sent} published", file=sys.stderr)
+
+
+async def _batches(wanted: argparse.Namespace) -> AsyncIterator[list[Draft]]:
+    """What has arrived so far, in requests of a bounded size: a slow pipe is passed on at once, a fast one in batches."""
+    number = 0
+    rest = b""
+    async for chunk in _chunks(sys.stdin.fileno()):
+        *lines, rest = (rest + chunk).split(b"\n") if chunk else (rest, b"")
+        drafts = []
+        for line in lines:
+            number += 1
+            if line.strip():
+                text = line.decode(errors="replace")
+                drafts.append(_draft(wanted, text, f"{wanted.uid}:{number}" if wanted.uid else ""))
+        for batch in _cut(drafts):
+            yield batch
+
+
+async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
+    """Bytes as they come, and b"" at the end. Read by a daemon thread, so that a silent pipe does not hold up the exit."""
+    arrived: asyncio.Queue[bytes] = asyncio.Queue(1)
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        chunk = b"begin"
+        while chunk:
+            chunk = os.read(descriptor, CHUNK_BYTES)
+            asyncio.run_coroutine_threadsafe(arrived.put(chunk), loop).result()
+
+    Thread(target=read, daemon=True).start()
+    while chunk := await arrived.get():
+        yield chunk
+    yield b""
+
+
+def _cut(drafts: list[Draft]) -> Iterator[list[Draft]]:
+    for start in range(0, len(drafts), BATCH):
+        yield drafts[start : start + BATCH]
+
+
+def _draft(wanted: argparse.Namespace, text: str, uid: str) -> Draft:
+    return Draft(wanted.stream, _json_or_text(text), "" if wanted.transient else uid, wanted.transient)
+
+
+def _json_or_text(text: str) -> Raw | str:
+    """JSON goes as it is written, so that numbers stay exact; anything else is a JSON string."""
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text.rstrip("\r\n")
+    return Raw(text.strip())
+
+
+def _show(receipts: list[Receipt]) -> None:
+    for receipt in receipts:
+        position = f" epoch={receipt.epoch} offset={receipt.offset}" if receipt.offset else " transient"
+        print(f"{receipt.stream}{position}{' duplicate' if receipt.duplicate else ''}")
+    sys.stdout.flush()

@@ -1,0 +1,156 @@
+"""`ropewalk tail`: prints the messages of streams as they come, with their positions; what is lost goes to standard error."""
+
+import argparse
+import asyncio
+import os
+import select
+import sys
+import time
+from typing import Never
+
+import msgspec
+
+from ropewalk.app.settings.values import DURATION
+from ropewalk.client import (
+    Client,
+    Disconnected,
+    Gap,
+    Message,
+    Position,
+    Stream,
+    SubscriptionRejected,
+    Unreachable,
+    connect,
+)
+from ropewalk.model.errors import UserMistake
+
+SUMMARY = "print the messages of streams as they come"
+
+UNIX_FROM = 1e8  # a bare number above this (1973) is a moment, not a duration of three years
+PIPE_CHECK_SECONDS = 0.5
+
+
+def run(argv: list[str]) -> int:
+    wanted = _parser().parse_args(argv)
+    try:
+        asyncio.run(_tail(wanted))
+    except KeyboardInterrupt:
+        return 0  # that is how one stops it
+    except BrokenPipeError:
+        # Whoever read our output has what it wanted. Python must not find the broken pipe again when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Unreachable as error:
+        raise UserMistake(f"{error}; is the server running there? --url says where, `ropewalk serve` starts one") from error
+    except SubscriptionRejected as error:
+        hint = "its signature is wrong" if wanted.signed else "public streams need `--public` at the server, others --signed"
+        raise UserMistake(f"{error}: {hint}") from error
+    except Disconnected as error:
+        raise UserMistake(f"{error}; --token brings a token that the server knows") from error
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ropewalk tail", description=SUMMARY, allow_abbrev=False)
+    parser.add_argument("streams", metavar="STREAM", nargs="+", help="names of streams; signed names with --signed")
+    parser.add_argument("--url", default="http://127.0.0.1:8080", help="the server (default %(default)s)")
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument("--since", type=_moment, metavar="WHEN", help="begin with what came since: 10m ago, or a UNIX time")
+    start.add_argument("--from", type=_offset, metavar="OFFSET", dest="first", help="begin at this offset; 1 is the oldest")
+    parser.add_argument("--token", default="", help="the JWT to connect with")
+    parser.add_argument(
+        "--signed", action="store_true", help="the names are signed ones, as `ropewalk token stream` makes them"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--count", type=_offset, metavar="N", help="stop after so many messages")
+    return parser
+
+
+def _moment(text: str) -> float:
+    try:
+        seconds = DURATION.read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    assert isinstance(seconds, float)
+    return seconds if seconds > UNIX_FROM else time.time() - seconds
+
+
+def _offset(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"wants a whole number from 1 on, not {text!r}")
+    return int(text)
+
+
+async def _tail(wanted: argparse.Namespace) -> None:
+    async with connect(wanted.url, wanted.token) as client:
+        page = Page(wanted.json, wanted.count)
+        streams = [await _open(client, name, wanted) for name in dict.fromkeys(wanted.streams)]
+        tasks = [asyncio.create_task(_follow(stream, page, wanted.first or 1)) for stream in streams]
+        tasks.append(asyncio.create_task(_watch_output()))
+        done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in rest:
+            task.cancel()
+        for task in done:
+            task.result()
+
+
+async def _open(client: Client, name: str, wanted: argparse.Namespace) -> Stream:
+    # Before the first message, in whichever epoch: all that is kept follows, or the gap that says where that begins.
+    position = Position("", 0) if wanted.first else None
+    subscribe = client.subscribe_signed if wanted.signed else client.subscribe
+    return await subscribe(name, since=wanted.since, position=position)
+
+
+async def _follow(stream: Stream, page: "Page", first: int) -> None:
+    """Until the page is full. `first` counts in the epoch that is found; a later one is shown from its beginning."""
+    found: str | None = None
+    async for event in stream:
+        if isinstance(event, Message) and event.offset:
+            found = found or event.epoch
+        match event:
+            case Message() if event.epoch == found and 0 < event.offset < first:
+                continue
+            case Message():
+                page.show(event)
+            case Gap() if found is not None or (event.resumes_at or 0) > first:
+                page.warn(event)
+        if page.full:
+            return
+
+
+async def _watch_output() -> Never:
+    """A silent stream writes nothing, so a reader that is gone has to be noticed otherwise."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    while True:
+        if any(event & select.POLLERR for _, event in output.poll(0)):
+            raise BrokenPipeError
+        await asyncio.sleep(PIPE_CHECK_SECONDS)
+
+
+class Page:
+    """What is printed, and how much of it."""
+
+    def __init__(self, as_json: bool, count: int | None) -> None:
+        self._as_json = as_json
+        self._left = count
+
+    @property
+    def full(self) -> bool:
+        return self._left == 0
+
+    def show(self, message: Message) -> None:
+        if self.full:
+            return
+        print(msgspec.json.encode(message).decode() if self._as_json else _line(message), flush=True)
+        self._left = None if self._left is None else self._left - 1
+
+    def warn(self, gap: Gap) -> None:
+        missed = "messages" if gap.missed is None else f"{gap.missed} messages"
+        onward = "" if gap.resumes_at is None else f"; it goes on at epoch={gap.epoch} offset={gap.resumes_at}"
+        print(f"gap in {gap.stream}: {missed} lost ({gap.reason or 'no reason given'}){onward}", file=sys.stderr, flush=True)
+
+
+def _line(message: Message) -> str:
+    position = f"epoch={message.epoch} offset={message.offset}" if message.offset else "transient"
+    return f"{message.stream or '-'} {position} {msgspec.json.encode(message.data).decode()}"

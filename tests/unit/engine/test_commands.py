@@ -1,0 +1,147 @@
+"""What each command does: granted or refused, what it answers, what it leaves alone."""
+
+import pytest
+
+from ropewalk.model.limits import Limits
+from tests.unit.engine.workbench import Workbench, public, settle
+
+
+async def test_commands_sent_before_the_welcome_are_handled_after_it() -> None:
+    async with Workbench() as bench:
+        client = await bench.connect()
+        assert client.seen() == ["welcome"]
+        await client.send(command="ping")
+        assert client.seen() == ["welcome", "pong"]
+
+
+async def test_an_unsubscribed_client_gets_nothing_more_and_the_stream_is_let_go() -> None:
+    async with Workbench() as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("s"))
+        await client.send(command="unsubscribe", identifier=public("s"))
+        await bench.publish("s", "1")
+        assert client.seen() == ["welcome", "confirm_subscription"]
+        assert bench.node.gauges()["streams_listened"] == 0
+
+
+async def test_what_is_published_in_one_tick_is_one_write_per_connection() -> None:
+    async with Workbench() as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("s"))
+        before = len(client.connection.written)
+        await bench.publish("s", *["0"] * 10)
+        assert len(client.connection.written) == before + 1
+        assert client.seen()[-10:] == list(range(1, 11))
+
+
+async def test_a_whisper_reaches_the_others_without_a_position_and_stays_out_of_history() -> None:
+    async with Workbench() as bench:
+        speaker, listener = await bench.connect(), await bench.connect()
+        for client in (speaker, listener):
+            await client.send(command="subscribe", identifier=public("s"))
+        await speaker.send(command="whisper", identifier=public("s"), data={"typing": True})
+        assert listener.connection.replies()[-1] == {"identifier": public("s"), "message": {"typing": True}}
+        assert speaker.seen() == ["welcome", "confirm_subscription"]
+        assert (await bench.backend.streams.tip("s")).offset == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"command": "whisper", "identifier": public("s"), "data": 1},
+        {"command": "unsubscribe", "identifier": public("s")},
+        {"command": "message", "identifier": public("s"), "data": "{}"},
+        {"command": "join", "identifier": public("s"), "presence": {"id": "1"}},
+        {"command": "leave", "identifier": public("s")},
+        {"command": "dance"},
+        {},
+    ],
+    ids=lambda command: command.get("command", "nothing"),
+)
+async def test_a_command_out_of_place_is_counted_and_the_connection_stays(command: dict[str, object]) -> None:
+    async with Workbench() as bench:
+        client = await bench.connect()
+        await client.send(**command)
+        assert client.seen() == ["welcome"]
+        assert client.connection.closed is None
+        assert bench.stats.commands_failed == 1
+
+
+async def test_history_and_presence_of_what_is_not_subscribed_are_answered_not_ignored() -> None:
+    async with Workbench() as bench:
+        client = await bench.connect()
+        await client.send(command="history", identifier=public("s"), history={"since": 1})
+        await client.send(command="presence", identifier=public("s"))
+        assert client.seen() == ["welcome", "reject_history", "presence"]
+        assert client.connection.replies()[-1]["message"] == {"type": "error", "total": 0}
+
+
+async def test_a_subscription_too_many_is_rejected() -> None:
+    async with Workbench(Limits(ping_interval=0, max_subscriptions=1)) as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("a"))
+        await client.send(command="subscribe", identifier=public("b"))
+        assert client.seen() == ["welcome", "confirm_subscription", "reject_subscription"]
+
+
+async def test_a_channel_nobody_answers_to_is_rejected() -> None:
+    async with Workbench() as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier='{"channel":"ChatChannel"}')
+        assert client.seen() == ["welcome", "reject_subscription"]
+
+
+async def test_members_are_listed_only_when_records_are_wanted() -> None:
+    async with Workbench() as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("s"), presence={"id": "bo", "info": {"n": 1}})
+        await client.send(command="presence", identifier=public("s"), data={"return_records": False})
+        await client.send(command="presence", identifier=public("s"))
+        brief, full = client.connection.replies()[-2:]
+        assert brief["message"] == {"type": "info", "total": 1}
+        assert full["message"] == {"type": "info", "total": 1, "records": [{"info": {"n": 1}, "id": "bo"}]}
+
+
+async def test_a_member_leaves_with_the_last_of_its_connections() -> None:
+    async with Workbench() as bench:
+        watcher, one, two = [await bench.connect() for _ in range(3)]
+        await watcher.send(command="subscribe", identifier=public("s"))
+        for client in (one, two):
+            await client.send(command="subscribe", identifier=public("s"), presence={"id": "bo"})
+        await one.send(command="leave", identifier=public("s"))
+        assert [reply["message"]["type"] for reply in watcher.connection.replies()[2:]] == ["join"]
+        await two.send(command="unsubscribe", identifier=public("s"))
+        assert [reply["message"]["type"] for reply in watcher.connection.replies()[2:]] == ["join", "leave"]
+
+
+async def test_a_malformed_frame_closes_its_connection_and_no_other() -> None:
+    async with Workbench() as bench:
+        client, neighbour = await bench.connect(), await bench.connect()
+        await neighbour.send(command="subscribe", identifier=public("s"))
+        client.session.receive(b"{")
+        await settle()
+        assert client.connection.closed is not None
+        assert client.connection.closed[0] == 1007
+        await bench.publish("s", "1")
+        assert neighbour.seen()[-1] == 1
+
+
+async def test_a_client_that_floods_is_no_longer_read_and_loses_nothing() -> None:
+    async with Workbench(Limits(ping_interval=0, command_rate=1e9, command_burst=10)) as bench:
+        client = await bench.connect()
+        for _ in range(100):
+            client.session.receive(b'{"command":"ping"}')
+        assert not client.connection.reading
+        while client.seen().count("pong") < 100:
+            await settle()
+        assert client.connection.reading
+
+
+async def test_a_uid_registers_once_and_its_retry_is_delivered_to_nobody() -> None:
+    async with Workbench() as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("s"))
+        (first,) = await bench.publish("s", "1", uid="u")
+        (again,) = await bench.publish("s", "1", uid="u")
+        assert (again.epoch, again.offset, again.duplicate) == (first.epoch, first.offset, True)
+        assert client.seen() == ["welcome", "confirm_subscription", 1]

@@ -1,0 +1,135 @@
+"""Atomic resume: welcome first, live held until the history request is answered, a gap that is said."""
+
+import pytest
+
+from ropewalk.model.limits import Limits
+from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
+from tests.unit.engine.workbench import Client, Workbench, public, settle
+
+PATIENT = Limits(ping_interval=0, resume_patience=3600)
+IMPATIENT = Limits(ping_interval=0, resume_patience=0)
+
+
+async def subscribed(bench: Workbench, stream: str = "s") -> Client:
+    client = await bench.connect()
+    await client.send(command="subscribe", identifier=public(stream))
+    return client
+
+
+async def test_a_restored_session_is_welcomed_first_and_held_until_it_asks() -> None:
+    async with Workbench(PATIENT) as bench:
+        client = await subscribed(bench)
+        (receipt,) = await bench.publish("s", "1")
+        client.session.lost()
+        await bench.publish("s", "2")
+        back = await bench.connect(client.sid)
+        await bench.publish("s", "3")
+        assert back.connection.replies() == [
+            {"type": "welcome", "sid": back.sid, "restored": True, "restored_ids": [public("s")]}
+        ]
+        position = {"epoch": receipt.epoch, "offset": 1}
+        await back.send(command="history", identifier=public("s"), history={"streams": {"s": position}})
+        await bench.publish("s", "4")
+        assert back.seen() == ["welcome", 2, 3, "confirm_history", 4]
+
+
+async def test_a_session_that_does_not_ask_in_time_is_told_of_the_gap_and_goes_live() -> None:
+    async with Workbench(IMPATIENT) as bench:
+        client = await subscribed(bench)
+        client.session.lost()
+        await bench.publish("s", "1")
+        back = await bench.connect(client.sid)
+        while "reject_history" not in back.seen():
+            await settle()
+        await bench.publish("s", "2")
+        assert back.seen() == ["welcome", "reject_history", 2]
+        assert back.connection.replies()[1]["reason"] == "unclaimed"
+
+
+async def test_a_sid_is_good_for_one_restore() -> None:
+    async with Workbench(PATIENT) as bench:
+        client = await subscribed(bench)
+        client.session.lost()
+        await bench.connect(client.sid)
+        again = await bench.connect(client.sid)
+        assert "restored" not in again.connection.replies()[0]
+        assert bench.stats.restores_missed == 1
+
+
+async def test_a_client_that_comes_back_before_its_old_link_is_known_dead_takes_over() -> None:
+    async with Workbench(PATIENT) as bench:
+        client = await subscribed(bench)
+        back = await bench.connect(client.sid)
+        assert back.connection.replies()[0]["restored_ids"] == [public("s")]
+        assert client.connection.closed == (1000, "Session resumed elsewhere")
+        assert bench.node.gauges()["sessions"] == 1
+
+
+async def test_a_session_of_the_base_protocol_is_not_restored() -> None:
+    async with Workbench(PATIENT) as bench:
+        client = await bench.connect(extended=False)
+        client.session.lost()
+        back = await bench.connect(client.sid, extended=False)
+        assert back.connection.replies() == [{"type": "welcome", "sid": back.sid}]
+
+
+async def test_a_refused_connection_leaves_no_session_behind() -> None:
+    class Nobody:
+        async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted | Refused | None:
+            return Refused("unauthorized")
+
+    async with Workbench(PATIENT, authenticators=[Nobody()]) as bench:
+        client = await bench.connect()
+        assert client.connection.replies() == [{"type": "disconnect", "reason": "unauthorized", "reconnect": False}]
+        assert client.connection.closed == (1000, "Auth Failed")
+        again = await bench.connect(client.sid)
+        assert again.connection.replies()[0]["type"] == "disconnect"
+        assert bench.node.gauges()["sessions_kept"] == 0
+
+
+async def test_a_restored_session_obeys_the_expiry_of_its_token() -> None:
+    class Tokens:
+        """Lets the first one in until a moment, and after that nobody."""
+
+        async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted | Refused | None:
+            until = start + 60
+            return Accepted("bo", until) if bench.clock() < until else Refused("token_expired")
+
+    async with Workbench(PATIENT, authenticators=[Tokens()]) as bench:
+        start = bench.clock()
+        client = await subscribed(bench)
+        client.session.lost()
+        await settle()
+        bench.clock.now += 61
+        back = await bench.connect(client.sid)
+        assert back.connection.replies() == [{"type": "disconnect", "reason": "token_expired", "reconnect": False}]
+
+
+async def test_a_kicked_session_does_not_come_back_by_its_sid() -> None:
+    from ropewalk.model.messages import RemoteDisconnect
+
+    async with Workbench(PATIENT) as bench:
+        client = await subscribed(bench)
+        assert await bench.node.broker.disconnect(RemoteDisconnect(client.session.ids, True)) == 1
+        assert client.connection.replies()[-1] == {"type": "disconnect", "reason": "remote", "reconnect": True}
+        back = await bench.connect(client.sid)
+        assert "restored" not in back.connection.replies()[0]
+
+
+@pytest.mark.parametrize("away", [5, 60])
+async def test_presence_is_held_through_a_resume_also_when_the_grace_is_over(away: int) -> None:
+    async with Workbench(PATIENT) as bench:
+        watcher = await subscribed(bench)
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("s"), presence={"id": "bo", "info": {"n": 1}})
+        client.session.lost()
+        await settle()
+        bench.clock.now += away
+        from ropewalk.engine.presence import announce
+
+        await announce(bench.node.broker, await bench.backend.presence.expire())
+        await bench.connect(client.sid)
+        await settle()
+        events = [reply["message"]["type"] for reply in watcher.connection.replies() if reply.get("type") == "presence"]
+        assert events == (["join"] if away < 15 else ["join", "leave", "join"])
+        assert (await bench.backend.presence.page("s", "", 10)).total == 1

@@ -1,0 +1,142 @@
+"""A node on the workbench: real engine, real memory backend, a connection that only remembers, a clock that we turn."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ropewalk.adapters.apps.noauth import NoAuth
+from ropewalk.adapters.apps.streams import PubSubChannel
+from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.adapters.pubsubs.local import LocalPubSub
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
+from ropewalk.engine.node import Node
+from ropewalk.engine.session import Session
+from ropewalk.model.limits import Limits
+from ropewalk.model.messages import Publication, Receipt
+from ropewalk.model.rules import StreamRule, StreamRules
+from ropewalk.model.sessions import ConnectRequest
+from ropewalk.ports import Authenticator, Backend
+from ropewalk.protocol.websocket_frame import CableCodec
+
+CODEC = CableCodec()
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class RecordingConnection:
+    """A `Connection` whose peer reads everything, unless it is told to be slow."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+        self.closed: tuple[int, str] | None = None
+        self.reading = True
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def close(self, code: int, text: str) -> None:
+        self.closed = (code, text)
+
+    def pending(self) -> int:
+        return 0
+
+    def hold_reading(self, hold: bool) -> None:
+        self.reading = not hold
+
+    def replies(self) -> list[dict[str, Any]]:
+        """Every text frame so far, parsed."""
+        return [json.loads(payload) for blob in self.written for payload in _payloads(blob)]
+
+
+def _payloads(blob: bytes) -> list[bytes]:
+    answer = []
+    while blob:
+        size, start = blob[1], 2
+        if size == 126:
+            size, start = int.from_bytes(blob[2:4]), 4
+        elif size == 127:
+            size, start = int.from_bytes(blob[2:10]), 10
+        answer.append(blob[start : start + size])
+        blob = blob[start + size :]
+    return answer
+
+
+class Client:
+    """A session, and what its client saw."""
+
+    def __init__(self, session: Session, connection: RecordingConnection) -> None:
+        self.session = session
+        self.connection = connection
+
+    @property
+    def sid(self) -> str:
+        return self.session.sid
+
+    def seen(self) -> list[str | int]:
+        """Types of the replies and offsets of the messages, in the order they came."""
+        return [reply.get("type") or reply.get("offset", 0) for reply in self.connection.replies()]
+
+    async def send(self, **command: object) -> None:
+        self.session.receive(json.dumps(command).encode())
+        await settle()
+
+
+class Workbench:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        rules: Sequence[StreamRule] = (),
+        authenticators: Sequence[Authenticator] = (NoAuth(),),
+        backend: Backend | None = None,
+    ) -> None:
+        self.clock = Clock()
+        self.stats = Stats()
+        rulebook = Rulebook(StreamRules(), rules)
+        self.backend = backend or MemoryBackend(rulebook, self.clock)
+        self.node = Node(
+            self.backend,
+            LocalPubSub(),
+            authenticators,
+            [PubSubChannel(public=True, secret="", whisper=False, presence=True)],
+            rulebook,
+            limits or Limits(ping_interval=0),
+            self.stats,
+            self.clock,
+        )
+
+    async def __aenter__(self) -> "Workbench":
+        await self.node.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.node.stop()
+
+    async def connect(self, sid: str = "", extended: bool = True, **params: str) -> Client:
+        connection = RecordingConnection()
+        request = ConnectRequest("http://x/cable", "/cable", {}, {"sid": sid, **params}, extended=extended)
+        session = self.node.open(request, connection, CODEC)
+        await session.opened()
+        return Client(session, connection)
+
+    async def publish(self, stream: str, *payloads: str, **extra: Any) -> list[Receipt]:
+        receipts = await self.node.broker.publish([Publication(stream, payload.encode(), **extra) for payload in payloads])
+        await settle()
+        return receipts
+
+
+def public(stream: str) -> str:
+    return json.dumps({"channel": "$pubsub", "stream_name": stream})
+
+
+async def settle() -> None:
+    """Let everything that is ready run, without waiting for any time to pass."""
+    for _ in range(12):
+        await asyncio.sleep(0)

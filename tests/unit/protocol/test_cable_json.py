@@ -1,0 +1,138 @@
+"""The cable's JSON: which frames are commands, and what replies look like to the letter."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropewalk.model import commands
+from ropewalk.model.closing import SERVER_RESTART
+from ropewalk.model.errors import MalformedFrame
+from ropewalk.model.history import Gap, GapReason, HistoryRequest
+from ropewalk.model.messages import Position, Registered
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.protocol import cable_json as wire
+
+COMMANDS: list[tuple[str, commands.Command]] = [
+    ('{"command":"subscribe","identifier":"i"}', commands.Subscribe("i")),
+    (
+        '{"command":"subscribe","identifier":"i","history":{"since":5,"streams":{"s":{"epoch":"e","offset":3}}},'
+        '"presence":{"id":"42","info":{"n":1}}}',
+        commands.Subscribe("i", HistoryRequest(5, {"s": Position("e", 3)}), Member("42", b'{"n":1}')),
+    ),
+    ('{"command":"subscribe","identifier":"i","history":{},"presence":null}', commands.Subscribe("i")),
+    ('{"command":"subscribe","identifier":"i","history":{"since":0}}', commands.Subscribe("i")),
+    ('{"command":"unsubscribe","identifier":"i"}', commands.Unsubscribe("i")),
+    ('{"command":"message","identifier":"i","data":"{\\"a\\":1}"}', commands.Perform("i", '{"a":1}')),
+    ('{"command":"history","identifier":"i","history":{"streams":{}}}', commands.History("i", HistoryRequest())),
+    ('{"type":"history","identifier":"i","history":{"since":9}}', commands.History("i", HistoryRequest(9))),
+    ('{"command":"whisper","identifier":"i","data":{"x": 1}}', commands.Whisper("i", b'{"x": 1}')),
+    ('{"command":"presence","identifier":"i"}', commands.Presence("i")),
+    ('{"command":"presence","identifier":"i","data":{"return_records":false}}', commands.Presence("i", False)),
+    ('{"command":"join","identifier":"i","presence":{"id":"1"}}', commands.Join("i", Member("1"))),
+    ('{"command":"leave","identifier":"i","presence":{"id":"1"}}', commands.Leave("i")),
+    ('{"command":"ping"}', commands.Ping()),
+    ('{"command":"pong","extra":[1,2]}', commands.Pong()),
+]
+
+
+@pytest.mark.parametrize(("frame", "command"), COMMANDS, ids=[frame[:60] for frame, _ in COMMANDS])
+def test_a_frame_is_read_as_its_command(frame: str, command: commands.Command) -> None:
+    assert wire.decode(frame.encode()) == command
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        '{"command":"fly"}',
+        "{}",
+        '{"command":"message","identifier":"i","data":{"a":1}}',
+        '{"command":"message","identifier":"i"}',
+        '{"command":"join","identifier":"i"}',
+        '{"command":"join","identifier":"i","presence":{"id":""}}',
+        '{"command":"presence","identifier":"i","data":[1]}',
+    ],
+)
+def test_a_well_formed_frame_that_asks_for_nothing_possible_is_unusable(frame: str) -> None:
+    assert isinstance(wire.decode(frame.encode()), commands.Unusable)
+
+
+@pytest.mark.parametrize(
+    ("frame", "code"),
+    [
+        (b"", 1007),
+        (b"{", 1007),
+        (b"\xff\xfe", 1007),
+        (b'{"command":"whisper","data":"\xff"}', 1007),
+        (b"[" * 5000 + b"]" * 5000, 1003),
+        (b'{"command":"whisper","identifier":"i","data":' + b"[" * 5000 + b"]" * 5000 + b"}", 1007),
+        (b"[]", 1003),
+        (b'"subscribe"', 1003),
+        (b'{"command":1}', 1003),
+        (b'{"command":"subscribe","identifier":{"channel":"x"}}', 1003),
+        (b'{"command":"subscribe","identifier":"i","history":{"streams":{"s":{"epoch":"e","offset":-1}}}}', 1003),
+        (b'{"command":"subscribe","identifier":"i","history":{"since":"now"}}', 1003),
+        (b'{"command":"join","identifier":"i","presence":{"id":42}}', 1003),
+    ],
+)
+def test_a_frame_that_is_no_command_closes_with_the_code_of_its_fault(frame: bytes, code: int) -> None:
+    with pytest.raises(MalformedFrame) as caught:
+        wire.decode(frame)
+    assert caught.value.code == code
+
+
+@given(
+    st.one_of(st.binary(max_size=200), st.recursive(st.none() | st.text(), st.lists).map(lambda it: json.dumps(it).encode()))
+)
+def test_whatever_comes_is_a_command_or_a_malformed_frame(frame: bytes) -> None:
+    with contextlib.suppress(MalformedFrame):
+        wire.decode(frame)
+
+
+def test_a_message_keeps_its_payload_to_the_letter() -> None:
+    payload = b'{"big": 123456789012345678901234567890, "f": 1.10}'
+    message = Registered("chat/1", payload, 0.0, "ep", 32)
+    assert wire.message_json(wire.message_head('{"channel":"C"}'), message) == (
+        b'{"identifier":"{\\"channel\\":\\"C\\"}","message":' + payload + b',"stream_id":"chat/1","epoch":"ep","offset":32}'
+    )
+
+
+def test_a_transient_message_has_no_position_and_a_typed_one_its_type_first() -> None:
+    assert wire.message_json(wire.message_head("i"), Registered("s", b"1", 0.0)) == b'{"identifier":"i","message":1}'
+    typed = Registered("s", b"1", 0.0, broadcast_type="note")
+    assert wire.message_json(wire.message_head("i"), typed) == b'{"type":"note","identifier":"i","message":1}'
+
+
+def test_a_restored_welcome_always_lists_its_identifiers() -> None:
+    assert wire.welcome_json("a", None) == b'{"type":"welcome","sid":"a"}'
+    assert wire.welcome_json("a", []) == b'{"type":"welcome","sid":"a","restored":true,"restored_ids":[]}'
+
+
+def test_a_rejected_history_says_which_stream_and_why() -> None:
+    gap = Gap("s", GapReason.TRIMMED, "e", 5, 9)
+    assert json.loads(wire.reject_history_json("i", [gap])) == {
+        "type": "reject_history",
+        "identifier": "i",
+        "reason": "trimmed",
+        "streams": {"s": {"reason": "trimmed", "epoch": "e", "oldest": 5, "tip": 9}},
+    }
+    assert wire.reject_history_json("i", []) == b'{"type":"reject_history","identifier":"i"}'
+
+
+def test_presence_replies_follow_the_wire() -> None:
+    page = PresencePage("s", 2, (Member("1", b'{"n": 1}'), Member("2")))
+    assert wire.presence_json("i", page, True) == (
+        b'{"type":"presence","identifier":"i","message":{"type":"info","total":2,'
+        b'"records":[{"info":{"n": 1},"id":"1"},{"id":"2"}]}}'
+    )
+    assert wire.presence_json("i", None, True) == b'{"type":"presence","identifier":"i","message":{"type":"error","total":0}}'
+    join = PresenceEvent("join", "s", Member("1", b'{"n": 1}'))
+    assert wire.presence_event_json(join) == b'{"type":"join","info":{"n": 1},"id":"1"}'
+    assert wire.presence_event_json(PresenceEvent("leave", "s", Member("1"))) == b'{"type":"leave","id":"1"}'
+
+
+def test_pings_and_goodbyes_follow_the_wire() -> None:
+    assert wire.ping_json(1694041735) == b'{"type":"ping","message":1694041735}'
+    assert wire.disconnect_json(SERVER_RESTART) == b'{"type":"disconnect","reason":"server_restart","reconnect":true}'

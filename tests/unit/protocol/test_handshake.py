@@ -1,0 +1,67 @@
+"""What an HTTP request says about the session it wants."""
+
+import pytest
+
+from ropewalk.protocol.handshake import AllowedOrigins, chosen_subprotocol, offered_subprotocols, token_of
+from ropewalk.protocol.websocket_frame import close_frame, text_frame
+
+
+@pytest.mark.parametrize(
+    ("lines", "chosen"),
+    [
+        (["actioncable-v1-json, actioncable-unsupported"], "actioncable-v1-json"),
+        (["actioncable-v1-ext-json"], "actioncable-v1-ext-json"),
+        (["actioncable-v1-ext-json, anycable-token.abc"], "actioncable-v1-ext-json"),
+        (["actioncable-v1-ext-json,actioncable-v1-json"], "actioncable-v1-json"),
+        (["actioncable-v1-ext-json", "actioncable-v1-json"], "actioncable-v1-json"),
+        (["actioncable-unsupported"], None),
+        ([], None),
+    ],
+)
+def test_the_servers_order_of_subprotocols_decides(lines: list[str], chosen: str | None) -> None:
+    assert chosen_subprotocol(offered_subprotocols(lines)) == chosen
+
+
+def test_a_token_is_looked_for_in_header_then_subprotocol_then_query() -> None:
+    offered = ["actioncable-v1-ext-json", "anycable-token.b"]
+    assert token_of("jid", {"x-jid": "a"}, {"jid": "c"}, offered) == "a"
+    assert token_of("jid", {}, {"jid": "c"}, offered) == "b"
+    assert token_of("jid", {}, {"jid": "c"}) == "c"
+    assert token_of("jid", {}, {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("https://example.com", True),
+        ("https://EXAMPLE.com", True),
+        ("http://app.example.org:3000", True),
+        ("https://a.b.example.net", True),
+        ("https://example.net", False),
+        ("https://evilexample.com", False),
+        ("https://example.com.evil.org", False),
+        ("null", False),
+        ("http://[", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_an_origin_is_allowed_by_host_or_by_suffix(origin: str | None, allowed: bool) -> None:
+    assert AllowedOrigins(["example.com", "app.example.org:3000", "*.example.net"])(origin) is allowed
+
+
+def test_without_a_list_every_origin_is_allowed() -> None:
+    assert AllowedOrigins([])(None)
+
+
+@pytest.mark.parametrize(
+    ("size", "header"), [(125, b"\x81\x7d"), (126, b"\x81\x7e\x00\x7e"), (65536, b"\x81\x7f" + (65536).to_bytes(8))]
+)
+def test_the_length_of_a_text_frame_takes_as_many_bytes_as_it_needs(size: int, header: bytes) -> None:
+    assert text_frame(b"x" * size) == header + b"x" * size
+
+
+def test_a_close_frame_never_carries_more_than_a_control_frame_may() -> None:
+    frame = close_frame(1007, "ü" * 100)
+    assert frame[1] == len(frame) - 2 <= 125
+    assert frame[4:].decode() == "ü" * 61
