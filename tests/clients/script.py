@@ -62,7 +62,8 @@ class Script:
             raise AssertionError(f"not in {DEADLINE:.0f} s: {what}\n{self.transcript()}") from None
 
     def transcript(self) -> str:
-        return "\n".join(["what the clients told:", *(f"  {json.dumps(event)}" for event in self.events[-60:])])
+        lines = [json.dumps(event, ensure_ascii=False) for event in self.events[-40:]]
+        return "\n".join(["the last that the clients told:", *(f"  {line[:300]}" for line in lines)])
 
 
 class Client:

@@ -66,12 +66,14 @@ async def test_a_client_that_is_cut_again_and_again_while_others_publish_misses_
         return count
 
     publishing = asyncio.create_task(publish_on())
-    for times, how in enumerate(["fin", "reset", "stall"] * 3, start=1):
-        await alice.gets("chat", len(alice.all("message", channel="chat")) + 5)
-        await alice.lose(how)
-        await alice.sees("connect", restored=True, times=times)
-    enough.set()
-    total = await publishing
+    try:
+        for times, how in enumerate(["fin", "reset", "stall"] * 3, start=1):
+            await alice.gets("chat", len(alice.all("message", channel="chat")) + 5)
+            await alice.lose(how)
+            await alice.sees("connect", restored=True, times=times)
+    finally:
+        enough.set()
+        total = await publishing
 
     received = await alice.gets("chat", total)
     assert offsets(received) == texts(received) == list(range(1, total + 1))
@@ -122,6 +124,20 @@ async def test_a_sid_restores_once(anycable: Script, public_server: RunningServe
     await publish(public_server, stream, "one")
     assert texts(await alice.gets("chat", 1)) == ["one"]
     assert [frame for frame in thief.frames() if "offset" in frame] == []
+
+
+async def test_a_message_that_excludes_a_session_is_not_replayed_to_it_after_its_restore(
+    anycable: Script, public_server: RunningServer, stream: str
+) -> None:
+    alice = await anycable.connect("alice", public_server.cable)
+    await alice.subscribe("chat", stream=stream)
+
+    await alice.lose()
+    await publish(public_server, stream, "her own", exclude_socket=(await alice.sees("connect"))["sid"])
+    await publish(public_server, stream, "of others")
+    await alice.come_back()
+
+    assert texts(await alice.gets("chat", 1)) == ["of others"]
 
 
 async def test_an_unknown_sid_gives_a_new_session_that_works(

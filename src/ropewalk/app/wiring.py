@@ -78,6 +78,7 @@ def _channels(settings: Settings, keys: Keys) -> list[Channels]:
 def _limits(settings: Settings) -> Limits:
     return Limits(
         max_pending=settings.websocket.ws_max_pending_size,
+        write_timeout=settings.websocket.ws_write_timeout,
         max_subscriptions=settings.limits.max_subscriptions,
         max_member_info=settings.limits.max_member_info,
         command_rate=settings.limits.command_rate,

@@ -8,7 +8,7 @@ from ropewalk.model.messages import Position
 
 
 class Message(Struct, frozen=True):
-    """One message. `stream`, `epoch` and `offset` say where it stands; a whisper or transient publication has no place ("", "", 0).
+    """One message. `stream`, `epoch` and `offset` are where it stands; a whisper or a transient one has no place ("", "", 0).
 
     `replayed` tells that it came in answer to a history request, not live.
     """

@@ -72,11 +72,14 @@ class Heartbeat:
             if codec not in frames:
                 frames[codec] = codec.ping(timestamp)
             session.link.send(frames[codec])
-            self._check_pong(session)
+            self._check(session)
 
-    def _check_pong(self, session: "Session") -> None:
-        """Base clients answer native pings only; any command of a client counts as an answer."""
+    def _check(self, session: "Session") -> None:
         limits = self._limits
+        if session.link.paused_at and self._clock() - session.link.paused_at > limits.write_timeout:
+            session.end(closings.TOO_SLOW)
+            return
+        # Base clients answer native pings only; any command of a client counts as an answer.
         if limits.pong_timeout <= 0 or not (session.extended or limits.native_pings):
             return
         if self._clock() - session.last_heard > limits.pong_timeout + session.beat[0]:

@@ -43,6 +43,30 @@ class Group:
         self.newest: Registered | None = None
 
 
+class Catch:
+    """What comes to a stream while a join is under way. Past its bound it keeps nothing and is `full`."""
+
+    __slots__ = ("_room", "full", "messages")
+
+    def __init__(self, limit: int) -> None:
+        self._room = limit
+        self.full = False
+        self.messages: list[Registered] = []
+
+    def add(self, message: Registered) -> None:
+        self._room -= len(message.payload)
+        self.full = self._room < 0
+        if self.full:
+            self.messages.clear()
+        else:
+            self.messages.append(message)
+
+    def take(self) -> list[Registered]:
+        taken, self.messages = self.messages, []
+        self._room += sum(len(message.payload) for message in taken)
+        return taken
+
+
 class Hub:
     """Joins and leaves flush what is pending first, so that a listener gets nothing from before it joined."""
 
@@ -50,7 +74,7 @@ class Hub:
         self._stats = stats
         self._clock = clock
         self._streams: dict[str, dict[tuple[str, Codec], Group]] = {}
-        self._collectors: dict[str, list[list[Registered]]] = {}
+        self._catches: dict[str, list[Catch]] = {}
         self._dirty: list[Group] = []
         self._registered_at: list[float] = []
         self._flush_due = False
@@ -77,19 +101,16 @@ class Hub:
             if not groups:
                 self._streams.pop(group.stream, None)
 
-    def collect(self, stream: str) -> list[Registered]:
-        """What is delivered on `stream` from now until `release`, in order: for a join that must wait for its snapshot."""
-        collected: list[Registered] = []
-        self._collectors.setdefault(stream, []).append(collected)
-        return collected
+    def collect(self, stream: str, limit: int) -> Catch:
+        """What is delivered on `stream` from now until `release`, in order: for a join that must wait."""
+        catch = Catch(limit)
+        self._catches.setdefault(stream, []).append(catch)
+        return catch
 
-    def release(self, stream: str, collected: list[Registered]) -> None:
-        # By identity: two empty collections are equal, but only one of them is ours.
-        rest = [other for other in self._collectors[stream] if other is not collected]
-        if rest:
-            self._collectors[stream] = rest
-        else:
-            del self._collectors[stream]
+    def release(self, stream: str, catch: Catch) -> None:
+        self._catches[stream].remove(catch)
+        if not self._catches[stream]:
+            del self._catches[stream]
 
     def deliver(self, messages: Sequence[Registered]) -> None:
         """Hand messages to everyone who listens, in order; they leave at the end of this tick."""
@@ -97,8 +118,8 @@ class Hub:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self.flush)
         for message in messages:
-            for collected in self._collectors.get(message.stream, ()):
-                collected.append(message)
+            for catch in self._catches.get(message.stream, ()):
+                catch.add(message)
             groups = self._streams.get(message.stream)
             if not groups:
                 continue

@@ -7,12 +7,14 @@ meanwhile is collected and handed on above the snapshot's tip: no duplicate, no 
 from collections.abc import Sequence
 
 from ropewalk.core.stats import Stats
-from ropewalk.engine.hub import Hub
+from ropewalk.engine.hub import Catch, Hub
 from ropewalk.engine.link import Link
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model.history import Gap, GapReason, HistoryRequest, Replay
 from ropewalk.model.messages import Position, Registered
 from ropewalk.ports import StreamStore
+
+WRITE_BYTES = 65536
 
 Answer = Replay | Gap
 
@@ -29,26 +31,27 @@ class Joiner:
         """Go live, with history first where it is asked for. `confirm`: this is a subscribe, say so before anything else."""
         subscription.claimed = True
         streams = subscription.granted.streams
-        collected = [self._hub.collect(stream) for stream in streams]
+        collected = [self._hub.collect(stream, link.limit) for stream in streams]
         try:
             answers = [await self._answer(stream, request) for stream in streams]
+            if confirm:
+                link.send(link.codec.about("confirm_subscription", subscription.identifier))
+            answered = request is not None and await self._send_history(link, subscription, answers)
+            # While a slow client takes its history more comes in; the last round finds nothing and is one step with going live.
+            while late := _taken(answers, collected):
+                await self._send_items(link, subscription, late)
+            if any(catch.full for catch in collected):
+                link.overflow()
+            elif link.open:
+                self._go_live(link, subscription, [_floor(answer, answered) for answer in answers])
         finally:
-            for stream, messages in zip(streams, collected, strict=True):
-                self._hub.release(stream, messages)
-        if not link.open:
-            return
-        if confirm:
-            link.send(link.codec.about("confirm_subscription", subscription.identifier))
-        answered = request is not None and self._send_history(link, subscription, answers)
-        self._send_late(link, subscription, answers, collected)
-        self._go_live(link, subscription, [_floor(answer, answered) for answer in answers])
+            for stream, catch in zip(streams, collected, strict=True):
+                self._hub.release(stream, catch)
 
     async def replay(self, link: Link, subscription: Subscription, request: HistoryRequest) -> None:
         """Answer a history request of a subscription that is live already: only what it did not get live."""
         answers = [await self._answer(stream, request) for stream in subscription.granted.streams]
-        if not link.open or subscription.held:
-            return
-        if self._send_history(link, subscription, answers):
+        if await self._send_history(link, subscription, answers):
             for index, stream in enumerate(subscription.granted.streams):
                 if position := request.streams.get(stream):
                     subscription.lower(index, position)
@@ -75,7 +78,7 @@ class Joiner:
         tip = await self._store.tip(stream)
         return Replay(stream, tip.epoch, tip.offset)
 
-    def _send_history(self, link: Link, subscription: Subscription, answers: Sequence[Answer]) -> bool:
+    async def _send_history(self, link: Link, subscription: Subscription, answers: Sequence[Answer]) -> bool:
         """All the items and `confirm_history`, or `reject_history` and which streams it is about."""
         gaps = [answer for answer in answers if isinstance(answer, Gap)]
         if gaps:
@@ -83,7 +86,7 @@ class Joiner:
             return False
         replays = [answer for answer in answers if isinstance(answer, Replay)]
         items = [message for index, replay in enumerate(replays) for message in subscription.owed(index, replay)]
-        self._send_items(link, subscription, items)
+        await self._send_items(link, subscription, items)
         self._stats.replays += 1
         self._stats.replayed_messages += len(items)
         link.send(link.codec.about("confirm_history", subscription.identifier))
@@ -94,25 +97,37 @@ class Joiner:
             self._stats.gaps[gap.reason] += 1
         link.send(link.codec.reject_history(subscription.identifier, gaps))
 
-    def _send_items(self, link: Link, subscription: Subscription, items: Sequence[Registered]) -> None:
+    async def _send_items(self, link: Link, subscription: Subscription, items: Sequence[Registered]) -> None:
+        """In writes of a bounded size, each when the one before is taken: a long history costs time, not memory."""
         head = link.codec.head(subscription.identifier)
-        # What a client was not meant to hear live it does not hear from history either.
-        frames = [link.codec.message(head, item) for item in items if item.exclude_socket not in link.names]
-        if frames:
-            link.send(b"".join(frames))
-
-    def _send_late(
-        self, link: Link, subscription: Subscription, answers: Sequence[Answer], collected: Sequence[Sequence[Registered]]
-    ) -> None:
-        for answer, messages in zip(answers, collected, strict=True):
-            late = [message for message in messages if message.epoch != answer.epoch or message.offset > answer.tip]
-            self._send_items(link, subscription, late)
+        frames: list[bytes] = []
+        size = 0
+        for item in items:
+            if item.exclude_socket in link.names:  # what a client was not meant to hear live it does not hear now either
+                continue
+            frames.append(link.codec.message(head, item))
+            size += len(frames[-1])
+            if size >= WRITE_BYTES:
+                link.send(b"".join(frames))
+                await link.drained()
+                frames, size = [], 0
+        link.send(b"".join(frames))
 
     def _go_live(self, link: Link, subscription: Subscription, floors: Sequence[Position]) -> None:
         subscription.floors = tuple(floors)
         subscription.groups = tuple(
             self._hub.join(stream, subscription.identifier, link.codec, link) for stream in subscription.granted.streams
         )
+
+
+def _taken(answers: Sequence[Answer], collected: Sequence[Catch]) -> list[Registered]:
+    """What was collected above the snapshots, taken out of the catches."""
+    return [
+        message
+        for answer, catch in zip(answers, collected, strict=True)
+        for message in catch.take()
+        if message.epoch != answer.epoch or message.offset > answer.tip
+    ]
 
 
 def _floor(answer: Answer, answered: bool) -> Position:

@@ -4,6 +4,7 @@ The hub writes through the callable that a link puts into its groups: the transp
 the outbox's door on the slow one. So the fast path tests nothing.
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -32,20 +33,22 @@ class Owner(Protocol):
 
 
 class Link:
-    """`names` are the sids this client is or was known by."""
+    """`names`: the sids this client is or was known by. `paused_at`: when the kernel stopped taking bytes, 0 if it takes."""
 
     __slots__ = (
         "_connection",
         "_groups",
-        "_limit",
         "_outbox",
         "_owner",
         "_paused",
         "_rules",
         "_stats",
+        "_waiting",
         "codec",
+        "limit",
         "names",
         "open",
+        "paused_at",
     )
 
     def __init__(self, owner: Owner, connection: Connection, codec: Codec, rules: Rulebook, stats: Stats, limit: int) -> None:
@@ -55,11 +58,13 @@ class Link:
         self._connection = connection
         self._rules = rules
         self._stats = stats
-        self._limit = limit
+        self.limit = limit
         self._owner = owner
         self._groups: list[Group] = []
         self._outbox: Outbox | None = None
         self._paused = False
+        self._waiting: asyncio.Future[None] | None = None
+        self.paused_at = 0.0
 
     # --- deliveries ---------------------------------------------------------------------------------------------------
 
@@ -78,10 +83,26 @@ class Link:
     def _offer(self, key: Group | None, policy: SlowPolicy, frame: bytes) -> None:
         if not self.open or self._outbox is None:
             return
-        if self._outbox.offer(key, frame, policy):
-            return
-        self.open = False
-        self._owner.overflowed()
+        if not self._outbox.offer(key, frame, policy):
+            self.overflow()
+
+    def overflow(self) -> None:
+        """More waits than may wait."""
+        if self.open:
+            self.open = False
+            self._owner.overflowed()
+
+    async def drained(self) -> None:
+        """Until what we wrote is taken, or nobody will take it any more. At once on the fast path."""
+        if self._outbox is not None and self.open:
+            if self._waiting is None:
+                self._waiting = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._waiting)
+
+    def _wake(self) -> None:
+        if self._waiting is not None:
+            self._waiting.set_result(None)
+            self._waiting = None
 
     def send(self, frame: bytes) -> None:
         """A reply. It keeps its place behind what waits already."""
@@ -94,10 +115,11 @@ class Link:
 
     # --- slow and fast ------------------------------------------------------------------------------------------------
 
-    def pause(self) -> None:
+    def pause(self, now: float) -> None:
         self._paused = True
+        self.paused_at = now
         if self._outbox is None:
-            self._outbox = Outbox(self._limit)
+            self._outbox = Outbox(self.limit)
             self._place_writers()
 
     def resume(self) -> None:
@@ -108,7 +130,9 @@ class Link:
         if not self._paused and self._outbox is not None:
             self._stats.outbox_drops += self._outbox.dropped
             self._outbox = None
+            self.paused_at = 0.0
             self._place_writers()
+            self._wake()
 
     def _drain(self, outbox: Outbox) -> None:
         for item in outbox.take(DRAIN_BYTES):
@@ -135,8 +159,13 @@ class Link:
 
     def close(self, closing: Closing) -> None:
         """Say why, where the protocol has a word for it, and end. What waited in the outbox is given up."""
-        self.open = False
-        self._outbox = None
+        self.lose()
         if closing.reason:
             self._connection.write(self.codec.disconnect(closing))
         self._connection.close(closing.code, closing.text)
+
+    def lose(self) -> None:
+        """Nobody is there any more."""
+        self.open = False
+        self._outbox = None
+        self._wake()

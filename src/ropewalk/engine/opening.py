@@ -89,9 +89,8 @@ async def _readmit(session: Session, services: Services, former: str, snapshot: 
     if not snapshot.members:
         return
     await services.backend.presence.adopt(former, session.sid)
-    session.members = dict(snapshot.members)
     for stream, member in snapshot.members.items():
-        await presence.announce(services.broker, await services.backend.presence.join(stream, session.sid, member))
+        await presence.join_stream(session, services, stream, member)
 
 
 async def _end_patience(session: Session, services: Services) -> None:

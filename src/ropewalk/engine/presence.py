@@ -32,9 +32,13 @@ async def tell(session: "Session", services: Services, identifier: str, records:
 
 
 async def join(session: "Session", services: Services, identifier: str, member: Member) -> bool:
-    stream = _stream(session, identifier)
-    if not stream or len(member.info) > services.limits.max_member_info or len(member.id) > services.limits.max_member_info:
+    stream, longest = _stream(session, identifier), services.limits.max_member_info
+    if not stream or len(member.info) > longest or len(member.id) > longest:
         return False
+    return await join_stream(session, services, stream, member)
+
+
+async def join_stream(session: "Session", services: Services, stream: str, member: Member) -> bool:
     try:
         events = await services.backend.presence.join(stream, session.sid, member)
     except RopewalkError as error:

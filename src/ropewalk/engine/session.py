@@ -188,7 +188,7 @@ class Session:
     # --- the link's owner ---------------------------------------------------------------------------------------------
 
     def writing_paused(self) -> None:
-        self.link.pause()
+        self.link.pause(self._services.clock())
 
     def writing_resumed(self) -> None:
         self.link.resume()
@@ -220,7 +220,7 @@ class Session:
         if (following := advance(self.state, Event.LOST)) is None:
             return
         self.state = following
-        self.link.open = False
+        self.link.lose()
         self._depart(known, True)
 
     def hand_over(self) -> SessionSnapshot:

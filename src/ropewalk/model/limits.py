@@ -5,6 +5,7 @@ from msgspec import Struct
 
 class Limits(Struct, frozen=True):
     max_pending: int = 1024 * 1024
+    write_timeout: float = 30.0
     max_subscriptions: int = 256
     max_member_info: int = 4096
     command_rate: float = 100.0

@@ -32,7 +32,7 @@ def test_the_table_tells_values_and_origins_but_no_secret(tmp_path: Path) -> Non
 
 def test_the_toml_form_gives_the_same_settings_again_without_the_secrets(tmp_path: Path) -> None:
     (tmp_path / "first.toml").write_text('[[streams]]\npattern = "a \\"b\\" *"\nhistory_ttl = "90s"\nslow_consumer = "drop"\n')
-    flags = ["--config_path=first.toml", "--node_id", "007", "--path", "/a,/b", "--history_ttl", "1500ms", "--public"]
+    flags = ["--config_path=first.toml", "--jwt_param", "007", "--path", "/a,/b", "--history_ttl", "1500ms", "--public"]
     first = load(flags, {"ROPEWALK_SECRET": "hush-hush"}, tmp_path)
 
     (tmp_path / "second.toml").write_text(as_toml(first))

@@ -1,8 +1,10 @@
 """Slow connections: an outbox stands in, keeps the order, and does what the stream's rule says when it is full."""
 
+import asyncio
+
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import SlowPolicy, StreamRule
-from tests.unit.engine.workbench import Workbench, public, settle
+from tests.unit.engine.workbench import Client, Workbench, public, settle
 
 SMALL = Limits(ping_interval=0, max_pending=2000)
 DROP = StreamRule("ticker", slow_consumer=SlowPolicy.DROP)
@@ -89,3 +91,63 @@ async def test_a_link_that_pauses_again_while_it_drains_keeps_the_rest_in_order(
         await bench.publish("s", "1")
         await settle()
         assert client.seen()[2:] == list(range(1, 22))
+
+
+class SlowReader:
+    """Makes a client's connection say "pause" at each write, and "resume" when asked."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._write = client.connection.write
+        client.connection.write = self._take  # type: ignore[method-assign]
+
+    def _take(self, data: bytes) -> None:
+        self._write(data)
+        self._client.session.writing_paused()
+
+    async def read(self) -> None:
+        self._client.session.writing_resumed()
+        await settle()
+
+
+async def test_a_long_history_is_written_piece_by_piece_as_a_slow_client_takes_it() -> None:
+    async with Workbench(Limits(ping_interval=0, max_pending=300_000)) as bench:
+        payload = '"%s"' % ("x" * 20_000)
+        await bench.publish("s", *[payload] * 50)
+        client = await bench.connect()
+        reader = SlowReader(client)
+        await client.send(command="subscribe", identifier=public("s"), history={"since": 1})
+        assert sum(map(len, client.connection.written)) < 200_000
+        await bench.publish("s", payload)  # while the history is still on its way
+        for _ in range(60):
+            await reader.read()
+        await bench.publish("s", "1")
+        await reader.read()
+        assert client.seen() == ["welcome", "confirm_subscription", *range(1, 51), "confirm_history", 51, 52]
+        assert max(map(len, client.connection.written)) < 200_000
+
+
+async def test_a_client_too_slow_to_ever_finish_its_history_is_disconnected() -> None:
+    async with Workbench(Limits(ping_interval=0, max_pending=100_000)) as bench:
+        payload = '"%s"' % ("x" * 20_000)
+        await bench.publish("s", *[payload] * 50)
+        client = await bench.connect()
+        reader = SlowReader(client)
+        await client.send(command="subscribe", identifier=public("s"), history={"since": 1})
+        for _ in range(60):
+            await bench.publish("s", payload)
+            await reader.read()
+        assert client.connection.closed == (1000, "Too slow")
+        seen = [item for item in client.seen() if isinstance(item, int)]
+        assert seen == list(range(1, len(seen) + 1))
+        assert bench.node.gauges()["streams_listened"] == 0
+
+
+async def test_a_client_that_takes_nothing_for_too_long_is_disconnected() -> None:
+    async with Workbench(Limits(ping_interval=0.001, write_timeout=30)) as bench:
+        client = await bench.connect()
+        client.session.writing_paused()
+        bench.clock.now += 31
+        while client.connection.closed is None:
+            await asyncio.sleep(0)
+        assert client.connection.replies()[-1]["reason"] == "too_slow"

@@ -8,7 +8,7 @@ from aiohttp.abc import AbstractStreamWriter
 from ropewalk.ports import Visitor
 
 HIGH_WATER = 65_536
-_FLUSH_PATIENCE = 5.0
+FLUSH_PATIENCE = 5.0
 _COMMENT = b":\n\n"
 
 
@@ -43,7 +43,7 @@ class SseLink:
             self._closing = True
             self._wake.set()
             # A peer that does not read would hold the handler for ever.
-            asyncio.get_running_loop().call_later(_FLUSH_PATIENCE, self._abort)
+            asyncio.get_running_loop().call_later(FLUSH_PATIENCE, self._abort)
 
     def pending(self) -> int:
         transport = self._request.transport

@@ -36,7 +36,6 @@ class Server:
     ssl_key: str = text("", "File with the TLS private key (PEM).")
     demo: bool = switch(False, "Public mode with SSE and the demo page at /demo; loopback only.")
     presets: tuple[str, ...] = choices((), ("broker",), "Named sets of defaults: `broker`.")
-    node_id: str = text("", "Name of this node in logs; random when empty.")
 
 
 @dataclass(frozen=True)
@@ -101,6 +100,7 @@ class WebSocket:
     ping_timestamp_precision: str = choice("s", ("s", "ms", "ns"), "Unit of the timestamp in a ping.")
     pong_timeout: float = duration(0.0, "How long a client may leave a ping unanswered; 0 waits for ever.")
     enable_native_pings: bool = switch(False, "Also send WebSocket ping frames.")
+    ws_write_timeout: float = duration(30.0, "How long a connection may take nothing of what waits for it before it is closed.")
     ws_max_pending_size: int = size(
         1 << 20, "Bytes that may wait for one connection before its stream's slow_consumer rule acts."
     )

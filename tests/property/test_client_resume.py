@@ -1,0 +1,186 @@
+"""The client's state against a model of the server, with frames under way, cuts, restores and trimmed history.
+
+Whatever happens: offsets of an epoch rise, and every offset that is missing between two messages lies in a gap that was said.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropewalk.client.effects import Send, Yield
+from ropewalk.client.events import Event, Gap, Message
+from ropewalk.client.state import State
+from ropewalk.core.history import BEFORE_ALL, Kept, StreamLog
+from ropewalk.model.commands import History, Subscribe
+from ropewalk.model.history import GapReason, HistoryRequest, Replay
+from ropewalk.model.history import Gap as ServerGap
+from ropewalk.model.messages import Position, Publication, Registered
+from ropewalk.model.rules import StreamRules
+from ropewalk.protocol.client_commands import ClientCommand
+from ropewalk.protocol.server_messages import (
+    Data,
+    HistoryConfirmed,
+    HistoryRejected,
+    ServerMessage,
+    StreamGap,
+    SubscriptionConfirmed,
+    Welcome,
+)
+from tests.property.effort import EFFORT
+
+IDENTIFIER = "i"
+STREAMS = ("a", "b")
+
+
+class Server:
+    """One session that streams from two streams, as the engine serves it: rejections are for the whole request."""
+
+    def __init__(self, limit: int) -> None:
+        self._rules = StreamRules(limit, 1e9)
+        self._lives = 0
+        self.logs: dict[str, StreamLog] = {}
+        self.restart()
+
+    def restart(self) -> None:
+        """Everything is lost, the session too."""
+        self._lives += 1
+        self.logs = {name: StreamLog(name, f"{name}{self._lives}", self._rules, Kept()) for name in STREAMS}
+        self.session = False
+        self.cut()
+
+    def cut(self) -> None:
+        self.to_client: deque[ServerMessage] = deque()
+        self.to_server: deque[ClientCommand] = deque()
+        self.floors: dict[str, Position] | None = None
+
+    def welcome(self) -> None:
+        self.to_client.append(Welcome("s", self.session, (IDENTIFIER,) if self.session else ()))
+
+    def publish(self, stream: str) -> None:
+        registered = self.logs[stream].append(Publication(stream, b"0"), 0.0)
+        if self.floors is not None:
+            self._send(registered)
+
+    def abandon(self) -> None:
+        """The resume patience is over."""
+        if self.session and self.floors is None:
+            gaps = [ServerGap(name, GapReason.UNCLAIMED, log.epoch, log.tip + 1, log.tip) for name, log in self.logs.items()]
+            self._reject(gaps)
+            self.floors = self._tips()
+
+    def handle(self, command: ClientCommand) -> None:
+        match command:
+            case Subscribe(_, request):
+                self.session = True
+                self.to_client.append(SubscriptionConfirmed(IDENTIFIER))
+                self._answer(request)
+            case History(_, request):
+                self._answer(request)
+
+    def _answer(self, request: HistoryRequest | None) -> None:
+        if request is not None:
+            answers = [self._replay(log, request) for log in self.logs.values()]
+            gaps = [answer for answer in answers if isinstance(answer, ServerGap)]
+            if gaps:
+                self._reject(gaps)
+            else:
+                for answer in answers:
+                    self._send_owed(answer)
+                self.to_client.append(HistoryConfirmed(IDENTIFIER))
+        self.floors = self.floors or self._tips()
+
+    def _replay(self, log: StreamLog, request: HistoryRequest) -> Replay | ServerGap:
+        if position := request.streams.get(log.stream):
+            return log.after(position, 0.0)
+        return Replay(log.stream, log.epoch, log.tip)
+
+    def _send_owed(self, answer: Replay | ServerGap) -> None:
+        assert isinstance(answer, Replay)
+        floor = None if self.floors is None else self.floors[answer.stream]
+        for message in answer.messages:
+            if floor is None or message.offset <= floor.offset:
+                self._send(message)
+
+    def _send(self, message: Registered) -> None:
+        self.to_client.append(Data(IDENTIFIER, b"0", message.stream, message.epoch, message.offset))
+
+    def _reject(self, gaps: list[ServerGap]) -> None:
+        details = {gap.stream: StreamGap(gap.reason, gap.epoch, gap.oldest, gap.tip) for gap in gaps}
+        self.to_client.append(HistoryRejected(IDENTIFIER, gaps[0].reason, details))
+
+    def _tips(self) -> dict[str, Position]:
+        return {name: Position(log.epoch, log.tip) for name, log in self.logs.items()}
+
+
+class Run:
+    def __init__(self, limit: int) -> None:
+        self.server = Server(limit)
+        self.state = State()
+        self.events: list[Event] = []
+        # From the beginning, so that all of a stream counts: a request by time never says what was before it.
+        self.state.subscribe(IDENTIFIER, 0.0, positions=dict.fromkeys(STREAMS, BEFORE_ALL))
+        self.server.welcome()
+
+    def step(self, name: str) -> None:
+        match name:
+            case "publish a" | "publish b":
+                self.server.publish(name[-1])
+            case "client reads" if self.server.to_client:
+                self.client_reads()
+            case "server reads" if self.server.to_server:
+                self.server.handle(self.server.to_server.popleft())
+            case "cut":
+                self.come_back(self.server.cut)
+            case "restart":
+                self.come_back(self.server.restart)
+            case "patience ends":
+                self.server.abandon()
+
+    def client_reads(self) -> None:
+        for effect in self.state.receive(self.server.to_client.popleft(), 0.0):
+            match effect:
+                case Send(command):
+                    self.server.to_server.append(command)
+                case Yield(_, event):
+                    self.events.append(event)
+
+    def come_back(self, lose: Callable[[], None]) -> None:
+        lose()
+        self.state.lost()
+        self.server.welcome()
+
+    def settle(self) -> None:
+        while self.server.to_client or self.server.to_server:
+            self.step("server reads")
+            self.step("client reads")
+
+
+def check(run: Run) -> None:
+    for stream in STREAMS:
+        expected = BEFORE_ALL
+        for event in run.events:
+            if isinstance(event, Gap) and event.stream == stream:
+                assert event.resumes_at is not None
+                expected = Position(event.epoch or "", event.resumes_at - 1)
+            if isinstance(event, Message) and event.stream == stream:
+                assert event.offset == expected.offset + 1
+                assert event.epoch == expected.epoch or not expected.epoch
+                expected = Position(event.epoch, event.offset)
+        log = run.server.logs[stream]
+        assert expected.offset == log.tip
+
+
+STEPS = ["publish a", "publish b", "client reads", "server reads", "cut", "restart", "patience ends"]
+WEIGHTED = STEPS + ["publish a", "client reads", "server reads"] * 3
+
+
+@EFFORT
+@given(st.integers(1, 4), st.lists(st.sampled_from(WEIGHTED), max_size=80))
+def test_every_position_comes_once_and_in_order_or_is_said_to_be_lost(limit: int, steps: list[str]) -> None:
+    run = Run(limit)
+    for step in steps:
+        run.step(step)
+    run.settle()
+    check(run)

@@ -1,0 +1,59 @@
+"""Health and metrics over a real socket."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ropewalk.adapters.transports.operations import OperationsDoor
+from tests.unit.adapters.serving import Client, serving
+
+
+class Patient:
+    """A node whose troubles the test decides on."""
+
+    def __init__(self) -> None:
+        self.troubles: list[str] = []
+
+    def health(self) -> list[str]:
+        return self.troubles
+
+    def gauges(self) -> dict[str, float]:
+        return {}
+
+
+@pytest.fixture
+def node() -> Patient:
+    return Patient()
+
+
+@pytest.fixture
+async def client(node: Patient) -> AsyncIterator[Client]:
+    async with serving(OperationsDoor(node, lambda: b"a_metric 1\n", "text/plain; version=9").routes()) as client:
+        yield client
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
+async def test_a_node_without_troubles_is_well(client: Client, method: str) -> None:
+    async with client.request(method, "/health") as response:
+        assert response.status == 200
+        assert await response.json() == {"status": "ok"}
+
+
+async def test_a_node_with_troubles_says_which_until_they_are_over(client: Client, node: Patient) -> None:
+    node.troubles = ["the store is away"]
+    async with client.get("/health") as response:
+        assert response.status == 503
+        assert await response.json() == {"status": "down", "reasons": ["the store is away"]}
+    node.troubles = []
+    assert (await client.get("/health")).status == 200
+
+
+async def test_the_metrics_page_is_what_was_rendered_and_of_its_type(client: Client) -> None:
+    async with client.get("/metrics") as response:
+        assert response.status == 200
+        assert response.headers["Content-Type"] == "text/plain; version=9"
+        assert await response.read() == b"a_metric 1\n"
+
+
+async def test_metrics_are_only_read(client: Client) -> None:
+    assert (await client.post("/metrics")).status == 405

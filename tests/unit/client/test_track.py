@@ -1,0 +1,186 @@
+"""The positions of one subscription: each once, rising, and nothing lost without a Gap."""
+
+from ropewalk.client.events import Gap, Message
+from ropewalk.client.track import Track
+from ropewalk.model.history import HistoryRequest
+from ropewalk.model.messages import Position
+from ropewalk.protocol.server_messages import Data, HistoryRejected, StreamGap
+
+
+def data(offset: int, stream: str = "a", epoch: str = "e") -> Data:
+    return Data("i", b"%d" % offset, stream, epoch, offset)
+
+
+def message(offset: int, stream: str = "a", epoch: str = "e", replayed: bool = False) -> Message:
+    return Message(offset, stream, epoch, offset, "", replayed)
+
+
+def rejection(reason: str, epoch: str = "e", oldest: int = 1, tip: int = 0, stream: str = "a") -> HistoryRejected:
+    return HistoryRejected("i", reason, {stream: StreamGap(reason, epoch, oldest, tip)})
+
+
+def track_at(offset: int) -> Track:
+    return Track(None, {"a": Position("e", offset)})
+
+
+def test_a_position_that_was_seen_is_not_yielded_again() -> None:
+    track = Track()
+    assert track.accept(data(4)) == [message(4)]
+    assert track.accept(data(4)) == []
+    assert track.accept(data(3)) == []
+    assert track.accept(data(5)) == [message(5)]
+
+
+def test_streams_of_one_subscription_are_counted_apart() -> None:
+    track = Track()
+    track.accept(data(4))
+    assert track.accept(data(1, "b")) == [message(1, "b")]
+    assert track.request().streams == {"a": Position("e", 4), "b": Position("e", 1)}
+
+
+def test_a_jump_is_accepted_because_publications_may_exclude_this_session() -> None:
+    track = track_at(4)
+    assert track.accept(data(6)) == [message(6)]
+
+
+def test_a_message_without_a_position_is_always_yielded() -> None:
+    track = track_at(4)
+    whisper = Data("i", b'"hush"')
+    assert track.accept(whisper) == track.accept(whisper) == [Message("hush", "")]
+    assert track.request().streams == {"a": Position("e", 4)}
+
+
+def test_what_comes_while_history_is_asked_for_is_replayed() -> None:
+    track = track_at(4)
+    track.request()
+    assert track.accept(data(5)) == [message(5, replayed=True)]
+    assert track.confirmed() == []
+    assert track.accept(data(6)) == [message(6)]
+
+
+def test_a_wished_time_is_asked_for_before_any_other() -> None:
+    assert Track(100.0).request(200.0) == HistoryRequest(100.0)
+    assert Track().request(200.0) == HistoryRequest(200.0)
+
+
+def test_a_new_epoch_without_a_word_from_the_server_is_a_gap() -> None:
+    track = track_at(4)
+    assert track.accept(data(1, epoch="f")) == [Gap("a", "epoch_changed", Position("e", 4), "f"), message(1, epoch="f")]
+
+
+def test_the_wish_for_the_beginning_is_no_known_epoch() -> None:
+    track = Track(None, {"a": Position("", 0)})
+    track.request()
+    assert track.accept(data(1)) == [message(1, replayed=True)]
+
+
+class TestAfterARejection:
+    def test_the_kept_rest_is_asked_for_and_live_messages_wait_for_it(self) -> None:
+        track = track_at(2)
+        track.request()
+        gap = Gap("a", "trimmed", Position("e", 2), "e", 5, 7)
+        assert track.rejected(rejection("trimmed", "e", 5, 7)) == [gap]
+        assert gap.missed == 2
+        assert track.holds and not track.asked
+        assert track.request() == HistoryRequest(None, {"a": Position("e", 4)})
+        assert track.accept(data(8)) == []
+        assert track.accept(data(5)) == [message(5, replayed=True)]
+        assert track.accept(data(6)) + track.accept(data(7)) == [message(6, replayed=True), message(7, replayed=True)]
+        assert track.accept(data(9)) == []
+        assert track.confirmed() == [message(8), message(9)]
+        assert track.accept(data(10)) == [message(10)]
+
+    def test_a_replay_that_reaches_into_what_was_held_is_yielded_once(self) -> None:
+        track = track_at(2)
+        track.request()
+        track.rejected(rejection("trimmed", "e", 5, 5))
+        track.request()
+        yielded = [event for offset in (6, 5, 6, 7) for event in track.accept(data(offset))]
+        assert [*yielded, *track.confirmed()] == [message(5, replayed=True), message(6), message(7)]
+
+    def test_a_new_epoch_is_read_from_its_oldest_message(self) -> None:
+        track = track_at(40)
+        track.request()
+        assert track.rejected(rejection("epoch_changed", "f", 1, 2)) == [
+            Gap("a", "epoch_changed", Position("e", 40), "f", 1, 2)
+        ]
+        assert track.request().streams == {"a": Position("f", 0)}
+        assert track.accept(data(1, epoch="f")) == [message(1, epoch="f", replayed=True)]
+
+    def test_a_stream_the_server_never_heard_of_goes_on_with_its_first_message(self) -> None:
+        track = track_at(40)
+        track.request()
+        assert track.rejected(rejection("epoch_changed", "", 1, 0)) == [Gap("a", "epoch_changed", Position("e", 40), None, 1, 0)]
+        track.request()
+        assert track.accept(data(1, epoch="f")) == []
+        assert track.confirmed() == [message(1, epoch="f")]
+
+    def test_what_is_ahead_goes_on_above_the_servers_tip(self) -> None:
+        track = track_at(9)
+        track.request()
+        assert track.rejected(rejection("ahead", "e", 1, 6)) == [Gap("a", "ahead", Position("e", 9), "e", 7, 6)]
+        assert track.request().streams == {}
+        assert track.confirmed() == []
+        assert track.accept(data(7)) == [message(7)]
+
+    def test_a_second_rejection_does_not_give_up_what_is_held(self) -> None:
+        track = track_at(2)
+        track.request()
+        track.rejected(rejection("trimmed", "e", 5, 7))
+        track.request()
+        track.accept(data(8))
+        track.accept(data(9))
+        again = track.rejected(rejection("trimmed", "e", 9, 9))
+        assert again == [Gap("a", "trimmed", Position("e", 4), "e", 8, 9)]
+        assert track.request().streams == {}
+        assert track.confirmed() == [message(8), message(9)]
+
+    def test_other_streams_of_the_subscription_are_put_in_order_too(self) -> None:
+        track = Track(None, {"a": Position("e", 2), "b": Position("e", 1)})
+        track.request()
+        track.rejected(rejection("trimmed", "e", 5, 4))
+        assert track.request().streams == {"b": Position("e", 1)}
+        assert [track.accept(data(offset, "b")) for offset in (4, 2, 3)] == [[], [], []]
+        assert track.confirmed() == [message(2, "b"), message(3, "b"), message(4, "b")]
+
+    def test_what_was_held_is_not_lost_with_the_connection(self) -> None:
+        track = track_at(2)
+        track.request()
+        track.rejected(rejection("trimmed", "e", 5, 7))
+        track.request()
+        track.accept(data(8))
+        track.lost()
+        assert track.request().streams == {"a": Position("e", 4)}
+        assert track.accept(data(5)) == [message(5, replayed=True)]
+
+
+class TestARejectionWithoutDetails:
+    def test_says_a_gap_for_every_known_stream_and_starts_anew(self) -> None:
+        track = Track(50.0, {"a": Position("e", 2)})
+        track.request()
+        assert track.rejected(HistoryRejected("i")) == [Gap("a", "", Position("e", 2))]
+        assert not track.holds
+        assert track.accept(data(1, epoch="f")) == [message(1, epoch="f")]
+        assert track.request(70.0) == HistoryRequest(70.0, {"a": Position("f", 1)})
+
+    def test_says_a_gap_even_if_no_stream_is_known_by_name(self) -> None:
+        track = Track(50.0)
+        track.request()
+        assert track.rejected(HistoryRejected("i")) == [Gap("")]
+
+
+class TestARejectionNobodyAskedFor:
+    def test_dropped_messages_are_said_and_the_newest_follows(self) -> None:
+        track = track_at(2)
+        assert track.rejected(rejection("dropped", "e", 9, 9)) == [Gap("a", "dropped", Position("e", 2))]
+        assert not track.holds
+        assert track.accept(data(9)) == [message(9)]
+
+    def test_an_unclaimed_history_is_no_gap_while_its_request_is_under_way(self) -> None:
+        track = track_at(2)
+        track.request()
+        assert track.rejected(rejection("unclaimed", "e", 6, 5)) == []
+        assert track.asked
+        assert track.accept(data(6)) == []
+        assert track.accept(data(3)) == [message(3, replayed=True)]
+        assert track.confirmed() == [message(6)]

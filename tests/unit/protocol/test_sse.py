@@ -1,0 +1,175 @@
+"""Events as they go out: lines that a browser reads back to the message that was meant."""
+
+import json
+import re
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropewalk.model import closing as closings
+from ropewalk.model.errors import BadRequest
+from ropewalk.model.history import Gap, GapReason
+from ropewalk.model.messages import Position, Registered
+from ropewalk.model.presence import Member, PresencePage
+from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.sse import NEVER, SseCodec
+from ropewalk.protocol.sse_request import parse_event_id
+
+GET = SseCodec(unwrap=True, raw=False)
+POST = SseCodec(unwrap=False, raw=False)
+RAW = SseCodec(unwrap=True, raw=True)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+class Event(NamedTuple):
+    kind: str
+    data: str
+    id: str | None
+
+
+def read(text: bytes) -> list[Event]:
+    """What an EventSource makes of a stream, by the rules of the HTML standard."""
+    events, kind, data, seen = [], "", [], None
+    *lines, rest = re.split(r"\r\n|\r|\n", text.decode())
+    assert rest == "", "the last event is complete"
+    for line in lines:
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            events += [Event(kind, "\n".join(data), seen)] if data else []
+            kind, data, seen = "", [], None
+        elif name == "data":
+            data.append(value)
+        elif name == "event":
+            kind = value
+        elif name == "id":
+            seen = value
+    return events
+
+
+def registered(payload: bytes, stream: str = "chat", **more: str) -> Registered:
+    return Registered(stream, payload, 100.0, "e1", 7, **more)
+
+
+def sent(codec: Codec, message: Registered) -> bytes:
+    return codec.message(codec.head('{"channel":"C"}'), message)
+
+
+# --- data messages ----------------------------------------------------------------------------------------------------
+
+
+def test_a_get_receives_the_bare_message_with_its_position_as_id() -> None:
+    assert sent(GET, registered(b'{"n":1}')) == b'data: {"n":1}\nid: 7/e1/chat\n\n'
+
+
+def test_a_get_receives_strings_as_their_text_line_by_line() -> None:
+    assert sent(GET, registered(b'"one\\ntwo\\r\\n\\u00e9"')) == "data: one\ndata: two\ndata: é\nid: 7/e1/chat\n\n".encode()
+
+
+def test_an_empty_string_is_an_event_with_empty_data() -> None:
+    assert read(sent(GET, registered(b'""'))) == [Event("", "", "7/e1/chat")]
+
+
+def test_json_over_several_lines_stays_the_same_json() -> None:
+    (event,) = read(sent(GET, registered(b'{"a":\r\n[1,\n2,\r3]}')))
+    assert json.loads(event.data) == {"a": [1, 2, 3]}
+
+
+def test_a_post_receives_the_whole_object() -> None:
+    (event,) = read(sent(POST, registered(b"12345678901234567890")))
+    assert event.kind == ""
+    assert event.data == '{"identifier":"{\\"channel\\":\\"C\\"}","message":12345678901234567890,"stream_id":"chat","epoch":"e1","offset":7}'
+
+
+def test_a_transient_message_has_no_id() -> None:
+    assert sent(GET, Registered("chat", b"1", 100.0)) == b"data: 1\n\n"
+
+
+@pytest.mark.parametrize("codec", [GET, POST])
+def test_a_broadcast_type_names_the_event_and_its_data_is_the_whole_object(codec: SseCodec) -> None:
+    (event,) = read(sent(codec, registered(b'"x"', broadcast_type="alert")))
+    assert event.kind == "alert"
+    assert event.id == "7/e1/chat"
+    assert json.loads(event.data)["message"] == "x"
+
+
+# --- typed messages ---------------------------------------------------------------------------------------------------
+
+GAP = Gap("chat", GapReason.TRIMMED, "e1", 5, 9)
+PAGE = PresencePage("chat", 1, (Member("42", b'{"name":"Bo"}'),))
+
+
+def typed(codec: Codec) -> dict[str, bytes]:
+    return {
+        "welcome": codec.welcome("s1", None),
+        "confirm_subscription": codec.about("confirm_subscription", "i"),
+        "reject_subscription": codec.about("reject_subscription", "i"),
+        "confirm_history": codec.about("confirm_history", "i"),
+        "reject_history": codec.reject_history("i", [GAP]),
+        "presence": codec.presence("i", PAGE, True),
+        "ping": codec.ping(1694041735),
+        "pong": codec.pong(),
+        "disconnect": codec.disconnect(closings.SERVER_RESTART),
+        "alert": sent(codec, registered(b"1", broadcast_type="alert")),
+    }
+
+
+@pytest.mark.parametrize("codec", [GET, POST])
+def test_every_typed_message_is_an_event_of_its_type_with_the_full_json(codec: SseCodec) -> None:
+    for kind, text in typed(codec).items():
+        (event,) = read(text)
+        assert event.kind == kind
+        assert json.loads(event.data)["type"] == kind
+
+
+def test_raw_leaves_out_every_typed_message_and_keeps_the_data() -> None:
+    assert set(typed(RAW).values()) == {b""}
+    assert sent(RAW, registered(b"1")) == b"data: 1\nid: 7/e1/chat\n\n"
+
+
+def test_a_gap_says_which_stream_and_why() -> None:
+    (event,) = read(GET.reject_history("i", [GAP]))
+    assert json.loads(event.data)["streams"] == {"chat": {"reason": "trimmed", "epoch": "e1", "oldest": 5, "tip": 9}}
+
+
+def test_only_a_disconnect_for_good_tells_the_browser_not_to_come_back() -> None:
+    assert b"retry" not in GET.disconnect(closings.SERVER_RESTART)
+    assert f"\nretry: {NEVER}\n\n".encode() in GET.disconnect(closings.UNAUTHORIZED)
+
+
+# --- whatever they hold -----------------------------------------------------------------------------------------------
+
+
+@given(TEXT, TEXT.filter(bool), TEXT)
+def test_no_text_can_become_another_event_or_line(text: str, stream: str, kind: str) -> None:
+    message = registered(json.dumps(text).encode(), stream, broadcast_type=kind)
+    for codec in (GET, POST):
+        (event,) = read(sent(codec, message))
+        assert event.id is not None
+        assert event.id.isascii()
+        assert parse_event_id(event.id) == (stream, Position("e1", 7))
+
+
+@given(TEXT)
+def test_a_string_is_read_back_with_its_line_ends_made_equal(text: str) -> None:
+    (event,) = read(sent(GET, registered(json.dumps(text).encode())))
+    assert event.data == re.sub(r"\r\n|\r", "\n", text)
+
+
+@pytest.mark.parametrize("stream", ["chat/1/2", "50%", "a%2Fb", "a b", " edge ", "é/ü", "line\nbreak", "tab\t", "nul\0"])
+def test_the_last_event_id_leads_back_to_the_stream(stream: str) -> None:
+    (event,) = read(sent(GET, registered(b"1", stream)))
+    assert event.id is not None
+    assert parse_event_id(event.id.strip()) == (stream, Position("e1", 7))
+
+
+@given(st.text(st.characters()))
+def test_any_last_event_id_is_understood_or_refused(text: str) -> None:
+    try:
+        answer = parse_event_id(text)
+    except BadRequest:
+        return
+    assert answer is None or answer[1].offset >= 0
