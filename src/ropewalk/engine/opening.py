@@ -56,9 +56,10 @@ async def _restore(session: Session, services: Services, request: ConnectRequest
     if snapshot is None:
         services.stats.restores_missed += 1
         return False
-    if snapshot.expires_at is not None and snapshot.expires_at <= services.clock():
-        return False  # its token is over: only a new one opens a session, and then a new session
-    if not session.accept(snapshot.ids, snapshot.expires_at):
+    standing = await _standing(session, services, request, snapshot)
+    if standing is None:
+        return False
+    if not session.accept(snapshot.ids, standing.expires_at):
         await services.backend.sessions.save(former, snapshot, services.limits.sessions_ttl)
         return True
     session.link.names = (session.sid, *snapshot.names)[:MOST_NAMES]
@@ -70,6 +71,18 @@ async def _restore(session: Session, services: Services, request: ConnectRequest
         patience = services.limits.resume_patience
         asyncio.get_running_loop().call_later(patience, lambda: services.tasks.spawn(_end_patience(session, services)))
     return True
+
+
+async def _standing(
+    session: Session, services: Services, request: ConnectRequest, snapshot: SessionSnapshot
+) -> Accepted | None:
+    """Until when a kept session may go on: as its own token said, or as a newer one of the same client says. None: no longer."""
+    if snapshot.expires_at is None:
+        return Accepted(snapshot.ids)
+    if request.token:
+        answer = await _identify(session, services, request)
+        return answer if isinstance(answer, Accepted) and answer.ids == snapshot.ids else None
+    return Accepted(snapshot.ids, snapshot.expires_at) if snapshot.expires_at > services.clock() else None
 
 
 async def _take(services: Services, sid: str) -> SessionSnapshot | None:

@@ -105,6 +105,25 @@ async def test_a_restored_session_obeys_the_expiry_of_its_token() -> None:
         assert back.connection.replies() == [{"type": "disconnect", "reason": "token_expired", "reconnect": False}]
 
 
+@pytest.mark.parametrize(("newcomer", "restored"), [("bo", True), ("eve", False)])
+async def test_a_newer_token_of_the_same_client_extends_a_restored_session(newcomer: str, restored: bool) -> None:
+    class Tokens:
+        """The token says who, and each is good for a minute from now."""
+
+        async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted | Refused | None:
+            return Accepted(request.token, bench.clock() + 60)
+
+    async with Workbench(PATIENT, authenticators=[Tokens()]) as bench:
+        client = await bench.connect(token="bo")
+        client.session.lost()
+        await settle()
+        bench.clock.now += 61
+        back = await bench.connect(client.sid, token=newcomer)
+        assert ("restored" in back.connection.replies()[0]) is restored
+        assert back.session.ids == newcomer
+        assert back.session.expires_at == bench.clock() + 60
+
+
 async def test_a_kicked_session_does_not_come_back_by_its_sid() -> None:
     from ropewalk.model.messages import RemoteDisconnect
 

@@ -119,9 +119,9 @@ class Workbench:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.node.stop()
 
-    async def connect(self, sid: str = "", extended: bool = True, **params: str) -> Client:
+    async def connect(self, sid: str = "", extended: bool = True, token: str = "", **params: str) -> Client:
         connection = RecordingConnection()
-        request = ConnectRequest("http://x/cable", "/cable", {}, {"sid": sid, **params}, extended=extended)
+        request = ConnectRequest("http://x/cable", "/cable", {}, {"sid": sid, **params}, token=token, extended=extended)
         session = self.node.open(request, connection, CODEC)
         await session.opened()
         return Client(session, connection)
