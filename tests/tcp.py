@@ -31,17 +31,22 @@ class Tcp:
                     data += chunk
         return data
 
+    async def head(self) -> bytes:
+        """The head of an HTTP response."""
+        async with asyncio.timeout(PATIENCE):
+            return await self._reader.readuntil(b"\r\n\r\n")
+
     async def response(self) -> tuple[int, bytes]:
         """One HTTP response that tells its length; status and body."""
+        head = await self.head()
+        sizes = [int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         async with asyncio.timeout(PATIENCE):
-            head = await self._reader.readuntil(b"\r\n\r\n")
-            sizes = [int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
             body = await self._reader.readexactly(sizes[0]) if sizes else b""
         return int(head.split()[1]), body
 
-    async def upgrade(self, server: RunningServer, protocol: str = "actioncable-v1-ext-json") -> None:
+    async def upgrade(self, protocol: str = "actioncable-v1-ext-json") -> None:
         """Become a WebSocket connection, past its welcome."""
-        await self.send(upgrade_request(server, protocol=protocol))
+        await self.send(upgrade_request(protocol=protocol))
         status, _ = await self.response()
         assert status == 101
         await self.frame()
@@ -64,10 +69,10 @@ class Tcp:
                 return int.from_bytes(payload[:2])
 
 
-def upgrade_request(server: RunningServer, path: str = "/cable", protocol: str = "", **headers: str | None) -> bytes:
+def upgrade_request(path: str = "/cable", protocol: str = "", **headers: str | None) -> bytes:
     """A good upgrade, in which `headers` replaces (or with None leaves out) what is to be wrong; `_` stands for `-`."""
     lines: dict[str, str | None] = {
-        "host": f"127.0.0.1:{server.port}",
+        "host": "127.0.0.1",
         "connection": "Upgrade",
         "upgrade": "websocket",
         "sec-websocket-version": "13",
@@ -100,7 +105,7 @@ async def tcp(server: RunningServer, upgraded: bool = False) -> AsyncIterator[Tc
     try:
         link = Tcp(reader, writer)
         if upgraded:
-            await link.upgrade(server)
+            await link.upgrade()
         yield link
     finally:
         writer.close()

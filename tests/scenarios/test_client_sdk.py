@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from aiohttp import ClientSession
 
 from ropewalk.adapters.apps.jwt import issue
 from ropewalk.client import (
@@ -69,6 +70,12 @@ async def take_offsets(stream: Stream, count: int) -> list[int]:
 async def publish_many(publisher: Publisher, stream: str, count: int, size: int = 0) -> None:
     for start in range(0, count, 500):
         await publisher.publish_batch([Draft(stream, "x" * size or n) for n in range(start, min(count, start + 500))])
+
+
+async def metric(server: RunningServer, name: str) -> float:
+    async with ClientSession() as http, http.get(f"{server.url}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
 
 
 # --- receiving --------------------------------------------------------------------------------------------------------
@@ -163,7 +170,11 @@ async def test_a_link_that_has_gone_silent_is_given_up(relay: Relay, publisher: 
 
 async def test_what_no_longer_fits_the_history_is_a_gap_and_the_rest_follows() -> None:
     with running_server("--public", "--history_limit", "5") as server:
-        async with relay_to(server.port) as relay, Publisher(server.url) as publisher, connect(relay.url, backoff=QUICK) as client:
+        async with (
+            relay_to(server.port) as relay,
+            Publisher(server.url) as publisher,
+            connect(relay.url, backoff=QUICK) as client,
+        ):
             stream = await client.subscribe("trimmed")
             await publish_many(publisher, "trimmed", 1)
             first = await take_message(stream)
@@ -213,7 +224,7 @@ async def test_a_slow_reader_gets_everything() -> None:
             stream = await client.subscribe("slow")
             await publish_many(publisher, "slow", 8000, size=1000)
             assert await take_offsets(stream, 8000) == list(range(1, 8001))
-        assert "too_slow" in server.log() or "slow_disconnects" in await metrics(server)
+        assert await metric(server, "ropewalk_slow_disconnects_total") >= 1
 
 
 async def test_an_unread_stream_does_not_keep_another_subscription_from_its_answer(

@@ -19,7 +19,6 @@ from ropewalk.client.errors import (
     AlreadySubscribed,
     Ended,
     NoAnswer,
-    PresenceUnavailable,
     SubscriptionRejected,
     TokenExpired,
     Unreachable,
@@ -220,21 +219,30 @@ class Session:
             match effect:
                 case Send(command):
                     await self._put(command)
-                case Yield(identifier, event):
-                    self._streams[identifier].offer(event)
-                case Confirmed(identifier):
-                    self._streams[identifier].confirm()
-                case Rejected(identifier):
-                    self._streams.pop(identifier).finish(SubscriptionRejected(identifier))
-                case Answer(identifier, presence):
-                    _settle(self._streams[identifier], presence)
                 case Redial(new_token):
                     await self._renew(new_token)
                     return True
                 case End(error):
                     raise error
+                case _:
+                    self._tell(effect)
         self._make_room()
         return False
+
+    def _tell(self, effect: Yield | Confirmed | Rejected | Answer) -> None:
+        stream = self._streams.get(effect.identifier)
+        if stream is None:
+            return  # the program unsubscribed while something before this was sent
+        match effect:
+            case Yield(_, event):
+                stream.offer(event)
+            case Confirmed():
+                stream.confirm()
+            case Rejected(identifier):
+                del self._streams[identifier]
+                stream.finish(SubscriptionRejected(identifier))
+            case Answer(_, presence):
+                stream.answer(presence)
 
     async def _put(self, command: ClientCommand) -> None:
         if self._link is None:
@@ -247,13 +255,3 @@ class Session:
         if self._refresh is None:
             raise TokenExpired(TOKEN_EXPIRED.reason)
         self._call = replace(self._call, token=await self._refresh())
-
-
-def _settle(stream: Stream, presence: PresenceState | None) -> None:
-    answer = stream.queries.popleft() if stream.queries else None
-    if answer is None or answer.done():
-        return
-    if presence is None:
-        answer.set_exception(PresenceUnavailable("the server has no presence for this stream"))
-    else:
-        answer.set_result(presence)

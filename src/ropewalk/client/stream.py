@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from ropewalk.client.errors import Ended
+from ropewalk.client.errors import Ended, PresenceUnavailable
 from ropewalk.client.events import Event, PresenceChange, PresenceState
 from ropewalk.client.inbox import Inbox
 from ropewalk.model.commands import Perform, Whisper
@@ -81,6 +81,16 @@ class Stream:
         self.live.set()
         if not self.confirmed.done():
             self.confirmed.set_result(None)
+
+    def answer(self, presence: PresenceState | None) -> None:
+        """To the oldest query; its program may have given up waiting."""
+        query = self.queries.popleft() if self.queries else None
+        if query is None or query.done():
+            return
+        if presence is None:
+            query.set_exception(PresenceUnavailable("the server has no presence for this stream"))
+        else:
+            query.set_result(presence)
 
     def finish(self, end: Exception) -> None:
         """No more events; whoever waits for an answer gets `end` instead."""

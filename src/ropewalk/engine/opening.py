@@ -76,7 +76,7 @@ async def _restore(session: Session, services: Services, request: ConnectRequest
 async def _standing(
     session: Session, services: Services, request: ConnectRequest, snapshot: SessionSnapshot
 ) -> Accepted | None:
-    """Until when a kept session may go on: as its own token said, or as a newer one of the same client says. None: no longer."""
+    """How long a kept session may go on: as its token said, or as a newer one of the same client says. None: no longer."""
     if snapshot.expires_at is None:
         return Accepted(snapshot.ids)
     if request.token:

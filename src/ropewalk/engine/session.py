@@ -134,6 +134,8 @@ class Session:
         self.last_heard = self._services.clock()
 
     def malformed(self, reason: str, code: int) -> None:
+        if self.state is State.ENDED:
+            return
         self._services.stats.commands_failed += 1
         logger.info("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
         self.end(Closing("", True, code, reason[:100]))

@@ -1,5 +1,6 @@
-"""A door behind a real socket, for tests."""
+"""A door behind a real socket, for tests. Whatever a client does to it, it may not surface as a failure of the server."""
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -9,9 +10,24 @@ from aiohttp.test_utils import TestClient, TestServer
 Client = TestClient[web.Request, web.Application]
 
 
+class _Failures(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(self.format(record))
+
+
 @asynccontextmanager
 async def serving(routes: Sequence[web.RouteDef]) -> AsyncIterator[Client]:
     application = web.Application()
     application.add_routes(routes)
-    async with TestClient(TestServer(application)) as client:
-        yield client
+    failures = _Failures()
+    logging.getLogger("aiohttp.server").addHandler(failures)
+    try:
+        async with TestClient(TestServer(application)) as client:
+            yield client
+    finally:
+        logging.getLogger("aiohttp.server").removeHandler(failures)
+    assert failures.seen == []

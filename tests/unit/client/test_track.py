@@ -110,7 +110,9 @@ class TestAfterARejection:
     def test_a_stream_the_server_never_heard_of_goes_on_with_its_first_message(self) -> None:
         track = track_at(40)
         track.request()
-        assert track.rejected(rejection("epoch_changed", "", 1, 0)) == [Gap("a", "epoch_changed", Position("e", 40), None, 1, 0)]
+        assert track.rejected(rejection("epoch_changed", "", 1, 0)) == [
+            Gap("a", "epoch_changed", Position("e", 40), None, 1, 0)
+        ]
         track.request()
         assert track.accept(data(1, epoch="f")) == []
         assert track.confirmed() == [message(1, epoch="f")]

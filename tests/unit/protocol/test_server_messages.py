@@ -75,7 +75,10 @@ def test_what_our_server_writes_is_read_back_as_what_it_meant(frame: bytes, mess
             '{"type":"presence","identifier":"i","message":{"type":"join","info":{"n":1},"id":"42"}}',
             PresenceChanged("i", True, Member("42", b'{"n":1}')),
         ),
-        ('{"type":"presence","identifier":"i","message":{"type":"leave","id":"42"}}', PresenceChanged("i", False, Member("42"))),
+        (
+            '{"type":"presence","identifier":"i","message":{"type":"leave","id":"42"}}',
+            PresenceChanged("i", False, Member("42")),
+        ),
         ('{"identifier":"i","message":null}', Data("i", b"null")),
         ('{"type":"presence","identifier":"i","message":{"type":"typing"}}', Unknown("presence")),
         ('{"type":"news"}', Unknown("news")),

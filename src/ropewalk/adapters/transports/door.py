@@ -5,9 +5,12 @@ behind a proxy: then aiohttp's handler hands the connection over.
 """
 
 import asyncio
+import logging
 from typing import cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.log import server_logger
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
 from ropewalk.adapters.transports.websocket import WebSocketDoor
@@ -18,6 +21,16 @@ BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\nRetry-After: 5\r\nConnection: close\r\n\r\ntoo many connections"
 )
 TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+class _OurErrors(logging.Filter):
+    """Whoever sends bad HTTP gets a 400 for it; a traceback of it would say nothing of us and let strangers fill the log."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+OUR_ERRORS = _OurErrors()
 
 
 class Door:
@@ -32,6 +45,7 @@ class Door:
         self.websocket = websocket
         self.knocking = 0
         self._most = max_connections
+        server_logger.addFilter(OUR_ERRORS)
 
     def knock(self) -> "Knock":
         return Knock(self)

@@ -82,6 +82,8 @@ class WebSocketConnection(WSListener):
                 self._visitor.heard()
             case WSMsgType.PING:
                 pass  # answered by picows
+            case _ if frame.payload_size > self._door.max_message_size:
+                pass  # picows has said 1009, but still hands over what arrived before it hung up
             case _ if frame.rsv1 or frame.rsv2 or frame.rsv3:
                 self._visitor.malformed("reserved bits are set", WSCloseCode.PROTOCOL_ERROR.value)
             case kind if frame.fin and self._parts is None and kind is not WSMsgType.CONTINUATION:
@@ -181,7 +183,10 @@ class WebSocketDoor:
         )
 
     def _upgrade(self, request: WSUpgradeRequest, remote: str) -> WSUpgradeResponseWithListener:
-        target = urlsplit(request.path.decode("latin-1"))
+        try:
+            target = urlsplit(request.path.decode("latin-1"))
+        except ValueError:
+            return _refuse(HTTPStatus.BAD_REQUEST, b"not a URL")
         if target.path not in self._paths:
             return _refuse(HTTPStatus.NOT_FOUND, b"no WebSocket here")
         if not self._origin_allowed(request.headers.get("Origin")):

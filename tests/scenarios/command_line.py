@@ -1,0 +1,65 @@
+"""Programs as a person runs them: whole processes, their output line by line, and Ctrl-C."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from typing import IO
+
+SECONDS = 20
+ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
+
+
+def run_ropewalk(*words: str, text: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ropewalk", *words],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env={**ENVIRON, **variables},
+    )
+
+
+class Program:
+    """A program that runs until it is told to stop."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def line(self) -> str:
+        assert self._process.stdout is not None
+        line = await asyncio.wait_for(self._process.stdout.readline(), SECONDS)
+        assert line, "the program ended"
+        return line.decode().rstrip("\n")
+
+    async def complaint(self) -> str:
+        assert self._process.stderr is not None
+        return (await asyncio.wait_for(self._process.stderr.readline(), SECONDS)).decode().rstrip("\n")
+
+    def write(self, text: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(text.encode())
+
+    async def interrupt(self) -> int:
+        """Ctrl-C; returns the exit code."""
+        self._process.send_signal(signal.SIGINT)
+        return await self.ended()
+
+    async def ended(self) -> int:
+        return await asyncio.wait_for(self._process.wait(), SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def running_program(*words: str, output: int | IO[bytes] = PIPE) -> AsyncIterator[Program]:
+    process = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=PIPE, stdout=output, stderr=PIPE, env=ENVIRON)
+    try:
+        yield Program(process)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -1,0 +1,189 @@
+"""`ropewalk publish` and `ropewalk tail` as a person uses them."""
+
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from ropewalk.adapters.apps.jwt import issue
+from ropewalk.client import Draft, Publisher
+from ropewalk.core.signing import API_PHRASE, derive, sign_stream
+from tests.scenarios.command_line import Program, run_ropewalk, running_program
+from tests.server import RunningServer, running_server
+
+SECRET = "qwerty"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running_server("--public", "--history_limit", "5") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def closed_server() -> Iterator[RunningServer]:
+    with running_server("--secret", SECRET, "--enforce_jwt") as server:
+        yield server
+
+
+@pytest.fixture
+async def publisher(server: RunningServer) -> AsyncIterator[Publisher]:
+    async with Publisher(server.url) as publisher:
+        yield publisher
+
+
+async def shown(program: Program, count: int) -> list[tuple[int, object]]:
+    """The offsets and data that `tail --json` printed."""
+    messages = [json.loads(await program.line()) for _ in range(count)]
+    return [(message["offset"], message["data"]) for message in messages]
+
+
+async def tail_with_past(server: RunningServer, *words: str) -> list[str]:
+    result = run_ropewalk("tail", *words, "--url", server.url)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+# --- publish ----------------------------------------------------------------------------------------------------------
+
+
+async def test_publish_prints_the_position(server: RunningServer) -> None:
+    result = run_ropewalk("publish", "cli/one", '{"price":1.10}', "--url", server.url)
+    assert result.returncode == 0, result.stderr
+    stream, epoch, offset = result.stdout.split()
+    assert (stream, offset) == ("cli/one", "offset=1")
+    [line] = await tail_with_past(server, "cli/one", "--from", "1", "--count", "1")
+    assert line == f'cli/one {epoch} offset=1 {{"price":1.1}}'
+
+
+async def test_publish_takes_plain_text_and_standard_input(server: RunningServer) -> None:
+    run_ropewalk("publish", "cli/text", "hello there", "--url", server.url)
+    run_ropewalk("publish", "cli/text", "-", "--url", server.url, text="from a pipe\n")
+    lines = await tail_with_past(server, "cli/text", "--from", "1", "--count", "2", "--json")
+    assert [json.loads(line)["data"] for line in lines] == ["hello there", "from a pipe"]
+
+
+async def test_publish_with_the_same_uid_is_registered_once(server: RunningServer) -> None:
+    words = ("publish", "cli/uid", "1", "--uid", "order-7", "--url", server.url)
+    first, second = run_ropewalk(*words).stdout, run_ropewalk(*words).stdout
+    assert second == first.rstrip() + " duplicate\n"
+
+
+async def test_publish_lines_makes_a_publication_of_each_and_shows_progress(server: RunningServer) -> None:
+    lines = "".join(f"{n}\n" for n in range(2500))
+    words = ("publish", "cli/lines", "--lines", "--uid", "import", "--url", server.url)
+    result = run_ropewalk(*words, text=lines + "\nlast without an end")
+    assert [line.split()[2] for line in result.stdout.splitlines()] == [f"offset={n}" for n in range(1, 2502)]
+    assert result.stderr.splitlines() == ["1000 published", "2000 published"]
+    again = run_ropewalk(*words, text=lines)
+    assert all(line.endswith("duplicate") for line in again.stdout.splitlines())
+
+
+async def test_publish_lines_sends_a_line_as_soon_as_it_is_there(server: RunningServer) -> None:
+    words = ("-m", "ropewalk", "publish", "cli/live", "-", "--lines", "--url", server.url)
+    async with running_program(*words) as program:
+        program.write("first\n")
+        assert (await program.line()).endswith("offset=1")
+        program.write("second\nthird")
+        assert (await program.line()).endswith("offset=2")
+        assert await program.interrupt() == 130
+
+
+async def test_publish_finds_its_key_in_the_environment(closed_server: RunningServer) -> None:
+    words = ("publish", "cli/key", "1", "--url", closed_server.url)
+    assert run_ropewalk(*words, ROPEWALK_SECRET=SECRET).returncode == 0
+    assert run_ropewalk(*words, ROPEWALK_API_SECRET=derive(SECRET, API_PHRASE)).returncode == 0
+    assert run_ropewalk(*words, "--key", derive(SECRET, API_PHRASE)).returncode == 0
+    refused = run_ropewalk(*words)
+    assert (refused.returncode, refused.stderr) == (1, "ropewalk: a valid bearer key is needed\n")
+
+
+# --- tail -------------------------------------------------------------------------------------------------------------
+
+
+async def test_tail_shows_what_comes_and_ends_at_once_on_control_c(server: RunningServer, publisher: Publisher) -> None:
+    await publisher.publish("cli/live-tail", 0)
+    words = ("-m", "ropewalk", "tail", "cli/live-tail", "cli/other", "--from", "1", "--json", "--url", server.url)
+    async with running_program(*words) as program:
+        assert await shown(program, 1) == [(1, 0)]
+        await publisher.publish("cli/live-tail", {"n": 1})
+        assert await shown(program, 1) == [(2, {"n": 1})]
+        await publisher.publish("cli/other", None, transient=True)
+        assert await shown(program, 1) == [(0, "null")]
+        assert await program.interrupt() == 0
+        assert await program.complaint() == ""
+
+
+async def test_tail_since_shows_the_recent_past(server: RunningServer, publisher: Publisher) -> None:
+    await publisher.publish_batch([Draft("cli/since", n) for n in range(3)])
+    for since in ("10m", str(int(time.time() - 600))):
+        assert len(await tail_with_past(server, "cli/since", "--since", since, "--count", "3")) == 3
+
+
+async def test_tail_from_an_offset_begins_there(server: RunningServer, publisher: Publisher) -> None:
+    await publisher.publish_batch([Draft("cli/from", n) for n in range(1, 5)])
+    lines = await tail_with_past(server, "cli/from", "--from", "3", "--count", "2", "--json")
+    assert [json.loads(line)["offset"] for line in lines] == [3, 4]
+
+
+async def test_tail_from_a_trimmed_offset_says_the_gap_and_begins_with_the_oldest(
+    server: RunningServer, publisher: Publisher
+) -> None:
+    await publisher.publish_batch([Draft("cli/trimmed", n) for n in range(1, 21)])
+    within = run_ropewalk("tail", "cli/trimmed", "--from", "18", "--count", "3", "--json", "--url", server.url)
+    assert [json.loads(line)["offset"] for line in within.stdout.splitlines()] == [18, 19, 20]
+    assert within.stderr == ""
+    before = run_ropewalk("tail", "cli/trimmed", "--from", "2", "--count", "5", "--json", "--url", server.url)
+    assert [json.loads(line)["offset"] for line in before.stdout.splitlines()] == [16, 17, 18, 19, 20]
+    assert before.stderr.startswith("gap in cli/trimmed: messages lost (trimmed); it goes on at epoch=")
+
+
+async def test_tail_ends_when_nobody_reads_its_output(server: RunningServer) -> None:
+    reading, writing = os.pipe()
+    with open(writing, "wb") as output:
+        words = ("-m", "ropewalk", "tail", "cli/pipe", "--url", server.url)
+        async with running_program(*words, output=output) as program:
+            output.close()
+            os.close(reading)
+            assert await program.ended() == 0
+            assert await program.complaint() == ""
+
+
+async def test_tail_of_a_signed_stream_with_a_token(closed_server: RunningServer) -> None:
+    async with Publisher(closed_server.url, derive(SECRET, API_PHRASE)) as publisher:
+        await publisher.publish("cli/signed", "secret")
+    token = issue(SECRET, "ann", int(time.time()) + 60)
+    words = ("--signed", "--token", token, "--from", "1", "--count", "1", "--json")
+    [line] = await tail_with_past(closed_server, sign_stream("cli/signed", SECRET), *words)
+    assert json.loads(line)["data"] == "secret"
+    refused = run_ropewalk("tail", "cli/signed", "--token", token, "--url", closed_server.url)
+    assert refused.returncode == 2
+    assert "others --signed" in refused.stderr
+    stranger = run_ropewalk("tail", "cli/signed", "--url", closed_server.url)
+    assert (stranger.returncode, "--token" in stranger.stderr) == (2, True)
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("tail", "a", "--url", "http://127.0.0.1:1"), "`ropewalk serve` starts one"),
+        (("publish", "a", "1", "--url", "http://127.0.0.1:1"), "`ropewalk serve` starts one"),
+        (("tail", "a", "--url", "localhost:8080"), "not a server's URL"),
+        (("publish", "a"), "DATA is missing"),
+        (("publish", "a", "1", "--lines"), "--lines reads standard input"),
+        (("tail", "a", "--since", "yesterday"), "wants a duration"),
+        (("tail", "a", "--from", "0"), "whole number from 1 on"),
+        (("tail", "a", "--from", "1", "--since", "1m"), "not allowed with"),
+        (("tail",), "STREAM"),
+    ],
+)
+def test_a_mistake_is_told_in_words(words: tuple[str, ...], hint: str) -> None:
+    result = run_ropewalk(*words)
+    assert result.returncode == 2
+    assert hint in result.stderr
+    assert "Traceback" not in result.stderr
