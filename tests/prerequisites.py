@@ -1,6 +1,6 @@
 """What some tests need of the machine, and what to do where it is missing: skip with the exact hint, or fail when CI=true.
 
-A test asks by marker (`needs_node`, `needs_chromium`); nothing is ever skipped without being told at the end of the run.
+A test asks by marker (`needs_node`, `needs_chromium`, `needs_curl`); nothing is ever skipped without being told at the end of the run.
 """
 
 import os
@@ -40,7 +40,15 @@ def chromium_missing() -> str:
     return "" if chromium_path() else "needs Chromium: sudo apt-get install chromium"
 
 
-PREREQUISITES = (Prerequisite("needs_node", node_missing), Prerequisite("needs_chromium", chromium_missing))
+def curl_missing() -> str:
+    return "" if shutil.which("curl") else "needs curl: sudo apt-get install curl"
+
+
+PREREQUISITES = (
+    Prerequisite("needs_node", node_missing),
+    Prerequisite("needs_chromium", chromium_missing),
+    Prerequisite("needs_curl", curl_missing),
+)
 
 
 def must_not_skip(environ: Mapping[str, str]) -> bool:

@@ -17,6 +17,14 @@ Clock = Callable[[], float]
 """UNIX seconds. Passed in everywhere, so that tests own the time."""
 
 
+Appended = list[tuple[Registered, bool]]
+OnRegistered = Callable[[Appended], None]
+
+
+def ignore(appended: Appended) -> None:
+    """For an append that nobody has to hear of."""
+
+
 # --- where streams, sessions and presence are kept -------------------------------------------------------------------
 
 
@@ -27,8 +35,12 @@ class StreamStore(Protocol):
     gets its first position back and appends nothing. Everything may raise `Unavailable`, and then nothing happened.
     """
 
-    async def append(self, publications: Sequence[Publication]) -> list[tuple[Registered, bool]]:
-        """Register all of them in this order, or none. The bool is True for a new one, False for a known uid."""
+    async def append(self, publications: Sequence[Publication], registered: OnRegistered = ignore) -> Appended:
+        """Register all of them in this order, or none. The bool is True for a new one, False for a known uid.
+
+        `registered` is called with the same answer in the very step in which the messages become readable, and calls
+        come in the order of positions: whoever fans out there overtakes nobody and meets no reader half-way.
+        """
 
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
         """What follows `position`. A stream never heard of answers an empty Replay at offset 0 only to offset 0."""
@@ -102,8 +114,8 @@ class PubSub(Protocol):
 
     async def start(self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect], int]) -> None: ...
     async def stop(self) -> None: ...
-    async def publish(self, messages: Sequence[Registered]) -> None:
-        """In order. Within one process `deliver` is called before this returns and before anything else may be appended."""
+    def publish(self, messages: Sequence[Registered]) -> None:
+        """Hand over, in order; never blocks. Within one process `deliver` is called before this returns."""
 
     async def command(self, order: RemoteDisconnect) -> int:
         """How many sessions of this process obeyed."""

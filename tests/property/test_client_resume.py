@@ -14,8 +14,8 @@ from ropewalk.client.events import Event, Gap, Message
 from ropewalk.client.state import State
 from ropewalk.core.history import BEFORE_ALL, Kept, StreamLog
 from ropewalk.model.commands import History, Subscribe
-from ropewalk.model.history import GapReason, HistoryRequest, Replay
 from ropewalk.model.history import Gap as ServerGap
+from ropewalk.model.history import GapReason, HistoryRequest, Replay
 from ropewalk.model.messages import Position, Publication, Registered
 from ropewalk.model.rules import StreamRules
 from ropewalk.protocol.client_commands import ClientCommand

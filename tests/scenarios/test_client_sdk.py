@@ -298,7 +298,7 @@ async def test_a_client_without_a_good_token_is_unauthorized(closed_server: Runn
 
 
 async def test_an_expired_token_ends_the_iteration(closed_server: RunningServer) -> None:
-    async with connect(closed_server.url, token(2)) as client:
+    async with connect(closed_server.url, token(3)) as client:
         stream = await client.subscribe_signed(sign_stream("expires", SECRET))
         with pytest.raises(TokenExpired):
             await asyncio.wait_for(anext(stream), SECONDS)
@@ -317,7 +317,7 @@ async def test_a_refresher_brings_a_new_token_once_and_nothing_is_missed(closed_
         return token(60)
 
     key = derive(SECRET, API_PHRASE)
-    async with connect(closed_server.url, token(2), key=key, refresh_token=refresh, backoff=QUICK) as client:
+    async with connect(closed_server.url, token(3), key=key, refresh_token=refresh, backoff=QUICK) as client:
         stream = await client.subscribe_signed(sign_stream("refreshed", SECRET))
         await client.publish("refreshed", "before")
         await asyncio.wait_for(refreshed.wait(), SECONDS)

@@ -26,7 +26,7 @@ def test_every_example_is_tried_here() -> None:
 
 
 def test_publish_and_subscribe_receives_what_it_sent(server: RunningServer) -> None:
-    program = [sys.executable, EXAMPLES / "publish_and_subscribe.py", server.url]
+    program = [sys.executable, str(EXAMPLES / "publish_and_subscribe.py"), server.url]
     result = subprocess.run(program, capture_output=True, text=True, timeout=SECONDS)
     assert (result.returncode, result.stderr) == (0, "")
     words = [(n, word) for n, word in enumerate(("warp", "weft", "rope"), 1)]

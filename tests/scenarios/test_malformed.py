@@ -7,6 +7,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from ropewalk.engine.session import RESUMABLE
+from ropewalk.model import closing as closings
+from ropewalk.model.history import GapReason
 from tests.cable import cable
 from tests.scenarios.malformed import STREAM, Case
 from tests.scenarios.malformed_frames import COMMANDS, FRAMES, MESSAGES
@@ -40,7 +43,7 @@ async def test_malformed_input_gets_its_documented_answer_and_a_neighbour_notice
 ) -> None:
     async with cable(server) as neighbour:
         await neighbour.subscribe("malformed/neighbour")
-        assert await CASES[name](server) == documented().get(name)
+        assert await CASES[name](server) == documented()[name]
         await publish(server, "malformed/neighbour", name)
         assert await neighbour.messages(1) == [name]
         await neighbour.quiet()
@@ -61,3 +64,19 @@ async def test_a_refused_batch_says_which_publication_is_to_blame(server: Runnin
     ):
         assert response.status == 422
         assert (await response.json())["index"] == 2
+
+
+def test_the_page_knows_every_reason_for_which_a_connection_ends() -> None:
+    rows = re.findall(r"^\| (?:`(\w+)`|–) \| ([\w ]+) \| (\d+) \| ([\w ]+) \| (yes|no) \|", PAGE.read_text(), re.MULTILINE)
+    told = {(reason, int(code), text, resumable == "yes") for reason, _, code, text, resumable in rows}
+    known = [closing for closing in vars(closings).values() if isinstance(closing, closings.Closing)]
+    assert told == {(closing.reason, closing.code, closing.text, closing in RESUMABLE) for closing in known}
+    for reason, reconnect, _, text, _ in rows:
+        wanted = {"yes": True, "no": False}.get(reconnect)
+        meant = [closing for closing in known if (closing.reason, closing.text) == (reason, text)]
+        assert reason == "remote" or [closing.reconnect for closing in meant] == [wanted]
+
+
+def test_the_page_knows_every_reason_for_a_gap() -> None:
+    section = PAGE.read_text().split("## When history cannot be delivered")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == {str(reason) for reason in GapReason}

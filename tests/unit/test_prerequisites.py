@@ -21,7 +21,11 @@ def pytest_run_on_a_bare_machine(directory: Path, marker: str, ci: str) -> subpr
 
 @pytest.mark.parametrize(
     ("marker", "hint"),
-    [("needs_node", "sudo apt-get install nodejs npm"), ("needs_chromium", "sudo apt-get install chromium")],
+    [
+        ("needs_node", "sudo apt-get install nodejs npm"),
+        ("needs_chromium", "sudo apt-get install chromium"),
+        ("needs_curl", "sudo apt-get install curl"),
+    ],
 )
 class TestWhereAPrerequisiteIsMissing:
     def test_a_test_is_skipped_and_the_run_ends_with_the_hint(self, marker: str, hint: str, tmp_path: Path) -> None:
@@ -48,4 +52,4 @@ def test_the_installer_says_what_to_install_where_it_cannot_do_it_itself(ci: str
     done = subprocess.run(script, env={"PATH": str(tmp_path), "CI": ci}, capture_output=True, text=True, check=False)
 
     assert done.returncode == code
-    assert "apt-get install nodejs npm chromium" in done.stderr
+    assert "apt-get install nodejs npm chromium curl" in done.stderr

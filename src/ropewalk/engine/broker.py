@@ -1,11 +1,10 @@
 """The broker: registers each publication once and fans it out, in one step, so that N+1 never overtakes N."""
 
-import asyncio
 from collections.abc import Sequence
 
 from ropewalk.core.stats import Stats
 from ropewalk.model.messages import Publication, Receipt, Registered, RemoteDisconnect, transient
-from ropewalk.ports import Clock, PubSub, StreamStore
+from ropewalk.ports import Appended, Clock, PubSub, StreamStore
 
 
 class Broker:
@@ -16,27 +15,31 @@ class Broker:
         self._pubsub = pubsub
         self._stats = stats
         self._clock = clock
-        self._order = asyncio.Lock()  # never contended where neither store nor pubsub suspends
 
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
-        async with self._order:
-            lasting = [publication for publication in publications if not publication.transient]
-            appended = iter(await self._store.append(lasting) if lasting else ())
-            receipts: list[Receipt] = []
-            fresh: list[Registered] = []
-            for publication in publications:
-                if publication.transient:
-                    message, new = transient(publication, self._clock()), True
-                else:
-                    message, new = next(appended)
-                if new:
-                    fresh.append(message)
-                receipts.append(Receipt(message.stream, message.epoch, message.offset, not new))
-            self._stats.publications += len(fresh)
-            self._stats.publications_duplicate += len(receipts) - len(fresh)
-            if fresh:
-                await self._pubsub.publish(fresh)
-            return receipts
+        lasting = [publication for publication in publications if not publication.transient]
+        receipts: list[Receipt] = []
+
+        def fan_out(appended: Appended) -> None:
+            known = iter(appended)
+            pairs = [self._transient(each) if each.transient else next(known) for each in publications]
+            receipts.extend(Receipt(message.stream, message.epoch, message.offset, not new) for message, new in pairs)
+            self._hand_on([message for message, new in pairs if new])
+
+        if lasting:
+            await self._store.append(lasting, fan_out)
+        else:
+            fan_out([])
+        self._stats.publications_duplicate += sum(receipt.duplicate for receipt in receipts)
+        return receipts
+
+    def _transient(self, publication: Publication) -> tuple[Registered, bool]:
+        return transient(publication, self._clock()), True
+
+    def _hand_on(self, fresh: Sequence[Registered]) -> None:
+        self._stats.publications += len(fresh)
+        if fresh:
+            self._pubsub.publish(fresh)
 
     async def disconnect(self, order: RemoteDisconnect) -> int:
         ended = await self._pubsub.command(order)

@@ -25,7 +25,9 @@ def test_the_server_reads_what_was_meant() -> None:
 
 
 def test_positions_are_read_from_the_answer() -> None:
-    answer = b'{"publications":[{"stream":"a","epoch":"e","offset":3},{"stream":"a","epoch":"e","offset":1,"duplicate":true},{"stream":"b"}]}'
+    first = b'{"stream":"a","epoch":"e","offset":3}'
+    known = b'{"stream":"a","epoch":"e","offset":1,"duplicate":true}'
+    answer = b'{"publications":[%b,%b,{"stream":"b"}]}' % (first, known)
     assert receipts(201, answer) == [Receipt("a", "e", 3), Receipt("a", "e", 1, True), Receipt("b", "", 0)]
 
 

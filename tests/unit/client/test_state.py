@@ -29,11 +29,11 @@ from ropewalk.protocol.server_messages import (
 NOW = 1000.0
 
 
-def live_state(**wishes: float) -> State:
+def live_state(since: float | None = None) -> State:
     """Subscribed to `i`, confirmed, at time NOW."""
     state = State()
     state.receive(Welcome("s1"), NOW)
-    state.subscribe("i", NOW, **wishes)
+    state.subscribe("i", NOW, since)
     state.receive(SubscriptionConfirmed("i"), NOW)
     return state
 

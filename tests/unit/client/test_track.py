@@ -81,7 +81,8 @@ class TestAfterARejection:
         gap = Gap("a", "trimmed", Position("e", 2), "e", 5, 7)
         assert track.rejected(rejection("trimmed", "e", 5, 7)) == [gap]
         assert gap.missed == 2
-        assert track.holds and not track.asked
+        assert track.holds
+        assert not track.asked
         assert track.request() == HistoryRequest(None, {"a": Position("e", 4)})
         assert track.accept(data(8)) == []
         assert track.accept(data(5)) == [message(5, replayed=True)]

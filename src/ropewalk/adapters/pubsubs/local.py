@@ -6,7 +6,7 @@ from ropewalk.model.messages import Registered, RemoteDisconnect
 
 
 class LocalPubSub:
-    """Delivers before `publish` returns and never suspends."""
+    """Delivers before `publish` returns."""
 
     async def start(self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect], int]) -> None:
         self._deliver = deliver
@@ -15,7 +15,7 @@ class LocalPubSub:
     async def stop(self) -> None:
         pass
 
-    async def publish(self, messages: Sequence[Registered]) -> None:
+    def publish(self, messages: Sequence[Registered]) -> None:
         self._deliver(messages)
 
     async def command(self, order: RemoteDisconnect) -> int:

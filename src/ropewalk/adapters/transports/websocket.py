@@ -19,10 +19,7 @@ from picows import (
     WSUpgradeResponse,
     WSUpgradeResponseWithListener,
 )
-from picows.picows import (
-    WSAutoPingStrategy,
-    WSProtocol,  # type: ignore[attr-defined]  # missing in picows' stubs only
-)
+from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, Visitor

@@ -12,7 +12,7 @@ from ropewalk.core.names import OrderedNames
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Registered
-from ropewalk.ports import Clock
+from ropewalk.ports import Appended, Clock, OnRegistered, ignore
 
 SWEPT_AT_ONCE = 2000
 """Streams (and as many idempotency keys) that one sweep may look at: some milliseconds of work."""
@@ -51,9 +51,11 @@ class MemoryStreams:
     def __len__(self) -> int:
         return len(self._logs)
 
-    async def append(self, publications: Sequence[Publication]) -> list[tuple[Registered, bool]]:
+    async def append(self, publications: Sequence[Publication], registered: OnRegistered = ignore) -> Appended:
         now = self._clock()
-        return [self._register(publication, now) for publication in publications]
+        appended = [self._register(publication, now) for publication in publications]
+        registered(appended)
+        return appended
 
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
         log = self._logs.get(stream)

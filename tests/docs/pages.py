@@ -1,0 +1,45 @@
+"""The Markdown pages of the project, and what in them can be checked: links, headings, fenced blocks.
+
+A block's second word says what a reader does with it: `run` ends by itself, `follow` keeps printing, `serve` keeps serving.
+Renderers show only the first word, the language; a block without a second word is not run.
+"""
+
+import re
+from pathlib import Path
+
+from msgspec import Struct
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+_FENCE = re.compile(r"^```(?P<language>\w*)(?: (?P<role>\w+))?\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+_INLINE_CODE = re.compile(r"`[^`\n]*`")
+
+
+class Block(Struct, frozen=True):
+    language: str
+    role: str
+    text: str
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(found["language"], found["role"] or "", found["text"]) for found in _FENCE.finditer(page.read_text())]
+
+
+def links(page: Path) -> list[str]:
+    """Targets inside the project; code is not prose, and addresses elsewhere are not ours to check."""
+    prose = _INLINE_CODE.sub("", _FENCE.sub("", page.read_text()))
+    targets = (found["target"] for found in _LINK.finditer(prose))
+    return [target for target in targets if not target.startswith(("http://", "https://", "mailto:"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """The fragments by which headings can be linked to, as GitHub makes them."""
+    titles = (found["title"] for found in _HEADING.finditer(_FENCE.sub("", page.read_text())))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}

@@ -1,0 +1,164 @@
+"""A reader with a few terminals, who types what a page says, in order, on ports that are free.
+
+What a page exports stays exported in its later blocks. Everything that was started ends with the reader.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.docs.pages import ROOT, Block
+
+PATIENCE = 20.0
+LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
+SUBSCRIPTIONS = re.compile(rb"^ropewalk_subscriptions (\S+)$", re.MULTILINE)
+PROGRAMS = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"], "js": ["node"]}
+USUAL_PORT = "8080"
+
+# A reader sees that a server answered with an error, and knows on which port the server is; a shell has to be told.
+PRELUDE = """\
+. ./.environment
+curl() { command curl --silent --show-error --fail-with-body "$@"; }
+ropewalk() {
+  case "$1" in
+    serve) exec ropewalk "$@" --port 0 --shutdown_spread 0 ;;
+    publish|tail|bench) command ropewalk "$@" --url "http://127.0.0.1:$USUAL" ;;
+    *) command ropewalk "$@" ;;
+  esac
+}
+"""
+
+
+class Reader:
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._ports: dict[str, str] = {}
+        self._servers: dict[str, subprocess.Popen[bytes]] = {}
+        self._followers: list[tuple[Block, Path]] = []
+        self._started: list[subprocess.Popen[bytes]] = []
+        shutil.copytree(ROOT / "examples", home / "examples")
+        (home / "node_modules").symlink_to(ROOT / "tests" / "clients" / "node_modules")
+        (home / ".environment").touch()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for process in self._started:
+            _end(process)
+
+    def obey(self, block: Block) -> None:
+        match block.role:
+            case "serve":
+                self._serve(block)
+            case "follow":
+                self._follow(block)
+            case "run":
+                self._run(block)
+            case role:
+                raise AssertionError(f"unknown role {role!r} of a block")
+
+    def check_followers(self) -> None:
+        """Each has printed something by now, or soon does."""
+        for block, output in self._followers:
+            _wait_until(lambda output=output: bool(output.read_bytes()), lambda block=block: f"this printed nothing:\n{block.text}")
+
+    def _run(self, block: Block) -> None:
+        keep = "\nexport -p > .environment" if block.language == "sh" else ""
+        done = subprocess.run(
+            self._command(block, keep),
+            cwd=self._home,
+            env=self._environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block.text}\nended with {done.returncode}:\n{done.stdout.decode()}"
+
+    def _follow(self, block: Block) -> None:
+        before = self._subscriptions()
+        process, output = self._start(block)
+        self._followers.append((block, output))
+        _wait_until(
+            lambda: process.poll() is not None or self._subscriptions() > before,
+            lambda: f"this subscribed to nothing:\n{block.text}\n{output.read_text()}",
+        )
+
+    def _serve(self, block: Block) -> None:
+        asked = re.search(r"--port (\d+)", block.text)
+        port = asked[1] if asked else USUAL_PORT
+        if port in self._servers:
+            _end(self._servers[port])
+        process, output = self._start(Block(block.language, block.role, re.sub(r"--port \d+", "--port 0", block.text)))
+        _wait_until(
+            lambda: process.poll() is not None or bool(LISTENING.search(output.read_text())),
+            lambda: f"this does not listen:\n{block.text}\n{output.read_text()}",
+        )
+        found = LISTENING.search(output.read_text())
+        assert found, f"this ended:\n{block.text}\n{output.read_text()}"
+        self._servers[port], self._ports[port] = process, found[1]
+
+    def _start(self, block: Block) -> tuple[subprocess.Popen[bytes], Path]:
+        output = self._home / f".output-{len(self._started)}"
+        with output.open("wb") as stream:
+            process = subprocess.Popen(
+                self._command(block),
+                cwd=self._home,
+                env=self._environ(),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._started.append(process)
+        return process, output
+
+    def _command(self, block: Block, after: str = "") -> list[str]:
+        text = block.text
+        for usual, port in self._ports.items():
+            text = text.replace(f"127.0.0.1:{usual}", f"127.0.0.1:{port}")
+        match block.language:
+            case "sh":
+                text = PRELUDE + text + after
+            case "js":
+                script = self._home / f"block-{len(self._started)}.mjs"
+                script.write_text(text)
+                text = str(script)
+        return [*PROGRAMS[block.language], text]
+
+    def _environ(self) -> dict[str, str]:
+        # The settings of whoever runs the tests must not reach the server under test.
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
+        environ.pop("PORT", None)
+        path = f"{Path(sys.executable).parent}:{environ['PATH']}"
+        return {**environ, "PATH": path, "USUAL": self._ports.get(USUAL_PORT, USUAL_PORT)}
+
+    def _subscriptions(self) -> float:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._ports[USUAL_PORT]}/metrics", timeout=PATIENCE) as answer:
+            found = SUBSCRIPTIONS.search(answer.read())
+        assert found
+        return float(found[1])
+
+
+def _wait_until(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, complaint()
+        time.sleep(0.02)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(PATIENCE)

@@ -1,0 +1,57 @@
+"""Every page: its links lead somewhere, its commands work as they stand there, and it speaks of nobody's machine."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT, anchors, blocks, links, name_of
+from tests.docs.reader import Reader
+
+MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|root|home|Users|tmp)\b")
+
+
+def playable() -> list[object]:
+    """Pages with blocks to run, marked with what these need."""
+    found: list[object] = []
+    for page in PAGES:
+        played = [block for block in blocks(page) if block.role]
+        marks = [pytest.mark.needs_curl] if any("curl" in block.text for block in played) else []
+        marks += [pytest.mark.needs_node] if any(block.language == "js" for block in played) else []
+        if played:
+            found.append(pytest.param(page, id=name_of(page), marks=marks))
+    return found
+
+
+@pytest.mark.parametrize("page", playable())
+def test_what_a_page_tells_to_type_works_in_the_order_in_which_it_stands_there(page: Path, tmp_path: Path) -> None:
+    with Reader(tmp_path) as reader:
+        for block in blocks(page):
+            if block.role:
+                reader.obey(block)
+        reader.check_followers()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_a_file_and_a_heading_that_exist(page: Path) -> None:
+    dead = [target for target in links(page) if not leads_somewhere(page, target)]
+
+    assert dead == []
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    path, _, fragment = target.partition("#")
+    file = (page.parent / path).resolve() if path else page
+    return file.exists() and (not fragment or fragment in anchors(file))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_page_names_a_path_of_somebodys_machine(page: Path) -> None:
+    assert MACHINE_PATHS.findall(page.read_text()) == []
+
+
+def test_the_index_leads_to_every_page_below_it() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / target.partition("#")[0]).resolve() for target in links(index)}
+
+    assert [name_of(page) for page in PAGES if page.parent != ROOT and page != index and page not in linked] == []

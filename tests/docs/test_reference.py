@@ -1,0 +1,83 @@
+"""The reference pages that people write: nothing in them is missing, and nothing in them is invented."""
+
+import re
+import urllib.request
+from typing import get_args
+
+import msgspec
+import pytest
+
+from ropewalk.cli.main import COMMANDS, main
+from ropewalk.model import closing as closings
+from ropewalk.model.closing import Closing
+from ropewalk.model.commands import Command, Unusable
+from ropewalk.model.history import GapReason
+from ropewalk.protocol import cable_json, server_messages
+from ropewalk.protocol.server_messages import ServerMessage, Unknown
+from tests.docs.pages import ROOT, blocks
+from tests.server import running_server
+
+METRICS, PROTOCOL, CLI = (ROOT / "docs" / "reference" / name for name in ("metrics.md", "protocol.md", "cli.md"))
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z_-]*")
+
+
+def test_metrics_lists_exactly_the_metrics_that_a_server_exposes() -> None:
+    with running_server("--public") as server, urllib.request.urlopen(f"{server.url}/metrics") as answer:
+        exposed = re.findall(r"^# TYPE (\S+) ", answer.read().decode(), re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)` \|", METRICS.read_text(), re.MULTILINE)
+
+    assert sorted(listed) == sorted(exposed)
+
+
+def test_metrics_lists_every_reason_of_a_gap() -> None:
+    assert [reason for reason in GapReason if f"`{reason}`" not in METRICS.read_text()] == []
+
+
+def frames_shown() -> list[bytes]:
+    return [line.encode() for block in blocks(PROTOCOL) if block.language == "json" for line in block.text.splitlines()]
+
+
+def test_protocol_shows_every_command_of_a_client_as_the_server_reads_it() -> None:
+    read = [cable_json.decode(frame) for frame in frames_shown() if b'"command"' in frame]
+
+    assert {type(command) for command in read} == {*get_args(Command)} - {Unusable}
+
+
+def test_protocol_shows_every_message_of_the_server_as_a_client_reads_it() -> None:
+    read = [server_messages.decode(frame) for frame in frames_shown() if b'"command"' not in frame]
+
+    assert {type(message) for message in read} == {*get_args(ServerMessage)} - {Unknown}
+
+
+@pytest.mark.parametrize("closing", [value for value in vars(closings).values() if isinstance(value, Closing)])
+def test_protocol_lists_every_way_in_which_the_server_ends_a_connection(closing: Closing) -> None:
+    reconnect = msgspec.json.encode(closing.reconnect).decode() if closing.reason else ""
+    reason = f"`{closing.reason}`" if closing.reason else ""
+
+    assert re.search(
+        rf"^\| *{re.escape(reason)} *\| *{reconnect} *\| *{closing.code} *\| *{re.escape(closing.text)} *\|",
+        PROTOCOL.read_text(),
+        re.MULTILINE,
+    )
+
+
+def test_cli_has_a_chapter_for_every_command() -> None:
+    chapters = re.findall(r"^## ropewalk (\w+)$", CLI.read_text(), re.MULTILINE)
+
+    assert sorted(chapters) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_cli_names_only_flags_that_the_command_has(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [[command, kind] for kind in ("jwt", "stream", "keys")] if command == "token" else [[command]]
+    for start in words:
+        try:
+            main([*start, "--help"])
+        except SystemExit:  # that is how argparse ends after its help
+            pass
+    known = set(FLAG.findall(capsys.readouterr().out))
+    chapter = CLI.read_text().partition(f"## ropewalk {command}\n")[2].partition("\n## ")[0]
+
+    assert set(FLAG.findall(chapter)) - known == set()
+    if command not in ("serve", "config"):  # whose flags are the settings, which have a page of their own
+        assert known - {"--help"} - set(FLAG.findall(chapter)) == set()
