@@ -4,11 +4,12 @@ Small Protocol classes whose docstrings say what types cannot: atomicity, order,
 Every port that an adapter fills has a conformance suite in `ropewalk.testing`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from ropewalk.model.commands import Command
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
+from ropewalk.model.journal import Row, ShardSpan
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, Rejected, SessionSnapshot, Subscribed
@@ -121,6 +122,41 @@ class PubSub(Protocol):
         """How many sessions of this process obeyed."""
 
     def trouble(self) -> str: ...
+
+
+# --- the journal -----------------------------------------------------------------------------------------------------
+
+
+class Journal(Protocol):
+    """The durable, append-only record. One writer; rows of one shard keep the order in which they were handed over."""
+
+    @property
+    def instant(self) -> bool:
+        """True: an acknowledgement does not wait for the journal, so `note` is all that is ever needed."""
+
+    async def write(self, rows: Sequence[Row]) -> None:
+        """Returns when the rows are as safe as the durability asked for. Raises `Unavailable`, and then none of them counts."""
+
+    def note(self, rows: Sequence[Row]) -> None:
+        """Record with the next group; nobody waits for it. Bounded: what would overflow is counted and said in the log."""
+
+    def trouble(self) -> str: ...
+
+    def gauges(self) -> dict[str, float]: ...
+
+
+class JournalReader(Protocol):
+    """The journal as readers see it: by shard and dense position."""
+
+    def spans(self) -> list[ShardSpan]:
+        """What can be read, by shard in order and by age within a shard. Ends are of what is written, never of what waits."""
+
+    def read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncIterator[bytes]:
+        """An Arrow IPC stream that covers [first, end) or as much of its beginning as fits; whole batches, so that it may begin
+        earlier and end later: readers cut by the column `position`. Raises BadRequest for what is not there (any more)."""
+
+    def archived(self, positions: dict[int, int]) -> None:
+        """Everything below these positions is in the archive, so that its segments may go."""
 
 
 # --- who may come in, and what a channel does ------------------------------------------------------------------------

@@ -18,6 +18,9 @@ STREAMS = [f"storm/{number}" for number in range(20)]
 PUBLISHERS = 4
 CLIENTS = 200
 REQUESTS = 100  # of each publisher
+PAUSE = 0.05  # seconds at most between two requests, so that messages come all through the storm
+
+END = "the end"  # the last message of every stream, by which a client knows that it has everything
 
 # How a client comes back: with its sid at once; after the publishers have ended; with a sid nobody knows; on a second
 # connection while the server still believes in the first one.
@@ -59,6 +62,13 @@ class StormPublisher:
                     self._sea.note(json.loads(publication["data"]), receipt)
                 if batch[0].get("uid") and self._chance.random() < 0.5:
                     await self._retry(http, batch[:1], receipts[0])
+                await asyncio.sleep(self._chance.random() * PAUSE)
+
+    async def end(self) -> None:
+        batch = [{"stream": stream, "data": json.dumps(END)} for stream in STREAMS]
+        async with aiohttp.ClientSession() as http:
+            for receipt in await self._send(http, batch):
+                self._sea.note(END, receipt)
 
     def _publication(self) -> dict[str, str]:
         self._written += 1
@@ -78,7 +88,7 @@ class StormPublisher:
 
 
 class StormClient:
-    """`got` is the last offset received of each stream it stays subscribed to."""
+    """`got` holds what it received, in order, of each stream it stays subscribed to; `left` is one it gives up on the way."""
 
     def __init__(self, server: RunningServer, sea: Sea, chance: random.Random) -> None:
         self._server = server
@@ -86,81 +96,75 @@ class StormClient:
         self._chance = chance
         self._sid = ""
         self._epochs: dict[str, str] = {}
-        self._restored: set[str] = set()
-        self.got = dict.fromkeys(chance.sample(STREAMS, chance.randint(2, 5)), 0)
+        self.got: dict[str, list[str]] = {stream: [] for stream in chance.sample(STREAMS, chance.randint(2, 5))}
         self.left = chance.choice(sorted(self.got)) if chance.random() < 0.1 else ""
 
     async def run(self) -> None:
         """Until everything is there, over as many connections as it takes."""
-        old: Cable | None = None
-        while not self._done():
+        former: Cable | None = None
+        while True:
             connection = await Cable.connect(self._server.cable, sid=self._sid)
-            try:
-                await self._arrive(connection)
-                await self._listen(connection, self._chance.randint(5, 120))
-            except Closed:
-                self._sea.counts["closed by the server"] += 1
-            if old is not None:
-                await old.cut()
-            old = connection
-            if not self._done():
-                await self._fall(connection)
-        assert old is not None
-        await old.quiet()  # nothing beyond, nothing twice
-        await old.close()
+            await self._visit(connection)
+            if former is not None:
+                await former.cut()
+            former = connection
+            if self._done():
+                break
+            await self._fall(connection)
+        await self._nothing_more(connection)
+        await connection.close()
 
     def _done(self) -> bool:
-        return self._sea.calm.is_set() and all(self._complete(stream) for stream in self.got)
+        return all(payloads[-1:] == [END] for payloads in self.got.values())
 
-    def _complete(self, stream: str) -> bool:
-        return self.got[stream] == len(self._sea.written[stream])
+    async def _visit(self, connection: Cable) -> None:
+        try:
+            await self._arrive(connection)
+            await self._listen(connection, self._chance.randint(5, 120))
+        except Closed:
+            self._sea.counts["closed by the server"] += 1
 
     async def _arrive(self, connection: Cable) -> None:
         welcome = await connection.expect("welcome")
         self._sid = welcome["sid"]
-        self._restored = set(welcome.get("restored_ids", ()))
-        if welcome.get("restored"):
-            self._sea.counts["restores"] += 1
+        self._sea.counts["restores"] += welcome.get("restored", False)
+        restored = welcome.get("restored_ids", ())
         for stream in self.got:
-            command = "history" if identifier(stream) in self._restored else "subscribe"
+            command = "history" if identifier(stream) in restored else "subscribe"
             await connection.send(command=command, identifier=identifier(stream), history=self._request(stream))
 
     def _request(self, stream: str) -> Frame:
-        position = {"epoch": self._epochs.get(stream), "offset": self.got[stream]}
-        return {"since": 1, "streams": {stream: position} if self.got[stream] else {}}
+        if not self.got[stream]:
+            return {"since": 1}
+        return {"streams": {stream: {"epoch": self._epochs[stream], "offset": len(self.got[stream])}}}
 
     async def _listen(self, connection: Cable, frames: int) -> None:
         """So many frames, or until all is there."""
         while frames > 0 and not self._done():
-            frame = await self._next(connection)
-            if frame is None:
-                continue
+            self._take(await connection.next())
             frames -= 1
-            match kind(frame):
-                case "message":
-                    self._receive(frame)
-                case "confirm_history":
-                    self._sea.counts["replays"] += 1
-                case "confirm_subscription" | "disconnect":
-                    pass
-                case other:
-                    raise AssertionError(f"{other} in a storm where nothing is trimmed: {frame}")
         if self.left in self.got and self._chance.random() < 0.3:
             await connection.send(command="unsubscribe", identifier=identifier(self.left))
             del self.got[self.left]
 
-    async def _next(self, connection: Cable) -> Frame | None:
-        """None when the storm was found calm meanwhile: then a client that has everything need not wait for a message."""
-        return await connection.next()
+    def _take(self, frame: Frame) -> None:
+        match kind(frame):
+            case "message" if frame["stream_id"] in self.got:
+                self._message(frame["stream_id"], frame["epoch"], frame["offset"], frame["message"])
+            case "message":
+                assert frame["stream_id"] == self.left, frame
+            case "confirm_history":
+                self._sea.counts["replays"] += 1
+            case "confirm_subscription":
+                pass
+            case other:
+                raise AssertionError(f"{other} in a storm where nothing is trimmed: {frame}")
 
-    def _receive(self, frame: Frame) -> None:
-        stream, offset = frame["stream_id"], frame["offset"]
-        if stream not in self.got:
-            assert stream == self.left, frame
-            return
-        assert offset == self.got[stream] + 1, f"{stream}: {offset} after {self.got[stream]}"
-        assert self._epochs.setdefault(stream, frame["epoch"]) == frame["epoch"]
-        self.got[stream] = offset
+    def _message(self, stream: str, epoch: str, offset: int, payload: str) -> None:
+        received = self.got[stream]
+        assert offset == len(received) + 1, f"{stream}: offset {offset} after {len(received)}"
+        assert self._epochs.setdefault(stream, epoch) == epoch, f"{stream}: another epoch"
+        received.append(payload)
 
     async def _fall(self, connection: Cable) -> None:
         way = self._chance.choice(RETURNS)
@@ -171,3 +175,27 @@ class StormClient:
             self._sid = "nobody-knows-this-one"
         if way == "late":
             await self._sea.calm.wait()
+
+    async def _nothing_more(self, connection: Cable) -> None:
+        """What a ping's answer overtakes would be something twice."""
+        await connection.send(command="ping")
+        while kind(frame := await connection.next()) != "pong":
+            assert kind(frame) != MESSAGE or frame["stream_id"] == self.left, frame
+
+
+async def storm(server: RunningServer, seed: int) -> Sea:
+    """Let it rage; returns when every client has everything."""
+    sea = Sea()
+    chances = random.Random(seed)
+    clients = [StormClient(server, sea, random.Random(chances.random())) for _ in range(CLIENTS)]
+    publishers = [StormPublisher(f"p{number}", server, sea, random.Random(chances.random())) for number in range(PUBLISHERS)]
+    async with asyncio.TaskGroup() as raging:
+        for client in clients:
+            raging.create_task(client.run())
+        await asyncio.gather(*(publisher.run() for publisher in publishers))
+        await publishers[0].end()
+        sea.calm.set()
+    for client in clients:
+        for stream, payloads in client.got.items():
+            assert payloads == sea.written[stream], f"{stream}: not what was published"
+    return sea

@@ -59,9 +59,6 @@ class State:
         self._skew: float | None = None
         self._may_refresh = True
 
-    def __contains__(self, identifier: str) -> bool:
-        return identifier in self._subscriptions
-
     # --- what the program wants ---
 
     def subscribe(

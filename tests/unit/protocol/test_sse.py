@@ -32,7 +32,9 @@ class Event(NamedTuple):
 
 def read(text: bytes) -> list[Event]:
     """What an EventSource makes of a stream, by the rules of the HTML standard."""
-    events, kind, data, seen = [], "", [], None
+    events: list[Event] = []
+    data: list[str] = []
+    kind, seen = "", None
     *lines, rest = re.split(r"\r\n|\r|\n", text.decode())
     assert rest == "", "the last event is complete"
     for line in lines:
@@ -81,7 +83,10 @@ def test_json_over_several_lines_stays_the_same_json() -> None:
 def test_a_post_receives_the_whole_object() -> None:
     (event,) = read(sent(POST, registered(b"12345678901234567890")))
     assert event.kind == ""
-    assert event.data == '{"identifier":"{\\"channel\\":\\"C\\"}","message":12345678901234567890,"stream_id":"chat","epoch":"e1","offset":7}'
+    assert (
+        event.data
+        == '{"identifier":"{\\"channel\\":\\"C\\"}","message":12345678901234567890,"stream_id":"chat","epoch":"e1","offset":7}'
+    )
 
 
 def test_a_transient_message_has_no_id() -> None:

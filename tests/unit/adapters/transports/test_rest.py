@@ -27,14 +27,14 @@ async def client(backend: MemoryBackend) -> AsyncIterator[Client]:
 
 
 async def get(client: Client, path: str, status: int = 200) -> dict[str, object]:
-    # The path is sent as it is written here: no client may repair it on the way.
-    async with client.get(path, allow_redirects=False) as response:
+    async with client.get(path) as response:
         assert response.status == status, await response.text()
         answer: dict[str, object] = await response.json()
         return answer
 
 
 async def get_raw(client: Client, target: str) -> bytes:
+    """The path is sent as it is written: no client repairs it on the way."""
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % target.encode("latin-1"))
     answer = await reader.read()
@@ -138,11 +138,6 @@ async def test_a_limit_out_of_bounds_is_answered_with_400_and_the_bounds(client:
 @pytest.mark.parametrize("after", ["-1", "x", "9223372036854775808", "1e3"])
 async def test_an_offset_that_is_none_is_answered_with_400(client: Client, after: str) -> None:
     assert "after must be" in str((await get(client, f"/api/streams/chat/history?after={after}", 400))["error"])
-
-
-@pytest.mark.parametrize("path", ["/api/streams", "/api/presence/chat/users"])
-async def test_a_name_that_is_no_text_is_answered_with_400(client: Client, path: str) -> None:
-    assert b" 400 " in (await get_raw(client, f"{path}?after=\xff")).splitlines()[0]
 
 
 @pytest.mark.parametrize("path", ["/api/streams", "/api/streams/chat/history", "/api/presence/chat/users"])

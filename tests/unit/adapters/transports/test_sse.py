@@ -135,7 +135,13 @@ async def test_a_post_subscribes_to_several_and_gets_whole_objects(client: Clien
         assert await kinds(response, 3) == ["welcome", "confirm_subscription", "confirm_subscription"]
         await publish(node, b"1", stream="other")
         fields = await event(response)
-        assert json.loads(fields["data"]) == {"identifier": other, "message": 1, "stream_id": "other", "epoch": "e1", "offset": 1}
+        assert json.loads(fields["data"]) == {
+            "identifier": other,
+            "message": 1,
+            "stream_id": "other",
+            "epoch": "e1",
+            "offset": 1,
+        }
         assert fields["id"] == "1/e1/other"
 
 

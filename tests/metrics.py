@@ -1,0 +1,32 @@
+"""What a running server counts, read from its metrics page."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.server import RunningServer
+
+PATIENCE = 15.0
+
+
+async def metrics(server: RunningServer) -> dict[str, float]:
+    """By name without the prefix; gaps as `gaps_total{reason}`."""
+    async with aiohttp.ClientSession() as http, http.get(f"{server.url}/metrics") as response:
+        page = await response.text()
+    return {
+        sample.name.removeprefix("ropewalk_") + "".join(f"{{{value}}}" for value in sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+async def metrics_when(server: RunningServer, fits: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+    """The metrics as soon as they fit."""
+    deadline = time.monotonic() + PATIENCE
+    while not fits(found := await metrics(server)):
+        assert time.monotonic() < deadline, f"not in {PATIENCE} s: {found}"
+        await asyncio.sleep(0.02)
+    return found
