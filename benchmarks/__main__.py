@@ -6,11 +6,11 @@ It fails when a count is wrong, never because a figure is low: a bar that is mis
 import argparse
 import resource
 import sys
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.company import Company
 from benchmarks.fanout import measure_fanout
 from benchmarks.floor import Floor
 from benchmarks.latency import measure_latency
@@ -18,7 +18,7 @@ from benchmarks.load.field import Field
 from benchmarks.memory import measure_memory
 from benchmarks.pair import Pair
 from benchmarks.remote import Remote
-from benchmarks.report import Figure, Run, as_json, as_table, machine
+from benchmarks.report import Figure, Run, as_json, as_table, machine, warning
 from benchmarks.server import Server
 from benchmarks.sizes import FULL, QUICK, Sizes
 from benchmarks.storm import measure_storm
@@ -36,11 +36,13 @@ def main(argv: Sequence[str]) -> int:
     options = _options(argv)
     sizes = QUICK if options.quick else FULL
     _allow_descriptors(sizes.descriptors())
-    started = time.monotonic()
+    before = Company.now()
     figures = _measure(options.only, sizes)
+    seconds, others = before.until(Company.now())
     print(as_table(figures))
+    print(warning(others))
     if output := options.output or _usual_output(options):
-        run = Run(_command(options), datetime.now(UTC).date().isoformat(), time.monotonic() - started, machine(), figures)
+        run = Run(_command(options), datetime.now(UTC).date().isoformat(), seconds, others, machine(), figures)
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_bytes(as_json(run))
     return 0

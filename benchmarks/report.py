@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+TOO_BUSY = 0.2
 LIBRARIES = ("ropewalk", "picows", "uvloop", "aiohttp", "msgspec")
 
 
@@ -56,11 +57,12 @@ class Machine(Struct, frozen=True):
 
 
 class Run(Struct, frozen=True):
-    """Everything of one run."""
+    """Everything of one run. `other_cores`: what processes of others used meanwhile; near 0 in a run to be trusted."""
 
     command: str
     date: str
     seconds: float
+    other_cores: float
     machine: Machine
     figures: list[Figure]
 
@@ -105,6 +107,11 @@ def as_table(figures: Sequence[Figure]) -> str:
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines.insert(1, "-" * max(map(len, lines)))
     return "\n".join(lines)
+
+
+def warning(other_cores: float) -> str:
+    used = f"Other processes used {other_cores:.2f} cores meanwhile"
+    return f"{used}: TOO BUSY, do not trust these figures." if other_cores > TOO_BUSY else f"{used}."
 
 
 def _row(found: Figure) -> list[str]:

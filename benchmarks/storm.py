@@ -29,14 +29,17 @@ def measure_storm(server: Server, floor: Remote[Floor], field: Remote[Field], si
     wrong = field.call(Field.settle, "storm", offset)
     bare: list[float] = []
     storms: list[Resumed] = []
+    spent = 0.0
     for _ in range(sizes.storm_rounds):
         bare.append(_bare(floor, field, count))
+        before = server.usage().processor
         with _publishing(publisher, sizes.storm_rate):
             storms.append(field.call(Field.storm, "storm", epoch))
+        spent += server.usage().processor - before
         wrong += field.call(Field.settle, "storm", publisher.position()[1])
     field.call(Field.cut, "storm")
     publisher.close()
-    return [_figure(storms, bare, count, wrong)]
+    return [_figure(storms, bare, count, wrong, spent)]
 
 
 def _bare(floor: Remote[Floor], field: Remote[Field], count: int) -> float:
@@ -62,13 +65,14 @@ def _publishing(publisher: Publisher, rate: float) -> Iterator[None]:
         thread.join()
 
 
-def _figure(storms: list[Resumed], bare: list[float], count: int, wrong: int) -> Figure:
+def _figure(storms: list[Resumed], bare: list[float], count: int, wrong: int, spent: float) -> Figure:
     details: dict[str, float] = {
         "connections": count,
         "restored": sum(storm.restored for storm in storms),
         "not_restored": sum(count - storm.restored for storm in storms),
         "replayed": sum(storm.replayed for storm in storms),
         "missed_or_twice": wrong,
+        "cpu_us_a_resume": spent * 1e6 / (count * len(storms)),
         "resumes_a_second": count * len(storms) / sum(storm.seconds for storm in storms),
     }
     title = f"{count:,} cut, until all are whole again"

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import ssl
 from collections.abc import AsyncIterator
 
 from tests.server import RunningServer
@@ -100,8 +101,8 @@ def client_frame(payload: bytes, opcode: int = TEXT, fin: bool = True, reserved:
 
 
 @contextlib.asynccontextmanager
-async def tcp(server: RunningServer, upgraded: bool = False) -> AsyncIterator[Tcp]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+async def tcp(server: RunningServer, upgraded: bool = False, tls: ssl.SSLContext | None = None) -> AsyncIterator[Tcp]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=tls)
     try:
         link = Tcp(reader, writer)
         if upgraded:

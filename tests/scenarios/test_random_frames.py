@@ -1,4 +1,4 @@
-"""Nobody can break the server by what they send: random bytes and random commands end in an answer, and no session is left over."""
+"""Nobody can break the server by what they send: whatever it is ends in an answer, and no session is left over."""
 
 import json
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ PLAUSIBLE = st.fixed_dictionaries(
 """Commands as a client might write them, in any order and with anything in them."""
 
 MIXED_UP = st.fixed_dictionaries(
-    {}, optional={name: JSON for name in ("command", "identifier", "data", "history", "presence", "type")}
+    {}, optional=dict.fromkeys(("command", "identifier", "data", "history", "presence", "type"), JSON)
 )
 """The right names with anything behind them."""
 
@@ -78,7 +78,8 @@ async def test_any_commands_are_followed_or_refused_one_after_another(server: Ru
 @given(messages=st.lists(st.binary(max_size=300) | st.text(max_size=300).map(str.encode), min_size=1, max_size=5))
 async def test_any_bytes_in_good_frames_end_in_an_answer(server: RunningServer, messages: list[bytes]) -> None:
     async with tcp(server, upgraded=True) as link:
-        await link.send(b"".join(client_frame(message) for message in messages))
+        # Some are commands by chance and do not end it; the last one is none.
+        await link.send(b"".join(client_frame(message) for message in [*messages, b"\xff"]))
         assert await link.close_code() in (1003, 1007)
     await assert_well(server)
 

@@ -129,13 +129,14 @@ class State:
         match message:
             case Data():
                 return self._data(subscription, message)
-            case SubscriptionConfirmed():
+            case SubscriptionConfirmed(_, tips):
+                subscription.track.began(tips)
                 return self._confirm(subscription)
             case SubscriptionRefused(identifier):
                 del self._subscriptions[identifier]
                 return [Rejected(identifier)]
-            case HistoryConfirmed():
-                return self._yield(subscription, subscription.track.confirmed())
+            case HistoryConfirmed(_, tips):
+                return self._yield(subscription, subscription.track.confirmed(tips))
             case HistoryRejected():
                 return self._history_rejected(subscription, message, now)
             case PresenceChanged(identifier, joined, member):

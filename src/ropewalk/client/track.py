@@ -51,10 +51,16 @@ class Track:
             return []
         return self._advance(data)
 
-    def confirmed(self) -> list[Message | Gap]:
+    def began(self, tips: dict[str, Position]) -> None:
+        """Live delivery goes on from these tips: the position of a stream of which nothing was seen yet."""
+        self.positions = {**tips, **self.positions}
+
+    def confirmed(self, tips: dict[str, Position] | None = None) -> list[Message | Gap]:
         """A history request was answered in full. Returns what had to wait for that."""
         self.asked = False
-        return self._release()
+        released = self._release()
+        self.began(tips or {})
+        return released
 
     def rejected(self, rejection: HistoryRejected) -> list[Message | Gap]:
         """What a rejection yields. Ask again if `holds` is true and nothing is `asked`."""

@@ -13,6 +13,7 @@ from ropewalk.engine.subscription import Subscription
 from ropewalk.model.history import Gap, GapReason, HistoryRequest, Replay
 from ropewalk.model.messages import Position, Registered
 from ropewalk.ports import StreamStore
+from ropewalk.protocol.codec import Tip
 
 WRITE_BYTES = 65536
 
@@ -34,16 +35,18 @@ class Joiner:
         collected = [self._hub.collect(stream, link.limit) for stream in streams]
         try:
             answers = [await self._answer(stream, request) for stream in streams]
+            tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
             if confirm:
-                link.send(link.codec.about("confirm_subscription", subscription.identifier))
-            answered = request is not None and await self._send_history(link, subscription, answers)
+                link.send(link.codec.about("confirm_subscription", subscription.identifier, () if request else tips))
+            if request is not None:
+                await self._send_history(link, subscription, answers, tips)
             # While a slow client takes its history more comes in; the last round finds nothing and is one step with going live.
             while late := _taken(answers, collected):
                 await self._send_items(link, subscription, late)
             if any(catch.full for catch in collected):
                 link.overflow()
             elif link.open:
-                self._go_live(link, subscription, [_floor(answer, answered) for answer in answers])
+                self._go_live(link, subscription, [_floor(answer) for answer in answers])
         finally:
             for stream, catch in zip(streams, collected, strict=True):
                 self._hub.release(stream, catch)
@@ -51,10 +54,11 @@ class Joiner:
     async def replay(self, link: Link, subscription: Subscription, request: HistoryRequest) -> None:
         """Answer a history request of a subscription that is live already: only what it did not get live."""
         answers = [await self._answer(stream, request) for stream in subscription.granted.streams]
-        if await self._send_history(link, subscription, answers):
-            for index, stream in enumerate(subscription.granted.streams):
-                if position := request.streams.get(stream):
-                    subscription.lower(index, position)
+        await self._send_history(link, subscription, answers)
+        for index, answer in enumerate(answers):
+            position = request.streams.get(answer.stream)
+            if position and isinstance(answer, Replay):
+                subscription.lower(index, position)
 
     async def abandon(self, link: Link, subscription: Subscription) -> None:
         """The resume patience is over: say the gap that may be there, and go live from the tip."""
@@ -78,19 +82,25 @@ class Joiner:
         tip = await self._store.tip(stream)
         return Replay(stream, tip.epoch, tip.offset)
 
-    async def _send_history(self, link: Link, subscription: Subscription, answers: Sequence[Answer]) -> bool:
-        """All the items and `confirm_history`, or `reject_history` and which streams it is about."""
-        gaps = [answer for answer in answers if isinstance(answer, Gap)]
-        if gaps:
-            self._reject(link, subscription, gaps)
-            return False
-        replays = [answer for answer in answers if isinstance(answer, Replay)]
-        items = [message for index, replay in enumerate(replays) for message in subscription.owed(index, replay)]
+    async def _send_history(
+        self, link: Link, subscription: Subscription, answers: Sequence[Answer], tips: Sequence[Tip] = ()
+    ) -> None:
+        """What joins up, and then `confirm_history`, or `reject_history` and which streams it is about."""
+        items: list[Registered] = []
+        gaps: list[Gap] = []
+        for index, answer in enumerate(answers):
+            match answer:
+                case Replay():
+                    items += subscription.owed(index, answer)
+                case Gap():
+                    gaps.append(answer)
         await self._send_items(link, subscription, items)
         self._stats.replays += 1
         self._stats.replayed_messages += len(items)
-        link.send(link.codec.about("confirm_history", subscription.identifier))
-        return True
+        if gaps:
+            self._reject(link, subscription, gaps)
+        else:
+            link.send(link.codec.about("confirm_history", subscription.identifier, tips))
 
     def _reject(self, link: Link, subscription: Subscription, gaps: Sequence[Gap]) -> None:
         for gap in gaps:
@@ -130,10 +140,10 @@ def _taken(answers: Sequence[Answer], collected: Sequence[Catch]) -> list[Regist
     ]
 
 
-def _floor(answer: Answer, answered: bool) -> Position:
+def _floor(answer: Answer) -> Position:
     """The newest offset that neither the history just sent nor live delivery brings."""
     match answer:
-        case Replay(messages=(first, *_)) if answered:
+        case Replay(messages=(first, *_)):
             return Position(answer.epoch, first.offset - 1)
         case _:
             return Position(answer.epoch, answer.tip)

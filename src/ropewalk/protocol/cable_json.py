@@ -16,7 +16,7 @@ from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.history import Gap, HistoryRequest
 from ropewalk.model.messages import Position, Registered
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
-from ropewalk.protocol.codec import IdentifierReply
+from ropewalk.protocol.codec import IdentifierReply, Tip
 
 # --- client to server ------------------------------------------------------------------------------------------------
 
@@ -152,8 +152,12 @@ def welcome_json(sid: str, restored_ids: Sequence[str] | None) -> bytes:
     return encode({"type": "welcome", "sid": sid, "restored": True, "restored_ids": restored_ids})
 
 
-def about_json(kind: IdentifierReply, identifier: str) -> bytes:
-    return encode({"type": kind, "identifier": identifier})
+def about_json(kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
+    """`streams` is ours, like that of `reject_history`; older clients ignore it."""
+    reply: dict[str, object] = {"type": kind, "identifier": identifier}
+    if tips:
+        reply["streams"] = {stream: {"epoch": tip.epoch, "tip": tip.offset} for stream, tip in tips}
+    return encode(reply)
 
 
 def reject_history_json(identifier: str, gaps: Sequence[Gap]) -> bytes:

@@ -9,8 +9,11 @@ from typing import Literal, Protocol
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
 from ropewalk.model.history import Gap
-from ropewalk.model.messages import Registered
+from ropewalk.model.messages import Position, Registered
 from ropewalk.model.presence import PresencePage
+
+Tip = tuple[str, Position]
+"""A stream and how far it had come."""
 
 IdentifierReply = Literal["confirm_subscription", "reject_subscription", "confirm_history"]
 
@@ -29,7 +32,8 @@ class Codec(Protocol):
     def welcome(self, sid: str, restored_ids: Sequence[str] | None) -> bytes:
         """None: a new session. A sequence, also an empty one: a restored session."""
 
-    def about(self, kind: IdentifierReply, identifier: str) -> bytes: ...
+    def about(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
+        """`tips`: where live delivery goes on, for clients that resume a stream of which they never saw a message."""
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes: ...
 

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ropewalk.model.errors import MalformedFrame
+from ropewalk.model.messages import Position
 from ropewalk.model.presence import Member
 
 
@@ -36,7 +37,10 @@ class ServerPong(Struct, frozen=True):
 
 
 class SubscriptionConfirmed(Struct, frozen=True):
+    """`tips`: where live delivery begins, from servers that say so."""
+
     identifier: str
+    tips: dict[str, Position] = {}
 
 
 class SubscriptionRefused(Struct, frozen=True):
@@ -45,6 +49,7 @@ class SubscriptionRefused(Struct, frozen=True):
 
 class HistoryConfirmed(Struct, frozen=True):
     identifier: str
+    tips: dict[str, Position] = {}
 
 
 class StreamGap(Struct, frozen=True):
@@ -179,11 +184,11 @@ def _typed(frame: _Frame) -> ServerMessage:
 def _about(frame: _Frame) -> ServerMessage:
     match frame.type:
         case "confirm_subscription":
-            return SubscriptionConfirmed(frame.identifier)
+            return SubscriptionConfirmed(frame.identifier, _tips(frame))
         case "reject_subscription":
             return SubscriptionRefused(frame.identifier)
         case "confirm_history":
-            return HistoryConfirmed(frame.identifier)
+            return HistoryConfirmed(frame.identifier, _tips(frame))
         case "reject_history":
             return HistoryRejected(frame.identifier, frame.reason, frame.streams)
         case "presence" if frame.message is not UNSET:
@@ -193,6 +198,10 @@ def _about(frame: _Frame) -> ServerMessage:
             return Data(frame.identifier, payload, frame.stream_id, frame.epoch, frame.offset, frame.type)
         case _:
             return Unknown(frame.type)
+
+
+def _tips(frame: _Frame) -> dict[str, Position]:
+    return {stream: Position(state.epoch, state.tip) for stream, state in frame.streams.items()}
 
 
 def _presence(identifier: str, body: _PresenceBody) -> ServerMessage:

@@ -15,7 +15,7 @@ from ropewalk.model.history import Gap
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import PresencePage
 from ropewalk.protocol import cable_json
-from ropewalk.protocol.codec import IdentifierReply
+from ropewalk.protocol.codec import IdentifierReply, Tip
 
 NEVER = 31_536_000_000
 """Milliseconds, a year: the `retry` by which an EventSource is told not to come back."""
@@ -46,8 +46,8 @@ class SseCodec:
     def welcome(self, sid: str, restored_ids: Sequence[str] | None) -> bytes:
         return self._typed("welcome", cable_json.welcome_json(sid, restored_ids))
 
-    def about(self, kind: IdentifierReply, identifier: str) -> bytes:
-        return self._typed(kind, cable_json.about_json(kind, identifier))
+    def about(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
+        return self._typed(kind, cable_json.about_json(kind, identifier, tips))
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         return self._typed("reject_history", cable_json.reject_history_json(identifier, gaps))

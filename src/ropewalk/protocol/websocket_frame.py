@@ -11,7 +11,7 @@ from ropewalk.model.history import Gap
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import PresencePage
 from ropewalk.protocol import cable_json
-from ropewalk.protocol.codec import IdentifierReply
+from ropewalk.protocol.codec import IdentifierReply, Tip
 
 PING_FRAME = b"\x89\x00"
 
@@ -53,8 +53,8 @@ class CableCodec:
     def welcome(self, sid: str, restored_ids: Sequence[str] | None) -> bytes:
         return text_frame(cable_json.welcome_json(sid, restored_ids))
 
-    def about(self, kind: IdentifierReply, identifier: str) -> bytes:
-        return text_frame(cable_json.about_json(kind, identifier))
+    def about(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
+        return text_frame(cable_json.about_json(kind, identifier, tips))
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         return text_frame(cable_json.reject_history_json(identifier, gaps))

@@ -187,3 +187,12 @@ class TestARejectionNobodyAskedFor:
         assert track.accept(data(6)) == []
         assert track.accept(data(3)) == [message(3, replayed=True)]
         assert track.confirmed() == [message(6)]
+
+
+def test_a_stream_of_which_nothing_was_seen_resumes_from_where_its_live_delivery_began() -> None:
+    track = Track()
+    track.began({"s": Position("e", 7), "new": Position("", 0)})
+    assert track.request(5.0).streams == {"s": Position("e", 7), "new": Position("", 0)}
+    track.accept(data(8, "s"))
+    track.began({"s": Position("e", 7)})
+    assert track.positions["s"] == Position("e", 8)

@@ -140,3 +140,14 @@ async def test_what_excluded_a_client_live_is_not_replayed_to_it_even_under_its_
         position = {"epoch": receipts[0].epoch, "offset": 0}
         await back.send(command="history", identifier=public("s"), history={"streams": {"s": position}})
         assert back.seen() == ["welcome", "note", "confirm_history"]
+
+
+async def test_a_confirmation_says_where_live_delivery_begins() -> None:
+    async with Workbench() as bench:
+        (receipt,) = await bench.publish("s", "1")
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("s"))
+        await client.send(command="subscribe", identifier=public("new"), history={"since": 1})
+        _, confirmation, _, history = client.connection.replies()
+        assert confirmation["streams"] == {"s": {"epoch": receipt.epoch, "tip": 1}}
+        assert history["streams"] == {"new": {"epoch": "", "tip": 0}}

@@ -12,6 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from ropewalk.core.stats import Histogram, Stats
+from ropewalk.model.history import GapReason
 from ropewalk.ports import Inspector
 
 PREFIX = "ropewalk_"
@@ -57,8 +58,8 @@ def _words(name: str) -> str:
 
 def _gaps(stats: Stats) -> Metric:
     family = CounterMetricFamily(PREFIX + "gaps", "Gaps that clients were told about", labels=["reason"])
-    for reason, count in sorted(stats.gaps.items()):
-        family.add_metric([str(reason)], count)
+    for reason in GapReason:  # those that never happened too: a rate needs a zero to rise from
+        family.add_metric([reason], stats.gaps[reason])
     return family
 
 

@@ -52,13 +52,14 @@ def test_the_page_shows_what_is_so_when_it_is_read() -> None:
     assert seen["ropewalk_history_bytes", ""] == 1.5
 
 
-def test_gaps_are_counted_by_reason() -> None:
+def test_gaps_are_counted_by_reason_also_those_that_never_happened() -> None:
     stats = Stats()
     stats.gaps[GapReason.TRIMMED] += 2
     stats.gaps[GapReason.AHEAD] += 1
     seen = samples(MetricsPage(stats, Gauges()))
     assert seen["ropewalk_gaps_total", "trimmed"] == 2
     assert seen["ropewalk_gaps_total", "ahead"] == 1
+    assert seen["ropewalk_gaps_total", "dropped"] == 0
 
 
 def test_latency_is_a_histogram_whose_buckets_count_up() -> None:
