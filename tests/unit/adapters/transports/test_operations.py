@@ -57,3 +57,9 @@ async def test_the_metrics_page_is_what_was_rendered_and_of_its_type(client: Cli
 
 async def test_metrics_are_only_read(client: Client) -> None:
     assert (await client.post("/metrics")).status == 405
+
+
+async def test_metrics_with_an_empty_path_are_left_out(node: Patient) -> None:
+    async with serving(OperationsDoor(node, lambda: b"", "text/plain").routes(metrics_path="")) as client:
+        assert (await client.get("/health")).status == 200
+        assert (await client.get("/metrics")).status == 404
