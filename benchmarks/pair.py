@@ -54,15 +54,16 @@ class Pair:
         self._size = len(payload) + (2 if len(payload) < 126 else 4) - len(str(offset))
         return offset
 
-    def check(self, count: int, batch: int) -> None:
-        """A round whose every byte is verified; its frames are what the floor sends from then on."""
+    def check(self, count: int, batch: int) -> int:
+        """A round whose every byte is verified; how many deliveries that were. The floor sends its frames from then on."""
         bounds = self._bounds(count)
         reading = self._field.begin(Field.drain, "server", bounds, checked=True)
         self._publisher.publish(count, batch)
         found = reading.result()
-        self._verify(found, range(self._offset + 1, self._offset + 1 + count))
+        messages = self._verify(found, range(self._offset + 1, self._offset + 1 + count))
         self._frames = [found.witness[start:end] for start, end in pairwise([0, *bounds])]
         self._offset += count
+        return messages * self.subscribers
 
     def serve(self, count: int, batch: int) -> Round:
         """A round of the server."""
@@ -113,9 +114,10 @@ class Pair:
     def _floor_frames(self, count: int) -> list[bytes]:
         return [self._frames[index % len(self._frames)] for index in range(count)]
 
-    def _verify(self, found: Drained, offsets: range) -> None:
+    def _verify(self, found: Drained, offsets: range) -> int:
         messages = [json.loads(payload) for payload in wire.cut_frames(found.witness)[0]]
         if [message["offset"] for message in messages] != list(offsets):
             raise AssertionError("a subscriber did not get every offset once and in order")
         if found.differing:
             raise AssertionError(f"{found.differing} of {self.subscribers} subscribers did not get what the others got")
+        return len(messages)

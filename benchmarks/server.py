@@ -32,7 +32,9 @@ class Server:
     def __init__(self, *flags: str) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         command = [sys.executable, "-m", "ropewalk", "serve", "--public", "--port", "0", *flags]
-        self._process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT)
+        # what is set around the run must not reach the server under test
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
+        self._process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT, env=environ)
         self.address = self._listening()
 
     def usage(self) -> Usage:

@@ -139,6 +139,13 @@ class Cable:
             found.append(frame)
         return found
 
+    async def messages_up_to(self, offset: int) -> list[Frame]:
+        """The messages up to and with the one at this offset; nothing else may be among them."""
+        found = [await self.expect(MESSAGE)]
+        while found[-1]["offset"] < offset:
+            found.append(await self.expect(MESSAGE))
+        return found
+
     async def messages(self, count: int) -> list[Any]:
         """The next frames, which must be `count` messages; returns what was published."""
         return [(await self.expect(MESSAGE))["message"] for _ in range(count)]

@@ -1,6 +1,6 @@
 """What some tests need of the machine, and what to do where it is missing: skip with the exact hint, or fail when CI=true.
 
-A test asks by marker (`needs_node`, `needs_chromium`, `needs_curl`); nothing is ever skipped without being told at the end of the run.
+A test asks by marker (`needs_node` …); nothing is ever skipped without being told at the end of the run.
 """
 
 import os

@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,7 +32,7 @@ curl() { command curl --silent --show-error --fail-with-body "$@"; }
 ropewalk() {
   case "$1" in
     serve) exec ropewalk "$@" --port 0 --shutdown_spread 0 ;;
-    publish|tail|bench) command ropewalk "$@" --url "http://127.0.0.1:$USUAL" ;;
+    publish|tail|bench) command ropewalk "$@" --url http://127.0.0.1:8080 ;;
     *) command ropewalk "$@" ;;
   esac
 }
@@ -70,7 +71,7 @@ class Reader:
     def check_followers(self) -> None:
         """Each has printed something by now, or soon does."""
         for block, output in self._followers:
-            _wait_until(lambda output=output: bool(output.read_bytes()), lambda block=block: f"this printed nothing:\n{block.text}")
+            _wait_until(partial(_has_text, output), partial("this printed nothing:\n{}".format, block.text))
 
     def _run(self, block: Block) -> None:
         keep = "\nexport -p > .environment" if block.language == "sh" else ""
@@ -94,6 +95,7 @@ class Reader:
             lambda: process.poll() is not None or self._subscriptions() > before,
             lambda: f"this subscribed to nothing:\n{block.text}\n{output.read_text()}",
         )
+        assert process.poll() is None, f"this ended:\n{block.text}\n{output.read_text()}"
 
     def _serve(self, block: Block) -> None:
         asked = re.search(r"--port (\d+)", block.text)
@@ -125,30 +127,30 @@ class Reader:
         return process, output
 
     def _command(self, block: Block, after: str = "") -> list[str]:
-        text = block.text
+        text = PRELUDE + block.text + after if block.language == "sh" else block.text
         for usual, port in self._ports.items():
             text = text.replace(f"127.0.0.1:{usual}", f"127.0.0.1:{port}")
-        match block.language:
-            case "sh":
-                text = PRELUDE + text + after
-            case "js":
-                script = self._home / f"block-{len(self._started)}.mjs"
-                script.write_text(text)
-                text = str(script)
+        if block.language == "js":
+            script = self._home / "block.mjs"
+            script.write_text(text)
+            text = str(script)
         return [*PROGRAMS[block.language], text]
 
     def _environ(self) -> dict[str, str]:
         # The settings of whoever runs the tests must not reach the server under test.
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
         environ.pop("PORT", None)
-        path = f"{Path(sys.executable).parent}:{environ['PATH']}"
-        return {**environ, "PATH": path, "USUAL": self._ports.get(USUAL_PORT, USUAL_PORT)}
+        return {**environ, "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}"}
 
     def _subscriptions(self) -> float:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._ports[USUAL_PORT]}/metrics", timeout=PATIENCE) as answer:
             found = SUBSCRIPTIONS.search(answer.read())
         assert found
         return float(found[1])
+
+
+def _has_text(output: Path) -> bool:
+    return output.stat().st_size > 0
 
 
 def _wait_until(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ropewalk.app.settings import Settings
-from ropewalk.core.signing import API_PHRASE, BROADCAST_PHRASE, derive
+from ropewalk.core.signing import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, derive
 
 NONE = "none"
 
@@ -18,6 +18,7 @@ class Keys:
     cable_ready: str
     broadcast: str | None
     api: str | None
+    journal: str | None
 
 
 def keys_of(settings: Settings) -> Keys:
@@ -31,6 +32,7 @@ def keys_of(settings: Settings) -> Keys:
         cable_ready=_blank(auth.cable_ready_secret or streams),
         broadcast=_door_key(settings.broadcast.broadcast_key, secret, BROADCAST_PHRASE, auth.public),
         api=_door_key(settings.api.api_secret, secret, API_PHRASE, auth.public),
+        journal=_door_key(settings.journal.journal_token, secret, JOURNAL_PHRASE, auth.public),
     )
 
 

@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from json import dumps
 from typing import TextIO
 
-from aiohttp.http_exceptions import HttpProcessingError
-
 from ropewalk.app.settings.sections import SETTINGS
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -26,12 +24,6 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:
     handler.setFormatter(JsonLines() if format == "json" else TextLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("ropewalk").setLevel(_LEVELS[level])
-    logging.getLogger("aiohttp.server").addFilter(_not_a_strangers_mistake)
-
-
-def _not_a_strangers_mistake(record: logging.LogRecord) -> bool:
-    """aiohttp logs a traceback for each request that is no HTTP: whoever sends them would own the log."""
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 class TextLines(logging.Formatter):

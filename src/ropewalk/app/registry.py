@@ -5,6 +5,10 @@ from importlib import import_module
 from ropewalk.model.errors import UserMistake
 
 BACKENDS = {"memory": "ropewalk.adapters.backends.memory:MemoryBackend"}
+JOURNALS = {
+    "none": "ropewalk.adapters.journals.none:NoJournal",
+    "journal": "ropewalk.adapters.journals.arrow:ArrowJournal",
+}
 PUBSUBS = {"none": "ropewalk.adapters.pubsubs.local:LocalPubSub"}
 
 

@@ -41,8 +41,13 @@ class Server:
         await self._runner.setup()
         assert self._runner.server is not None
         door.http = self._runner.server
-        await self._parts.node.start()
-        await self._listen(door)
+        await self._parts.keeper.start()
+        try:
+            await self._parts.node.start()
+            await self._listen(door)
+        except BaseException:
+            await self._parts.keeper.stop()  # a start that failed must not look like a crash to the next one
+            raise
         self._announce()
 
     async def _listen(self, door: Door) -> None:
@@ -98,6 +103,7 @@ class Server:
                 await self._parts.node.drain(operations.shutdown_spread)
                 await self._runner.cleanup()
                 await self._parts.node.stop()
+        await self._parts.keeper.stop()  # never cut short: what is not sealed has to be doubted by the next start
         logger.info("stopped")
 
 

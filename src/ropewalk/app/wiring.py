@@ -15,12 +15,14 @@ from ropewalk.adapters.transports.operations import OperationsDoor
 from ropewalk.adapters.transports.rest import RestDoor
 from ropewalk.adapters.transports.sse import SseDoor
 from ropewalk.adapters.transports.websocket import WebSocketDoor
+from ropewalk.app.journaling import JournalKeeper, RecoveringBackend, StoredJournal, journal_of
 from ropewalk.app.keys import Keys, keys_of
 from ropewalk.app.registry import BACKENDS, PUBSUBS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.dashboard.demo import DemoPage
+from ropewalk.engine.annals import Annals, JournalAnnals
 from ropewalk.engine.node import Node
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
@@ -35,6 +37,8 @@ class Parts:
 
     node: Node
     backend: Backend
+    journal: StoredJournal
+    keeper: JournalKeeper
     stats: Stats
     keys: Keys
 
@@ -44,14 +48,29 @@ def build(settings: Settings) -> Parts:
     stats = Stats()
     broker = settings.broker
     rules = Rulebook(StreamRules(broker.history_limit, broker.history_ttl), settings.streams)
-    backend: Backend = resolve(BACKENDS, broker.broker)(
-        rules, time.time, dedup_ttl=broker.dedup_ttl, dedup_limit=broker.dedup_limit
+    journal = journal_of(settings)
+    kept = bool(settings.journal.data_dir)
+    backend: RecoveringBackend = resolve(BACKENDS, broker.broker)(
+        rules,
+        time.time,
+        dedup_ttl=broker.dedup_ttl,
+        dedup_limit=broker.dedup_limit,
+        journal=journal if kept else None,
     )
+    annals = JournalAnnals(journal, time.time) if kept else Annals()
     pubsub: PubSub = resolve(PUBSUBS, broker.pubsub)()
     node = Node(
-        backend, pubsub, _authenticators(settings, keys), _channels(settings, keys), rules, _limits(settings), stats, time.time
+        backend,
+        pubsub,
+        _authenticators(settings, keys),
+        _channels(settings, keys),
+        rules,
+        _limits(settings),
+        stats,
+        time.time,
+        annals,
     )
-    return Parts(node, backend, stats, keys)
+    return Parts(node, backend, journal, JournalKeeper(settings, journal, backend), stats, keys)
 
 
 def _authenticators(settings: Settings, keys: Keys) -> list[Authenticator]:

@@ -5,18 +5,20 @@ Its subscribers share one process, so the figures are of client and server toget
 
 import argparse
 import asyncio
-import json
+import os
 import resource
 import statistics
 import time
 from secrets import token_hex
 
-import aiohttp
 import uvloop
 from msgspec import Struct
 from picows import WSError, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 from yarl import URL
 
+from ropewalk.app.keys import keys_of
+from ropewalk.app.settings import load
+from ropewalk.client import Draft, Publisher
 from ropewalk.client.addresses import addresses
 from ropewalk.client.identifiers import public, signed
 from ropewalk.model.commands import Subscribe
@@ -25,7 +27,7 @@ from ropewalk.ports import Clock
 from ropewalk.protocol.client_commands import SUBPROTOCOL, encode
 from ropewalk.protocol.server_messages import Data, Goodbye, SubscriptionConfirmed, SubscriptionRefused, Welcome, decode
 
-SUMMARY = "Measure deliveries and latency of a running server."
+SUMMARY = "measure deliveries and latency of a running server"
 OPENING_AT_ONCE = 100
 PATIENCE = 30.0
 
@@ -33,8 +35,8 @@ PATIENCE = 30.0
 class Plan(Struct, frozen=True):
     """What was asked for, checked."""
 
+    url: str
     cable: str
-    broadcast: str
     stream: str
     identifier: str
     key: str
@@ -132,17 +134,17 @@ def _plan(argv: list[str]) -> Plan:
             raise UserMistake(f"--{name} must be at least 1")
     if given.rate < 0:
         raise UserMistake("--rate must not be negative; 0 is as fast as the server answers")
-    doors = addresses(given.url)
+    cable = URL(addresses(given.url).cable)
     stream = given.stream or f"bench-{token_hex(4)}"
     if given.signed_stream and not given.stream:
         raise UserMistake("--signed-stream needs --stream too: that is where messages are published")
     return Plan(
+        url=given.url,
         # pings would be counted by nobody and cost both sides
-        cable=str(URL(doors.cable).update_query({"pi": "0"} | ({"jid": given.token} if given.token else {}))),
-        broadcast=f"{doors.base}/_broadcast",
+        cable=str(cable.update_query({"pi": "0"} | ({"jid": given.token} if given.token else {}))),
         stream=stream,
         identifier=signed(given.signed_stream) if given.signed_stream else public(stream),
-        key=given.key,
+        key=given.key if given.key is not None else keys_of(load([], os.environ)).api or "",
         subscribers=given.subscribers,
         messages=given.messages,
         batch=given.batch,
@@ -160,9 +162,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=float, default=0.0, help="requests a second; by default the next one follows the answer")
     parser.add_argument("--size", type=int, default=100, help="length of a message's text; %(default)s by default")
     parser.add_argument("--stream", default="", help="a stream that nobody else publishes to; a new name by default")
-    parser.add_argument("--signed-stream", default="", help="the signed name of --stream, where streams are not public")
+    parser.add_argument(
+        "--signed-stream", "--signed_stream", default="", help="the signed name of --stream, where streams are not public"
+    )
     parser.add_argument("--token", default="", help="a JWT to connect with")
-    parser.add_argument("--key", default="", help="the bearer key for publishing")
+    parser.add_argument("--key", help="bearer key of the API; by default ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET")
     return parser
 
 
@@ -170,8 +174,8 @@ async def _measure(plan: Plan, clock: Clock) -> Tally:
     tally = Tally(plan, clock)
     links = await _open(plan, tally)
     try:
-        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {plan.key}"} if plan.key else {}) as http:
-            await _publish(plan, tally, http, clock)
+        async with Publisher(plan.url, plan.key) as publisher:
+            await _publish(plan, tally, publisher, clock)
         await asyncio.wait_for(tally.ended, PATIENCE)
     except TimeoutError:
         missing = plan.subscribers * plan.messages - tally.deliveries
@@ -202,23 +206,15 @@ async def _open(plan: Plan, tally: Tally) -> list[WSTransport]:
         raise Unavailable(f"the server did not answer within {PATIENCE:g} seconds") from None
 
 
-async def _publish(plan: Plan, tally: Tally, http: aiohttp.ClientSession, clock: Clock) -> None:
+async def _publish(plan: Plan, tally: Tally, publisher: Publisher, clock: Clock) -> None:
     started = clock()
     for request, first in enumerate(range(0, plan.messages, plan.batch)):
         if plan.rate:
             await asyncio.sleep(max(0.0, started + request / plan.rate - clock()))
         numbers = range(first, min(first + plan.batch, plan.messages))
-        body = _body(plan, numbers)
+        drafts = [Draft(plan.stream, {"n": number, "text": "x" * plan.size}) for number in numbers]
         tally.sent[first : first + len(numbers)] = [clock()] * len(numbers)
-        async with http.post(plan.broadcast, data=body, headers={"Content-Type": "application/json"}) as answer:
-            if answer.status != 201:
-                raise UserMistake(f"the server refused to publish: {answer.status} {(await answer.text())[:200]}")
-            await answer.read()
-
-
-def _body(plan: Plan, numbers: range) -> bytes:
-    items = [{"stream": plan.stream, "data": json.dumps({"n": number, "text": "x" * plan.size})} for number in numbers]
-    return json.dumps(items if plan.batch > 1 else items[0]).encode()
+        await publisher.publish_batch(drafts)
 
 
 def _report(plan: Plan, tally: Tally) -> str:

@@ -71,6 +71,13 @@ class StreamLog:
             self._keep(registered)
         return registered
 
+    def place(self, registered: Registered) -> None:
+        """Keep a message that has its offset in this epoch already: planned with others, or read back after a restart."""
+        self.tip = registered.offset
+        self.newest = registered.timestamp
+        if self._limit > 0:
+            self._keep(registered)
+
     def _keep(self, registered: Registered) -> None:
         if len(self._entries) >= self._limit:
             self._drop_oldest()

@@ -15,19 +15,21 @@ SLACK = 32
 
 
 class Skipped(Struct, frozen=True):
-    """Frames of `key` that waited before this point were dropped; the next one taken is of that key."""
+    """Frames of `key` that waited before this point were dropped; the next one taken is of that key, offered with `mark`."""
 
     key: Hashable
+    mark: object = None
 
 
 class _Slot:
     """A place in the line. A dropped frame leaves its slot behind, empty."""
 
-    __slots__ = ("frame", "key", "skipped")
+    __slots__ = ("frame", "key", "mark", "skipped")
 
-    def __init__(self, frame: bytes, key: Hashable = None, skipped: bool = False) -> None:
+    def __init__(self, frame: bytes, key: Hashable, mark: object, skipped: bool) -> None:
         self.frame: bytes | None = frame
         self.key = key
+        self.mark = mark
         self.skipped = skipped
 
 
@@ -51,7 +53,7 @@ class Outbox:
     def __bool__(self) -> bool:
         return len(self._line) > self._empty
 
-    def offer(self, key: Hashable, frame: bytes, policy: SlowPolicy) -> bool:
+    def offer(self, key: Hashable, frame: bytes, policy: SlowPolicy, mark: object = None) -> bool:
         """False: it is full, the frame was not taken, and the connection must be closed. Nothing is dropped in vain."""
         droppable = policy is SlowPolicy.DROP
         skipped = False
@@ -60,7 +62,7 @@ class Outbox:
             if not self._make_room(len(frame), own):
                 return False
             skipped = own is not None
-        slot = _Slot(frame, key, skipped)
+        slot = _Slot(frame, key, mark, skipped)
         self._line.append(slot)
         self.size += len(frame)
         if droppable:
@@ -78,7 +80,7 @@ class Outbox:
                 break
             else:
                 if slot.skipped:
-                    answer.append(Skipped(slot.key))
+                    answer.append(Skipped(slot.key, slot.mark))
                 answer.append(slot.frame)
                 budget_bytes -= len(slot.frame)
                 self._leave(slot, len(slot.frame))

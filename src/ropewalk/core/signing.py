@@ -11,6 +11,7 @@ import re
 
 BROADCAST_PHRASE = "broadcast-cable"
 API_PHRASE = "api-cable"
+JOURNAL_PHRASE = "journal-cable"
 RPC_PHRASE = "rpc-cable"
 
 _SEPARATOR = "--"

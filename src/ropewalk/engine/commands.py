@@ -61,6 +61,7 @@ async def _subscribe(session: "Session", services: Services, command: commands.S
             session.link.send(session.link.codec.about("reject_subscription", command.identifier))
             return _refuse(session, granted.reason)
         known = session.subscriptions[command.identifier] = Subscription(command.identifier, granted)
+        services.annals.subscribed(session, known)
         await services.joiner.join(session.link, known, command.history, confirm=True)
     elif known.held:
         await services.joiner.join(session.link, known, command.history, confirm=True)
@@ -92,6 +93,7 @@ async def _unsubscribe(session: "Session", services: Services, identifier: str) 
         return _refuse(session, "unsubscribe of what is not subscribed")
     subscription.claimed = True  # the resume patience has no business with it any more
     session.drop(subscription)
+    services.annals.unsubscribed(session, identifier)
     await presence.leave_stream(session, services, subscription.granted.presence)
     return True
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from ropewalk.core.stats import Stats
-from ropewalk.model.messages import Registered
+from ropewalk.model.messages import Position, Registered
 from ropewalk.ports import Clock
 from ropewalk.protocol.codec import Codec
 
@@ -29,9 +29,12 @@ class Listener(Protocol):
 
 
 class Group:
-    """The listeners of one stream who get the same bytes: same identifier, same codec."""
+    """The listeners of one stream who get the same bytes: same identifier, same codec.
 
-    __slots__ = ("codec", "head", "identifier", "newest", "pending", "stream", "writers")
+    `newest` and `written` are positions: of what was delivered, and of what was written before the frames written now.
+    """
+
+    __slots__ = ("codec", "head", "identifier", "newest", "pending", "stream", "writers", "written")
 
     def __init__(self, stream: str, identifier: str, codec: Codec) -> None:
         self.stream = stream
@@ -40,7 +43,7 @@ class Group:
         self.head = codec.head(identifier)
         self.writers: dict[Listener, Write] = {}
         self.pending: list[bytes] = []
-        self.newest: Registered | None = None
+        self.newest = self.written = Position("", 0)
 
 
 class Catch:
@@ -131,7 +134,8 @@ class Hub:
                 if not group.pending:
                     self._dirty.append(group)
                 group.pending.append(group.codec.message(group.head, message))
-                group.newest = message
+                if message.offset:
+                    group.newest = Position(message.epoch, message.offset)
 
     def flush(self) -> None:
         self._flush_due = False
@@ -151,11 +155,14 @@ class Hub:
         group.pending = []
         blob = frames[0] if len(frames) == 1 else b"".join(frames)
         self._write(group.writers.values(), blob, len(frames))
+        group.written = group.newest
 
     def _write_excluding(self, group: Group, message: Registered) -> None:
         self._flush_group(group)
         writers = [write for listener, write in group.writers.items() if message.exclude_socket not in listener.names]
         self._write(writers, group.codec.message(group.head, message), 1)
+        if message.offset:
+            group.newest = group.written = Position(message.epoch, message.offset)
 
     def _write(self, writers: Collection[Write], blob: bytes, count: int) -> None:
         for write in writers:

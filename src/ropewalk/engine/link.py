@@ -15,6 +15,7 @@ from ropewalk.core.stats import Stats
 from ropewalk.engine.hub import Group
 from ropewalk.model.closing import Closing
 from ropewalk.model.history import Gap, GapReason
+from ropewalk.model.messages import Position
 from ropewalk.model.rules import SlowPolicy
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import Codec
@@ -28,8 +29,8 @@ class Owner(Protocol):
     def overflowed(self) -> None:
         """The outbox is full. Told once, in the middle of a fan-out: end the connection later, not now."""
 
-    def skipped(self, group: Group) -> None:
-        """Messages of this group were dropped, up to its newest."""
+    def skipped(self, group: Group, last: Position) -> None:
+        """Messages of this group were dropped, up to and with this one."""
 
 
 class Link:
@@ -83,7 +84,7 @@ class Link:
     def _offer(self, key: Group | None, policy: SlowPolicy, frame: bytes) -> None:
         if not self.open or self._outbox is None:
             return
-        if not self._outbox.offer(key, frame, policy):
+        if not self._outbox.offer(key, frame, policy, key.written if key else None):
             self.overflow()
 
     def overflow(self) -> None:
@@ -137,16 +138,17 @@ class Link:
     def _drain(self, outbox: Outbox) -> None:
         for item in outbox.take(DRAIN_BYTES):
             match item:
-                case Skipped(key=Group() as group):
-                    self._connection.write(self._skip_notice(group))
+                case Skipped(key=Group() as group, mark=Position() as last):
+                    self._connection.write(self._skip_notice(group, last))
                 case bytes():
                     self._connection.write(item)
 
-    def _skip_notice(self, group: Group) -> bytes:
+    def _skip_notice(self, group: Group, last: Position) -> bytes:
+        """What follows begins right after the last one dropped."""
         self._stats.gaps[GapReason.DROPPED] += 1
-        self._owner.skipped(group)
-        epoch, tip = (group.newest.epoch, group.newest.offset) if group.newest else ("", 0)
-        return self.codec.reject_history(group.identifier, [Gap(group.stream, GapReason.DROPPED, epoch, tip, tip)])
+        self._owner.skipped(group, last)
+        gap = Gap(group.stream, GapReason.DROPPED, last.epoch, last.offset + 1, group.newest.offset)
+        return self.codec.reject_history(group.identifier, [gap])
 
     def _place_writers(self) -> None:
         for group in self._groups:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine import presence
+from ropewalk.engine.annals import Annals
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.hub import Hub
@@ -44,6 +45,7 @@ class Node:
         limits: Limits,
         stats: Stats,
         clock: Clock,
+        annals: Annals = Annals(),  # noqa: B008 - it says nothing and holds nothing
     ) -> None:
         tasks = Tasks()
         hub = Hub(stats, clock)
@@ -63,6 +65,7 @@ class Node:
             stats=stats,
             clock=clock,
             tasks=tasks,
+            annals=annals,
             heartbeat=Heartbeat(limits, clock, tasks),
         )
 
@@ -99,7 +102,10 @@ class Node:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
                 await self._backend.sweep()
-                await presence.announce(self.broker, await self._backend.presence.expire())
+                expired = await self._backend.presence.expire()
+                self.services.annals.expired(expired)
+                self.services.annals.renew(self.services.sessions)
+                await presence.announce(self.broker, expired)
             except RopewalkError as error:
                 logger.warning("sweep failed", extra={"reason": str(error)})
 
@@ -124,7 +130,8 @@ class Node:
     # --- inspection ---------------------------------------------------------------------------------------------------
 
     def health(self) -> list[str]:
-        troubles = (self._backend.trouble(), self._pubsub.trouble(), "draining" if self._draining else "")
+        journal = self.services.annals.trouble()
+        troubles = (self._backend.trouble(), self._pubsub.trouble(), journal, "draining" if self._draining else "")
         return [trouble for trouble in troubles if trouble]
 
     def gauges(self) -> dict[str, float]:
@@ -135,4 +142,5 @@ class Node:
             "streams_listened": self.services.hub.streams(),
             "outbox_bytes": sum(session.link.pending() for session in sessions),
             **self._backend.gauges(),
+            **self.services.annals.gauges(),
         }

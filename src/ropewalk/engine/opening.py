@@ -36,6 +36,7 @@ async def _authenticate(session: Session, services: Services, request: ConnectRe
         logger.info("refused", extra={"session": session.tag, "reason": answer.reason})
         session.end(closings.REFUSALS.get(answer.reason, closings.UNAUTHORIZED))
     elif session.accept(answer.ids, answer.expires_at):
+        services.annals.connected(session)
         session.link.send(session.link.codec.welcome(session.sid, None))
 
 
@@ -65,6 +66,7 @@ async def _restore(session: Session, services: Services, request: ConnectRequest
     session.link.names = (session.sid, *snapshot.names)[:MOST_NAMES]
     session.subscriptions = {name: Subscription(name, granted) for name, granted in snapshot.subscriptions.items()}
     services.stats.sessions_restored += 1
+    services.annals.restored(session, former)
     session.link.send(session.link.codec.welcome(session.sid, list(session.subscriptions)))
     await _readmit(session, services, former, snapshot)
     if session.subscriptions:

@@ -45,6 +45,7 @@ async def join_stream(session: "Session", services: Services, stream: str, membe
         logger.info("join refused", extra={"session": session.tag, "reason": str(error)})
         return False
     session.members = {**(session.members or {}), stream: member}
+    services.annals.joined(session, stream, member, events)
     await announce(services.broker, events)
     return True
 
@@ -56,8 +57,11 @@ async def leave(session: "Session", services: Services, identifier: str) -> bool
 async def leave_stream(session: "Session", services: Services, stream: str) -> bool:
     if not session.members or stream not in session.members:
         return False
-    session.members = {other: member for other, member in session.members.items() if other != stream}
-    await announce(services.broker, await services.backend.presence.leave(stream, session.sid))
+    member = session.members[stream]
+    session.members = {other: held for other, held in session.members.items() if other != stream}
+    events = await services.backend.presence.leave(stream, session.sid)
+    services.annals.left(session, stream, member, events)
+    await announce(services.broker, events)
     return True
 
 

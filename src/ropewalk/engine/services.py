@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
+from ropewalk.engine.annals import Annals
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joining import Joiner
@@ -33,6 +34,7 @@ class Services:
     stats: Stats
     clock: Clock
     tasks: Tasks
+    annals: Annals
     heartbeat: "Heartbeat"
     sessions: dict[str, "Session"] = field(default_factory=dict)
     departing: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)  # being saved; a quick return waits for it

@@ -199,12 +199,11 @@ class Session:
         self._services.stats.slow_disconnects += 1
         asyncio.get_running_loop().call_soon(self.end, closings.TOO_SLOW)
 
-    def skipped(self, group: Group) -> None:
+    def skipped(self, group: Group, last: Position) -> None:
         """What was dropped is no longer owed live, so that the client may ask for it as history."""
         subscription = self.subscriptions.get(group.identifier)
-        if subscription is not None and group.newest is not None:
-            index = subscription.granted.streams.index(group.stream)
-            subscription.set_floor(index, Position(group.newest.epoch, group.newest.offset))
+        if subscription is not None and last.offset:
+            subscription.set_floor(subscription.granted.streams.index(group.stream), last)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -215,7 +214,7 @@ class Session:
             return
         self.state = following
         self.link.close(closing)
-        self._depart(known, closing in RESUMABLE)
+        self._depart(known, closing in RESUMABLE, closing.reason)
 
     def lost(self) -> None:
         known = self.state is State.LIVE
@@ -223,7 +222,7 @@ class Session:
             return
         self.state = following
         self.link.lose()
-        self._depart(known, True)
+        self._depart(known, True, "")
 
     def hand_over(self) -> SessionSnapshot:
         """Another connection of this client has come with our sid while we still thought this one alive."""
@@ -241,7 +240,7 @@ class Session:
             self._services.hub.leave(group, self.link)
         subscription.groups = ()
 
-    def _depart(self, known: bool, resumable: bool) -> None:
+    def _depart(self, known: bool, resumable: bool, reason: str) -> None:
         if self._expiry is not None:
             self._expiry.cancel()
         for subscription in self.subscriptions.values():
@@ -251,6 +250,7 @@ class Session:
             return
         self._services.sessions.pop(self.sid, None)
         keep = resumable and self.extended and self._services.limits.sessions_ttl > 0
+        self._services.annals.disconnected(self, keep, reason)
         if keep or self.members:
             task = self._services.tasks.spawn(self._farewell(keep))
             self._services.departing[self.sid] = task

@@ -5,12 +5,15 @@ RopewalkError
 │   ├── MalformedFrame        closes the connection with `code`
 │   ├── MalformedPublication  422; `index` is its place in the batch
 │   ├── BadRequest            400: a query that cannot be read
+│   ├── Conflict              409: it does not fit what was done before; `missing` is what it lacks
 │   ├── TooLarge              413, or close code 1009
 │   ├── LimitReached          a set bounded by the settings is full: the one more is refused
 │   └── UserMistake           a wrong flag, file or argument; the command line prints it without a traceback
 └── ServerError               we erred
     └── Unavailable           a dependency is down: 503
 """
+
+from collections.abc import Mapping, Sequence
 
 
 class RopewalkError(Exception):
@@ -41,6 +44,14 @@ class MalformedPublication(ClientError):
 
 class BadRequest(ClientError):
     """A query parameter or header that cannot be read."""
+
+
+class Conflict(ClientError):
+    """What is asked for does not follow from what was done before it."""
+
+    def __init__(self, reason: str, missing: Sequence[Mapping[str, int]] = ()) -> None:
+        super().__init__(reason)
+        self.missing = missing
 
 
 class TooLarge(ClientError):

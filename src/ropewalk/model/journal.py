@@ -1,5 +1,6 @@
 """The journal's rows: what was registered, and what happened to sessions and members, each kind under its own name."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 from msgspec import Struct
@@ -9,6 +10,7 @@ class RowKind(StrEnum):
     PUBLISH = "publish"
     CONNECTED = "connected"
     RESTORED = "restored"
+    ALIVE = "alive"  # a session that goes on, told again from time to time so that recovery need not look far back
     DISCONNECTED = "disconnected"
     SUBSCRIBED = "subscribed"
     UNSUBSCRIBED = "unsubscribed"
@@ -19,8 +21,8 @@ class RowKind(StrEnum):
 class Row(Struct, frozen=True, gc=False):
     """One line of the journal, before it has its place in its shard.
 
-    `key` decides the shard: the stream's name, or the sid for what concerns a session alone. `detail` is JSON text of what
-    this kind needs to be understood again after a restart. `producer` and `sequence` name a publication that came by
+    `key` decides the shard: the stream's name, or the sid for what a session does. `detail` is JSON text of what this kind
+    needs to be understood again after a restart, see `annals`. `producer` and `sequence` name a publication that came by
     a transaction: the application, and batch << 32 | index of the row in it.
     """
 
@@ -56,3 +58,31 @@ class ShardSpan(Struct, frozen=True):
     epoch: str
     first: int
     end: int
+
+
+class Recovered(Struct, frozen=True):
+    """What a journal holds at its start. Of streams that lost something, or may have, there is nothing here: they begin anew.
+
+    `tips` are those of all streams, however old, before or after `rows`; `rows` are young enough to matter, each shard's in
+    order, and may be gone through once; `producers` is (producer, shard) → the last sequence there; `newest` is the time of
+    the newest row (0 when there is none), for what a term means to those who could not come while nobody was here; `notes` are
+    sentences for the log. `shards` is the journal's number of them, which may be another than the one it was asked for.
+    """
+
+    shards: int = 1
+    tips: Iterable[StreamTip] = ()
+    rows: Iterable[Row] = ()
+    producers: dict[tuple[str, int], int] = {}
+    newest: float = 0.0
+    cut_bytes: int = 0
+    reset_shards: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Restored(Struct, frozen=True):
+    """What a backend has put back of it, in numbers, and the rows of sessions whose end the journal had not heard of."""
+
+    streams: int
+    messages: int
+    sessions: int
+    interrupted: list[Row]

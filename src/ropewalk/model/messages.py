@@ -14,7 +14,11 @@ class Position(Struct, frozen=True, gc=False):
 
 
 class Publication(Struct, frozen=True, gc=False):
-    """A message as a publisher sent it, checked at the door."""
+    """A message as a publisher sent it, checked at the door.
+
+    A `uid` makes it known within its stream for a time; `producer` and `sequence` make it known for good: of one producer,
+    what is not above the last sequence registered is a repetition.
+    """
 
     stream: str
     payload: bytes
@@ -22,6 +26,8 @@ class Publication(Struct, frozen=True, gc=False):
     broadcast_type: str = ""
     transient: bool = False
     uid: str = ""
+    producer: str = ""
+    sequence: int = 0
 
 
 class Registered(Struct, frozen=True, gc=False):

@@ -60,7 +60,7 @@ _check_json = msgspec.json.Decoder(Raw).decode
 
 def decode(body: bytes, limits: PublicationLimits, key: str = "") -> list[Publication] | RemoteDisconnect:
     """`key` gives a uid to publications that carry none of their own. Raises MalformedPublication."""
-    _check_uid(key, "Idempotency-Key")
+    check_uid(key, "Idempotency-Key")
     match _entries(body):
         case list() as entries:
             if not 1 <= len(entries) <= limits.max_batch:
@@ -87,18 +87,15 @@ def _entries(body: bytes) -> _Entry | list[_Entry]:
 def _publication(entry: _Entry, limits: PublicationLimits, fallback_uid: str, index: int) -> Publication:
     if entry.command is not None:
         raise MalformedPublication("a command cannot be part of a batch", index)
-    if not entry.stream:
-        raise MalformedPublication("stream must be a non-empty string", index)
-    if len(entry.stream.encode()) > limits.max_stream_name:
-        raise MalformedPublication(f"stream is longer than {limits.max_stream_name} bytes", index)
+    stream = stream_of(entry.stream, limits.max_stream_name, index)
     if entry.data is None:
         raise MalformedPublication("data must be a string", index)
     if entry.uid:
-        _check_uid(entry.uid, "uid", index)
+        check_uid(entry.uid, "uid", index)
     meta = entry.meta or _Meta()
     return Publication(
-        entry.stream,
-        _payload(entry.data, index),
+        stream,
+        payload_of(entry.data, index),
         meta.exclude_socket or "",
         meta.broadcast_type or "",
         meta.transient or False,
@@ -106,7 +103,15 @@ def _publication(entry: _Entry, limits: PublicationLimits, fallback_uid: str, in
     )
 
 
-def _payload(data: str, index: int) -> bytes:
+def stream_of(name: str | None, longest: int, index: int) -> str:
+    if not name:
+        raise MalformedPublication("stream must be a non-empty string", index)
+    if len(name.encode()) > longest:
+        raise MalformedPublication(f"stream is longer than {longest} bytes", index)
+    return name
+
+
+def payload_of(data: str, index: int) -> bytes:
     """JSON text as it was written; anything else, and null (which clients drop), as a JSON string of itself."""
     text = data.encode().strip(_JSON_WHITESPACE)
     try:
@@ -118,7 +123,7 @@ def _payload(data: str, index: int) -> bytes:
     return encode(data) if text == b"null" else text
 
 
-def _check_uid(uid: str, name: str, index: int = 0) -> None:
+def check_uid(uid: str, name: str, index: int = 0) -> None:
     try:
         size = len(uid.encode())
     except UnicodeEncodeError:  # a header may bring bytes that are no text

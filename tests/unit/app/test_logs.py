@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from io import StringIO
 
 import pytest
-from aiohttp.http_exceptions import BadHttpMessage
 
 from ropewalk.app import logs
 
@@ -85,12 +84,3 @@ def test_an_exception_is_part_of_its_record() -> None:
         logging.getLogger("ropewalk.engine").exception("failed")
 
     assert "RuntimeError: broken" in json.loads(out.getvalue())["exception"]
-
-
-def test_a_request_that_is_no_http_leaves_no_traceback_and_a_failing_handler_does() -> None:
-    stream = StringIO()
-    logs.configure("info", "text", stream)
-    for error in (BadHttpMessage("junk"), RuntimeError("ours")):
-        logging.getLogger("aiohttp.server").error("Error handling request", exc_info=error)
-    assert "junk" not in stream.getvalue()
-    assert "ours" in stream.getvalue()

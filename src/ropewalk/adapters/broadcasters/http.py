@@ -3,6 +3,8 @@
 A request is answered only when all of it is registered; whatever is wrong with it is said, and then nothing was.
 """
 
+import asyncio
+
 import msgspec
 from aiohttp import web
 
@@ -14,15 +16,20 @@ from ropewalk.ports import Publisher
 from ropewalk.protocol.body import gather
 from ropewalk.protocol.publications import PublicationLimits, decode
 
+BODY_PATIENCE = 30.0  # seconds for a whole body; whoever sends slower holds a place that others could have
+
 
 class PublishDoor:
     """`key` is what publishers show as their bearer token; empty lets everyone publish."""
 
-    def __init__(self, publisher: Publisher, key: str, limits: PublicationLimits, stats: Stats) -> None:
+    def __init__(
+        self, publisher: Publisher, key: str, limits: PublicationLimits, stats: Stats, patience: float = BODY_PATIENCE
+    ) -> None:
         self._publisher = publisher
         self._key = key
         self._limits = limits
         self._stats = stats
+        self._patience = patience
 
     def routes(self, path: str) -> list[web.RouteDef]:
         return [web.route("*", path, self.handle)]
@@ -40,14 +47,18 @@ class PublishDoor:
         except TooLarge as error:
             self._stats.publications_refused += 1
             return _answer(413, {"error": str(error)})
+        except TimeoutError:
+            self._stats.publications_refused += 1
+            return _unreadable(request, 408, "the body did not come")
         except web.RequestPayloadError:
             self._stats.publications_refused += 1
-            return _unreadable(request)
+            return _unreadable(request, 422, "the body cannot be read")
         except Unavailable as error:
             return _answer(503, {"error": str(error)})
 
     async def _take(self, request: web.Request) -> dict[str, object]:
-        body = await gather(request.content.iter_any(), request.content_length, self._limits.max_publish_size)
+        async with asyncio.timeout(self._patience):
+            body = await gather(request.content.iter_any(), request.content_length, self._limits.max_publish_size)
         match decode(body, self._limits, request.headers.get("Idempotency-Key", "")):
             case RemoteDisconnect() as order:
                 return {"disconnected": await self._publisher.disconnect(order)}
@@ -64,10 +75,10 @@ def _shown(receipt: Receipt) -> dict[str, object]:
     return {**shown, "duplicate": True} if receipt.duplicate else shown
 
 
-def _unreadable(request: web.Request) -> web.Response:
-    """Not chunked or not compressed as it says. aiohttp would read on after the answer and stumble over the same again."""
+def _unreadable(request: web.Request, status: int, reason: str) -> web.Response:
+    """Not chunked or compressed as it says, or never sent. aiohttp would read on after the answer and stumble over it again."""
     request.content.feed_eof()
-    answer = _answer(422, {"error": "the body cannot be read", "index": 0})
+    answer = _answer(status, {"error": reason, "index": 0})
     answer.force_close()
     return answer
 

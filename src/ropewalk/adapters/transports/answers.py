@@ -12,9 +12,9 @@ def refusal(status: int, reason: str, headers: dict[str, str] | None = None) -> 
     return json_answer(status, {"error": reason}, headers)
 
 
-def unreadable(request: web.Request, headers: dict[str, str]) -> web.Response:
-    """A body that is not chunked or not compressed as it says. aiohttp would read on after the answer and stumble again."""
+def unreadable(request: web.Request, status: int, reason: str, headers: dict[str, str]) -> web.Response:
+    """Not chunked or compressed as it says, or never sent. aiohttp would read on after the answer and stumble over it again."""
     request.content.feed_eof()
-    answer = refusal(400, "the body cannot be read", headers)
+    answer = refusal(status, reason, headers)
     answer.force_close()
     return answer

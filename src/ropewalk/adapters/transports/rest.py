@@ -1,13 +1,10 @@
 """The REST door: what the backend keeps, page by page. It only reads, and no answer is larger than one page."""
 
-from collections.abc import Awaitable, Callable
-
 import msgspec
 from aiohttp import web
 
 from ropewalk.adapters.transports.answers import json_answer, refusal
-from ropewalk.core.bearer import admitted
-from ropewalk.model.errors import BadRequest, Unavailable
+from ropewalk.adapters.transports.guarding import guarded, number
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import Member
 from ropewalk.ports import Backend
@@ -15,8 +12,6 @@ from ropewalk.ports import Backend
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
 _MAX_OFFSET = 2**63 - 1
-
-Answer = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class RestDoor:
@@ -29,23 +24,10 @@ class RestDoor:
     def routes(self, api_path: str = "/api") -> list[web.RouteDef]:
         # `.+` and not one segment: names hold slashes, and some clients and proxies decode %2F on the way.
         return [
-            web.get(f"{api_path}/streams", self._guarded(self._streams)),
-            web.get(f"{api_path}/streams/{{name:.+}}/history", self._guarded(self._history)),
-            web.get(f"{api_path}/presence/{{name:.+}}/users", self._guarded(self._users)),
+            web.get(f"{api_path}/streams", guarded(self._key, self._streams)),
+            web.get(f"{api_path}/streams/{{name:.+}}/history", guarded(self._key, self._history)),
+            web.get(f"{api_path}/presence/{{name:.+}}/users", guarded(self._key, self._users)),
         ]
-
-    def _guarded(self, answer: Answer) -> Answer:
-        async def handle(request: web.Request) -> web.Response:
-            if not admitted(request.headers.get("Authorization", ""), self._key):
-                return refusal(401, "a valid bearer key is needed", {"WWW-Authenticate": "Bearer"})
-            try:
-                return await answer(request)
-            except BadRequest as error:
-                return refusal(400, str(error))
-            except Unavailable as error:
-                return refusal(503, str(error))
-
-        return handle
 
     async def _streams(self, request: web.Request) -> web.Response:
         limit = _limit(request)
@@ -55,7 +37,7 @@ class RestDoor:
         return json_answer(200, {"streams": shown, "next": shown[-1].stream if len(found) > limit else None})
 
     async def _history(self, request: web.Request) -> web.Response:
-        after = _number(request, "after", 0, 0, _MAX_OFFSET)
+        after = number(request, "after", 0, 0, _MAX_OFFSET)
         page = await self._backend.streams.page(request.match_info["name"], after, _limit(request))
         if page is None:
             return refusal(404, "no such stream")
@@ -79,14 +61,4 @@ def _record(member: Member) -> dict[str, object]:
 
 
 def _limit(request: web.Request) -> int:
-    return _number(request, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)
-
-
-def _number(request: web.Request, name: str, default: int, low: int, high: int) -> int:
-    text = request.query.get(name, "")
-    if not text:
-        return default
-    # int() would also take signs, spaces, underscores and digits of other scripts.
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and low <= int(text) <= high):
-        raise BadRequest(f"{name} must be a whole number from {low} to {high}")
-    return int(text)
+    return number(request, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)

@@ -3,6 +3,7 @@
 Nothing is answered before the session said yes to everything that was asked; what it wrote until then follows the 200.
 """
 
+import asyncio
 from collections.abc import Callable
 
 from aiohttp import web
@@ -24,6 +25,7 @@ OpenSession = Callable[[ConnectRequest, Connection, Codec], Visitor]
 
 METHODS = "GET, POST, OPTIONS"
 MAX_BODY = 65_536
+BODY_PATIENCE = 30.0  # seconds for a whole body
 
 _HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -47,12 +49,14 @@ class SseDoor:
         max_subscriptions: int,
         token_param: str = "jid",
         keepalive: float = 15.0,
+        patience: float = BODY_PATIENCE,
     ) -> None:
         self._open_session = open_session
         self._origin_allowed = origin_allowed
         self._max_subscriptions = max_subscriptions
         self._token_param = token_param
         self._keepalive = keepalive
+        self._patience = patience
 
     def routes(self, path: str = "/events") -> list[web.RouteDef]:
         return [web.route("*", path, self.handle)]
@@ -70,7 +74,9 @@ class SseDoor:
         try:
             return await self._serve(request, await self._subscriptions(request), cors)
         except web.RequestPayloadError:
-            return unreadable(request, cors)
+            return unreadable(request, 400, "the body cannot be read", cors)
+        except TimeoutError:
+            return unreadable(request, 408, "the body did not come", cors)
         except BadRequest as error:
             return refusal(400, str(error), cors)
         except TooLarge as error:
@@ -84,7 +90,8 @@ class SseDoor:
         resume = parse_event_id(request.headers.get("Last-Event-ID") or params.get("last_event_id", ""))
         if request.method == "GET":
             return [subscription_of_query(params, resume)]
-        body = await gather(request.content.iter_any(), request.content_length, MAX_BODY)
+        async with asyncio.timeout(self._patience):
+            body = await gather(request.content.iter_any(), request.content_length, MAX_BODY)
         return subscriptions_of_body(body, resume, self._max_subscriptions)
 
     async def _serve(self, request: web.Request, subscriptions: list[Subscribe], cors: dict[str, str]) -> web.StreamResponse:

@@ -9,6 +9,8 @@ from ipaddress import ip_address
 from ropewalk.app.settings.sections import Settings
 from ropewalk.model.errors import UserMistake
 
+MOST_SHARDS = 256  # each has a file open for writing
+
 
 def require_startable(settings: Settings) -> None:
     """Raises UserMistake for the first thing that forbids starting."""
@@ -16,6 +18,7 @@ def require_startable(settings: Settings) -> None:
     _require_whole_tls(settings)
     _require_loopback_demo(settings)
     _require_distinct_paths(settings)
+    _require_shards(settings)
 
 
 def _require_known_clients(settings: Settings) -> None:
@@ -49,6 +52,11 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _require_shards(settings: Settings) -> None:
+    if not 1 <= settings.journal.journal_shards <= MOST_SHARDS:
+        raise UserMistake(f"--journal_shards wants a number from 1 to {MOST_SHARDS}")
 
 
 def _require_distinct_paths(settings: Settings) -> None:

@@ -93,6 +93,26 @@ class Broker:
 
 
 @dataclass(frozen=True)
+class Journal:
+    """What outlives the process: a record on disk of all that is registered, from which streams and sessions are recovered."""
+
+    data_dir: str = text("", "Directory of the journal; empty keeps everything in memory only.")
+    durability: str = choice(
+        "journal",
+        ("memory", "journal", "fsync"),
+        "When a publication is acknowledged and delivered: at once, once it is written, or once it is on the disk.",
+    )
+    journal_shards: int = count(16, "Shards of a new journal; one that exists keeps its own number.")
+    journal_segment_size: int = size(64 << 20, "Bytes after which a shard's file is closed and the next one begun.")
+    journal_retention: float = duration(7 * 86400.0, "How long rows are kept; 0 sets no limit.")
+    journal_retention_size: int = size(16 << 30, "Bytes of the whole journal beyond which the oldest rows go; 0 sets no limit.")
+    journal_hard_limit: int = size(
+        64 << 30, "Bytes of the whole journal beyond which rows go that an archive does not have yet; 0 sets no limit."
+    )
+    journal_token: str = secret_text("Bearer key for reading the journal; `none` needs none.")
+
+
+@dataclass(frozen=True)
 class WebSocket:
     """Pings, and what waits for a slow connection."""
 
@@ -159,6 +179,7 @@ class Settings:
     broadcast: Broadcast = Broadcast()
     api: Api = Api()
     broker: Broker = Broker()
+    journal: Journal = Journal()
     websocket: WebSocket = WebSocket()
     sse: Sse = Sse()
     limits: Limits = Limits()

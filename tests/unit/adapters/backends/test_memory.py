@@ -3,7 +3,7 @@
 from collections.abc import Coroutine
 
 from ropewalk.adapters.backends.memory import MemoryBackend, random_epoch
-from ropewalk.adapters.backends.memory.streams import SWEPT_AT_ONCE
+from ropewalk.adapters.backends.memory.shelf import SWEPT_AT_ONCE
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRule, StreamRules

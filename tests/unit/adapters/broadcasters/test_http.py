@@ -207,3 +207,13 @@ async def test_an_idempotency_key_that_is_no_text_is_refused(client: Client) -> 
     writer.write(head + body)
     assert b" 422 " in await reader.readline()
     writer.close()
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for_for_ever(registry: Registry, stats: Stats) -> None:
+    async with serving(PublishDoor(registry, "", LIMITS, stats, patience=0.01).routes("/open")) as client:
+        reader, writer = await asyncio.open_connection(client.host, client.port)
+        writer.write(b"POST /open HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+        await reader.read()  # and the connection is closed
+        writer.close()
+    assert registry.registered == []

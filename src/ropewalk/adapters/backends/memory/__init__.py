@@ -1,18 +1,25 @@
-"""The memory backend: streams, sessions and presence of one process, gone when it ends.
+"""The memory backend: streams, sessions and presence of one process; with a journal, they outlive it.
 
-The rule it keeps: no method suspends, so each is one step on the event loop, and nothing can come between its parts.
+The rule it keeps: no method suspends but an append that waits for the journal, so each is one step on the event loop.
 """
 
 import secrets
 from collections.abc import Callable
 
+from ropewalk.adapters.backends.memory.committing import Commit, DirectCommit, GroupCommit, NotedCommit
+from ropewalk.adapters.backends.memory.known import Known
 from ropewalk.adapters.backends.memory.presence import MemoryPresence
+from ropewalk.adapters.backends.memory.recovery import Recovery
 from ropewalk.adapters.backends.memory.sessions import MemorySessions
+from ropewalk.adapters.backends.memory.shelf import SWEPT_AT_ONCE, Shelf
 from ropewalk.adapters.backends.memory.streams import MemoryStreams
-from ropewalk.core.dedup import Dedup
 from ropewalk.core.roster import Roster
 from ropewalk.core.rules import Rulebook
-from ropewalk.ports import Clock
+from ropewalk.model.journal import Recovered, Restored
+from ropewalk.ports import Clock, Journal
+
+LEAST_MEMORY = 30.0
+"""Seconds for which a stream counts as kept at the least, so that one without history outlives its clients' reconnects too."""
 
 
 def random_epoch() -> str:
@@ -21,7 +28,11 @@ def random_epoch() -> str:
 
 
 class MemoryBackend:
-    """Fills `ports.Backend`. Every store is bounded: history by its rules, the others by the limits given here."""
+    """Fills `ports.Backend`. Every store is bounded: history by its rules, the others by the limits given here.
+
+    A stream is forgotten when nobody published to it for `idle_factor` times the longest of: its history TTL, the TTL of
+    idempotency keys, 30 seconds.
+    """
 
     def __init__(
         self,
@@ -33,33 +44,53 @@ class MemoryBackend:
         idle_factor: float = 10.0,
         sessions_limit: int = 200_000,
         max_members: int = 10_000,
+        journal: Journal | None = None,
     ) -> None:
-        self._roster = Roster(max_members)
-        self._dedup = Dedup(dedup_ttl, dedup_limit)
         self._clock = clock
-        self.streams = MemoryStreams(rulebook, clock, new_epoch, self._dedup, idle_factor, dedup_ttl)
+        self._roster = Roster(max_members)
+        self._known = Known(dedup_ttl, dedup_limit)
+        self._shelf = Shelf(rulebook, new_epoch, idle_factor, max(dedup_ttl, LEAST_MEMORY))
+        self._commit = _commit(self._shelf, self._known, clock, journal)
+        self.streams = MemoryStreams(self._shelf, self._commit, clock)
         self.sessions = MemorySessions(clock, sessions_limit)
         self.presence = MemoryPresence(self._roster, clock)
+
+    def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
+        """Put back what a journal holds; before anything else is asked of this backend."""
+        recovery = Recovery(recovered, self._clock())
+        recovery.streams(self._shelf, self._known)
+        sessions = recovery.sessions(self.sessions, sessions_ttl)
+        recovery.members(self._roster, presence_ttl)
+        return Restored(len(self._shelf.logs), recovery.messages, sessions, recovery.interrupted())
 
     async def start(self) -> None:
         """There is nothing to open."""
 
     async def stop(self) -> None:
-        """There is nothing to close."""
+        await self._commit.settle()
 
     def trouble(self) -> str:
         return ""
 
     async def sweep(self) -> None:
-        self.streams.sweep()
+        now = self._clock()
+        self._shelf.sweep(now)
+        self._known.uids.expire(now, SWEPT_AT_ONCE)
         self.sessions.sweep()
 
     def gauges(self) -> dict[str, float]:
         return {
-            "streams": len(self.streams),
-            "history_messages": self.streams.kept.messages,
-            "history_bytes": self.streams.kept.bytes,
+            "streams": len(self._shelf.logs),
+            "history_messages": self._shelf.kept.messages,
+            "history_bytes": self._shelf.kept.bytes,
             "sessions_kept": len(self.sessions),
             "presence_members": self._roster.members,
-            "dedup_keys": len(self._dedup),
+            "dedup_keys": len(self._known.uids),
         }
+
+
+def _commit(shelf: Shelf, known: Known, clock: Clock, journal: Journal | None) -> Commit:
+    direct = DirectCommit(shelf, known, clock)
+    if journal is None:
+        return direct
+    return NotedCommit(direct, journal) if journal.instant else GroupCommit(shelf, known, clock, journal)

@@ -26,7 +26,9 @@ class MemorySessions:
         return len(self._kept)
 
     async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
-        deadline = self._clock() + ttl
+        self.keep(sid, snapshot, self._clock() + ttl)
+
+    def keep(self, sid: str, snapshot: SessionSnapshot, deadline: float) -> None:
         self._kept[sid] = (snapshot, deadline)
         self._kept.move_to_end(sid)
         self._deadlines.set(sid, deadline)

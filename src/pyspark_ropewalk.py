@@ -1,0 +1,5 @@
+"""Spark looks for modules named `pyspark_…` and finds the format `ropewalk` here, without any registration."""
+
+from ropewalk.pipeline.datasource import RopewalkDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

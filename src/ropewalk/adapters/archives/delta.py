@@ -1,0 +1,140 @@
+"""The archive as the server reads it: the Delta log's list of files in memory, row groups read by threads, never by the loop.
+
+The rule it keeps: one answer comes from one state of the table, with the journal's tail from exactly where that state ends.
+"""
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from ropewalk.adapters.archives.footer import BEYOND
+from ropewalk.adapters.archives.shelf import File, Shelf, Wanted
+from ropewalk.adapters.archives.tail import read_tail
+from ropewalk.core.ring import shard_of
+from ropewalk.model.errors import BadRequest, Unavailable
+from ropewalk.model.messages import Registered
+from ropewalk.ports import Clock, JournalReader
+
+logger = logging.getLogger("ropewalk.archive")
+
+THREADS = 2
+MAX_WAITING = 256
+"""Reads that may wait for a thread. Who comes then is refused at once: it is told its gap and can ask again."""
+
+
+class State(NamedTuple):
+    """One version of the table: files by shard, and the position below which the journal is archived."""
+
+    version: int
+    files: dict[int, list[File]]
+    archived: dict[int, int]
+
+
+NOTHING = State(-1, {}, {})
+
+
+class DeltaArchive:
+    """Fills `ports.Archive`. `shards` is the journal's number; the table is looked at again when it was `refresh` seconds ago."""
+
+    def __init__(
+        self, root: str, shards: int, clock: Clock, refresh: float = 2.0, journal: JournalReader | None = None
+    ) -> None:
+        self._root = root
+        self._shards = shards
+        self._clock = clock
+        self._refresh = refresh
+        self._journal = journal
+        self._shelf = Shelf(Path(root))
+        self._table: DeltaTable | None = None
+        self._state = NOTHING
+        self._looked = float("-inf")
+        self._looking = threading.Lock()
+        self._pool = ThreadPoolExecutor(THREADS, "archive")
+        self._waiting = 0
+        self._trouble = ""
+
+    async def stop(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def trouble(self) -> str:
+        return self._trouble
+
+    def gauges(self) -> dict[str, float]:
+        return {"archive_files": sum(map(len, self._state.files.values())), "archive_reads_waiting": self._waiting}
+
+    async def read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> list[Registered]:
+        wanted = Wanted(stream, epoch, first, last, limit, since)
+        if self._waiting >= MAX_WAITING:
+            raise Unavailable("too many reads wait for the archive")
+        self._waiting += 1
+        try:
+            return await self._read(wanted, fresh=False)
+        except (OSError, BadRequest):
+            # The files were vacuumed, or the journal's segments went, since the table was last looked at.
+            return await self._read_again(wanted)
+        finally:
+            self._waiting -= 1
+
+    async def _read_again(self, wanted: Wanted) -> list[Registered]:
+        try:
+            return await self._read(wanted, fresh=True)
+        except (OSError, BadRequest) as error:
+            raise Unavailable(f"the archive cannot be read: {error}") from error
+
+    async def _read(self, wanted: Wanted, fresh: bool) -> list[Registered]:
+        shard = shard_of(wanted.stream, self._shards)
+        cold, archived = await asyncio.get_running_loop().run_in_executor(self._pool, self._cold, shard, wanted, fresh)
+        reached = cold[-1].offset if cold else wanted.first - 1
+        if self._journal is None or reached >= wanted.last or len(cold) >= wanted.limit or self._cut(cold):
+            return cold
+        rest = wanted._replace(first=reached + 1, limit=wanted.limit - len(cold))
+        return cold + await read_tail(self._journal, shard, archived, rest)
+
+    def _cold(self, shard: int, wanted: Wanted, fresh: bool) -> tuple[list[Registered], int]:
+        state = self._current(fresh)
+        return self._shelf.read(state.files.get(shard, ()), wanted), state.archived.get(shard, 0)
+
+    # --- the table ----------------------------------------------------------------------------------------------------
+
+    def _current(self, fresh: bool) -> State:
+        with self._looking:
+            if fresh or self._clock() - self._looked >= self._refresh:
+                self._look()
+            return self._state
+
+    def _look(self) -> None:
+        """A table that cannot be read now leaves what is known of it: files that were named once are still good."""
+        try:
+            self._state = self._newest()
+            self._trouble = ""
+        except (DeltaError, OSError) as error:
+            self._trouble = f"the archive's table cannot be read: {error}"
+            logger.warning("the archive's table cannot be read", extra={"reason": str(error)})
+        self._looked = self._clock()
+
+    def _newest(self) -> State:
+        if self._table is None:
+            if not DeltaTable.is_deltatable(self._root):
+                return NOTHING  # nothing was archived yet
+            self._table = DeltaTable(self._root)
+        else:
+            self._table.update_incremental()
+        version = self._table.version()
+        return self._state if version == self._state.version else _state(version, pa.table(self._table.get_add_actions(True)))
+
+
+def _state(version: int, files: pa.Table) -> State:
+    by_shard: dict[int, list[File]] = {}
+    archived: dict[int, int] = {}
+    for row in files.to_pylist():
+        shard = row["partition.shard"]
+        by_shard.setdefault(shard, []).append(_file(row))
+        archived[shard] = max(archived.get(shard, 0), row["max.position"] + 1)
+    return State(version, by_shard, archived)

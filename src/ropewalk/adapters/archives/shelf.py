@@ -1,0 +1,150 @@
+"""Parquet files of the archive, read by row group. Sync, made for threads; files never change, so what is known stays true.
+
+The rule it keeps: an answer holds every row of the asked range that the files have, up to its bounds, in order, each once.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ropewalk.adapters.archives.footer import Footer, Group
+from ropewalk.adapters.archives.rows import COLUMNS, KEYS, chosen, microseconds, registered
+from ropewalk.model.messages import Registered
+
+FOOTERS = 512
+EXTENTS = 16384
+MAX_BYTES = 16 << 20
+"""Payload bytes of one answer, whatever its limit of messages: an answer that was cut can be asked on for."""
+
+T = TypeVar("T")
+
+
+class File(NamedTuple):
+    """One file as the Delta log tells of it; what it does not tell is as wide as can be."""
+
+    path: str
+    first_stream: str
+    last_stream: str
+    first_offset: int
+    last_offset: int
+    last_time: float
+
+
+class Extent(NamedTuple):
+    """Where the rows of one epoch of a stream are in one row group: offsets and times are exact."""
+
+    path: str
+    group: int
+    first: int
+    last: int
+    last_time: float
+
+
+class Wanted(NamedTuple):
+    stream: str
+    epoch: str
+    first: int
+    last: int
+    limit: int
+    since: float
+
+
+class Shelf:
+    """The files below one root. `footers` and `extents` remember what was read, the least used is forgotten first."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._footers: Remembered[Footer] = Remembered(FOOTERS)
+        self._extents: Remembered[tuple[Extent, ...]] = Remembered(EXTENTS)
+
+    def read(self, files: Sequence[File], wanted: Wanted) -> list[Registered]:
+        """Raises OSError where a file is gone or broken."""
+        waiting = sorted(self._in_range(files, wanted), key=lambda extent: extent.first)
+        found: dict[int, Registered] = {}
+        size = 0
+        for place, extent in enumerate(waiting):
+            for message in registered(self._rows(extent, wanted)):
+                if message.offset not in found:
+                    found[message.offset] = message
+                    size += len(message.payload)
+            following = waiting[place + 1].first if place + 1 < len(waiting) else None
+            if following is not None and (size >= MAX_BYTES or _enough(found, wanted.limit, following)):
+                # Past a bound only what lies surely below everything that was not read may be told.
+                return _ordered(found, wanted.limit, following)
+        return _ordered(found, wanted.limit, None)
+
+    def _in_range(self, files: Sequence[File], wanted: Wanted) -> Iterator[Extent]:
+        for file in files:
+            if not file.first_stream <= wanted.stream <= file.last_stream or file.last_time < wanted.since:
+                continue
+            if file.last_offset < wanted.first or file.first_offset > wanted.last:
+                continue
+            for extent in self._extents_of(file.path, wanted.stream, wanted.epoch):
+                if extent.last >= wanted.first and extent.first <= wanted.last and extent.last_time >= wanted.since:
+                    yield extent
+
+    def _extents_of(self, path: str, stream: str, epoch: str) -> tuple[Extent, ...]:
+        def look() -> tuple[Extent, ...]:
+            found = (self._extent(path, group, stream, epoch) for group in self._footer(path).of(stream))
+            return tuple(extent for extent in found if extent is not None)
+
+        return self._extents.get((path, stream, epoch), look)
+
+    def _extent(self, path: str, group: Group, stream: str, epoch: str) -> Extent | None:
+        if group.one_stream and group.epoch is not None:
+            same = group.epoch == epoch
+            return Extent(path, group.number, group.first_offset, group.last_offset, group.last_time) if same else None
+        rows = chosen(self._group(path, group.number, KEYS), stream, epoch, 1, 2**63 - 1, 0.0)
+        if not rows.num_rows:
+            return None
+        offsets = pc.min_max(rows["offset"]).as_py()
+        return Extent(path, group.number, offsets["min"], offsets["max"], pc.max(microseconds(rows)).as_py() / 1e6)
+
+    def _rows(self, extent: Extent, wanted: Wanted) -> pa.Table:
+        rows = self._group(extent.path, extent.group, COLUMNS)
+        return chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since)
+
+    def _group(self, path: str, number: int, columns: list[str]) -> pa.Table:
+        # With its footer known a file is opened without reading anything.
+        with pq.ParquetFile(self._root / path, metadata=self._footer(path).metadata, memory_map=True) as file:
+            return file.read_row_group(number, columns=columns, use_threads=False)
+
+    def _footer(self, path: str) -> Footer:
+        return self._footers.get(path, lambda: Footer(pq.read_metadata(self._root / path, memory_map=True)))
+
+
+class Remembered(Generic[T]):
+    """A bounded memory that threads share."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._known: OrderedDict[Hashable, T] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Two threads may make the same thing at once; that costs time only."""
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+        made = make()
+        with self._lock:
+            self._known[key] = made
+            if len(self._known) > self._limit:
+                self._known.popitem(last=False)
+        return made
+
+
+def _enough(found: dict[int, Registered], limit: int, following: int) -> bool:
+    return len(found) >= limit and sum(offset < following for offset in found) >= limit
+
+
+def _ordered(found: dict[int, Registered], limit: int, below: int | None) -> list[Registered]:
+    offsets = sorted(offset for offset in found if below is None or offset < below)
+    return [found[offset] for offset in offsets[:limit]]

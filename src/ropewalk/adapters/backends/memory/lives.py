@@ -1,0 +1,78 @@
+"""Sessions as the journal's rows tell them: from each session's last full account on, what was added and what ended.
+
+The rule it keeps: only the order of one session's own rows counts, for they share a shard and different shards do not.
+"""
+
+import msgspec
+
+from ropewalk.model.annals import Arrived, Departed, Granted, Seated, Whole
+from ropewalk.model.journal import Row, RowKind
+from ropewalk.model.presence import Member
+from ropewalk.model.sessions import SessionSnapshot, Subscribed
+
+_arrived = msgspec.json.Decoder(Arrived).decode
+_whole = msgspec.json.Decoder(Whole).decode
+_departed = msgspec.json.Decoder(Departed).decode
+_granted = msgspec.json.Decoder(Granted).decode
+_seated = msgspec.json.Decoder(Seated).decode
+
+
+class Life:
+    """One session. `left_at` is None while it had its connection."""
+
+    __slots__ = ("expires_at", "ids", "left_at", "members", "names", "resumable", "sid", "subscriptions")
+
+    def __init__(self, sid: str, resumable: bool, snapshot: SessionSnapshot) -> None:
+        self.sid = sid
+        self.resumable = resumable
+        self.left_at: float | None = None
+        self.ids = snapshot.ids
+        self.expires_at = snapshot.expires_at
+        self.names = snapshot.names
+        self.subscriptions: dict[str, Subscribed] = dict(snapshot.subscriptions)
+        self.members: dict[str, Member] = dict(snapshot.members)
+
+    def snapshot(self) -> SessionSnapshot:
+        return SessionSnapshot(self.ids, self.subscriptions, self.expires_at, self.members, self.names)
+
+
+class Lives:
+    def __init__(self) -> None:
+        self._lives: dict[str, Life] = {}
+        self._succeeded: set[str] = set()
+
+    def add(self, row: Row) -> None:
+        match row.kind:
+            case RowKind.CONNECTED:
+                arrived = _arrived(row.detail)
+                snapshot = SessionSnapshot(arrived.ids, {}, arrived.expires_at, {}, (row.sid,))
+                self._lives[row.sid] = Life(row.sid, arrived.resumable, snapshot)
+            case RowKind.RESTORED | RowKind.ALIVE:
+                whole = _whole(row.detail)
+                self._lives[row.sid] = Life(row.sid, whole.resumable, whole.snapshot)
+                self._succeeded.add(whole.former)
+            case _:
+                # Without a beginning the session is older than what is looked at, and long over.
+                if (life := self._lives.get(row.sid)) is not None:
+                    _go_on(life, row)
+
+    def in_order(self) -> list[Life]:
+        """Those whom nobody succeeded; who left first comes first, who was connected to the end last."""
+        left = [life for sid, life in self._lives.items() if sid not in self._succeeded]
+        return sorted(left, key=lambda life: (life.left_at is None, life.left_at or 0.0))
+
+
+def _go_on(life: Life, row: Row) -> None:
+    match row.kind:
+        case RowKind.SUBSCRIBED:
+            granted = _granted(row.detail)
+            life.subscriptions[granted.identifier] = Subscribed(granted.streams, granted.whisper, granted.presence)
+        case RowKind.UNSUBSCRIBED:
+            life.subscriptions.pop(_granted(row.detail).identifier, None)
+        case RowKind.JOINED:
+            life.members[row.stream] = _seated(row.detail).member
+        case RowKind.LEFT:
+            life.members.pop(row.stream, None)
+        case RowKind.DISCONNECTED:
+            life.left_at = row.timestamp
+            life.resumable = life.resumable and _departed(row.detail).kept

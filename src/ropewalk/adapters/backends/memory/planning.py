@@ -1,0 +1,97 @@
+"""Positions for a group of publications, before any of them counts.
+
+The rule it keeps: a plan changes nothing. What it would give is seen by the rest of the same group only, and it is applied
+as a whole or dropped.
+"""
+
+from collections.abc import Sequence
+
+from ropewalk.adapters.backends.memory.known import Known, repeated
+from ropewalk.adapters.backends.memory.shelf import Shelf
+from ropewalk.core.producers import Producers
+from ropewalk.model.journal import Row, RowKind, StreamTip
+from ropewalk.model.messages import Position, Publication, Registered
+from ropewalk.ports import Appended
+
+
+class Plan:
+    """`add` each append of the group, have `rows` written, then `apply`."""
+
+    def __init__(self, shelf: Shelf, known: Known, now: float) -> None:
+        self._shelf = shelf
+        self._known = known
+        self._now = now
+        self._tips: dict[str, StreamTip] = {}
+        self._uids: dict[tuple[str, str], Position] = {}
+        self._producers = Producers()
+        self._fresh: list[tuple[Publication, Registered]] = []
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row_of(publication, registered) for publication, registered in self._fresh]
+
+    def add(self, publications: Sequence[Publication]) -> Appended:
+        return [self._register(publication) for publication in publications]
+
+    def apply(self) -> None:
+        for publication, registered in self._fresh:
+            self._shelf.place(registered)
+            self._known.remember(publication, registered, self._now)
+
+    def _register(self, publication: Publication) -> tuple[Registered, bool]:
+        first = self._known.find(publication, self._now) or self._planned(publication)
+        if first is not None:
+            return repeated(publication, first, self._now), False
+        registered = self._place(publication)
+        self._fresh.append((publication, registered))
+        self._remember(publication, Position(registered.epoch, registered.offset))
+        return registered, True
+
+    def _place(self, publication: Publication) -> Registered:
+        stream = publication.stream
+        before = self._tips.get(stream) or self._shelf.reach(stream)
+        timestamp = max(self._now, before.timestamp)
+        self._tips[stream] = StreamTip(stream, before.epoch, before.tip + 1, timestamp)
+        return Registered(
+            stream,
+            publication.payload,
+            timestamp,
+            before.epoch,
+            before.tip + 1,
+            publication.exclude_socket,
+            publication.broadcast_type,
+        )
+
+    def _planned(self, publication: Publication) -> Position | None:
+        if publication.producer:
+            shard = self._known.shard(publication.stream)
+            first = self._producers.find(publication.producer, shard, publication.sequence)
+            if first is not None:
+                return first
+        return self._uids.get((publication.stream, publication.uid)) if publication.uid else None
+
+    def _remember(self, publication: Publication, position: Position) -> None:
+        if publication.producer:
+            shard = self._known.shard(publication.stream)
+            self._producers.remember(publication.producer, shard, publication.sequence, position)
+        if publication.uid:
+            self._uids[publication.stream, publication.uid] = position
+
+
+def row_of(publication: Publication, registered: Registered) -> Row:
+    return Row(
+        RowKind.PUBLISH,
+        publication.stream,
+        registered.timestamp,
+        publication.stream,
+        registered.epoch,
+        registered.offset,
+        publication.payload,
+        publication.uid,
+        publication.exclude_socket,
+        publication.broadcast_type,
+        "",
+        "",
+        publication.producer,
+        publication.sequence,
+    )

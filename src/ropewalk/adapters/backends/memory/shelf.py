@@ -1,0 +1,104 @@
+"""The logs of one process's streams, by name, and when each is due to be looked at.
+
+The rule it keeps: a stream is forgotten only together with its epoch, so no position ever means two messages.
+"""
+
+from collections.abc import Callable
+from math import inf
+
+from ropewalk.core.expiry import Expiry
+from ropewalk.core.history import Kept, StreamLog
+from ropewalk.core.names import OrderedNames
+from ropewalk.core.rules import Rulebook
+from ropewalk.model.journal import StreamTip
+from ropewalk.model.messages import Publication, Registered
+
+SWEPT_AT_ONCE = 2000
+"""Streams that one sweep may look at: some milliseconds of work."""
+
+
+class Shelf:
+    """A stream is forgotten when nobody published to it for `idle_factor` times its history TTL or `least_memory`.
+
+    Its next publication begins a new epoch, and clients with old positions are told so.
+    """
+
+    def __init__(self, rulebook: Rulebook, new_epoch: Callable[[], str], idle_factor: float, least_memory: float) -> None:
+        self._rulebook = rulebook
+        self._new_epoch = new_epoch
+        self._idle_factor = max(1.0, idle_factor)  # a stream outlives its own history
+        self._least_memory = least_memory
+        self._deadlines = Expiry()
+        self._read_back_at = 0.0
+        self.logs: dict[str, StreamLog] = {}
+        self.names = OrderedNames()
+        self.kept = Kept()
+
+    def append(self, publication: Publication, now: float) -> Registered:
+        """Give it the next position, and keep it there."""
+        log = self.logs.get(publication.stream)
+        if log is None:
+            log = self._open(publication.stream, self._new_epoch())
+        registered = log.append(publication, now)
+        if len(log) <= 1:  # nothing was kept before: its next deadline may be nearer now
+            self._schedule(log)
+        return registered
+
+    def reach(self, stream: str) -> StreamTip:
+        """How far the stream has come, or where it would begin."""
+        log = self.logs.get(stream)
+        if log is None:
+            return StreamTip(stream, self._new_epoch(), 0, 0.0)
+        return StreamTip(stream, log.epoch, log.tip, log.newest)
+
+    def place(self, registered: Registered) -> None:
+        """Keep what was planned. A stream that was forgotten since then is the same again, for its epoch has been given out."""
+        log = self.logs.get(registered.stream)
+        if log is None or log.epoch != registered.epoch:
+            log = self._reopen(registered.stream, registered.epoch)
+        log.place(registered)
+        if len(log) <= 1:
+            self._schedule(log)
+
+    def read_back(self, tip: StreamTip, now: float) -> None:
+        """A stream that had come this far before the restart. Its idle time counts from now: nobody could publish meanwhile."""
+        self._read_back_at = now
+        log = self.logs.get(tip.stream)
+        if log is None or log.epoch != tip.epoch:
+            log = self._reopen(tip.stream, tip.epoch)
+        if tip.tip > log.tip:
+            log.tip, log.newest = tip.tip, tip.timestamp
+        self._schedule(log)
+
+    def sweep(self, now: float) -> None:
+        for stream in self._deadlines.due(now, SWEPT_AT_ONCE):
+            log = self.logs[stream]
+            log.trim(now)
+            if self._forget_at(log) <= now:
+                self._forget(log)
+            else:
+                self._schedule(log)
+
+    def _open(self, stream: str, epoch: str) -> StreamLog:
+        log = self.logs[stream] = StreamLog(stream, epoch, self._rulebook.of(stream), self.kept)
+        self.names.add(stream)
+        return log
+
+    def _reopen(self, stream: str, epoch: str) -> StreamLog:
+        log = self.logs.get(stream)
+        if log is not None:
+            log.trim(inf)
+            self._forget(log)
+        return self._open(stream, epoch)
+
+    def _schedule(self, log: StreamLog) -> None:
+        trim_at = log.trim_at
+        self._deadlines.set(log.stream, self._forget_at(log) if trim_at is None else trim_at)
+
+    def _forget_at(self, log: StreamLog) -> float:
+        history_ttl = self._rulebook.of(log.stream).history_ttl
+        return max(log.newest, self._read_back_at) + self._idle_factor * max(history_ttl, self._least_memory)
+
+    def _forget(self, log: StreamLog) -> None:
+        self.names.remove(log.stream)
+        del self.logs[log.stream]

@@ -1,0 +1,1 @@
+"""The durable record of what was registered, and its absence."""

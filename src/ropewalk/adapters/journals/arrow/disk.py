@@ -1,0 +1,72 @@
+"""The few things the journal does to files, in one place, so that a test can make the disk small or bad.
+
+The rule it keeps: bytes go to a place the caller names, never to "the end", so that what a failed write left is written over.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+from ropewalk.model.errors import UserMistake
+
+NEW = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+
+
+class Disk:
+    def open(self, path: Path) -> int:
+        return os.open(path, NEW, 0o640)
+
+    def write(self, fd: int, data: bytes, at: int) -> None:
+        """All of it, or OSError; then some of it may be there."""
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(fd, view, at)
+            view, at = view[written:], at + written
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        os.fsync(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """The file holds this or what it held before, whatever happens meanwhile."""
+        fresh = path.with_name(path.name + ".new")
+        fd = self.open(fresh)
+        try:
+            self.truncate(fd, 0)
+            self.write(fd, data, 0)
+            self.sync(fd)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        fresh.replace(path)
+        self.sync_directory(path.parent)
+
+
+def lock(path: Path) -> int:
+    """Hold it as long as the process lives or until the descriptor is closed."""
+    fd = os.open(path, NEW, 0o640)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise UserMistake(f"another server uses this journal: {path.parent}") from None
+    return fd
+
+
+def boot_id() -> str:
+    """The name of this run of the operating system; "" where it does not tell, and then its page cache counts as lost."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

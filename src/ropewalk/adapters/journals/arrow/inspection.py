@@ -1,0 +1,96 @@
+"""What is found of a shard at start, before anything is decided or changed.
+
+The rule it keeps: what is young enough to matter is read to the last bit; the rest is taken by its index, and is checked when
+somebody reads it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from msgspec import Struct
+
+from ropewalk.adapters.journals.arrow.framing import OPENING, Frame, frame_at
+from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord
+from ropewalk.adapters.journals.arrow.segment import Segment, load_index, mapped, scan
+from ropewalk.adapters.journals.arrow.state import load_state
+
+ALWAYS_READ = 2
+"""Last segments of a life that are read whatever their age: the last group lies there."""
+
+
+class Found(Struct):
+    """A life as it is on disk. `read_from`: segments from this one on were read to the last bit. `spare`: bytes behind the last
+    whole batch of the last segment. `rest`: segments that do not join up. `flaw`: why the chain ends early, "" if it does not."""
+
+    record: LifeRecord
+    segments: list[Segment] = []
+    read_from: int = 0
+    tail: list[Frame] = []
+    spare: int = 0
+    rest: list[Path] = []
+    flaw: str = ""
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].end if self.segments else self.record.first
+
+
+def segments_of(directory: Path, shard: int) -> dict[int, list[Path]]:
+    """Paths of segments by life, each in order."""
+    found: dict[int, list[Path]] = {}
+    for path in sorted((directory / f"shard={shard:02}").glob("*.arrow")):
+        if path.stem.isdecimal():
+            found.setdefault(int(path.stem) >> LIFE_BITS, []).append(path)
+    return found
+
+
+def inspect(shard: int, record: LifeRecord, paths: Sequence[Path], horizon: int) -> Found:
+    """Follow the chain of a life's segments as far as it holds."""
+    found = Found(record, [], _read_from(shard, paths, horizon))
+    for number, path in enumerate(paths):
+        first = int(path.stem)
+        if first != found.end:
+            found.flaw, found.rest = f"positions from {found.end} to {first} are missing", list(paths[number:])
+            break
+        segment = load_index(path, shard, first) if number < found.read_from else None
+        if segment is None:
+            segment, found.tail = _read(path, shard, first, found.tail)
+        spare = path.stat().st_size - segment.size
+        if segment.size:
+            found.segments.append(segment)
+        if spare and number + 1 < len(paths):
+            found.flaw, found.rest = f"{path.name} is not whole", list(paths[number + bool(segment.size) :])
+            break
+        found.spare = spare
+        if not segment.size:
+            found.rest = [path]
+    return found
+
+
+def _read(path: Path, shard: int, first: int, tail: list[Frame]) -> tuple[Segment, list[Frame]]:
+    segment, its_tail = scan(path, shard, first)
+    return segment, its_tail or tail
+
+
+def _read_from(shard: int, paths: Sequence[Path], horizon: int) -> int:
+    """The first segment that must be read: everything before is older than the horizon, and summed up in the state beside it."""
+    indexed = [load_index(path, shard, int(path.stem)) for path in paths]
+    number = max(0, len(paths) - ALWAYS_READ)
+    while number > 0:
+        old = all(segment is not None and segment.newest < horizon for segment in indexed[:number])
+        if old and load_state(paths[number], shard, int(paths[number].stem)) is not None:
+            break
+        number -= 1
+    return number
+
+
+def named_by_its_opening(paths: Sequence[Path]) -> str:
+    """The epoch that the segments themselves carry; "" when none of them can be read."""
+    for path in paths:
+        with mapped(path) as data:
+            opening = frame_at(data, 0)
+            if opening is not None and opening.magic == OPENING:
+                schema = pa.ipc.read_schema(pa.py_buffer(bytes(data[: opening.length])))
+                return str(schema.metadata[b"ropewalk.epoch"], "utf-8")
+    return ""

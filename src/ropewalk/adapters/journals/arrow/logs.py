@@ -1,0 +1,97 @@
+"""A shard's log: its lives, oldest first, each a chain of segments. The last life's last segment is the one that grows.
+
+The rule it keeps: lists of lives and segments are replaced, never changed in place, because readers go through them meanwhile.
+"""
+
+import os
+from pathlib import Path
+
+from ropewalk.adapters.journals.arrow.disk import Disk
+from ropewalk.adapters.journals.arrow.framing import frame_opening
+from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord
+from ropewalk.adapters.journals.arrow.segment import Segment, segment_path
+from ropewalk.model.journal import ShardSpan
+
+
+class Life:
+    """One name of a shard's positions. `holes` are positions whose batches turned out bad when they were read."""
+
+    __slots__ = ("epoch", "holes", "number", "segments")
+
+    def __init__(self, epoch: str, number: int, segments: list[Segment]) -> None:
+        self.epoch = epoch
+        self.number = number
+        self.segments = segments
+        self.holes: list[tuple[int, int]] = []
+
+    @property
+    def first(self) -> int:
+        return self.segments[0].first if self.segments else self.number << LIFE_BITS
+
+    @property
+    def end(self) -> int:
+        return self.segments[-1].end if self.segments else self.number << LIFE_BITS
+
+    def record(self) -> LifeRecord:
+        return LifeRecord(self.epoch, self.number, self.first, self.end)
+
+    def spans(self, shard: int) -> list[ShardSpan]:
+        spans, first = [], self.first
+        for hole, hole_end in sorted(self.holes):
+            if hole_end > first:
+                spans.append(ShardSpan(shard, self.epoch, first, max(first, hole)))
+                first = hole_end
+        return [*(span for span in spans if span.end > span.first), ShardSpan(shard, self.epoch, first, self.end)]
+
+
+class ShardLog:
+    """`fd` is open on the segment that grows."""
+
+    __slots__ = ("began", "fd", "lives", "shard")
+
+    def __init__(self, shard: int, lives: list[Life]) -> None:
+        self.shard = shard
+        self.lives = lives
+        self.fd = -1
+        self.began = 0.0  # when the segment that grows got its first row of this run
+
+    @property
+    def current(self) -> Life:
+        return self.lives[-1]
+
+    @property
+    def active(self) -> Segment:
+        return self.lives[-1].segments[-1]
+
+    def spans(self) -> list[ShardSpan]:
+        return [span for life in self.lives for span in life.spans(self.shard)]
+
+    def grow(self, directory: Path, disk: Disk, sync: bool) -> None:
+        """Begin a new segment at the end of the current life. Raises OSError, and then nothing has changed."""
+        life = self.current
+        path = segment_path(directory, self.shard, life.end)
+        opening = frame_opening(self.shard, life.epoch, life.end)
+        fd = disk.open(path)
+        try:
+            disk.truncate(fd, 0)
+            disk.write(fd, opening, 0)
+            if sync:
+                disk.sync(fd)
+                disk.sync_directory(path.parent)
+        except OSError:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        self.close()
+        self.fd = fd
+        life.segments = [*life.segments, Segment(path, self.shard, life.end, len(opening))]
+
+    def reopen(self, disk: Disk) -> None:
+        """Go on where the last segment ends; whatever lies behind goes."""
+        self.fd = disk.open(self.active.path)
+        disk.truncate(self.fd, self.active.size)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

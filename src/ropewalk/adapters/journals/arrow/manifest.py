@@ -1,0 +1,61 @@
+"""What the journal knows of itself: its shards, their lives, and whether it was stopped in order.
+
+The rule it keeps: it is written whole and twice, with a checksum, so that one bad file costs nothing.
+"""
+
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+from msgspec import Struct
+
+from ropewalk.adapters.journals.arrow.disk import Disk
+
+NAMES = ("journal.json", "journal.copy.json")
+
+LIFE_BITS = 40
+"""A shard's life number is above its positions' lowest 40 bits: a new life begins above whatever the one before can have given."""
+
+
+class LifeRecord(Struct, frozen=True):
+    """`first` is the oldest position still kept, `end` the first one not written yet when this was recorded."""
+
+    epoch: str
+    number: int
+    first: int
+    end: int
+
+
+class Manifest(Struct, frozen=True):
+    """`clean`: the journal was stopped in order and `end`s are exact. `lives` are by shard, oldest first, the last is in use."""
+
+    generation: int
+    shards: int
+    durability: str
+    boot_id: str
+    clean: bool
+    group: int
+    lives: list[list[LifeRecord]]
+    archived: dict[int, int] = {}
+
+
+def save(directory: Path, manifest: Manifest, disk: Disk) -> None:
+    body = msgspec.json.encode(manifest)
+    for name in NAMES:
+        disk.replace(directory / name, b"%s\n%08x\n" % (body, crc32(body)))
+
+
+def load(directory: Path) -> Manifest | None:
+    """The newest that is whole; None if there is none."""
+    found = [manifest for name in NAMES if (manifest := _load(directory / name)) is not None]
+    return max(found, key=lambda manifest: manifest.generation, default=None)
+
+
+def _load(path: Path) -> Manifest | None:
+    try:
+        body, checksum, _ = path.read_bytes().split(b"\n")
+        if int(checksum, 16) != crc32(body):
+            return None
+        return msgspec.json.decode(body, type=Manifest)
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        return None

@@ -1,0 +1,45 @@
+"""The absence of a journal: nothing is kept, nothing waits, and there is nothing to read."""
+
+from collections.abc import AsyncIterator, Sequence
+
+from ropewalk.model.errors import BadRequest
+from ropewalk.model.journal import Recovered, Row, ShardSpan
+
+
+class NoJournal:
+    """Fills `ports.Journal` and `ports.JournalReader`."""
+
+    instant = True
+
+    def open(self, horizon: float) -> Recovered:
+        return Recovered()
+
+    async def start(self) -> None:
+        """There is nothing to start."""
+
+    async def stop(self) -> None:
+        """There is nothing to end."""
+
+    async def sweep(self) -> None:
+        """There is nothing to let go."""
+
+    async def write(self, rows: Sequence[Row]) -> None:
+        """Kept nowhere, as asked."""
+
+    def note(self, rows: Sequence[Row]) -> None:
+        """Kept nowhere, as asked."""
+
+    def trouble(self) -> str:
+        return ""
+
+    def gauges(self) -> dict[str, float]:
+        return {}
+
+    def spans(self) -> list[ShardSpan]:
+        return []
+
+    def read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncIterator[bytes]:
+        raise BadRequest("this server keeps no journal")
+
+    def archived(self, positions: dict[int, int]) -> None:
+        """There is nothing that an archive would let go."""

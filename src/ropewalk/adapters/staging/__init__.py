@@ -1,0 +1,1 @@
+"""Where transactions wait: files for what must outlive a crash, Arrow for what applications send."""

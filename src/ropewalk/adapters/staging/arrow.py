@@ -1,0 +1,126 @@
+"""A staged body: an Arrow IPC stream of rows to publish, checked before anything of it counts.
+
+The rule it keeps: what a body takes in memory is bounded by its own size. Hence plain columns only, and none compressed.
+"""
+
+import struct
+from typing import Any
+
+import pyarrow as pa
+
+from ropewalk.model.errors import MalformedPublication
+from ropewalk.model.messages import Publication
+from ropewalk.protocol.publications import PublicationLimits, check_uid, payload_of, stream_of
+
+TEXT = (pa.string(), pa.large_string())
+BYTES = (pa.binary(), pa.large_binary())
+
+COLUMNS = {"stream": TEXT, "value": BYTES + TEXT, "uid": TEXT, "broadcast_type": TEXT, "exclude_socket": TEXT}
+REQUIRED = ("stream", "value")
+
+_RECORD_BATCH = "record batch"
+# Slots of the flatbuffers tables in Arrow's Message.fbs, in bytes from the start of their vtable.
+_MESSAGE_HEADER = 8
+_BATCH_COMPRESSION = 10
+
+
+class ArrowRows:
+    """Fills `ports.Rows`; the class itself is a `ports.RowReader` once it is given its limits."""
+
+    def __init__(self, body: bytes, limits: PublicationLimits) -> None:
+        self._limits = limits
+        self._table = _table(body)
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def publications(self, start: int, count: int) -> list[Publication]:
+        part = self._table.slice(start, count)
+        columns = {name: part.column(name).to_pylist() for name in part.column_names}
+        blank = [None] * part.num_rows
+        lines = zip(*(columns.get(name, blank) for name in COLUMNS), strict=True)
+        return [self._publication(line, start + index) for index, line in enumerate(lines)]
+
+    def _publication(self, line: tuple[Any, ...], index: int) -> Publication:
+        stream, value, uid, broadcast_type, exclude_socket = line
+        if value is None:
+            raise MalformedPublication("value must not be null", index)
+        if len(value) > self._limits.max_publish_size:
+            raise MalformedPublication(f"value is longer than {self._limits.max_publish_size} bytes", index)
+        if uid:
+            check_uid(uid, "uid", index)
+        return Publication(
+            stream_of(stream, self._limits.max_stream_name, index),
+            payload_of(_text(value, index), index),
+            exclude_socket or "",
+            broadcast_type or "",
+            False,
+            uid or "",
+        )
+
+
+def _text(value: str | bytes, index: int) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise MalformedPublication("value is not UTF-8", index) from None
+
+
+def _table(body: bytes) -> Any:
+    """Every column whole and valid to the last offset and letter, for the body comes from outside."""
+    try:
+        _refuse_compressed(body)
+        with pa.ipc.open_stream(pa.BufferReader(body)) as reader:
+            _check_schema(reader.schema)
+            table = reader.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise MalformedPublication(f"body is not an Arrow IPC stream: {error}") from None
+    return table
+
+
+def _check_schema(schema: Any) -> None:
+    names = list(schema.names)
+    if len(set(names)) != len(names):
+        raise MalformedPublication("a column is there twice")
+    for field in schema:
+        if field.name not in COLUMNS:
+            raise MalformedPublication(f"unknown column {field.name}; known are {', '.join(COLUMNS)}")
+        if field.type not in COLUMNS[field.name]:
+            wanted = " or ".join(str(kind) for kind in COLUMNS[field.name])
+            raise MalformedPublication(f"column {field.name} must be {wanted}, not {field.type}")
+    for name in REQUIRED:
+        if name not in names:
+            raise MalformedPublication(f"column {name} is missing")
+
+
+def _refuse_compressed(body: bytes) -> None:
+    """Some kilobytes could unpack to gigabytes, and the library offers no bound."""
+    source = pa.BufferReader(body)
+    while source.tell() < len(body):
+        try:
+            message = pa.ipc.read_message(source)
+        except EOFError:
+            return
+        if message.type == _RECORD_BATCH and _has_compression(message.metadata.to_pybytes()):
+            raise MalformedPublication("compressed columns are not taken")
+
+
+def _has_compression(metadata: bytes) -> bool:
+    """Whether the header of this message, a RecordBatch table, has its `compression` field set."""
+    try:
+        message = struct.unpack_from("<I", metadata)[0]
+        slot = _slot(metadata, message, _MESSAGE_HEADER)
+        header = message + slot
+        return bool(_slot(metadata, header + struct.unpack_from("<I", metadata, header)[0], _BATCH_COMPRESSION))
+    except struct.error:
+        raise MalformedPublication("body is not an Arrow IPC stream") from None
+
+
+def _slot(metadata: bytes, table: int, field: int) -> int:
+    """Where in the table the field lies; 0 if it is not set."""
+    vtable = table - struct.unpack_from("<i", metadata, table)[0]
+    size = struct.unpack_from("<H", metadata, vtable)[0]
+    return int(struct.unpack_from("<H", metadata, vtable + field)[0]) if field < size else 0

@@ -1,0 +1,200 @@
+"""Transactions in files: a directory an application, in it a state file and a directory a batch with a file a piece.
+
+The rule it keeps: a state file is replaced whole, and only after everything it speaks of is on disk. All of it runs in threads.
+"""
+
+import asyncio
+import itertools
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+from zlib import crc32
+
+import msgspec
+
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.transactions import AppRecord, Decision, Piece
+
+STATE = "state.json"
+UNFINISHED = ".part"
+
+_BATCH = re.compile(r"\d{10}")
+_PIECE = re.compile(r"(\d+)-(\d+)-(\d+)-(\d+)-([0-9a-f]{8})\.rows")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class FileStaging:
+    """Fills `ports.Staging` below one directory, which nobody else writes to."""
+
+    def __init__(self, directory: Path) -> None:
+        self._root = directory
+        self._names = itertools.count()
+
+    async def load(self) -> list[AppRecord]:
+        return await _in_thread(self._load)
+
+    async def put(self, app: str, batch: int, piece: Piece, data: bytes) -> None:
+        await _in_thread(self._put, app, batch, piece, data)
+
+    async def discard(self, app: str, batch: int, pieces: Sequence[Piece]) -> None:
+        if pieces:
+            await _in_thread(self._discard, self._home(app) / _batch_name(batch), pieces)
+
+    async def discard_batch(self, app: str, batch: int) -> None:
+        await _in_thread(_remove_tree, self._home(app) / _batch_name(batch))
+
+    async def decide(self, app: str, last: int | None, decision: Decision) -> list[Piece]:
+        return await _in_thread(self._decide, app, last, decision)
+
+    async def read(self, app: str, batch: int, piece: Piece) -> bytes:
+        return await _in_thread(self._read, self._home(app) / _batch_name(batch), piece)
+
+    async def finish(self, app: str, batch: int) -> None:
+        await _in_thread(self._finish, app, batch)
+
+    def _home(self, app: str) -> Path:
+        # Not the name itself: it may be `..`, and some file systems take `A` for `a`. The state file tells the name.
+        return self._root / sha256(app.encode()).hexdigest()[:32]
+
+    # --- pieces -------------------------------------------------------------------------------------------------------
+
+    def _put(self, app: str, batch: int, piece: Piece, data: bytes) -> None:
+        home = self._home(app)
+        if not (home / STATE).exists():
+            self._write_state(AppRecord(app))
+        directory = home / _batch_name(batch)
+        directory.mkdir(exist_ok=True)
+        path = directory / _piece_name(piece)
+        # Its own name while it is written: the same piece may come twice at once.
+        unfinished = path.with_suffix(f".{next(self._names)}{UNFINISHED}")
+        try:
+            unfinished.write_bytes(data)
+            unfinished.rename(path)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+    def _discard(self, directory: Path, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            (directory / _piece_name(piece)).unlink(missing_ok=True)
+
+    def _read(self, directory: Path, piece: Piece) -> bytes:
+        data = (directory / _piece_name(piece)).read_bytes()
+        if not _whole(data, piece):
+            raise Unavailable(f"a decided piece is damaged: {_piece_name(piece)} in {directory}")
+        return data
+
+    def _sealed(self, directory: Path, piece: Piece) -> bool:
+        """Whether the piece is whole; if so, it is on disk now."""
+        try:
+            with (directory / _piece_name(piece)).open("rb") as file:
+                if not _whole(file.read(), piece):
+                    return False
+                os.fsync(file.fileno())
+        except FileNotFoundError:
+            return False
+        return True
+
+    # --- states -------------------------------------------------------------------------------------------------------
+
+    def _decide(self, app: str, last: int | None, decision: Decision) -> list[Piece]:
+        directory = self._home(app) / _batch_name(decision.batch)
+        broken = [piece for piece in decision.pieces if not self._sealed(directory, piece)]
+        if not broken:
+            if decision.pieces:
+                _sync_directory(directory)
+            self._write_state(AppRecord(app, last, decision))
+        return broken
+
+    def _finish(self, app: str, batch: int) -> None:
+        self._write_state(AppRecord(app, batch))
+        for directory in self._batches(self._home(app)):
+            if int(directory.name) <= batch:
+                _remove_tree(directory)
+
+    def _write_state(self, record: AppRecord) -> None:
+        home = self._home(record.app)
+        if not home.exists():
+            home.mkdir(parents=True, exist_ok=True)
+            _sync_directory(self._root)
+        unfinished = home / f"{STATE}.{next(self._names)}{UNFINISHED}"
+        with unfinished.open("wb") as file:
+            file.write(msgspec.json.encode(msgspec.structs.replace(record, staged={})))
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(home / STATE)
+        _sync_directory(home)
+
+    # --- after a restart ----------------------------------------------------------------------------------------------
+
+    def _load(self) -> list[AppRecord]:
+        self._root.mkdir(parents=True, exist_ok=True)
+        _sync_directory(self._root.parent)
+        return [self._load_app(home) for home in sorted(self._root.iterdir()) if (home / STATE).exists()]
+
+    def _load_app(self, home: Path) -> AppRecord:
+        try:
+            record = msgspec.json.decode((home / STATE).read_bytes(), type=AppRecord)
+        except msgspec.MsgspecError as error:
+            raise Unavailable(f"{home / STATE} cannot be read: {error}") from None
+        staged: dict[int, list[Piece]] = {}
+        for directory in self._batches(home):
+            batch = int(directory.name)
+            if record.last is not None and batch <= record.last:
+                _remove_tree(directory)
+            else:
+                staged[batch] = _pieces(directory)
+        return msgspec.structs.replace(record, staged=staged)
+
+    def _batches(self, home: Path) -> list[Path]:
+        return [entry for entry in home.iterdir() if _BATCH.fullmatch(entry.name)]
+
+
+def _pieces(directory: Path) -> list[Piece]:
+    """What was put whole; what was not is removed."""
+    found: list[Piece] = []
+    for path in directory.iterdir():
+        if match := _PIECE.fullmatch(path.name):
+            part, attempt, seq, size, crc = match.groups()
+            found.append(Piece(int(part), int(attempt), int(seq), int(size), int(crc, 16)))
+        else:
+            path.unlink()
+    return found
+
+
+def _batch_name(batch: int) -> str:
+    return f"{batch:010d}"
+
+
+def _piece_name(piece: Piece) -> str:
+    return f"{piece.part}-{piece.attempt}-{piece.seq}-{piece.size}-{piece.crc:08x}.rows"
+
+
+def _whole(data: bytes, piece: Piece) -> bool:
+    return len(data) == piece.size and crc32(data) == piece.crc
+
+
+def _remove_tree(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _sync_directory(directory: Path) -> None:
+    """A name is on disk only once its directory is."""
+    number = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+async def _in_thread(work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+    try:
+        return await asyncio.to_thread(work, *args, **named)
+    except OSError as error:
+        raise Unavailable(f"staging: {error.strerror or error}") from error

@@ -1,0 +1,59 @@
+"""What HTTP doors with a key have in common: who may come in, which numbers a query holds, and how a refusal is answered."""
+
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from ropewalk.adapters.transports.answers import json_answer, refusal, unreadable
+from ropewalk.core.bearer import admitted
+from ropewalk.model.errors import BadRequest, Conflict, LimitReached, MalformedPublication, RopewalkError, TooLarge, Unavailable
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def guarded(key: str, answer: Answer) -> Answer:
+    """`key` is what callers show as their bearer token; empty lets everyone in."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if not admitted(request.headers.get("Authorization", ""), key):
+            return refusal(401, "a valid bearer key is needed", {"WWW-Authenticate": "Bearer"})
+        try:
+            return await answer(request)
+        except web.RequestPayloadError:
+            return unreadable(request, {})
+        except RopewalkError as error:
+            return _refused(error)
+
+    return handle
+
+
+def _refused(error: RopewalkError) -> web.Response:
+    match error:
+        case MalformedPublication():
+            return json_answer(422, {"error": error.reason, "index": error.index})
+        case Conflict():
+            return json_answer(409, {"error": str(error), "missing": error.missing})
+        case BadRequest():
+            return refusal(400, str(error))
+        case TooLarge():
+            return refusal(413, str(error))
+        case LimitReached():
+            return refusal(507, str(error))
+        case Unavailable():
+            return refusal(503, str(error))
+    raise error
+
+
+def number(request: web.Request, name: str, default: int | None, low: int, high: int) -> int:
+    """A query parameter; `default` None says that it must be there."""
+    text = request.query.get(name, "")
+    if not text and default is not None:
+        return default
+    return whole(text, name, low, high)
+
+
+def whole(text: str, name: str, low: int, high: int) -> int:
+    # int() would also take signs, spaces, underscores and digits of other scripts.
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and low <= int(text) <= high):
+        raise BadRequest(f"{name} must be a whole number from {low} to {high}")
+    return int(text)

@@ -1,0 +1,108 @@
+"""The journal's door: what there is, a range of one shard as an Arrow IPC stream, and what the archive has already.
+
+The rule it keeps: an answer is bounded, and it is read from the journal no faster than its reader takes it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+import msgspec
+from aiohttp import web
+
+from ropewalk.adapters.transports.answers import json_answer
+from ropewalk.adapters.transports.guarding import guarded, number
+from ropewalk.model.errors import BadRequest, RopewalkError
+from ropewalk.model.journal import ShardSpan
+from ropewalk.ports import JournalReader
+from ropewalk.protocol.body import gather
+
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+DEFAULT_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
+READERS = 16
+"""Ranges that are read at once; the others wait."""
+
+_MAX_ARCHIVED = 65536
+_MAX_POSITION = 2**63 - 1
+
+
+class _Archived(msgspec.Struct, frozen=True):
+    positions: dict[int, int]
+
+
+class JournalDoor:
+    """`key` is what readers show as their bearer token; empty lets everyone read."""
+
+    def __init__(self, journal: JournalReader, key: str) -> None:
+        self._journal = journal
+        self._key = key
+        self._readers = asyncio.Semaphore(READERS)
+
+    def routes(self, path: str) -> list[web.RouteDef]:
+        return [
+            web.get(path, guarded(self._key, self._spans)),
+            web.get(f"{path}/{{shard:[0-9]{{1,9}}}}", guarded(self._key, self._range)),
+            web.post(f"{path}/archived", guarded(self._key, self._archived)),
+        ]
+
+    async def _spans(self, request: web.Request) -> web.Response:
+        spans = self._journal.spans()
+        archived = {str(shard): end for shard, end in sorted(self._journal.archived_ends().items())}
+        return json_answer(200, {"shards": _shards(spans), "spans": spans, "archived": archived})
+
+    async def _range(self, request: web.Request) -> web.StreamResponse:
+        shard = int(request.match_info["shard"])
+        spans = [span for span in self._journal.spans() if span.shard == shard]
+        if not spans:
+            return json_answer(404, {"error": f"there is no shard {shard}", "shards": _shards(self._journal.spans())})
+        first = number(request, "from", spans[0].first, 0, _MAX_POSITION)
+        end = number(request, "to", spans[-1].end, 0, _MAX_POSITION)
+        max_bytes = number(request, "max_bytes", DEFAULT_BYTES, 1, MAX_BYTES)
+        async with self._readers, aclosing(_generator(self._journal.read(shard, first, end, max_bytes))) as chunks:
+            try:
+                beginning = await anext(chunks, b"")
+            except BadRequest as error:
+                return json_answer(416, {"error": str(error), "spans": spans})
+            return await _stream(request, beginning, chunks)
+
+    async def _archived(self, request: web.Request) -> web.Response:
+        body = await gather(request.content.iter_any(), request.content_length, _MAX_ARCHIVED)
+        try:
+            order = msgspec.json.decode(body, type=_Archived)
+        except msgspec.MsgspecError as error:
+            raise BadRequest(f"not a list of positions: {error}") from None
+        known = {span.shard: span.end for span in self._journal.spans()}
+        for shard, position in order.positions.items():
+            if not 0 <= position <= known.get(shard, -1):
+                raise BadRequest(f"shard {shard} has no position {position}")
+        self._journal.archived(order.positions)
+        return json_answer(200, {})
+
+
+async def _generator(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """The port promises no `aclose`, and what is not read to its end has to be let go."""
+    async for chunk in chunks:
+        yield chunk
+
+
+async def _stream(request: web.Request, beginning: bytes, chunks: AsyncIterator[bytes]) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": ARROW_STREAM})
+    await response.prepare(request)
+    try:
+        await response.write(beginning)
+        async for chunk in chunks:
+            await response.write(chunk)
+    except RopewalkError:
+        # The answer has begun, so that only its end can say it: cut off, it cannot be taken for a whole one.
+        if request.transport is not None:
+            request.transport.close()
+        return response
+    except ConnectionResetError:
+        return response
+    await response.write_eof()
+    return response
+
+
+def _shards(spans: list[ShardSpan]) -> int:
+    return max((span.shard for span in spans), default=-1) + 1

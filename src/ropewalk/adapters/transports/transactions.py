@@ -1,0 +1,98 @@
+"""The door of applications that publish in batches: stage and commit, or rows that are published as they come.
+
+The rule it keeps: names and numbers are checked here, and no more bodies are in memory at once than the door has places.
+"""
+
+import asyncio
+
+import msgspec
+from aiohttp import web
+
+from ropewalk.adapters.transports.answers import json_answer
+from ropewalk.adapters.transports.guarding import guarded, number, whole
+from ropewalk.core.transactions import MAX_BATCH, checked_name
+from ropewalk.model.errors import BadRequest
+from ropewalk.ports import Transactor
+from ropewalk.protocol.body import gather
+
+PLACES = 8
+"""Bodies that are taken at once; the others wait in their sockets."""
+
+MAX_COMMIT = 4 * 1024 * 1024
+_MAX_PART = 2**31 - 1
+_MAX_NUMBER = 2**63 - 1
+_MAX_ROWS = 2**32  # far above what a body can hold; so that no sequence passes 63 bits
+
+
+class _Commit(msgspec.Struct, frozen=True):
+    """`winners`: part → the attempt that counts. `pieces`: part → how many pieces it staged, for parts where that is said."""
+
+    winners: dict[int, int]
+    pieces: dict[int, int] = {}
+
+
+class TransactionsDoor:
+    """`key` is what applications show as their bearer token; empty lets everyone in."""
+
+    def __init__(self, transactor: Transactor, key: str, max_body: int) -> None:
+        self._transactor = transactor
+        self._key = key
+        self._max_body = max_body
+        self._places = asyncio.Semaphore(PLACES)
+
+    def routes(self, path: str) -> list[web.RouteDef]:
+        batch = f"{path}/transactions/{{app}}/{{batch}}"
+        return [
+            web.get(f"{path}/transactions/{{app}}", guarded(self._key, self._last)),
+            web.post(f"{batch}/stage", guarded(self._key, self._stage)),
+            web.post(f"{batch}/commit", guarded(self._key, self._commit)),
+            web.post(f"{path}/producers/{{producer}}", guarded(self._key, self._produce)),
+            web.post(f"{path}/publications", guarded(self._key, self._publish)),
+        ]
+
+    async def _last(self, request: web.Request) -> web.Response:
+        return json_answer(200, {"last": await self._transactor.last(_app(request))})
+
+    async def _stage(self, request: web.Request) -> web.Response:
+        app, batch = _app(request), _batch(request)
+        key = (
+            number(request, "part", None, 0, _MAX_PART),
+            number(request, "attempt", None, 0, _MAX_NUMBER),
+            number(request, "seq", None, 0, _MAX_PART),
+        )
+        async with self._places:
+            staged = await self._transactor.stage(app, batch, key, await _body(request, self._max_body))
+        return json_answer(200, msgspec.structs.asdict(staged))
+
+    async def _commit(self, request: web.Request) -> web.Response:
+        app, batch = _app(request), _batch(request)
+        try:
+            order = msgspec.json.decode(await _body(request, MAX_COMMIT), type=_Commit)
+        except msgspec.MsgspecError as error:
+            raise BadRequest(f"not a commit: {error}") from None
+        committed = await self._transactor.commit(app, batch, order.winners, order.pieces)
+        return json_answer(200, msgspec.structs.asdict(committed))
+
+    async def _produce(self, request: web.Request) -> web.Response:
+        producer = checked_name(request.match_info["producer"], "producer")
+        first = number(request, "sequence", None, 0, _MAX_NUMBER - _MAX_ROWS)
+        async with self._places:
+            produced = await self._transactor.produce(producer, first, await _body(request, self._max_body))
+        return json_answer(200, msgspec.structs.asdict(produced))
+
+    async def _publish(self, request: web.Request) -> web.Response:
+        async with self._places:
+            produced = await self._transactor.publish(await _body(request, self._max_body))
+        return json_answer(200, msgspec.structs.asdict(produced))
+
+
+async def _body(request: web.Request, limit: int) -> bytes:
+    return await gather(request.content.iter_any(), request.content_length, limit)
+
+
+def _app(request: web.Request) -> str:
+    return checked_name(request.match_info["app"], "app")
+
+
+def _batch(request: web.Request) -> int:
+    return whole(request.match_info["batch"], "batch", 0, MAX_BATCH)

@@ -1,0 +1,112 @@
+"""The journal of a server: made as the settings say, opened before the doors and sealed after them.
+
+The rule it keeps: what the journal holds is put back into the backend before anybody can ask for it.
+"""
+
+import asyncio
+import logging
+import time
+from typing import Protocol
+
+from ropewalk.app.registry import JOURNALS, resolve
+from ropewalk.app.settings import Settings
+from ropewalk.engine.annals import RENEWAL
+from ropewalk.model.journal import Recovered, Restored
+from ropewalk.ports import Backend, Journal, JournalReader
+
+logger = logging.getLogger("ropewalk.journal")
+
+SWEEP_SECONDS = 1.0
+
+
+class StoredJournal(Journal, JournalReader, Protocol):
+    """A journal with a life of its own: `open`, `start`, `sweep` about once a second, `stop`."""
+
+    def open(self, horizon: float) -> Recovered:
+        """Looks back `horizon` seconds from its newest row. Raises UserMistake where it cannot be had."""
+
+    async def start(self) -> None: ...
+    async def sweep(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class RecoveringBackend(Backend, Protocol):
+    def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
+        """Put back what a journal holds, before anything else is asked of this backend."""
+
+
+def journal_of(settings: Settings) -> StoredJournal:
+    journal = settings.journal
+    if not journal.data_dir:
+        absent: StoredJournal = resolve(JOURNALS, "none")()
+        return absent
+    stored: StoredJournal = resolve(JOURNALS, "journal")(
+        journal.data_dir,
+        time.time,
+        durability=journal.durability,
+        shards=journal.journal_shards,
+        segment_size=journal.journal_segment_size,
+        retention=journal.journal_retention,
+        retention_size=journal.journal_retention_size,
+        hard_limit=journal.journal_hard_limit,
+    )
+    return stored
+
+
+def horizon(settings: Settings) -> float:
+    """How many seconds of the journal can matter to a backend: the longest of the terms that it keeps anything for."""
+    broker = settings.broker
+    ruled = [rule.history_ttl for rule in settings.streams if rule.history_ttl is not None]
+    return max(broker.history_ttl, broker.dedup_ttl, broker.sessions_ttl + 2 * RENEWAL, *ruled)
+
+
+class JournalKeeper:
+    """The journal's life beside the node's: `start` before it, `stop` after it."""
+
+    def __init__(self, settings: Settings, journal: StoredJournal, backend: RecoveringBackend) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._backend = backend
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        recovered = self._journal.open(horizon(self._settings))
+        broker = self._settings.broker
+        restored = self._backend.recover(recovered, broker.sessions_ttl, broker.presence_ttl)
+        await self._journal.start()
+        self._journal.note(restored.interrupted)
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        if self._settings.journal.data_dir:
+            self._announce(recovered, restored)
+
+    async def stop(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
+        await self._journal.stop()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                await self._journal.sweep()
+            except Exception:
+                logger.exception("the journal could not be swept")
+
+    def _announce(self, recovered: Recovered, restored: Restored) -> None:
+        journal = self._settings.journal
+        logger.info(
+            "journal %s",
+            journal.data_dir,
+            extra={
+                "durability": journal.durability,
+                "shards": recovered.shards,
+                "streams": restored.streams,
+                "messages": restored.messages,
+                "sessions": restored.sessions,
+                "cut_bytes": recovered.cut_bytes,
+                "reset_shards": len(recovered.reset_shards),
+            },
+        )
+        for note in recovered.notes:
+            logger.warning(note)

@@ -1,0 +1,248 @@
+"""The ledger of transactions: what each application staged, decided and finished, and what may still happen.
+
+The rule it keeps: a batch is decided once, only above the last finished one, and only when every piece of its winners is there.
+"""
+
+import re
+from collections.abc import Mapping
+
+from ropewalk.model.errors import BadRequest, Conflict, LimitReached
+from ropewalk.model.transactions import AppRecord, Decision, Piece, StagingLimits
+
+MAX_BATCH = 2**31 - 1
+"""Above it a row's sequence, batch << 32 | index, would not fit into 63 bits."""
+
+LEAST_COST = 4096
+"""A tiny piece still takes a block of the disk, and counts as one."""
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+Attempts = dict[tuple[int, int], list[Piece]]
+"""(part, attempt) → its pieces 0, 1, 2 … without holes."""
+
+
+def checked_name(name: str, what: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise BadRequest(f"{what} must be 1 to 128 characters of A-Z a-z 0-9 _ . : -")
+    return name
+
+
+def sequence_of(batch: int, index: int) -> int:
+    """The sequence of a batch's row, the same however often the batch is published."""
+    return batch << 32 | index
+
+
+def cost(piece: Piece) -> int:
+    return max(piece.size, LEAST_COST)
+
+
+class _Batch:
+    __slots__ = ("attempts", "cost", "touched")
+
+    def __init__(self, touched: float) -> None:
+        self.attempts: Attempts = {}
+        self.cost = 0
+        self.touched = touched
+
+
+class _App:
+    __slots__ = ("decided", "last", "open")
+
+    def __init__(self, last: int | None = None, decided: Decision | None = None) -> None:
+        self.last = last
+        self.decided = decided
+        self.open: dict[int, _Batch] = {}
+
+    def cost(self) -> int:
+        return sum(batch.cost for batch in self.open.values())
+
+    def settled(self, batch: int) -> bool:
+        return (self.last is not None and batch <= self.last) or (self.decided is not None and batch <= self.decided.batch)
+
+
+class Ledger:
+    """Every application by name. It decides and remembers; files and publishing follow what it says."""
+
+    def __init__(self, limits: StagingLimits) -> None:
+        self._limits = limits
+        self._apps: dict[str, _App] = {}
+        self.cost = 0
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    def restore(self, record: AppRecord, now: float) -> list[tuple[int, list[Piece]]]:
+        """Take over what was kept. Returns what cannot be used any more: pieces behind a hole, by batch."""
+        app = self._apps[record.app] = _App(record.last, record.decided)
+        unusable: list[tuple[int, list[Piece]]] = []
+        for number, pieces in record.staged.items():
+            lost = [piece for piece in sorted(pieces) if not self._append(app, number, piece, now)]
+            if lost:
+                unusable.append((number, lost))
+        return unusable
+
+    def last(self, app: str) -> int | None:
+        known = self._apps.get(app)
+        return None if known is None else known.last
+
+    def decided(self, app: str) -> Decision | None:
+        known = self._apps.get(app)
+        return None if known is None else known.decided
+
+    def unfinished(self) -> list[str]:
+        return [name for name, app in self._apps.items() if app.decided is not None]
+
+    def settled(self, app: str, batch: int) -> bool:
+        """Whether it is too late to stage or to decide: the batch, or one above it, is decided or finished."""
+        known = self._apps.get(app)
+        return known is not None and known.settled(batch)
+
+    def gauges(self) -> dict[str, float]:
+        return {
+            "transaction_apps": len(self._apps),
+            "staged_batches": sum(len(app.open) for app in self._apps.values()),
+            "staged_bytes": self.cost,
+        }
+
+    def _app(self, name: str) -> _App:
+        app = self._apps.get(name)
+        if app is None:
+            if len(self._apps) >= self._limits.max_apps:
+                raise LimitReached(f"{self._limits.max_apps} applications are known already")
+            app = self._apps[name] = _App()
+        return app
+
+    # --- staging ------------------------------------------------------------------------------------------------------
+
+    def make_room(self, name: str, batch: int, piece: Piece, now: float) -> list[tuple[str, int]]:
+        """Check that the piece may be staged. Returns batches that were given up for it: remove what they hold."""
+        app = self._app(name)
+        self._check_turn(app, batch, piece)
+        given_up = [(name, number) for number in self._oldest_above_the_number(app, batch)]
+        self._check_size(app, piece)
+        given_up += self._abandoned(name, batch, cost(piece), now)
+        if self.cost + cost(piece) > self._limits.max_bytes:
+            raise LimitReached(f"{self._limits.max_bytes} bytes are staged already; commit or try again later")
+        return given_up
+
+    def _check_turn(self, app: _App, number: int, piece: Piece) -> None:
+        batch = app.open.get(number)
+        there = len(batch.attempts.get((piece.part, piece.attempt), ())) if batch else 0
+        if piece.seq > there:
+            raise Conflict(f"pieces of an attempt come in order: seq {there} is next, not {piece.seq}")
+
+    def _check_size(self, app: _App, piece: Piece) -> None:
+        if app.cost() + cost(piece) > self._limits.max_app_bytes:
+            raise LimitReached(f"an application may have {self._limits.max_app_bytes} bytes staged at once")
+
+    def _oldest_above_the_number(self, app: _App, batch: int) -> list[int]:
+        """Batches of the application itself that the one more makes too many. The newest stay, and so does the one at hand."""
+        if batch in app.open:
+            return []
+        surplus = len(app.open) + 1 - self._limits.max_open_batches
+        oldest = sorted(number for number in app.open if not app.settled(number))[: max(0, surplus)]
+        for number in oldest:
+            self._forget(app, number)
+        return oldest
+
+    def _abandoned(self, name: str, batch: int, needed: int, now: float) -> list[tuple[str, int]]:
+        """As many batches that nobody touched for long as make enough room, longest untouched first."""
+        if self.cost + needed <= self._limits.max_bytes:
+            return []
+        idle = sorted(
+            (held.touched, owner, number)
+            for owner, app in self._apps.items()
+            for number, held in app.open.items()
+            if not app.settled(number) and (owner, number) != (name, batch) and held.touched + self._limits.patience <= now
+        )
+        given_up: list[tuple[str, int]] = []
+        for _, owner, number in idle:
+            if self.cost + needed <= self._limits.max_bytes:
+                break
+            self._forget(self._apps[owner], number)
+            given_up.append((owner, number))
+        return given_up
+
+    def place(self, name: str, number: int, piece: Piece, now: float) -> tuple[bool, list[Piece]]:
+        """The piece is written. Returns whether it counts, and which pieces do not (any more): remove them.
+
+        A piece begins its attempt anew from there: an attempt of the same number that ran before a restart may have had more.
+        """
+        app = self._apps[name]
+        if app.settled(number):
+            chosen = app.decided.pieces if app.decided is not None and app.decided.batch == number else ()
+            return False, [] if piece in chosen else [piece]
+        replaced = self._cut(app, number, piece)
+        counts = self._append(app, number, piece, now)
+        return counts, [old for old in replaced if old != piece] + ([] if counts else [piece])
+
+    def _cut(self, app: _App, number: int, piece: Piece) -> list[Piece]:
+        batch = app.open.get(number)
+        pieces = batch.attempts.get((piece.part, piece.attempt), []) if batch else []
+        replaced = pieces[piece.seq :]
+        del pieces[piece.seq :]
+        self._charge(batch, -sum(cost(old) for old in replaced))
+        return replaced
+
+    def _append(self, app: _App, number: int, piece: Piece, now: float) -> bool:
+        batch = app.open.get(number) or _Batch(now)
+        pieces = batch.attempts.setdefault((piece.part, piece.attempt), [])
+        if piece.seq != len(pieces):
+            return False
+        app.open[number] = batch
+        pieces.append(piece)
+        batch.touched = now
+        self._charge(batch, cost(piece))
+        return True
+
+    def _charge(self, batch: _Batch | None, amount: int) -> None:
+        if batch is not None:
+            batch.cost += amount
+            self.cost += amount
+
+    def _forget(self, app: _App, number: int) -> None:
+        batch = app.open.pop(number, None)
+        if batch is not None:
+            self.cost -= batch.cost
+
+    # --- deciding -----------------------------------------------------------------------------------------------------
+
+    def decide(self, name: str, number: int, winners: Mapping[int, int], counts: Mapping[int, int]) -> Decision:
+        """The winners' pieces, in order. `counts` says of some parts how many pieces they have; others have at least one."""
+        app = self._app(name)
+        batch = app.open.get(number)
+        attempts: Attempts = batch.attempts if batch else {}
+        missing = [
+            {"part": part, "attempt": attempt}
+            for part, attempt in sorted(winners.items())
+            if not _complete(attempts.get((part, attempt), []), counts.get(part))
+        ]
+        if missing:
+            raise Conflict("what the commit names is not staged", missing)
+        chosen = sorted(piece for part, attempt in winners.items() for piece in attempts.get((part, attempt), ()))
+        app.decided = Decision(number, tuple(chosen))
+        return app.decided
+
+    def undecide(self, name: str) -> None:
+        """The decision could not be made durable, so it was none."""
+        self._apps[name].decided = None
+
+    def lose(self, name: str, number: int, broken: list[Piece]) -> None:
+        """These pieces were not as they had been written: their attempts are to be staged again."""
+        batch = self._apps[name].open[number]
+        for piece in broken:
+            pieces = batch.attempts.pop((piece.part, piece.attempt), [])
+            self._charge(batch, -sum(cost(old) for old in pieces))
+
+    def finish(self, name: str) -> int:
+        """All of the decided batch is published. What was staged at or below it is of no use any more."""
+        app = self._apps[name]
+        assert app.decided is not None
+        app.last = app.decided.batch
+        app.decided = None
+        for number in [number for number in app.open if number <= app.last]:
+            self._forget(app, number)
+        return app.last
+
+
+def _complete(pieces: list[Piece], expected: int | None) -> bool:
+    return bool(pieces) if expected is None else len(pieces) == expected

@@ -1,0 +1,184 @@
+"""The flow of transactions: stage, decide, publish, finish; and rows that are published as they come.
+
+The rule it keeps: nothing of a batch is published before its decision is durable, and nothing of a newer batch before the
+decided one is finished. A crash in between costs nothing: the broker knows the sequences it registered.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from weakref import WeakValueDictionary
+from zlib import crc32
+
+import msgspec
+
+from ropewalk.core.transactions import Ledger, sequence_of
+from ropewalk.model.errors import Conflict, RopewalkError
+from ropewalk.model.messages import Publication
+from ropewalk.model.transactions import Committed, Decision, Piece, Produced, Staged
+from ropewalk.ports import Clock, Publisher, RowReader, Staging
+from ropewalk.protocol.staged_rows import GROUP_ROWS, encode_group, groups_of, in_groups
+
+logger = logging.getLogger("ropewalk.transactions")
+
+
+class Turns:
+    """One at a time by name; a name takes memory only while somebody is at it."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def of(self, name: str) -> AbstractAsyncContextManager[None]:
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
+
+
+class Transactions:
+    """Fills `ports.Transactor`. `start` before anybody calls: it finishes what a crash left decided."""
+
+    def __init__(self, publisher: Publisher, staging: Staging, read_rows: RowReader, ledger: Ledger, clock: Clock) -> None:
+        self._publisher = publisher
+        self._staging = staging
+        self._read_rows = read_rows
+        self._ledger = ledger
+        self._clock = clock
+        self._apps = Turns()
+        self._producers = Turns()
+
+    async def start(self) -> None:
+        for record in await self._staging.load():
+            for batch, pieces in self._ledger.restore(record, self._clock()):
+                await self._staging.discard(record.app, batch, pieces)
+        for app in self._ledger.unfinished():
+            try:
+                tally = await self._settle(app)
+                logger.info("transaction finished after a restart", extra={"app": app, **tally.shown()})
+            except RopewalkError as error:  # the application's next call tries again, and is told
+                logger.error("transaction cannot be finished", extra={"app": app, "reason": str(error)})
+
+    # --- staging ------------------------------------------------------------------------------------------------------
+
+    async def stage(self, app: str, batch: int, key: tuple[int, int, int], body: bytes) -> Staged:
+        if self._ledger.settled(app, batch):
+            return Staged(0, True)
+        rows = await self._rows(body)
+        data = await _encoded(rows)
+        piece = Piece(*key, len(data), await asyncio.to_thread(crc32, data))
+        for other, number in self._ledger.make_room(app, batch, piece, self._clock()):
+            logger.info("staged batch given up", extra={"app": other, "batch": number})
+            await self._staging.discard_batch(other, number)
+        await self._staging.put(app, batch, piece, data)
+        counts, unneeded = self._ledger.place(app, batch, piece, self._clock())
+        await self._staging.discard(app, batch, unneeded)
+        if not counts and not self._ledger.settled(app, batch):
+            raise Conflict("the pieces before this one are gone")
+        return Staged(len(rows), not counts)
+
+    async def _rows(self, body: bytes) -> list[Publication]:
+        """All rows of a body, or its refusal; made in small steps, for a thread that makes objects would hold up everybody."""
+        rows = await asyncio.to_thread(self._read_rows, body)
+        made: list[Publication] = []
+        for start in range(0, len(rows), GROUP_ROWS):
+            made += rows.publications(start, GROUP_ROWS)
+            await asyncio.sleep(0)
+        return made
+
+    # --- commit -------------------------------------------------------------------------------------------------------
+
+    async def last(self, app: str) -> int | None:
+        async with self._apps.of(app):
+            await self._settle(app)
+            return self._ledger.last(app)
+
+    async def commit(self, app: str, batch: int, winners: Mapping[int, int], counts: Mapping[int, int]) -> Committed:
+        async with self._apps.of(app):
+            await self._settle(app)
+            last = self._ledger.last(app)
+            if last is not None and batch <= last:
+                return Committed(0, 0, True, last)
+            await self._decide(app, self._ledger.decide(app, batch, winners, counts))
+            tally = await self._settle(app)
+            return Committed(tally.published, tally.skipped, False, batch)
+
+    async def _decide(self, app: str, decision: Decision) -> None:
+        try:
+            broken = await self._staging.decide(app, self._ledger.last(app), decision)
+        except RopewalkError:
+            self._ledger.undecide(app)
+            raise
+        if broken:
+            self._ledger.undecide(app)
+            self._ledger.lose(app, decision.batch, broken)
+            missing = sorted({(piece.part, piece.attempt) for piece in broken})
+            raise Conflict("what was staged is damaged", [{"part": part, "attempt": attempt} for part, attempt in missing])
+
+    async def _settle(self, app: str) -> "_Tally":
+        """Finish what is decided, whoever decided it."""
+        tally = _Tally()
+        decision = self._ledger.decided(app)
+        if decision is not None:
+            await self._publish_pieces(app, decision, tally)
+            await self._staging.finish(app, decision.batch)
+            self._ledger.finish(app)
+        return tally
+
+    async def _publish_pieces(self, app: str, decision: Decision, tally: "_Tally") -> None:
+        index = 0
+        for piece in decision.pieces:
+            data = await self._staging.read(app, decision.batch, piece)
+            for group in groups_of(data, app, sequence_of(decision.batch, index)):
+                await self._publish(group, tally)
+                index += len(group)
+
+    # --- rows without a transaction -----------------------------------------------------------------------------------
+
+    async def produce(self, producer: str, first: int, body: bytes) -> Produced:
+        rows = await self._rows(body)
+        async with self._producers.of(producer):  # a later request in between would make the rest of this one look known
+            return await self._publish_rows(rows, producer, first)
+
+    async def publish(self, body: bytes) -> Produced:
+        return await self._publish_rows(await self._rows(body))
+
+    async def _publish_rows(self, rows: Sequence[Publication], producer: str = "", first: int = 0) -> Produced:
+        tally = _Tally()
+        for group in in_groups(rows):
+            await self._publish(_numbered(group, producer, first) if producer else group, tally)
+            first += len(group)
+        return Produced(tally.published, tally.skipped)
+
+    async def _publish(self, group: Sequence[Publication], tally: "_Tally") -> None:
+        receipts = await self._publisher.publish(group)
+        known = sum(receipt.duplicate for receipt in receipts)
+        tally.skipped += known
+        tally.published += len(receipts) - known
+        await asyncio.sleep(0)  # a publisher that does not wait would keep everybody else waiting
+
+    def gauges(self) -> dict[str, float]:
+        return self._ledger.gauges()
+
+
+class _Tally:
+    __slots__ = ("published", "skipped")
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.skipped = 0
+
+    def shown(self) -> dict[str, int]:
+        return {"published": self.published, "skipped": self.skipped}
+
+
+def _numbered(group: Sequence[Publication], producer: str, first: int) -> list[Publication]:
+    return [msgspec.structs.replace(row, producer=producer, sequence=first + index) for index, row in enumerate(group)]
+
+
+async def _encoded(rows: Sequence[Publication]) -> bytes:
+    data = bytearray()
+    for group in in_groups(rows):
+        data += encode_group(group)
+        await asyncio.sleep(0)
+    return bytes(data)

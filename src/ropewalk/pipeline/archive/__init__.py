@@ -1,0 +1,10 @@
+"""The archive: everything the journal ever held, as one Delta table, sorted so that a stream's range is found by statistics.
+
+The rule it keeps: only what the Delta log names exists; a file that no commit names is waste, whoever left it there.
+"""
+
+from ropewalk.pipeline.archive.compact import Compaction, compact
+from ropewalk.pipeline.archive.log import archived_positions
+from ropewalk.pipeline.archive.vacuum import vacuum
+
+__all__ = ["Compaction", "archived_positions", "compact", "vacuum"]

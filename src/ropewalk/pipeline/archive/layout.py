@@ -1,0 +1,137 @@
+"""The archive's layout: columns, directories, and how one Parquet file is written and described.
+
+The rule it keeps: a file holds rows of one date and one shard, sorted by (stream, offset, position), in small row groups.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec import Struct
+
+from ropewalk.model.errors import UserMistake
+
+ROW_GROUP = 4096
+"""Rows. Decoding one row group is what a cold read costs, and files hardly grow with small ones."""
+
+PARTITIONS = ("date", "shard")
+BODY = pa.schema(
+    [
+        ("position", pa.int64()),
+        ("event", pa.string()),
+        ("stream", pa.string()),
+        ("epoch", pa.string()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("key", pa.string()),
+        ("value", pa.binary()),
+        ("uid", pa.string()),
+        ("exclude_socket", pa.string()),
+        ("broadcast_type", pa.string()),
+        ("sid", pa.string()),
+        ("detail", pa.string()),
+        ("producer", pa.string()),
+        ("sequence", pa.int64()),
+    ]
+)
+"""What a file holds: the journal's columns."""
+
+TABLE = pa.schema([*BODY, pa.field("date", pa.string()), pa.field("shard", pa.int32())])
+"""What a reader of the table sees."""
+
+_ORDER = ("stream", "offset", "position")
+_PACKED = ("position", "offset", "timestamp", "sequence")
+_DESCRIBED = ("position", "stream", "offset", "timestamp")  # the columns whose extremes a commit tells
+_SHARD_NAMES = ("shard", "partition")  # the journal's word, and Kafka's for the same thing
+
+
+class Written(Struct, frozen=True):
+    """One file as a commit names it: `path` is relative to the table, `stats` is the Delta log's JSON."""
+
+    path: str
+    size: int
+    date: str
+    shard: int
+    first: int
+    last: int
+    stats: str
+
+    @property
+    def values(self) -> dict[str, str | None]:
+        return {"date": self.date, "shard": str(self.shard)}
+
+
+def directory(date: str, shard: int) -> str:
+    return f"date={date}/shard={shard:02d}"
+
+
+def partitioned(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
+    """The rows by date (of their time, in UTC) and shard, each part with the columns of a file. Raises UserMistake."""
+    shards, body = _shard_column(rows), _body(rows)
+    dates = pc.strftime(body["timestamp"], "%Y-%m-%d")
+    marked = body.append_column("date", dates).append_column("shard", shards)
+    for pair in marked.select(PARTITIONS).group_by(list(PARTITIONS)).aggregate([]).to_pylist():
+        mine = pc.and_(pc.equal(dates, pair["date"]), pc.equal(shards, pair["shard"]))
+        yield pair["date"], pair["shard"], body.filter(mine)
+
+
+def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table) -> Written:
+    """Sort, write and describe one file. Its name must be new: readers may have an older file of that name open."""
+    ordered = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in _ORDER], null_placement="at_start"))
+    path = f"{directory(date, shard)}/{name}.parquet"
+    place = root / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(
+        ordered,
+        place,
+        compression="zstd",
+        row_group_size=ROW_GROUP,
+        use_dictionary=["event", "stream", "epoch", "broadcast_type"],
+        column_encoding=dict.fromkeys(_PACKED, "DELTA_BINARY_PACKED"),
+        sorting_columns=[pq.SortingColumn(BODY.get_field_index(name), nulls_first=True) for name in _ORDER],
+        write_page_index=True,
+    )
+    first, last = _extremes(ordered["position"])
+    return Written(path, os.path.getsize(place), date, shard, first, last, _stats(ordered))
+
+
+def _shard_column(rows: pa.Table) -> pa.ChunkedArray:
+    for name in _SHARD_NAMES:
+        if name in rows.column_names:
+            return rows[name].cast(pa.int32())
+    raise UserMistake("the archive needs the column shard (or partition): which shard of the journal a row comes from")
+
+
+def _body(rows: pa.Table) -> pa.Table:
+    missing = [name for name in BODY.names if name not in rows.column_names]
+    if missing:
+        raise UserMistake(
+            f"the archive needs the journal's columns (option columns=journal at the source); missing: {', '.join(missing)}"
+        )
+    return rows.select(BODY.names).cast(BODY)
+
+
+def _extremes(column: pa.ChunkedArray) -> tuple[int, int]:
+    both = pc.min_max(column).as_py()
+    return both["min"], both["max"]
+
+
+def _stats(rows: pa.Table) -> str:
+    extremes = {name: pc.min_max(rows[name]) for name in _DESCRIBED if rows[name].null_count < len(rows)}
+    stats = {
+        "numRecords": len(rows),
+        "minValues": {name: _told(both["min"]) for name, both in extremes.items()},
+        "maxValues": {name: _told(both["max"]) for name, both in extremes.items()},
+        "nullCount": {name: rows[name].null_count for name in BODY.names},
+    }
+    return msgspec.json.encode(stats).decode()
+
+
+def _told(value: pa.Scalar) -> object:
+    if pa.types.is_timestamp(value.type):
+        return pc.strftime(value, "%Y-%m-%dT%H:%M:%SZ").as_py()  # %S has the microseconds
+    return value.as_py()

@@ -1,0 +1,152 @@
+"""The archive's Delta log, written by delta-rs without a JVM: appending exactly once, replacing, and how far the archive is.
+
+The rule it keeps: whoever commits says whose turn it was, in an application transaction. Two that commit at once from the same
+state share one, so that the second fails instead of doing the work twice.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
+
+from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.archive.layout import PARTITIONS, TABLE, Written
+
+APPENDING = "ropewalk.archive"
+COMPACTING = "ropewalk.compact"
+ARCHIVED = "ropewalk.archived"
+"""Custom metadata of a commit: the archived position of every shard, as JSON."""
+
+_SCHEMA = Schema.from_arrow(TABLE)
+
+
+class _Extent(NamedTuple):
+    """Positions of one shard in the archive, and how many of them there are."""
+
+    shard: int
+    first: int
+    last: int
+    rows: int
+
+
+def opened(root: str) -> DeltaTable | None:
+    return DeltaTable(root) if DeltaTable.is_deltatable(root) else None
+
+
+def archived_positions(root: str) -> dict[int, int]:
+    """By shard: everything the archive began with and up to below this position is there, without a hole.
+
+    Positions are dense, so counting proves it. A shard with a hole, as a query that selects streams leaves it, is not named.
+    """
+    table = opened(root)
+    if table is None:
+        return {}
+    return {extent.shard: extent.last + 1 for extent in _extents(table) if extent.rows == extent.last + 1 - extent.first}
+
+
+def append(root: str, app: str, batch: int, files: Sequence[Written]) -> bool:
+    """Make the files of one batch visible, all at once. False, and nothing done, for a batch that was committed before."""
+    table = opened(root)
+    if table is None:
+        _create(root, app, batch, files)
+        return True
+    committed = table.transaction_version(app)
+    if committed is not None and committed >= batch:
+        return False
+    before = _ends(table)
+    _refuse_overlap(before, files)
+    table.create_write_transaction(
+        [_add(file, data_change=True) for file in files],
+        "append",
+        _SCHEMA,
+        list(PARTITIONS),
+        commit_properties=_properties(app, batch, _turn(table, APPENDING), _with(before, files)),
+    )
+    return True
+
+
+def replace(table: DeltaTable, old: Sequence[str], date: str, shard: int, new: Written) -> None:
+    """One file for many with the same rows. Raises CommitFailedError if another compaction came first."""
+    now = _milliseconds()
+    values: dict[str, str | None] = {"date": date, "shard": str(shard)}
+    removed = [RemoveAction(path, False, now, None, values) for path in old]
+    turn = Transaction(COMPACTING, _turn(table, COMPACTING))
+    table.create_write_transaction(
+        [_add(new, data_change=False), *removed],
+        "append",
+        _SCHEMA,
+        list(PARTITIONS),
+        commit_properties=CommitProperties(app_transactions=[turn]),
+    )
+
+
+def add_actions(table: DeltaTable) -> pa.Table:
+    return pa.table(table.get_add_actions(flatten=True))
+
+
+def _create(root: str, app: str, batch: int, files: Sequence[Written]) -> None:
+    Path(root).mkdir(parents=True, exist_ok=True)
+    create_table_with_add_actions(
+        root,
+        _SCHEMA,
+        [_add(file, data_change=True) for file in files],
+        mode="error",
+        partition_by=list(PARTITIONS),
+        commit_properties=_properties(app, batch, 0, _with({}, files)),
+    )
+
+
+def _properties(app: str, batch: int, turn: int, archived: Mapping[int, int]) -> CommitProperties:
+    told = msgspec.json.encode({str(shard): end for shard, end in sorted(archived.items())}).decode()
+    transactions = [Transaction(app, batch), Transaction(APPENDING, turn)]
+    return CommitProperties(custom_metadata={ARCHIVED: told}, app_transactions=transactions)
+
+
+def _turn(table: DeltaTable, kind: str) -> int:
+    last = table.transaction_version(kind)
+    return 0 if last is None else last + 1
+
+
+def _add(file: Written, data_change: bool) -> AddAction:
+    return AddAction(file.path, file.size, file.values, _milliseconds(), data_change, file.stats)
+
+
+def _milliseconds() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _ends(table: DeltaTable) -> dict[int, int]:
+    return {extent.shard: extent.last + 1 for extent in _extents(table)}
+
+
+def _extents(table: DeltaTable) -> list[_Extent]:
+    files = add_actions(table)
+    if not files.num_rows:
+        return []
+    by_shard = files.group_by("partition.shard", use_threads=False)
+    found = by_shard.aggregate([("min.position", "min"), ("max.position", "max"), ("num_records", "sum")])
+    columns = ("partition.shard", "min.position_min", "max.position_max", "num_records_sum")
+    return [_Extent(*row) for row in zip(*(found[name].to_pylist() for name in columns), strict=True)]
+
+
+def _with(before: Mapping[int, int], files: Sequence[Written]) -> dict[int, int]:
+    after = dict(before)
+    for file in files:
+        after[file.shard] = max(after.get(file.shard, 0), file.last + 1)
+    return after
+
+
+def _refuse_overlap(archived: Mapping[int, int], files: Sequence[Written]) -> None:
+    """A query without its checkpoint would archive everything again, and one of another journal would mix two pasts."""
+    for file in files:
+        end = archived.get(file.shard, 0)
+        if file.first < end:
+            raise UserMistake(
+                f"position {file.first} of shard {file.shard} is below what is archived already ({end}): the query lost its"
+                " checkpoint (begin where the archive ends, with startingOffsets) or reads another journal (give it another path)"
+            )

@@ -1,0 +1,40 @@
+"""The options of the format ropewalk_archive, read once from Spark's strings. A name nobody knows is an error, not a no-op."""
+
+import os
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from ropewalk.model.errors import UserMistake
+
+TOKEN_VARIABLE = "ROPEWALK_JOURNAL_TOKEN"
+_OURS = {"path", "url", "token", "txnappid"}
+_SPARKS = {"checkpointlocation", "queryname", "outputmode"}
+
+
+class ArchiveOptions(Struct, frozen=True):
+    """`root`: the table's directory. `url`: the server that is told what it need not keep any more; "" tells nobody.
+
+    `app` names the writer in the table's transactions; "" takes the query's id, which lives in its checkpoint.
+    """
+
+    root: str
+    url: str = ""
+    token: str = ""
+    app: str = ""
+
+
+def archive_options(given: Mapping[str, str]) -> ArchiveOptions:
+    """Raises UserMistake that names the option."""
+    options = {name.lower(): value.strip() for name, value in given.items()}
+    unknown = sorted(options.keys() - _OURS - _SPARKS)
+    if unknown:
+        raise UserMistake(f"the format ropewalk_archive has no option {unknown[0]!r}; it has path, url, token, txnAppId")
+    if not options.get("path"):
+        raise UserMistake("the format ropewalk_archive needs the option path: the directory of the archive's table")
+    return ArchiveOptions(
+        options["path"].removeprefix("file://"),
+        options.get("url", "").rstrip("/"),
+        options.get("token", os.environ.get(TOKEN_VARIABLE, "")),
+        options.get("txnappid", ""),
+    )

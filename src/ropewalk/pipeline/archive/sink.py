@@ -1,0 +1,106 @@
+"""The archive sink: tasks write sorted Parquet files, the driver commits them into the Delta log, once for every batch.
+
+The rule it keeps: a file's name is never used again, so that a batch which runs twice overwrites nothing that is committed.
+"""
+
+import logging
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.archive.layout import Written, partitioned, write_file
+from ropewalk.pipeline.archive.log import append, archived_positions
+from ropewalk.pipeline.archive.options import ArchiveOptions, archive_options
+
+logger = logging.getLogger("ropewalk.archive")
+
+ANNOUNCE_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class TaskFiles(WriterCommitMessage):
+    """What one task wrote, and for which query."""
+
+    query: str
+    files: tuple[Written, ...]
+
+
+class ArchiveSource(DataSource):
+    """The format `ropewalk_archive`; it can be written to by streaming queries."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ropewalk_archive"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "ArchiveWriter":  # type: ignore[override]  # Spark's hint names the row writer
+        if overwrite:
+            raise UserMistake("the archive is only ever appended to: use the output mode append")
+        return ArchiveWriter(archive_options(self.options))
+
+
+class ArchiveWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: ArchiveOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
+        """In a task: all rows of the partition, which the query's maxOffsetsPerTrigger bounds."""
+        context = TaskContext.get()
+        assert context is not None
+        query = context.getLocalProperty("sql.streaming.queryId") or ""
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        name = f"{query[:8]}-{batch}-{context.partitionId()}-{context.attemptNumber()}-{uuid4().hex[:8]}"
+        batches = [each for each in iterator if each.num_rows]
+        if not batches:
+            return TaskFiles(query, ())
+        root = Path(self._options.root)
+        parts = partitioned(pa.Table.from_batches(batches))
+        return TaskFiles(query, tuple(write_file(root, date, shard, name, rows) for date, shard, rows in parts))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        done = [message for message in messages if isinstance(message, TaskFiles)]
+        files = [file for message in done for file in message.files]
+        if files and not append(self._options.root, self._options.app or done[0].query, batchId, files):
+            _remove(self._options.root, files)
+        self._announce()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        for message in messages:
+            if isinstance(message, TaskFiles):
+                _remove(self._options.root, message.files)
+
+    def _announce(self) -> None:
+        """Tell the server how far the archive is. What it does not hear now it hears after the next batch."""
+        if not self._options.url:
+            return
+        try:
+            announce(self._options, archived_positions(self._options.root))
+        except (urllib.error.URLError, OSError) as error:
+            logger.warning("the server was not told what is archived", extra={"reason": str(error)})
+
+
+def announce(options: ArchiveOptions, positions: dict[int, int]) -> None:
+    body = msgspec.json.encode({"positions": {str(shard): end for shard, end in sorted(positions.items())}})
+    headers = {"Content-Type": "application/json"}
+    if options.token:
+        headers["Authorization"] = f"Bearer {options.token}"
+    request = urllib.request.Request(f"{options.url}/journal/archived", body, headers, method="POST")
+    with urllib.request.urlopen(request, timeout=ANNOUNCE_SECONDS):
+        pass
+
+
+def _remove(root: str, files: Sequence[Written]) -> None:
+    """Files that no commit names. What cannot be removed now is left to vacuum."""
+    for file in files:
+        with suppress(OSError):
+            (Path(root) / file.path).unlink()

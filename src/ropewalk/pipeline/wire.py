@@ -1,0 +1,174 @@
+"""The journal's HTTP doors as Spark's processes use them: plain blocking calls, tried again with back-off while that can help.
+
+A refusal (4xx) is the caller's to understand and is never tried again.
+"""
+
+import http.client
+import random
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+
+from ropewalk.model.errors import ClientError, Unavailable, UserMistake
+from ropewalk.model.journal import ShardSpan
+from ropewalk.pipeline.offsets import OffsetJson, Spans, by_shard
+from ropewalk.pipeline.options import TOKEN_VARIABLE, Address
+
+JSON = "application/json"
+ARROW = "application/vnd.apache.arrow.stream"
+# One answer is held in memory whole; several of them fill a batch.
+READ_BYTES = 8 << 20
+TIMEOUT = 60.0
+LONGEST_WAIT = 10.0
+
+Query = Mapping[str, int]
+_NOTHING: Query = {}
+
+
+class JournalRefused(ClientError):
+    """The server understood and said no; `status` and the text are its own."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class _Journal(Struct):
+    shards: int
+    spans: list[ShardSpan]
+
+
+class _Committed(Struct):
+    duplicate: bool = False
+
+
+class _Refusal(Struct):
+    error: str = ""
+
+
+class Wire:
+    """One server's journal, seen from a driver or a task. Safe to make anew wherever it is needed: it holds no connection."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def spans(self) -> Spans:
+        """What can be read now, by shard."""
+        journal = msgspec.json.decode(self._call("GET", "/journal"), type=_Journal)
+        return by_shard(journal.spans, journal.shards)
+
+    def read(self, shard: int, first: int, end: int, max_bytes: int = READ_BYTES) -> pa.Table:
+        """The beginning of [first, end), or all of it; exactly cut. Raises JournalRefused for what is not there (any more)."""
+        answer = self._call("GET", f"/journal/{shard}", {"from": first, "to": end, "max_bytes": max_bytes})
+        return _cut(pa.ipc.open_stream(pa.py_buffer(answer)).read_all(), first, end)
+
+    def pin(self, consumer: str, offset: OffsetJson) -> OffsetJson:
+        """Where this consumer begins: at `offset`, unless it was said before. Not every server keeps consumers."""
+        try:
+            answer = self._call("POST", f"/journal/consumers/{_quote(consumer)}", _NOTHING, msgspec.json.encode(offset), JSON)
+        except JournalRefused as refused:
+            if refused.status in (404, 405):
+                return offset
+            raise
+        return msgspec.json.decode(answer, type=OffsetJson)
+
+    def stage(self, app: str, batch: int, part: int, attempt: int, sequence: int, body: bytes) -> None:
+        """Leave rows with the server; nobody sees them before the commit."""
+        place = {"part": part, "attempt": attempt, "seq": sequence}
+        self._call("POST", f"/journal/transactions/{_quote(app)}/{batch}/stage", place, body, ARROW)
+
+    def commit(self, app: str, batch: int, winners: Mapping[int, int], pieces: Mapping[int, int]) -> bool:
+        """Publish what the winning attempts (by part) staged, so many pieces each. False if this batch was published before."""
+        body = msgspec.json.encode({"winners": winners, "pieces": pieces})
+        answer = self._call("POST", f"/journal/transactions/{_quote(app)}/{batch}/commit", _NOTHING, body, JSON)
+        return not msgspec.json.decode(answer, type=_Committed).duplicate
+
+    def produce(self, producer: str, sequence: int, body: bytes) -> None:
+        """Publish rows that are numbered from `sequence` on; those the server has seen from this producer are passed over."""
+        self._call("POST", f"/journal/producers/{_quote(producer)}", {"sequence": sequence}, body, ARROW)
+
+    def publish(self, body: bytes) -> None:
+        """Publish rows that each carry a uid; those whose uid their stream knows are passed over."""
+        self._call("POST", "/journal/publications", _NOTHING, body, ARROW)
+
+    def _call(self, method: str, path: str, query: Query = _NOTHING, body: bytes | None = None, kind: str = "") -> bytes:
+        attempt = 0
+        while True:
+            try:
+                return self._once(method, path, query, body, kind)
+            except Unavailable:
+                if attempt >= self._address.retries:
+                    raise
+                self._wait(attempt)
+                attempt += 1
+
+    def _once(self, method: str, path: str, query: Query, body: bytes | None, kind: str) -> bytes:
+        url = f"{self._address.url}{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
+        headers = {"Content-Type": kind} if kind else {}
+        if self._address.token:
+            headers["Authorization"] = f"Bearer {self._address.token}"
+        request = urllib.request.Request(url, data=body, headers=headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+                answer: bytes = response.read()
+                return answer
+        except urllib.error.HTTPError as error:
+            raise self._refusal(error) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(f"{url} gave no answer: {str(error) or type(error).__name__}") from error
+
+    def _refusal(self, error: urllib.error.HTTPError) -> Exception:
+        reason = _reason(error)
+        if error.code == 401:
+            return UserMistake(
+                f"{self._address.url} refused the journal's token ({reason}): set the option token, or {TOKEN_VARIABLE}"
+            )
+        if error.code == 429 or error.code >= 500:
+            return Unavailable(f"{error.url} answered {error.code}: {reason}")
+        return JournalRefused(error.code, reason)
+
+    def _wait(self, attempt: int) -> None:
+        # Imported here because the package of the client loads an event loop's worth of libraries that a worker never needs.
+        from ropewalk.client.backoff import Backoff
+
+        time.sleep(Backoff(self._address.interval, LONGEST_WAIT).delay(attempt, random.random))
+
+
+def ipc(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
+
+
+def _cut(table: pa.Table, first: int, end: int) -> pa.Table:
+    """Batches come whole, so the answer may begin earlier and end later. Positions in it are dense."""
+    if not table.num_rows:
+        return table
+    skip = max(first - _position(table, 0), 0)
+    return table.slice(skip, max(end - max(first, _position(table, 0)), 0))
+
+
+def _position(table: pa.Table, row: int) -> int:
+    position: int = table.column("position")[row].as_py()
+    return position
+
+
+def _quote(name: str) -> str:
+    return urllib.parse.quote(name, safe="")
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    text: Any = error.read()
+    try:
+        return msgspec.json.decode(text, type=_Refusal).error or error.reason
+    except msgspec.DecodeError:
+        return str(error.reason)

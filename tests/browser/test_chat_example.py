@@ -1,0 +1,104 @@
+"""The tutorial's chat in a real browser: two tabs, one of them unplugged, and what it shows when it is back."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from tests.browser.wire import wire_to
+from tests.server import LISTENING, RunningServer, running_server
+
+pytestmark = [pytest.mark.needs_chromium, pytest.mark.needs_node]
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = re.compile(r"https://cdn\.jsdelivr\.net/npm/(?P<package>(?:@\w+/)?\w+)@[\d.]+/(?P<file>.+)")
+
+
+@pytest.fixture
+def server() -> Iterator[RunningServer]:
+    with running_server("--public", "--history_limit", "3") as server:
+        yield server
+
+
+@pytest.fixture
+def chat(server: RunningServer) -> Iterator[str]:
+    with running_chat(server.url) as address:
+        yield address
+
+
+@contextmanager
+def running_chat(ropewalk: str) -> Iterator[str]:
+    """The chat's application in front of a server; gives its address."""
+    program = [sys.executable, str(ROOT / "examples" / "chat" / "app.py"), "--port", "0", "--ropewalk", ropewalk]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as application:
+        try:
+            assert application.stdout is not None
+            found = LISTENING.search(application.stdout.readline())
+            assert found
+            yield found[1]
+        finally:
+            application.terminate()
+
+
+def serve_package(route: Route) -> None:
+    """The network of npm packages is not part of the test: the same files are installed here."""
+    found = PACKAGES.fullmatch(route.request.url)
+    assert found, route.request.url
+    file = ROOT / "tests" / "clients" / "node_modules" / found["package"] / found["file"]
+    route.fulfill(path=file, headers={"Access-Control-Allow-Origin": "*", "Content-Type": "text/javascript"})
+
+
+def open_chat(browser: Browser, address: str, name: str) -> Page:
+    page = browser.new_page()
+    page.route(re.compile("^https:"), serve_package)
+    page.add_init_script("Math.random = () => 0")  # the client comes back after the shortest delay that it knows
+    page.goto(address)
+    expect(page.locator("#state")).to_have_text("online")
+    page.get_by_label("Name").fill(name)
+    return page
+
+
+def say(page: Page, *texts: str) -> None:
+    for text in texts:
+        page.get_by_label("Message").fill(text)
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_label("Message")).to_have_value("")
+
+
+def test_a_tab_that_was_unplugged_shows_what_was_said_meanwhile_once_and_in_order(browser: Browser, chat: str) -> None:
+    ada, bo = open_chat(browser, chat, "Ada"), open_chat(browser, chat, "Bo")
+    say(ada, "hello")
+    expect(bo.locator("li")).to_have_text(["Ada: hello #1"])
+
+    ada.get_by_role("button", name="Unplug").click()
+    expect(ada.locator("#state")).to_have_text("offline")
+    say(bo, "one", "two")
+
+    expect(ada.locator("#state")).to_have_text("online again")
+    expect(ada.locator("li")).to_have_text(["Ada: hello #1", "Bo: one #2", "Bo: two #3"])
+
+
+def test_a_tab_that_was_away_for_longer_than_history_reaches_says_so(
+    browser: Browser, server: RunningServer, chat: str
+) -> None:
+    with wire_to(server.url) as wire, running_chat(wire.url) as behind_a_wire:
+        ada, bo = open_chat(browser, behind_a_wire, "Ada"), open_chat(browser, chat, "Bo")
+        say(bo, "hello")
+        expect(ada.locator("li")).to_have_text(["Bo: hello #1"])
+
+        wire.cut()
+        say(bo, "one", "two", "three", "four", "five")
+        wire.mend()
+
+        expect(ada.locator(".notice")).to_have_text("Some messages are gone. Reload for what is still kept.")
+
+
+def test_a_newcomer_sees_what_was_said_before(browser: Browser, chat: str) -> None:
+    say(open_chat(browser, chat, "Ada"), "hello")
+
+    expect(open_chat(browser, chat, "Bo").locator("li")).to_have_text(["Ada: hello #1"])

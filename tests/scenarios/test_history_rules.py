@@ -1,0 +1,109 @@
+"""History as it is set: globally, and stream by stream by the rules of the settings file. What cannot be replayed is said."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cable import Cable, Frame, cable, identifier
+from tests.server import RunningServer, publish, running_server
+
+RULES = """
+[broker]
+history_limit = 4
+
+[[streams]]
+pattern = "short/*"
+history_limit = 2
+
+[[streams]]
+pattern = "none/*"
+history_limit = 0
+
+[[streams]]
+pattern = "brief/*"
+history_ttl = "1s"
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    file = tmp_path_factory.mktemp("settings") / "ropewalk.toml"
+    file.write_text(RULES)
+    with running_server("--public", "--ping_interval", "500ms", "--config_path", str(file)) as running:
+        yield running
+
+
+async def five(server: RunningServer, stream: str) -> list[Frame]:
+    """Publish 1 to 5; returns their positions."""
+    return [await publish(server, stream, json.dumps(number)) for number in range(1, 6)]
+
+
+async def answer(client: Cable, stream: str, position: Frame) -> list[int] | Frame:
+    """What a history request brings: offsets, or the gap that is told of the stream."""
+    asked = {"epoch": position["epoch"], "offset": position["offset"]}
+    await client.send(command="history", identifier=identifier(stream), history={"streams": {stream: asked}})
+    offsets: list[int] = []
+    while (frame := await client.next()).get("type") not in ("confirm_history", "reject_history"):
+        offsets.append(frame["offset"])
+    gap: Frame | None = frame.get("streams", {}).get(stream)
+    return offsets if gap is None else gap
+
+
+@pytest.mark.parametrize(("stream", "kept"), [("plain/1", 4), ("short/1", 2), ("none/1", 0)])
+async def test_as_much_is_kept_as_the_rule_of_the_stream_says_and_every_edge_is_exact(
+    server: RunningServer, stream: str, kept: int
+) -> None:
+    positions = await five(server, stream)
+    oldest = 6 - kept
+    for position in positions:
+        async with cable(server) as client:
+            await client.subscribe(stream)
+            found = await answer(client, stream, position)
+        if position["offset"] < oldest - 1:
+            assert found == {"reason": "trimmed", "epoch": position["epoch"], "oldest": oldest, "tip": 5}
+        else:
+            assert found == list(range(position["offset"] + 1, 6))
+
+
+async def test_since_brings_what_is_kept_and_is_never_rejected(server: RunningServer) -> None:
+    await five(server, "short/since")
+    async with cable(server) as client:
+        assert [frame["message"] for frame in await client.subscribe("short/since", history={"since": 1})] == [4, 5]
+
+
+async def test_a_position_that_was_never_given_is_said_to_be_ahead(server: RunningServer) -> None:
+    *_, last = await five(server, "plain/ahead")
+    async with cable(server) as client:
+        await client.subscribe("plain/ahead")
+        gap = await answer(client, "plain/ahead", {**last, "offset": 6})
+        assert gap == {"reason": "ahead", "epoch": last["epoch"], "oldest": 2, "tip": 5}
+
+
+async def test_a_client_that_has_everything_is_told_so_after_all_of_it_has_expired(server: RunningServer) -> None:
+    first, *_, last = await five(server, "brief/1")
+    async with cable(server) as client:
+        await client.subscribe("brief/1")
+        while isinstance(await answer(client, "brief/1", first), list):
+            await client.until("ping")  # nothing else comes; the history goes with time
+        assert await answer(client, "brief/1", last) == []
+        following = await publish(server, "brief/1", "6")
+        assert (following["epoch"], following["offset"]) == (last["epoch"], 6)
+
+
+async def test_what_a_client_was_not_meant_to_hear_it_does_not_hear_from_history_either(server: RunningServer) -> None:
+    async with cable(server) as author:
+        await author.subscribe("plain/own")
+        await publish(server, "plain/own", "1", meta={"exclude_socket": author.sid, "broadcast_type": "edit"})
+        await publish(server, "plain/own", "2")
+        assert await author.messages(1) == [2]
+        await author.cut()
+        async with cable(server, sid=author.sid) as back:  # under a new sid, but still the same client
+            replay = await back.ask_history("plain/own", {"epoch": "", "offset": 0})
+            assert [frame["message"] for frame in replay] == [2]
+    async with cable(server) as reader:
+        await reader.send(command="subscribe", identifier=identifier("plain/own"), history={"since": 1})
+        await reader.expect("confirm_subscription")
+        await reader.expect("edit", message=1, offset=1)
+        await reader.expect("message", message=2, offset=2)
+        await reader.expect("confirm_history")

@@ -1,0 +1,112 @@
+"""The walk of a message: from a publisher through the eight steps to its readers, each step seen from outside, in order.
+
+The steps are those of ARCHITECTURE.md. Read it from top to bottom.
+"""
+
+import json
+from typing import Any
+
+import aiohttp
+
+from tests.cable import Cable, cable, identifier
+from tests.metrics import metrics
+from tests.server import RunningServer, running_server
+
+STREAM = "walk"
+
+
+async def test_a_message_walks_through_the_eight_steps() -> None:
+    with running_server("--public", "--sse") as server:
+        async with (
+            aiohttp.ClientSession(server.url) as http,
+            cable(server) as here,
+            cable(server) as away,
+            cable(server) as late,
+        ):
+            for client in (here, away):
+                await client.subscribe(STREAM)
+            await away.cut()
+            at_rest = await metrics(server)
+
+            position = await step_1_the_broadcaster_takes_it_or_says_why_not(http)
+            await step_2_the_broker_registers_one_after_another(http, position)
+            await step_3_the_backend_has_given_it_a_position_and_kept_it(http, position)
+            await step_4_the_broker_passes_on_only_what_is_new(http, position)
+            await step_5_the_pubsub_carries_it_to_where_somebody_listens(server, at_rest)
+            await step_6_the_hub_delivers_it_to_whoever_listens(here, position)
+            await step_7_the_session_brings_it_once_to_those_who_were_away(server, away, late, position)
+            await step_8_every_transport_carries_the_same_position(http, position)
+
+
+async def step_1_the_broadcaster_takes_it_or_says_why_not(http: aiohttp.ClientSession) -> dict[str, Any]:
+    async with http.post("/_broadcast", json={"stream": STREAM, "data": {"not": "a string"}}) as response:
+        assert response.status == 422
+    # A number that no float holds, and odd white space: the payload is carried as it was written.
+    async with http.post("/_broadcast", json={"stream": STREAM, "data": '{"n":  9007199254740993}', "uid": "w1"}) as response:
+        assert response.status == 201
+        (position,) = (await response.json())["publications"]
+    assert position == {"stream": STREAM, "epoch": position["epoch"], "offset": 1}
+    return dict(position)
+
+
+async def step_2_the_broker_registers_one_after_another(http: aiohttp.ClientSession, first: dict[str, Any]) -> None:
+    batch = [{"stream": "elsewhere", "data": "1"}, {"stream": STREAM, "data": "2"}, {"stream": STREAM, "data": "3"}]
+    async with http.post("/api/publish", json=batch) as response:
+        receipts = (await response.json())["publications"]
+    assert [(receipt["stream"], receipt["offset"]) for receipt in receipts] == [("elsewhere", 1), (STREAM, 2), (STREAM, 3)]
+    assert receipts[1]["epoch"] == receipts[2]["epoch"] == first["epoch"]
+
+
+async def step_3_the_backend_has_given_it_a_position_and_kept_it(http: aiohttp.ClientSession, first: dict[str, Any]) -> None:
+    async with http.get("/api/streams") as response:
+        listed = {stream["stream"]: stream for stream in (await response.json())["streams"]}
+    assert listed[STREAM] == {"stream": STREAM, "epoch": first["epoch"], "tip": 3, "oldest": 1, "kept": 3}
+    async with http.get(f"/api/streams/{STREAM}/history?limit=1") as response:
+        page = await response.text()
+    assert '"message":{"n":  9007199254740993}' in page
+
+
+async def step_4_the_broker_passes_on_only_what_is_new(http: aiohttp.ClientSession, first: dict[str, Any]) -> None:
+    async with http.post("/api/publish", json={"stream": STREAM, "data": "again", "uid": "w1"}) as response:
+        assert (await response.json())["publications"] == [{**first, "duplicate": True}]
+
+
+async def step_5_the_pubsub_carries_it_to_where_somebody_listens(server: RunningServer, before: dict[str, float]) -> None:
+    after = await metrics(server)
+    grown = {name: after[name] - before[name] for name in ("publications_total", "deliveries_total", "streams_listened")}
+    assert grown == {"publications_total": 4, "deliveries_total": 3, "streams_listened": 0}
+
+
+async def step_6_the_hub_delivers_it_to_whoever_listens(here: Cable, first: dict[str, Any]) -> None:
+    frame = await here.expect("message", stream_id=STREAM, epoch=first["epoch"], offset=1)
+    assert frame["identifier"] == identifier(STREAM)
+    assert frame["message"] == {"n": 9007199254740993}
+    assert await here.messages(2) == [2, 3]
+    await here.quiet()
+
+
+async def step_7_the_session_brings_it_once_to_those_who_were_away(
+    server: RunningServer, away: Cable, late: Cable, first: dict[str, Any]
+) -> None:
+    async with cable(server, sid=away.sid) as back:  # resumed: it knew nothing of the stream yet
+        assert [frame["offset"] for frame in await back.ask_history(STREAM)] == [1, 2, 3]
+        await back.quiet()
+    known = {"streams": {STREAM: {"epoch": first["epoch"], "offset": 1}}}  # joined: it knew the first
+    assert [frame["offset"] for frame in await late.subscribe(STREAM, history=known)] == [2, 3]
+    await late.quiet()
+
+
+async def step_8_every_transport_carries_the_same_position(http: aiohttp.ClientSession, first: dict[str, Any]) -> None:
+    last_seen = {"Last-Event-ID": f"1/{first['epoch']}/{STREAM}"}
+    async with http.get("/events", params={"stream": STREAM, "raw": "1"}, headers=last_seen) as events:
+        assert await _event(events) == (2, f"2/{first['epoch']}/{STREAM}")
+        assert await _event(events) == (3, f"3/{first['epoch']}/{STREAM}")
+
+
+async def _event(events: aiohttp.ClientResponse) -> tuple[Any, str]:
+    """Data and id of the next event."""
+    fields: dict[str, str] = {}
+    while line := (await events.content.readline()).decode().rstrip("\n"):
+        name, _, value = line.partition(": ")
+        fields[name] = value
+    return json.loads(fields["data"]), fields["id"]
