@@ -91,7 +91,7 @@ async def test_health_is_bad_while_the_server_says_goodbye() -> None:
             assert await health(link) == (200, {"status": "ok"})
             server.process.send_signal(signal.SIGTERM)
             await clients[0].until("disconnect")
-            assert await health(link) == (503, {"status": "down", "reasons": ["draining"]})
+            assert await health(link) == (503, {"status": "down", "reasons": ["shutting down"]})
         await asyncio.gather(*(client.cut() for client in clients))
         assert await exit_code(server) == 0
 

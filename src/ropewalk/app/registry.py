@@ -9,7 +9,9 @@ JOURNALS = {
     "none": "ropewalk.adapters.journals.none:NoJournal",
     "journal": "ropewalk.adapters.journals.arrow:ArrowJournal",
 }
+ROW_READERS = {"journal": "ropewalk.adapters.staging.arrow:ArrowRows"}
 PUBSUBS = {"none": "ropewalk.adapters.pubsubs.local:LocalPubSub"}
+ARCHIVES = {"archive": "ropewalk.adapters.archives:DeltaArchive"}
 
 
 def resolve(table: dict[str, str], name: str) -> type:

@@ -44,6 +44,8 @@ class Server:
         await self._parts.keeper.start()
         try:
             await self._parts.node.start()
+            if self._parts.transactions is not None:
+                await self._parts.transactions.start()
             await self._listen(door)
         except BaseException:
             await self._parts.keeper.stop()  # a start that failed must not look like a crash to the next one
@@ -91,6 +93,7 @@ class Server:
     def _signalled(self) -> None:
         if self._stopping.is_set():
             raise SystemExit(1)  # a second signal means now
+        self._parts.node.leave()
         self._stopping.set()
 
     async def stop(self) -> None:

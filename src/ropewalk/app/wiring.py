@@ -15,15 +15,18 @@ from ropewalk.adapters.transports.operations import OperationsDoor
 from ropewalk.adapters.transports.rest import RestDoor
 from ropewalk.adapters.transports.sse import SseDoor
 from ropewalk.adapters.transports.websocket import WebSocketDoor
+from ropewalk.app.archiving import tiered
 from ropewalk.app.journaling import JournalKeeper, RecoveringBackend, StoredJournal, journal_of
 from ropewalk.app.keys import Keys, keys_of
 from ropewalk.app.registry import BACKENDS, PUBSUBS, resolve
 from ropewalk.app.settings import Settings
+from ropewalk.app.transacting import journal_routes, transactions_of
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.dashboard.demo import DemoPage
 from ropewalk.engine.annals import Annals, JournalAnnals
 from ropewalk.engine.node import Node
+from ropewalk.engine.transactions import Transactions
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
 from ropewalk.ports import Authenticator, Backend, Channels, PubSub
@@ -39,6 +42,7 @@ class Parts:
     backend: Backend
     journal: StoredJournal
     keeper: JournalKeeper
+    transactions: Transactions | None
     stats: Stats
     keys: Keys
 
@@ -59,8 +63,9 @@ def build(settings: Settings) -> Parts:
     )
     annals = JournalAnnals(journal, time.time) if kept else Annals()
     pubsub: PubSub = resolve(PUBSUBS, broker.pubsub)()
+    whole = tiered(settings, backend, journal, rules)
     node = Node(
-        backend,
+        whole,
         pubsub,
         _authenticators(settings, keys),
         _channels(settings, keys),
@@ -70,7 +75,8 @@ def build(settings: Settings) -> Parts:
         time.time,
         annals,
     )
-    return Parts(node, backend, journal, JournalKeeper(settings, journal, backend), stats, keys)
+    keeper = JournalKeeper(settings, journal, backend)
+    return Parts(node, whole, journal, keeper, transactions_of(settings, node.broker), stats, keys)
 
 
 def _authenticators(settings: Settings, keys: Keys) -> list[Authenticator]:
@@ -130,7 +136,7 @@ def http_routes(settings: Settings, parts: Parts) -> list[web.RouteDef]:
     bounds = PublicationLimits(
         settings.limits.max_stream_name, settings.limits.max_publish_batch, settings.limits.max_publish_size
     )
-    metrics = MetricsPage(parts.stats, node)
+    metrics = MetricsPage(parts.stats, node, parts.transactions.gauges if parts.transactions else dict)
     operations = OperationsDoor(node, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
     if "http" in settings.broadcast.broadcast_adapter and parts.keys.broadcast is not None:
@@ -143,6 +149,8 @@ def http_routes(settings: Settings, parts: Parts) -> list[web.RouteDef]:
         origins = AllowedOrigins(settings.server.allowed_origins)
         sse = SseDoor(node.open, origins, settings.limits.max_subscriptions, settings.auth.jwt_param)
         routes += sse.routes(settings.sse.sse_path)
+    if parts.transactions is not None and parts.keys.journal is not None:
+        routes += journal_routes(settings, parts.journal, parts.transactions, parts.keys.journal)
     if settings.server.demo:
         routes += DemoPage(settings.server.path[0], f"{api}/publish").routes()
     return routes

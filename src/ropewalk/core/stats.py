@@ -35,6 +35,7 @@ class Stats:
     """Counters since start, one field each; `gaps` is by reason, `publish_to_deliver` in seconds."""
 
     connections_accepted: int = 0
+    connections_closed: int = 0
     auth_failures: int = 0
     commands: int = 0
     commands_failed: int = 0

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ropewalk.engine.session import Session
     from ropewalk.engine.subscription import Subscription
 
-RENEWAL = 60.0
+RENEWAL = 60
 """Seconds of one round in which every session that goes on is told again. Two rounds bring each of them once at the least."""
 
 
@@ -46,8 +46,8 @@ class JournalAnnals(Annals):
     def __init__(self, journal: Journal, clock: Clock) -> None:
         self._journal = journal
         self._clock = clock
-        self._due: list[str] = []  # sids of this round that were not told again yet
-        self._share = 0
+        self._round: list[str] = []  # sids to be told again
+        self._second = 0  # of the round
 
     def connected(self, session: "Session") -> None:
         self._note(RowKind.CONNECTED, session, Arrived(session.ids, session.extended, session.expires_at))
@@ -85,10 +85,11 @@ class JournalAnnals(Annals):
             self._journal.note(rows)
 
     def renew(self, sessions: Mapping[str, "Session"]) -> None:
-        if not self._due:
-            self._due = list(sessions)
-            self._share = -(-len(self._due) // int(RENEWAL))
-        share, self._due = self._due[: self._share], self._due[self._share :]
+        if self._second == 0:
+            self._round = list(sessions)
+        count, second = len(self._round), self._second
+        self._second = (second + 1) % RENEWAL
+        share = self._round[count * second // RENEWAL : count * (second + 1) // RENEWAL]
         due = [session for sid in share if (session := sessions.get(sid)) and (session.extended or session.members)]
         if due:
             self._journal.note([self._row(RowKind.ALIVE, each, Whole(each.extended, each.snapshot())) for each in due])

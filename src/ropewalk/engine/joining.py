@@ -53,7 +53,8 @@ class Joiner:
 
     async def replay(self, link: Link, subscription: Subscription, request: HistoryRequest) -> None:
         """Answer a history request of a subscription that is live already: only what it did not get live."""
-        answers = [await self._answer(stream, request) for stream in subscription.granted.streams]
+        found = [await self._answer(stream, request) for stream in subscription.granted.streams]
+        answers = [_complete(subscription, index, answer) for index, answer in enumerate(found)]
         await self._send_history(link, subscription, answers)
         for index, answer in enumerate(answers):
             position = request.streams.get(answer.stream)
@@ -89,11 +90,9 @@ class Joiner:
         items: list[Registered] = []
         gaps: list[Gap] = []
         for index, answer in enumerate(answers):
-            match answer:
-                case Replay():
-                    items += subscription.owed(index, answer)
-                case Gap():
-                    gaps.append(answer)
+            items += subscription.owed(index, answer)
+            if isinstance(answer, Gap):
+                gaps.append(answer)
         await self._send_items(link, subscription, items)
         self._stats.replays += 1
         self._stats.replayed_messages += len(items)
@@ -138,6 +137,15 @@ def _taken(answers: Sequence[Answer], collected: Sequence[Catch]) -> list[Regist
         for message in catch.take()
         if message.epoch != answer.epoch or message.offset > answer.tip
     ]
+
+
+def _complete(subscription: Subscription, index: int, answer: Answer) -> Answer:
+    """A bounded answer that reaches up to what was delivered live is all that is owed."""
+    match answer:
+        case Gap(reason=GapReason.PARTIAL, oldest=following) if subscription.reaches_live(index, answer.epoch, following - 1):
+            return Replay(answer.stream, answer.epoch, answer.tip, answer.messages)
+        case _:
+            return answer
 
 
 def _floor(answer: Answer) -> Position:

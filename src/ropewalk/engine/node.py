@@ -52,6 +52,7 @@ class Node:
         self._backend = backend
         self._pubsub = pubsub
         self._draining = False
+        self._leaving = False
         self.broker = Broker(backend.streams, pubsub, stats, clock)
         self.services = Services(
             backend=backend,
@@ -76,9 +77,13 @@ class Node:
         await self._pubsub.start(self.services.hub.deliver, self._obey)
         self.services.tasks.spawn(self._keep_time())
 
+    def leave(self) -> None:
+        """Say on the health page that the end is near, so that load balancers look elsewhere; everything works on."""
+        self._leaving = True
+
     async def drain(self, spread: float) -> None:
         """Tell every session to come back elsewhere, evenly over `spread` seconds, so that they do not all return at once."""
-        self._draining = True
+        self._draining = self._leaving = True
         leaving = list(self.services.sessions.values())
         steps = max(1, int(spread / DRAIN_STEP))
         share = -(-len(leaving) // steps) or 1
@@ -131,12 +136,14 @@ class Node:
 
     def health(self) -> list[str]:
         journal = self.services.annals.trouble()
-        troubles = (self._backend.trouble(), self._pubsub.trouble(), journal, "draining" if self._draining else "")
+        troubles = (self._backend.trouble(), self._pubsub.trouble(), journal, "shutting down" if self._leaving else "")
         return [trouble for trouble in troubles if trouble]
 
     def gauges(self) -> dict[str, float]:
         sessions = self.services.sessions.values()
+        stats = self.services.stats
         return {
+            "connections": stats.connections_accepted - stats.connections_closed,
             "sessions": len(sessions),
             "subscriptions": sum(len(session.subscriptions) for session in sessions),
             "streams_listened": self.services.hub.streams(),

@@ -241,6 +241,7 @@ class Session:
         subscription.groups = ()
 
     def _depart(self, known: bool, resumable: bool, reason: str) -> None:
+        self._services.stats.connections_closed += 1
         if self._expiry is not None:
             self._expiry.cancel()
         for subscription in self.subscriptions.values():

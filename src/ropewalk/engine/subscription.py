@@ -1,7 +1,7 @@
 """A subscription: one identifier of one session, the streams behind it, and how far each of them is owed to the client."""
 
 from ropewalk.engine.hub import Group
-from ropewalk.model.history import Replay
+from ropewalk.model.history import Gap, Replay
 from ropewalk.model.messages import Position, Registered
 from ropewalk.model.sessions import Subscribed
 
@@ -26,14 +26,18 @@ class Subscription:
     def held(self) -> bool:
         return self.floors is None
 
-    def owed(self, index: int, replay: Replay) -> tuple[Registered, ...]:
-        """The part of a replay that is not, and will not be, delivered live."""
+    def owed(self, index: int, answer: Replay | Gap) -> tuple[Registered, ...]:
+        """The part of an answer that is not, and will not be, delivered live."""
         if self.floors is None:
-            return replay.messages
+            return answer.messages
         floor = self.floors[index]
         # Another epoch than at the join: all of it came while we listened.
-        ceiling = floor.offset if floor.epoch == replay.epoch else 0
-        return tuple(message for message in replay.messages if message.offset <= ceiling)
+        ceiling = floor.offset if floor.epoch == answer.epoch else 0
+        return tuple(message for message in answer.messages if message.offset <= ceiling)
+
+    def reaches_live(self, index: int, epoch: str, offset: int) -> bool:
+        """Whether everything above `offset` was or will be delivered live."""
+        return self.floors is not None and self.floors[index].epoch == epoch and offset >= self.floors[index].offset
 
     def lower(self, index: int, position: Position) -> None:
         """History from `position` on has been delivered up to the floor."""

@@ -80,7 +80,24 @@ async def test_a_draining_node_tells_everybody_and_lets_nobody_in() -> None:
         for client in clients:
             assert client.connection.replies()[-1] == {"type": "disconnect", "reason": "server_restart", "reconnect": True}
             assert client.connection.closed == (1001, "Server restart")
-        assert bench.node.health() == ["draining"]
+        assert bench.node.health() == ["shutting down"]
         late = await bench.connect()
         assert late.connection.replies()[0]["reason"] == "server_restart"
         assert bench.node.gauges()["streams_listened"] == 0
+
+
+async def test_a_node_about_to_leave_says_so_and_works_on() -> None:
+    async with Workbench() as bench:
+        assert bench.node.health() == []
+        bench.node.leave()
+        assert bench.node.health() == ["shutting down"]
+        client = await bench.connect()
+        assert client.seen() == ["welcome"]
+
+
+async def test_connections_are_counted_while_they_are_there() -> None:
+    async with Workbench() as bench:
+        one, _ = await bench.connect(), await bench.connect()
+        assert bench.node.gauges()["connections"] == 2
+        one.session.lost()
+        assert bench.node.gauges()["connections"] == 1

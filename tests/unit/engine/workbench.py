@@ -11,6 +11,7 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.pubsubs.local import LocalPubSub
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
+from ropewalk.engine.annals import Annals
 from ropewalk.engine.node import Node
 from ropewalk.engine.session import Session
 from ropewalk.model.limits import Limits
@@ -96,8 +97,10 @@ class Workbench:
         rules: Sequence[StreamRule] = (),
         authenticators: Sequence[Authenticator] = (NoAuth(),),
         backend: Backend | None = None,
+        annals: Annals = Annals(),  # noqa: B008 - it says nothing and holds nothing
+        clock: Clock | None = None,
     ) -> None:
-        self.clock = Clock()
+        self.clock = clock or Clock()
         self.stats = Stats()
         rulebook = Rulebook(StreamRules(), rules)
         self.backend = backend or MemoryBackend(rulebook, self.clock)
@@ -110,6 +113,7 @@ class Workbench:
             limits or Limits(ping_interval=0),
             self.stats,
             self.clock,
+            annals,
         )
 
     async def __aenter__(self) -> "Workbench":

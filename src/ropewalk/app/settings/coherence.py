@@ -19,6 +19,7 @@ def require_startable(settings: Settings) -> None:
     _require_loopback_demo(settings)
     _require_distinct_paths(settings)
     _require_shards(settings)
+    _require_journal_for_archive(settings)
 
 
 def _require_known_clients(settings: Settings) -> None:
@@ -57,6 +58,13 @@ def _is_loopback(host: str) -> bool:
 def _require_shards(settings: Settings) -> None:
     if not 1 <= settings.journal.journal_shards <= MOST_SHARDS:
         raise UserMistake(f"--journal_shards wants a number from 1 to {MOST_SHARDS}")
+
+
+def _require_journal_for_archive(settings: Settings) -> None:
+    if settings.archive.archive_dir and not settings.journal.data_dir:
+        raise UserMistake("--archive_dir needs a journal, for the archive is written from it: set --data_dir")
+    if settings.archive.archive_dir and settings.archive.archive_replay_limit < 1:
+        raise UserMistake("--archive_replay_limit wants a number from 1 on")
 
 
 def _require_distinct_paths(settings: Settings) -> None:

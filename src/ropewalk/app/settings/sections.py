@@ -110,6 +110,17 @@ class Journal:
         64 << 30, "Bytes of the whole journal beyond which rows go that an archive does not have yet; 0 sets no limit."
     )
     journal_token: str = secret_text("Bearer key for reading the journal; `none` needs none.")
+    staging_size: int = size(1 << 30, "Bytes that uncommitted transactions may take; one application may have half of them.")
+    max_stage_size: int = size(16 << 20, "Bytes of one request that stages or publishes rows.")
+
+
+@dataclass(frozen=True)
+class Archive:
+    """History beyond what is kept hot: read from the table that the archive job writes from the journal."""
+
+    archive_dir: str = text("", "Directory of the archive; empty serves hot history only.")
+    archive_refresh: float = duration(2.0, "How old the list of the archive's files may be when it is read.")
+    archive_replay_limit: int = count(10_000, "Messages of the archive in one answer; clients ask again for what follows.")
 
 
 @dataclass(frozen=True)
@@ -180,6 +191,7 @@ class Settings:
     api: Api = Api()
     broker: Broker = Broker()
     journal: Journal = Journal()
+    archive: Archive = Archive()
     websocket: WebSocket = WebSocket()
     sse: Sse = Sse()
     limits: Limits = Limits()

@@ -1,0 +1,38 @@
+"""Transactions of a server that keeps a journal, and the doors that only such a server has."""
+
+import time
+from functools import partial
+from pathlib import Path
+
+from aiohttp import web
+
+from ropewalk.adapters.staging.files import FileStaging
+from ropewalk.adapters.transports.journal import JournalDoor
+from ropewalk.adapters.transports.transactions import TransactionsDoor
+from ropewalk.app.registry import ROW_READERS, resolve
+from ropewalk.app.settings import Settings
+from ropewalk.core.transactions import Ledger
+from ropewalk.engine.transactions import Transactions
+from ropewalk.model.transactions import StagingLimits
+from ropewalk.ports import JournalReader, Publisher, RowReader
+from ropewalk.protocol.publications import PublicationLimits
+
+JOURNAL_PATH = "/journal"
+DIRECTORY = "transactions"
+
+
+def transactions_of(settings: Settings, publisher: Publisher) -> Transactions | None:
+    """None without a place to keep them: a transaction that does not outlive a crash would be none."""
+    journal, limits = settings.journal, settings.limits
+    if not journal.data_dir:
+        return None
+    bounds = PublicationLimits(limits.max_stream_name, limits.max_publish_batch, limits.max_publish_size)
+    read_rows: RowReader = partial(resolve(ROW_READERS, "journal"), limits=bounds)
+    # An application's own share is a half, so that one alone cannot keep all others from staging.
+    staging = StagingLimits(max_bytes=journal.staging_size, max_app_bytes=journal.staging_size // 2)
+    return Transactions(publisher, FileStaging(Path(journal.data_dir) / DIRECTORY), read_rows, Ledger(staging), time.time)
+
+
+def journal_routes(settings: Settings, journal: JournalReader, transactions: Transactions, key: str) -> list[web.RouteDef]:
+    door = TransactionsDoor(transactions, key, settings.journal.max_stage_size)
+    return [*JournalDoor(journal, key).routes(JOURNAL_PATH), *door.routes(JOURNAL_PATH)]

@@ -1,0 +1,221 @@
+"""The annals: what a session's rows say, and that they are enough to resume it after the process has died."""
+
+import json
+from typing import Any
+
+from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.core.rules import Rulebook
+from ropewalk.engine.annals import RENEWAL, JournalAnnals
+from ropewalk.model import closing as closings
+from ropewalk.model.journal import Recovered, RowKind
+from ropewalk.model.limits import Limits
+from ropewalk.model.rules import StreamRules
+from ropewalk.model.sessions import SessionSnapshot
+from tests.unit.adapters.backends.paper import PaperJournal
+from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
+
+PATIENT = Limits(ping_interval=0, resume_patience=3600, sessions_ttl=300, presence_ttl=15)
+BO = {"id": "bo", "info": {"name": "Bo"}}
+
+
+class Chronicle:
+    """A node that writes annals, over a backend whose journal is the same paper."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.journal = PaperJournal(instant=True)
+        self.clock = clock or Clock()
+        self.backend = MemoryBackend(Rulebook(StreamRules()), self.clock, journal=self.journal)
+        annals = JournalAnnals(self.journal, self.clock)
+        self.bench = Workbench(PATIENT, backend=self.backend, annals=annals, clock=self.clock)
+
+    async def client(self, *streams: str, extended: bool = True) -> Client:
+        client = await self.bench.connect(extended=extended)
+        for stream in streams:
+            await client.send(command="subscribe", identifier=public(stream))
+        return client
+
+    def kinds(self, client: Client) -> list[RowKind]:
+        return [row.kind for row in self.journal.rows if row.sid == client.sid]
+
+    def details(self, kind: RowKind) -> list[Any]:
+        return [json.loads(row.detail) for row in self.journal.rows if row.kind is kind]
+
+    async def __aenter__(self) -> "Chronicle":
+        await self.bench.node.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.bench.node.stop()
+
+    def crash(self) -> "Chronicle":
+        """The process is gone; the next one has what was written."""
+        after = Chronicle(self.clock)
+        recovered = Recovered(rows=list(self.journal.rows), newest=self.clock.now)
+        restored = after.backend.recover(recovered, PATIENT.sessions_ttl, PATIENT.presence_ttl)
+        after.journal.note([*self.journal.rows, *restored.interrupted])
+        return after
+
+    async def members(self, stream: str) -> list[str]:
+        return [member.id for member in (await self.backend.presence.page(stream, "", 10)).members]
+
+
+async def test_a_session_is_told_from_its_beginning_to_its_end() -> None:
+    async with Chronicle() as story:
+        client = await story.client("a")
+        await client.send(command="join", identifier=public("a"), presence=BO)
+        await client.send(command="leave", identifier=public("a"))
+        await client.send(command="unsubscribe", identifier=public("a"))
+        client.session.lost()
+        kinds = ["connected", "subscribed", "joined", "left", "unsubscribed", "disconnected"]
+        assert story.kinds(client) == kinds
+        assert {row.key for row in story.journal.rows} == {client.sid}
+        assert story.details(RowKind.SUBSCRIBED) == [
+            {"identifier": public("a"), "streams": ["a"], "whisper": "a", "presence": "a"}
+        ]
+        assert story.details(RowKind.JOINED) == [{"id": "bo", "told": True, "info": {"name": "Bo"}}]
+        assert story.details(RowKind.DISCONNECTED) == [{"kept": True, "reason": ""}]
+
+
+async def test_a_client_refused_or_never_known_is_not_told() -> None:
+    async with Chronicle() as story:
+        client = await story.client()
+        await client.send(command="subscribe", identifier="nonsense")
+        await client.send(command="join", identifier=public("a"), presence=BO)
+        assert story.kinds(client) == ["connected"]
+
+
+async def test_a_node_without_a_journal_tells_nobody() -> None:
+    bench = Workbench(PATIENT)
+    client = await bench.connect()
+    client.session.lost()
+    assert bench.node.services.annals.gauges() == {}
+    assert bench.node.services.annals.trouble() == ""
+
+
+async def test_after_a_crash_a_session_is_resumed_with_its_subscriptions() -> None:
+    async with Chronicle() as story:
+        client = await story.client("a", "b", "c")
+        await client.send(command="unsubscribe", identifier=public("b"))
+        (receipt, *_) = await story.bench.publish("a", "1", "2")
+        async with story.crash() as after:
+            back = await after.bench.connect(client.sid)
+            assert back.connection.replies()[0]["restored_ids"] == [public("a"), public("c")]
+            position = {"epoch": receipt.epoch, "offset": 1}
+            await back.send(command="history", identifier=public("a"), history={"streams": {"a": position}})
+            await after.bench.publish("a", "3")
+            assert back.seen() == ["welcome", 2, "confirm_history", 3]
+
+
+async def test_what_excluded_a_session_stays_excluded_after_a_crash() -> None:
+    async with Chronicle() as story:
+        client = await story.client("a")
+        (receipt,) = await story.bench.publish("a", "1")
+        await story.bench.publish("a", "2", exclude_socket=client.sid)
+        async with story.crash() as after:
+            back = await after.bench.connect(client.sid)
+            position = {"epoch": receipt.epoch, "offset": 1}
+            await back.send(command="history", identifier=public("a"), history={"streams": {"a": position}})
+            assert back.seen() == ["welcome", "confirm_history"]
+
+
+async def test_a_session_restored_before_a_crash_is_resumed_by_its_newest_sid_only() -> None:
+    async with Chronicle() as story:
+        client = await story.client("a")
+        client.session.lost()
+        await settle()
+        second = await story.bench.connect(client.sid)
+        after = story.crash()
+        assert await after.backend.sessions.take(client.sid) is None
+        snapshot = await after.backend.sessions.take(second.sid)
+        assert isinstance(snapshot, SessionSnapshot)
+        assert (list(snapshot.subscriptions), snapshot.names) == ([public("a")], (second.sid, client.sid))
+
+
+async def test_a_session_that_may_not_return_stays_away_after_a_crash() -> None:
+    async with Chronicle() as story:
+        ended, basic = await story.client("a"), await story.client("a", extended=False)
+        ended.session.end(closings.REMOTE)
+        after = story.crash()
+        assert [await after.backend.sessions.take(client.sid) for client in (ended, basic)] == [None, None]
+
+
+async def test_a_session_away_before_a_crash_has_the_rest_of_its_time() -> None:
+    async with Chronicle() as story:
+        early, late = await story.client("a"), await story.client("a")
+        early.session.lost()
+        story.clock.now += 200
+        late.session.lost()
+        story.clock.now += 99
+        after = story.crash()
+        story.clock.now += 1
+        assert await after.backend.sessions.take(early.sid) is None
+        assert await after.backend.sessions.take(late.sid) is not None
+
+
+async def test_members_are_present_after_a_crash_and_adopted_unnoticed() -> None:
+    async with Chronicle() as story:
+        client = await story.client("a")
+        await client.send(command="join", identifier=public("a"), presence=BO)
+        async with story.crash() as after:
+            assert await after.members("a") == ["bo"]
+            watcher = await after.client("a")
+            await after.bench.connect(client.sid)
+            story.clock.now += 16
+            assert await after.backend.presence.expire() == []
+            assert await after.members("a") == ["bo"]
+            assert watcher.seen() == ["welcome", "confirm_subscription"]
+
+
+async def test_a_member_who_does_not_return_after_a_crash_leaves_with_its_grace() -> None:
+    async with Chronicle() as story:
+        client = await story.client("a")
+        await client.send(command="join", identifier=public("a"), presence=BO)
+        after = story.crash()
+        story.clock.now += 15
+        events = await after.backend.presence.expire()
+        assert [(event.type, event.member.id) for event in events] == [("leave", "bo")]
+        assert await after.members("a") == []
+
+
+async def test_a_member_whose_grace_was_over_is_not_present_after_a_crash() -> None:
+    async with Chronicle() as story:
+        client = await story.client("a")
+        await client.send(command="join", identifier=public("a"), presence=BO)
+        client.session.lost()
+        story.clock.now += 16
+        assert await story.crash().members("a") == []
+
+
+async def test_a_second_crash_does_not_begin_the_terms_of_the_first_anew() -> None:
+    async with Chronicle() as story:
+        client = await story.client("a")
+        await client.send(command="join", identifier=public("a"), presence=BO)
+        after = story.crash()
+        assert after.details(RowKind.DISCONNECTED) == [{"kept": True, "reason": "crashed"}]
+        story.clock.now += 301
+        last = after.crash()
+        assert (await last.members("a"), await last.backend.sessions.take(client.sid)) == ([], None)
+
+
+async def test_every_session_that_goes_on_is_told_again_and_that_is_enough_to_resume_it() -> None:
+    async with Chronicle() as story:
+        clients = [await story.client("a", "b") for _ in range(70)]
+        await clients[0].send(command="join", identifier=public("a"), presence=BO)
+        beginnings = len(story.journal.rows)
+        for _ in range(RENEWAL):
+            story.bench.node.services.annals.renew(story.bench.node.services.sessions)
+        del story.journal.rows[:beginnings]
+        assert [row.kind for row in story.journal.rows] == [RowKind.ALIVE] * 70
+        after = story.crash()
+        for client in clients:
+            snapshot = await after.backend.sessions.take(client.sid)
+            assert snapshot is not None
+            assert list(snapshot.subscriptions) == [public("a"), public("b")]
+        assert await after.members("a") == ["bo"]
+
+
+async def test_rows_of_a_session_whose_beginning_is_not_there_are_passed_over() -> None:
+    async with Chronicle() as story:
+        client = await story.client("a")
+        del story.journal.rows[0]
+        assert await story.crash().backend.sessions.take(client.sid) is None
