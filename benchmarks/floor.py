@@ -33,7 +33,8 @@ class Floor:
                 if fd != self._listener.fileno():
                     poll.unregister(fd)
                     self._answer(arrived[fd])
-                elif connection := self._accept_one():
+                    continue
+                while connection := self._accept_one():
                     poll.register(connection.fileno(), select.EPOLLIN)
                     arrived[connection.fileno()] = connection
 

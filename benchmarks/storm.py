@@ -39,6 +39,8 @@ def measure_storm(server: Server, floor: Remote[Floor], field: Remote[Field], si
         wrong += field.call(Field.settle, "storm", publisher.position()[1])
     field.call(Field.cut, "storm")
     publisher.close()
+    if wrong:
+        raise AssertionError(f"offsets were missed or seen twice {wrong} times in the storms")
     return [_figure(storms, bare, count, wrong, spent)]
 
 

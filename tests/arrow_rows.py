@@ -23,7 +23,9 @@ def rows_body(*rows: tuple[str, str]) -> bytes:
 
 
 def columns_body(streams: Sequence[str], values: Sequence[str]) -> bytes:
-    return body_of({
-        "stream": pa.array(streams, pa.string()),
-        "value": pa.array([value.encode() for value in values], pa.binary()),
-    })
+    return body_of(
+        {
+            "stream": pa.array(streams, pa.string()),
+            "value": pa.array([value.encode() for value in values], pa.binary()),
+        }
+    )

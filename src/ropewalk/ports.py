@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
 from ropewalk.model.commands import Command
-from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
+from ropewalk.model.history import ColdPiece, Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import Row, ShardSpan
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
@@ -47,8 +47,8 @@ class StreamStore(Protocol):
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
         """What follows `position`. A stream never heard of answers an empty Replay at offset 0 only to offset 0."""
 
-    async def since(self, stream: str, timestamp: float) -> Replay:
-        """What was registered at or after `timestamp` and is still kept; never a Gap."""
+    async def since(self, stream: str, timestamp: float) -> Replay | Gap:
+        """What was registered at or after `timestamp` and is still kept; a Gap is PARTIAL or follows what is kept cold."""
 
     async def tip(self, stream: str) -> Position:
         """The newest position; offset 0 and an empty epoch for a stream never heard of."""
@@ -224,6 +224,20 @@ class Transactor(Protocol):
 
     async def publish(self, body: bytes) -> Produced:
         """Publish rows without a number. Those with a uid that is known in their stream are skipped."""
+
+
+class Archive(Protocol):
+    """Cold history: what left the hot one, in the archive or still in the journal."""
+
+    async def read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece:
+        """Offsets [first, last] of that epoch that are there, registered at or after `since`; each once. Whether they are
+        dense is for the caller to see. Never on the event loop. Raises `Unavailable`."""
+
+    async def stop(self) -> None: ...
+
+    def trouble(self) -> str: ...
+
+    def gauges(self) -> dict[str, float]: ...
 
 
 # --- who may come in, and what a channel does ------------------------------------------------------------------------

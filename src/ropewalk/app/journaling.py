@@ -16,11 +16,11 @@ from ropewalk.ports import Backend, Journal, JournalReader
 
 logger = logging.getLogger("ropewalk.journal")
 
-SWEEP_SECONDS = 1.0
+SWEEP_SECONDS = 10.0
 
 
 class StoredJournal(Journal, JournalReader, Protocol):
-    """A journal with a life of its own: `open`, `start`, `sweep` about once a second, `stop`."""
+    """A journal with a life of its own: `open`, `start`, `sweep` now and then, `stop`."""
 
     def open(self, horizon: float) -> Recovered:
         """Looks back `horizon` seconds from its newest row. Raises UserMistake where it cannot be had."""
@@ -49,12 +49,13 @@ def journal_of(settings: Settings) -> StoredJournal:
         retention=journal.journal_retention,
         retention_size=journal.journal_retention_size,
         hard_limit=journal.journal_hard_limit,
+        for_archive=bool(settings.archive.archive_dir),
     )
     return stored
 
 
 def horizon(settings: Settings) -> float:
-    """How many seconds of the journal can matter to a backend: the longest of the terms that it keeps anything for."""
+    """How many seconds of the journal can matter to a backend: the longest for which it keeps anything."""
     broker = settings.broker
     ruled = [rule.history_ttl for rule in settings.streams if rule.history_ttl is not None]
     return max(broker.history_ttl, broker.dedup_ttl, broker.sessions_ttl + 2 * RENEWAL, *ruled)
@@ -94,12 +95,10 @@ class JournalKeeper:
                 logger.exception("the journal could not be swept")
 
     def _announce(self, recovered: Recovered, restored: Restored) -> None:
-        journal = self._settings.journal
         logger.info(
-            "journal %s",
-            journal.data_dir,
+            "recovered from the journal",
             extra={
-                "durability": journal.durability,
+                "durability": self._settings.journal.durability,
                 "shards": recovered.shards,
                 "streams": restored.streams,
                 "messages": restored.messages,

@@ -19,6 +19,7 @@ COMMANDS = {
     "config": "ropewalk.cli.config:run",
     "token": "ropewalk.cli.token:run",
     "bench": "ropewalk.cli.bench:run",
+    "pipeline": "ropewalk.cli.pipeline:run",
 }
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130

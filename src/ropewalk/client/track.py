@@ -3,7 +3,8 @@
 The rule it keeps: a position is yielded once, positions rise, and what cannot come is said with a Gap.
 
 After a rejection the server is live from the tips it named, and still keeps a part of what is below them. That part is asked
-for once more; until the answer is complete, what is above the tips is held back, so that the order stays.
+for, piece by piece if the server bounds its answers; until the answer is complete, what is above the tips is held back, so
+that the order stays.
 """
 
 import msgspec
@@ -75,7 +76,9 @@ class Track:
         if not rejection.streams:
             return [*self._lose_sight(rejection.reason), *self._release()]
         self._note_tips(rejection.streams)
-        return [self._gap(stream, gap) for stream, gap in rejection.streams.items()]
+        gaps = [self._gap(stream, gap) for stream, gap in rejection.streams.items()]
+        # A partial answer has no hole behind it: asking again brings what follows.
+        return [gap for gap in gaps if gap.reason != GapReason.PARTIAL]
 
     def _note_tips(self, streams: dict[str, StreamGap]) -> None:
         """Where live delivery began. A second rejection does not move that, unless the stream began anew."""

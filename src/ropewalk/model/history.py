@@ -11,6 +11,7 @@ class GapReason(StrEnum):
     """Why a piece of a stream cannot be delivered. Sent to clients as `reason` of `reject_history`."""
 
     TRIMMED = "trimmed"  # the wanted offset left the hot history
+    PARTIAL = "partial"  # the answer reached its bound; what follows can be asked for
     EPOCH_CHANGED = "epoch_changed"  # the stream's past was lost and its offsets began anew
     AHEAD = "ahead"  # the client knows an offset that was never given in this epoch
     UNCLAIMED = "unclaimed"  # a restored session did not ask for its history within the resume patience
@@ -34,13 +35,17 @@ class Replay(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
-    """A replay that does not join up. `oldest`: first offset still kept (tip + 1 when none is)."""
+    """A replay that does not join up. `oldest`: first offset still kept (tip + 1 when none is).
+
+    `messages` are what there is between the asked position and the gap; with PARTIAL there is no hole behind them.
+    """
 
     stream: str
     reason: GapReason
     epoch: str
     oldest: int
     tip: int
+    messages: tuple[Registered, ...] = ()
 
 
 class StreamSummary(Struct, frozen=True):
@@ -62,3 +67,10 @@ class HistoryPage(Struct, frozen=True):
     oldest: int
     messages: tuple[Registered, ...] = ()
     next_offset: int | None = None
+
+
+class ColdPiece(Struct, frozen=True):
+    """What the archive has of a range, in order. `more`: it was cut at a bound, and goes on after its last message."""
+
+    messages: tuple[Registered, ...] = ()
+    more: bool = False

@@ -35,7 +35,6 @@ class AppRecord(Struct, frozen=True):
 class StagingLimits(Struct, frozen=True):
     """How much may wait. Sizes are bytes; a batch untouched for `patience` seconds gives way when there is no room."""
 
-    max_body: int = 16 * 1024 * 1024
     max_bytes: int = 1024 * 1024 * 1024
     max_app_bytes: int = 512 * 1024 * 1024
     max_open_batches: int = 4

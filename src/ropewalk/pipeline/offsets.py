@@ -11,6 +11,9 @@ from msgspec import Struct
 
 from ropewalk.model.journal import ShardSpan
 
+LIFE = 1 << 40
+"""Every life of a shard begins at a multiple of this, above all positions of the lives before."""
+
 
 class MarkJson(TypedDict):
     e: str
@@ -43,7 +46,7 @@ class Piece(Struct, frozen=True):
 
 Marks = dict[int, Mark]
 Spans = Mapping[int, Sequence[ShardSpan]]
-"""By shard, the oldest first."""
+"""By shard, the oldest first; one life of a shard may have several."""
 
 
 def encode(marks: Marks) -> OffsetJson:
@@ -74,15 +77,14 @@ def between(shard: int, own: Sequence[ShardSpan], start: Mark, end: Mark) -> lis
     """What lies between two marks of a shard, in order. Pieces may reach below what is still there: the reader sees to that."""
     if start.epoch == end.epoch:
         return _within(shard, start, end)
-    epochs = [span.epoch for span in own]
+    lives = _lives(own)
+    epochs = [life.epoch for life in lives]
     if start.epoch not in epochs:
-        head = _forgotten(shard, own, start)
-        following = list(own)
+        head, following = _forgotten(shard, lives, start), lives
     else:
         at = epochs.index(start.epoch)
-        head = _present([Piece(shard, start.epoch, start.position, own[at].end)])
-        following = list(own[at + 1 :])
-    return head + _present([_until(shard, span, end) for span in _up_to(following, end.epoch)])
+        head, following = _present([Piece(shard, start.epoch, start.position, lives[at].end)]), lives[at + 1 :]
+    return head + _present([_until(shard, life, end) for life in _up_to(following, end.epoch)])
 
 
 def remaining(spans: Spans, start: Marks, end: Marks) -> dict[int, int]:
@@ -133,16 +135,28 @@ def _present(pieces: list[Piece]) -> list[Piece]:
     return [piece for piece in pieces if piece.rows > 0]
 
 
-def _forgotten(shard: int, own: Sequence[ShardSpan], start: Mark) -> list[Piece]:
+def _lives(own: Sequence[ShardSpan]) -> list[ShardSpan]:
+    """One span for each epoch. Where rows were damaged, the journal tells several, and the holes lie between them."""
+    lives: list[ShardSpan] = []
+    for span in own:
+        if lives and lives[-1].epoch == span.epoch:
+            lives[-1] = ShardSpan(span.shard, span.epoch, lives[-1].first, span.end)
+        else:
+            lives.append(span)
+    return lives
+
+
+def _forgotten(shard: int, lives: Sequence[ShardSpan], start: Mark) -> list[Piece]:
     """The journal does not know the epoch of `start`, so it is another one, and how the old one went on nobody can say."""
-    if start.epoch == "":
+    # A life in which nothing happened is forgotten by the journal itself, and a mark at its beginning has missed nothing.
+    if start.epoch == "" or (start.position % LIFE == 0 and lives and start.position <= lives[0].first):
         return []
-    return [Piece(shard, start.epoch, start.position, max(start.position, own[0].first if own else 0), replaced=True)]
+    return [Piece(shard, start.epoch, start.position, max(start.position, lives[0].first if lives else 0), replaced=True)]
 
 
-def _up_to(spans: Sequence[ShardSpan], epoch: str) -> Sequence[ShardSpan]:
-    epochs = [span.epoch for span in spans]
-    return spans[: epochs.index(epoch) + 1] if epoch in epochs else spans
+def _up_to(lives: Sequence[ShardSpan], epoch: str) -> Sequence[ShardSpan]:
+    epochs = [life.epoch for life in lives]
+    return lives[: epochs.index(epoch) + 1] if epoch in epochs else lives
 
 
 def _until(shard: int, span: ShardSpan, end: Mark) -> Piece:

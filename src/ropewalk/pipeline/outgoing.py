@@ -6,7 +6,6 @@ A row that cannot be a publication fails its task here, with its column's name, 
 from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.options import Delivery, SinkOptions
@@ -36,10 +35,10 @@ def _bodies(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 
 
 def _stream(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array:
-    if "stream" not in batch.schema.names:
-        return pa.array([options.stream] * batch.num_rows, pa.string())
-    column = batch.column("stream").cast(pa.string())
-    return pc.fill_null(column, options.stream) if options.stream else _whole(column, "stream")
+    """The option wins over the column, as Kafka's `topic` does: whoever passes rows on rarely wants them where they were."""
+    if options.stream:
+        return pa.repeat(pa.scalar(options.stream), batch.num_rows)
+    return _whole(batch.column("stream").cast(pa.string()), "stream")
 
 
 def _value(batch: pa.RecordBatch) -> pa.Array:

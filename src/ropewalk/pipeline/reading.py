@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ropewalk.model.errors import ServerError, Unavailable
 from ropewalk.model.journal import ShardSpan
-from ropewalk.pipeline.offsets import Piece, Spans
+from ropewalk.pipeline.offsets import Piece
 from ropewalk.pipeline.options import SourceOptions
 from ropewalk.pipeline.rows import Kept, Shaper
 from ropewalk.pipeline.tiered import ArchiveTable
@@ -37,43 +37,43 @@ class PieceReader:
         if self._piece.replaced:
             yield from self._lost(self._piece, REPLACED)
             return
-        span = self._span()
-        cursor = self._piece.first
+        spans, cursor, refused_at = self._spans(), self._piece.first, -1
         while cursor < self._piece.end:
+            span = next((span for span in spans if cursor < span.end), None)
+            if span is None:
+                yield from self._lost(self._part(cursor, self._piece.end), CUT)
+                return
             stop = min(self._piece.end, span.end)
             if cursor < span.first:
                 stop = min(self._piece.end, span.first)
-                yield from self._below(cursor, stop)
-            elif cursor >= span.end:
-                stop = self._piece.end
-                yield from self._lost(self._part(cursor, stop), CUT)
-            else:
-                try:
-                    table = self._read(cursor, stop)
-                except JournalRefused:
-                    # Retention may have overtaken us; then there is a new first position, else the refusal is meant.
-                    before, span = span, self._span()
-                    if before.first == span.first:
-                        raise
-                    continue
+                yield from self._absent(cursor, stop)
+            elif (table := self._read(cursor, stop)) is not None:
                 stop = cursor + table.num_rows
                 yield from self._shaper.batches(table)
+            elif refused_at == cursor:
+                raise Unavailable(f"the journal tells of position {cursor} in shard {self._piece.shard} but does not give it")
+            else:
+                # Retention may have overtaken us, or damage was found just now; then the journal tells other spans.
+                spans, refused_at, stop = self._spans(), cursor, cursor
             cursor = stop
 
-    def _span(self) -> ShardSpan:
-        """What the journal holds of the piece's epoch. Of an epoch it has forgotten, everything lies below what it holds."""
-        spans: Spans = self._wire.spans()
-        own = spans.get(self._piece.shard, ())
-        known = next((span for span in own if span.epoch == self._piece.epoch), None)
-        return known or ShardSpan(self._piece.shard, self._piece.epoch, self._piece.end, self._piece.end)
+    def _spans(self) -> list[ShardSpan]:
+        """What the journal holds of the piece's epoch."""
+        return [span for span in self._wire.spans().get(self._piece.shard, ()) if span.epoch == self._piece.epoch]
 
-    def _read(self, first: int, end: int) -> pa.Table:
-        table = self._wire.read(self._piece.shard, first, end)
+    def _read(self, first: int, end: int) -> pa.Table | None:
+        """The beginning of a range; None if it is not there."""
+        try:
+            table = self._wire.read(self._piece.shard, first, end)
+        except JournalRefused:
+            return None
+        if not table.num_rows:
+            return None
         _check_dense(table, self._piece.shard, first)
         return table
 
-    def _below(self, first: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Positions that the journal let go: the archive's, as far as it has them."""
+    def _absent(self, first: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Positions that the journal has not (any more): the archive's, as far as it has them."""
         cursor = first
         for table in self._archived(first, end):
             for run in _dense_runs(table):
@@ -103,9 +103,9 @@ def loss_text(piece: Piece, reason: str) -> str:
     go_on = "Set failOnDataLoss to false to go on with a row of event 'gap' in its place"
     match reason:
         case "trimmed":
-            what = f"positions {piece.first} to {piece.end - 1} are no longer in the journal, nor in an archive that was named"
+            what = f"positions {piece.first} to {piece.end - 1} are not in the journal (any more) nor in an archive"
         case "cut":
-            what = f"positions {piece.first} to {piece.end - 1} were lost when the journal was damaged"
+            what = f"positions {piece.first} to {piece.end - 1} lie beyond its end: lost by damage, or never written"
         case _:
             what = f"the journal began anew and does not know this epoch, which was read up to position {piece.first}"
     return f"{where}: {what}. {go_on}."
@@ -114,8 +114,6 @@ def loss_text(piece: Piece, reason: str) -> str:
 def _check_dense(table: pa.Table, shard: int, first: int) -> None:
     """The contract with the server; a batch that breaks it must not reach anyone."""
     positions = table.column("position")
-    if not table.num_rows:
-        raise Unavailable(f"the journal answered nothing for shard {shard} from position {first}")
     found: tuple[int, int] = (positions[0].as_py(), positions[-1].as_py())
     if found != (first, first + table.num_rows - 1):
         raise Unavailable(f"the journal answered positions {found} for shard {shard} from position {first}")

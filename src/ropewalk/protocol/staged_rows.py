@@ -9,7 +9,7 @@ import msgspec
 
 from ropewalk.model.messages import Publication
 
-GROUP_ROWS = 500
+GROUP_ROWS = 200
 GROUP_BYTES = 256 * 1024
 """A group is registered and fanned out in one step, so that these bound how long live traffic waits for it."""
 

@@ -196,3 +196,19 @@ def test_a_stream_of_which_nothing_was_seen_resumes_from_where_its_live_delivery
     track.accept(data(8, "s"))
     track.began({"s": Position("e", 7)})
     assert track.positions["s"] == Position("e", 8)
+
+
+def test_a_partial_answer_is_no_gap_and_is_asked_on_for() -> None:
+    track = Track(None, {"a": Position("", 0)})
+    track.request()
+    assert track.accept(data(1)) == [message(1, replayed=True)]
+    assert track.rejected(rejection("partial", oldest=2, tip=3)) == []
+    assert track.holds
+    assert not track.asked
+    assert track.accept(data(4)) == []  # live, and held until the history is complete
+    assert track.request().streams == {"a": Position("e", 1)}
+    assert track.accept(data(2)) == [message(2, replayed=True)]
+    assert track.rejected(rejection("partial", oldest=3, tip=4)) == []
+    assert track.request().streams == {"a": Position("e", 2)}
+    assert track.accept(data(3)) == [message(3, replayed=True)]
+    assert track.confirmed() == [message(4)]

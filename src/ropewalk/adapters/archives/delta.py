@@ -8,7 +8,8 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -16,10 +17,10 @@ from deltalake.exceptions import DeltaError
 
 from ropewalk.adapters.archives.footer import BEYOND
 from ropewalk.adapters.archives.shelf import File, Shelf, Wanted
-from ropewalk.adapters.archives.tail import read_tail
+from ropewalk.adapters.archives.tail import begins_after, read_tail
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import BadRequest, Unavailable
-from ropewalk.model.messages import Registered
+from ropewalk.model.history import ColdPiece
 from ropewalk.ports import Clock, JournalReader
 
 logger = logging.getLogger("ropewalk.archive")
@@ -38,10 +39,12 @@ class State(NamedTuple):
 
 
 NOTHING = State(-1, {}, {})
+_FILE = ("path", "min.stream", "max.stream", "min.offset", "max.offset", "max.timestamp")
+_COLUMNS = ("partition.shard", "max.position", *_FILE)
 
 
 class DeltaArchive:
-    """Fills `ports.Archive`. `shards` is the journal's number; the table is looked at again when it was `refresh` seconds ago."""
+    """Fills `ports.Archive`. `shards` is the journal's number; what is known of the table is at most `refresh` seconds old."""
 
     def __init__(
         self, root: str, shards: int, clock: Clock, refresh: float = 2.0, journal: JournalReader | None = None
@@ -69,7 +72,7 @@ class DeltaArchive:
     def gauges(self) -> dict[str, float]:
         return {"archive_files": sum(map(len, self._state.files.values())), "archive_reads_waiting": self._waiting}
 
-    async def read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> list[Registered]:
+    async def read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece:
         wanted = Wanted(stream, epoch, first, last, limit, since)
         if self._waiting >= MAX_WAITING:
             raise Unavailable("too many reads wait for the archive")
@@ -82,22 +85,25 @@ class DeltaArchive:
         finally:
             self._waiting -= 1
 
-    async def _read_again(self, wanted: Wanted) -> list[Registered]:
+    async def _read_again(self, wanted: Wanted) -> ColdPiece:
         try:
             return await self._read(wanted, fresh=True)
         except (OSError, BadRequest) as error:
             raise Unavailable(f"the archive cannot be read: {error}") from error
 
-    async def _read(self, wanted: Wanted, fresh: bool) -> list[Registered]:
+    async def _read(self, wanted: Wanted, fresh: bool) -> ColdPiece:
         shard = shard_of(wanted.stream, self._shards)
         cold, archived = await asyncio.get_running_loop().run_in_executor(self._pool, self._cold, shard, wanted, fresh)
-        reached = cold[-1].offset if cold else wanted.first - 1
-        if self._journal is None or reached >= wanted.last or len(cold) >= wanted.limit or self._cut(cold):
+        reached = cold.messages[-1].offset if cold.messages else wanted.first - 1
+        if self._journal is None or cold.more or reached >= wanted.last:
             return cold
-        rest = wanted._replace(first=reached + 1, limit=wanted.limit - len(cold))
-        return cold + await read_tail(self._journal, shard, archived, rest)
+        if not fresh and begins_after(self._journal, shard, archived):
+            return await self._read(wanted, fresh=True)  # what lies between is archived by now, or lost
+        rest = wanted._replace(first=reached + 1, limit=wanted.limit - len(cold.messages))
+        tail = await read_tail(self._journal, shard, archived, rest)
+        return ColdPiece(cold.messages + tail.messages, tail.more)
 
-    def _cold(self, shard: int, wanted: Wanted, fresh: bool) -> tuple[list[Registered], int]:
+    def _cold(self, shard: int, wanted: Wanted, fresh: bool) -> tuple[ColdPiece, int]:
         state = self._current(fresh)
         return self._shelf.read(state.files.get(shard, ()), wanted), state.archived.get(shard, 0)
 
@@ -133,8 +139,25 @@ class DeltaArchive:
 def _state(version: int, files: pa.Table) -> State:
     by_shard: dict[int, list[File]] = {}
     archived: dict[int, int] = {}
-    for row in files.to_pylist():
-        shard = row["partition.shard"]
-        by_shard.setdefault(shard, []).append(_file(row))
-        archived[shard] = max(archived.get(shard, 0), row["max.position"] + 1)
+    for shard, position, *file in zip(*(_column(files, name) for name in _COLUMNS), strict=True):
+        by_shard.setdefault(shard, []).append(_file(*file))
+        archived[shard] = max(archived.get(shard, 0), position + 1)
     return State(version, by_shard, archived)
+
+
+def _column(files: pa.Table, name: str) -> list[Any]:
+    column = files[name].cast(pa.int64()) if name == "max.timestamp" else files[name]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _file(path: str, low: str | None, high: str | None, first: int | None, last: int | None, until: int | None) -> File:
+    """What a writer did not tell is taken as wide as can be."""
+    return File(
+        unquote(path),
+        low or "",
+        BEYOND if high is None else high,
+        0 if first is None else first,
+        2**63 - 1 if last is None else last,
+        float("inf") if until is None else until / 1e6,
+    )

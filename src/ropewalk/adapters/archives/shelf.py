@@ -15,12 +15,13 @@ import pyarrow.parquet as pq
 
 from ropewalk.adapters.archives.footer import Footer, Group
 from ropewalk.adapters.archives.rows import COLUMNS, KEYS, chosen, microseconds, registered
+from ropewalk.model.history import ColdPiece
 from ropewalk.model.messages import Registered
 
 FOOTERS = 512
 EXTENTS = 16384
 MAX_BYTES = 16 << 20
-"""Payload bytes of one answer, whatever its limit of messages: an answer that was cut can be asked on for."""
+"""Payload bytes after which an answer ends with the row group, whatever its limit of messages."""
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ class File(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """Where the rows of one epoch of a stream are in one row group: offsets and times are exact."""
+    """The rows of one epoch of a stream in one row group: the numbers are exact."""
 
     path: str
     group: int
@@ -63,21 +64,19 @@ class Shelf:
         self._footers: Remembered[Footer] = Remembered(FOOTERS)
         self._extents: Remembered[tuple[Extent, ...]] = Remembered(EXTENTS)
 
-    def read(self, files: Sequence[File], wanted: Wanted) -> list[Registered]:
+    def read(self, files: Sequence[File], wanted: Wanted) -> ColdPiece:
         """Raises OSError where a file is gone or broken."""
         waiting = sorted(self._in_range(files, wanted), key=lambda extent: extent.first)
         found: dict[int, Registered] = {}
-        size = 0
         for place, extent in enumerate(waiting):
-            for message in registered(self._rows(extent, wanted)):
-                if message.offset not in found:
-                    found[message.offset] = message
-                    size += len(message.payload)
+            # Of one extent, which is in order, no more than the limit can be needed. One more tells that there are more.
+            rows = self._rows(extent, wanted).slice(0, wanted.limit + 1)
+            found.update((message.offset, message) for message in registered(rows))
             following = waiting[place + 1].first if place + 1 < len(waiting) else None
-            if following is not None and (size >= MAX_BYTES or _enough(found, wanted.limit, following)):
-                # Past a bound only what lies surely below everything that was not read may be told.
-                return _ordered(found, wanted.limit, following)
-        return _ordered(found, wanted.limit, None)
+            if following is not None and _enough(found, wanted.limit, following):
+                # Only what lies surely below everything that was not read may be told.
+                return ColdPiece(_lowest(found, wanted.limit, following), more=True)
+        return ColdPiece(_lowest(found, wanted.limit, None), more=len(found) > wanted.limit)
 
     def _in_range(self, files: Sequence[File], wanted: Wanted) -> Iterator[Extent]:
         for file in files:
@@ -142,9 +141,10 @@ class Remembered(Generic[T]):
 
 
 def _enough(found: dict[int, Registered], limit: int, following: int) -> bool:
-    return len(found) >= limit and sum(offset < following for offset in found) >= limit
+    told = [message for offset, message in found.items() if offset < following]
+    return len(told) >= limit or (bool(told) and sum(len(message.payload) for message in told) >= MAX_BYTES)
 
 
-def _ordered(found: dict[int, Registered], limit: int, below: int | None) -> list[Registered]:
+def _lowest(found: dict[int, Registered], limit: int, below: int | None) -> tuple[Registered, ...]:
     offsets = sorted(offset for offset in found if below is None or offset < below)
-    return [found[offset] for offset in offsets[:limit]]
+    return tuple(found[offset] for offset in offsets[:limit])

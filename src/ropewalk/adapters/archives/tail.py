@@ -6,9 +6,11 @@ The rule it keeps: bounded. A tail longer than its bound is not read to its end,
 import asyncio
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ropewalk.adapters.archives.rows import chosen, registered
 from ropewalk.adapters.archives.shelf import Wanted
+from ropewalk.model.history import ColdPiece
 from ropewalk.model.messages import Registered
 from ropewalk.ports import JournalReader
 
@@ -17,34 +19,38 @@ TAIL_BYTES = 64 << 20
 """Bytes of the journal that one request may read. The archive follows within seconds, and then the tail is far shorter."""
 
 
-async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: Wanted) -> list[Registered]:
+def begins_after(journal: JournalReader, shard: int, position: int) -> bool:
+    """Whether the journal has let go of what was at this position."""
+    oldest = next((span.first for span in journal.spans() if span.shard == shard), position)
+    return oldest > position
+
+
+async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: Wanted) -> ColdPiece:
     """Messages at positions from `begin` on. Raises BadRequest where the journal has let go of them meanwhile."""
     found: list[Registered] = []
     budget = TAIL_BYTES
     for span in journal.spans():
         position = max(begin, span.first)
         while span.shard == shard and position < span.end and budget > 0 and not _complete(found, wanted):
-            pieces = [piece async for piece in journal.read(shard, position, span.end, min(budget, PIECE_BYTES))]
-            data = b"".join(pieces)
-            rows, following = await asyncio.to_thread(_sift, data, wanted)
-            if following <= position:
-                break
+            data = b"".join([piece async for piece in journal.read(shard, position, span.end, min(budget, PIECE_BYTES))])
+            rows, position = await asyncio.to_thread(_sift, data, position, span.end, wanted)
             found += rows
-            position, budget = following, budget - len(data)
-    return found[: wanted.limit]
+            budget -= len(data)
+    return ColdPiece(tuple(found[: wanted.limit]), more=len(found) > wanted.limit)
 
 
 def _complete(found: list[Registered], wanted: Wanted) -> bool:
-    return bool(found) and (found[-1].offset >= wanted.last or len(found) >= wanted.limit)
+    return bool(found) and (found[-1].offset >= wanted.last or len(found) > wanted.limit)
 
 
-def _sift(data: bytes, wanted: Wanted) -> tuple[list[Registered], int]:
-    """The messages, and the position after the last row."""
+def _sift(data: bytes, position: int, end: int, wanted: Wanted) -> tuple[list[Registered], int]:
+    """The messages from `position` on, and the position after the last row; `end` where there are no rows."""
     if not data:
-        return [], 0
+        return [], end
     with pa.ipc.open_stream(data) as stream:
         rows = stream.read_all()
+    rows = rows.filter(pc.greater_equal(rows["position"], position))  # it may begin earlier, with a whole batch
     if not rows.num_rows:
-        return [], 0
+        return [], end
     messages = registered(chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since))
     return messages, rows["position"][-1].as_py() + 1

@@ -43,3 +43,6 @@ class NoJournal:
 
     def archived(self, positions: dict[int, int]) -> None:
         """There is nothing that an archive would let go."""
+
+    def archived_ends(self) -> dict[int, int]:
+        return {}

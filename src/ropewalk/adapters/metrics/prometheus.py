@@ -3,7 +3,7 @@
 Each page has a registry of its own, so that two nodes in one process do not meet in a global one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -17,15 +17,17 @@ from ropewalk.ports import Inspector
 
 PREFIX = "ropewalk_"
 
+Gauges = Callable[[], dict[str, float]]
+
 
 class MetricsPage:
-    """Renders the counters of `stats` and the gauges of `inspector`, and those of the process where the system tells them."""
+    """Renders the counters of `stats`, the gauges of `inspector` and `more`, and those of the process where they can be had."""
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, stats: Stats, inspector: Inspector) -> None:
+    def __init__(self, stats: Stats, inspector: Inspector, more: Gauges = dict) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_NodeCollector(stats, inspector))
+        self._registry.register(_NodeCollector(stats, inspector, more))
         ProcessCollector(registry=self._registry)
 
     def render(self) -> bytes:
@@ -33,9 +35,10 @@ class MetricsPage:
 
 
 class _NodeCollector(Collector):
-    def __init__(self, stats: Stats, inspector: Inspector) -> None:
+    def __init__(self, stats: Stats, inspector: Inspector, more: Gauges) -> None:
         self._stats = stats
         self._inspector = inspector
+        self._more = more
 
     def describe(self) -> list[Metric]:
         """Empty, so that registering reads nothing: the node may not be started yet."""
@@ -46,7 +49,7 @@ class _NodeCollector(Collector):
             value = getattr(self._stats, field.name)
             if isinstance(value, int):
                 yield CounterMetricFamily(PREFIX + field.name, _words(field.name), value)
-        for name, size in self._inspector.gauges().items():
+        for name, size in {**self._inspector.gauges(), **self._more()}.items():
             yield GaugeMetricFamily(PREFIX + name, _words(name), size)
         yield _gaps(self._stats)
         yield _latency(self._stats.publish_to_deliver)

@@ -20,7 +20,7 @@ def guarded(key: str, answer: Answer) -> Answer:
         try:
             return await answer(request)
         except web.RequestPayloadError:
-            return unreadable(request, {})
+            return unreadable(request, 400, "the body cannot be read", {})
         except RopewalkError as error:
             return _refused(error)
 

@@ -57,14 +57,19 @@ class JournalDoor:
         if not spans:
             return json_answer(404, {"error": f"there is no shard {shard}", "shards": _shards(self._journal.spans())})
         first = number(request, "from", spans[0].first, 0, _MAX_POSITION)
-        end = number(request, "to", spans[-1].end, 0, _MAX_POSITION)
+        end = number(request, "to", _end_after(spans, first), 0, _MAX_POSITION)
         max_bytes = number(request, "max_bytes", DEFAULT_BYTES, 1, MAX_BYTES)
-        async with self._readers, aclosing(_generator(self._journal.read(shard, first, end, max_bytes))) as chunks:
+        async with self._readers, aclosing(self._read(shard, first, end, max_bytes)) as chunks:
             try:
                 beginning = await anext(chunks, b"")
             except BadRequest as error:
                 return json_answer(416, {"error": str(error), "spans": spans})
             return await _stream(request, beginning, chunks)
+
+    async def _read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncGenerator[bytes, None]:
+        """The port promises no `aclose`, and what is not read to its end has to be let go."""
+        async for chunk in self._journal.read(shard, first, end, max_bytes):
+            yield chunk
 
     async def _archived(self, request: web.Request) -> web.Response:
         body = await gather(request.content.iter_any(), request.content_length, _MAX_ARCHIVED)
@@ -78,12 +83,6 @@ class JournalDoor:
                 raise BadRequest(f"shard {shard} has no position {position}")
         self._journal.archived(order.positions)
         return json_answer(200, {})
-
-
-async def _generator(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """The port promises no `aclose`, and what is not read to its end has to be let go."""
-    async for chunk in chunks:
-        yield chunk
 
 
 async def _stream(request: web.Request, beginning: bytes, chunks: AsyncIterator[bytes]) -> web.StreamResponse:
@@ -102,6 +101,11 @@ async def _stream(request: web.Request, beginning: bytes, chunks: AsyncIterator[
         return response
     await response.write_eof()
     return response
+
+
+def _end_after(spans: list[ShardSpan], first: int) -> int:
+    """How far one can read on from here."""
+    return next((span.end for span in spans if span.first <= first <= span.end), spans[-1].end)
 
 
 def _shards(spans: list[ShardSpan]) -> int:

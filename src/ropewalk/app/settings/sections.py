@@ -102,7 +102,7 @@ class Journal:
         ("memory", "journal", "fsync"),
         "When a publication is acknowledged and delivered: at once, once it is written, or once it is on the disk.",
     )
-    journal_shards: int = count(16, "Shards of a new journal; one that exists keeps its own number.")
+    journal_shards: int = count(16, "Shards of a new journal; one that exists keeps the number it was made with.")
     journal_segment_size: int = size(64 << 20, "Bytes after which a shard's file is closed and the next one begun.")
     journal_retention: float = duration(7 * 86400.0, "How long rows are kept; 0 sets no limit.")
     journal_retention_size: int = size(16 << 30, "Bytes of the whole journal beyond which the oldest rows go; 0 sets no limit.")

@@ -98,6 +98,7 @@ def from_file(path: Path) -> tuple[Found, tuple[StreamRule, ...]]:
     found: Found = {}
     tables = _tables(path)
     rules = stream_rules(tables.pop("streams", []), str(path))
+    tables.pop("pipeline", None)  # read by whoever runs jobs
     for section, table in tables.items():
         if section not in SECTIONS:
             raise UserMistake(f"{path}: {_misplaced(section, table)}")

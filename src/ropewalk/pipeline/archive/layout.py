@@ -18,7 +18,11 @@ from ropewalk.model.errors import UserMistake
 ROW_GROUP = 4096
 """Rows. Decoding one row group is what a cold read costs, and files hardly grow with small ones."""
 
+GROUP_BYTES = 8 << 20
+"""Of large payloads a row group holds fewer, so that reading one is never a matter of hundreds of megabytes."""
+
 PARTITIONS = ("date", "shard")
+TIMELESS = "1970-01-01"
 BODY = pa.schema(
     [
         ("position", pa.int64()),
@@ -72,16 +76,16 @@ def directory(date: str, shard: int) -> str:
 def partitioned(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
     """The rows by date (of their time, in UTC) and shard, each part with the columns of a file. Raises UserMistake."""
     shards, body = _shard_column(rows), _body(rows)
-    dates = pc.strftime(body["timestamp"], "%Y-%m-%d")
+    dates = _dates(body["timestamp"])
     marked = body.append_column("date", dates).append_column("shard", shards)
     for pair in marked.select(PARTITIONS).group_by(list(PARTITIONS)).aggregate([]).to_pylist():
         mine = pc.and_(pc.equal(dates, pair["date"]), pc.equal(shards, pair["shard"]))
         yield pair["date"], pair["shard"], body.filter(mine)
 
 
-def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table) -> Written:
+def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row_group: int = ROW_GROUP) -> Written:
     """Sort, write and describe one file. Its name must be new: readers may have an older file of that name open."""
-    ordered = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in _ORDER], null_placement="at_start"))
+    ordered = rows.sort_by([(name, "ascending") for name in _ORDER])
     path = f"{directory(date, shard)}/{name}.parquet"
     place = root / path
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -89,14 +93,25 @@ def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table) -> 
         ordered,
         place,
         compression="zstd",
-        row_group_size=ROW_GROUP,
+        row_group_size=_fitting(row_group, ordered),
         use_dictionary=["event", "stream", "epoch", "broadcast_type"],
         column_encoding=dict.fromkeys(_PACKED, "DELTA_BINARY_PACKED"),
-        sorting_columns=[pq.SortingColumn(BODY.get_field_index(name), nulls_first=True) for name in _ORDER],
+        sorting_columns=[pq.SortingColumn(BODY.get_field_index(name)) for name in _ORDER],
         write_page_index=True,
     )
     first, last = _extremes(ordered["position"])
     return Written(path, os.path.getsize(place), date, shard, first, last, _stats(ordered))
+
+
+def _fitting(row_group: int, rows: pa.Table) -> int:
+    average = int(rows.nbytes) // max(1, len(rows)) + 1
+    return max(1, min(row_group, GROUP_BYTES // average))
+
+
+def _dates(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A row that stands for lost ones has no time; it is put with the oldest of its neighbours."""
+    dates = pc.strftime(times, "%Y-%m-%d")
+    return pc.fill_null(dates, pc.min(dates).as_py() or TIMELESS) if dates.null_count else dates
 
 
 def _shard_column(rows: pa.Table) -> pa.ChunkedArray:

@@ -148,5 +148,5 @@ def _refuse_overlap(archived: Mapping[int, int], files: Sequence[Written]) -> No
         if file.first < end:
             raise UserMistake(
                 f"position {file.first} of shard {file.shard} is below what is archived already ({end}): the query lost its"
-                " checkpoint (begin where the archive ends, with startingOffsets) or reads another journal (give it another path)"
+                " checkpoint (begin where the archive ends, with startingOffsets) or reads another journal (archive that elsewhere)"
             )

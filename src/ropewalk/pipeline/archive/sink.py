@@ -43,7 +43,7 @@ class ArchiveSource(DataSource):
     def name(cls) -> str:
         return "ropewalk_archive"
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "ArchiveWriter":  # type: ignore[override]  # Spark's hint names the row writer
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "ArchiveWriter":
         if overwrite:
             raise UserMistake("the archive is only ever appended to: use the output mode append")
         return ArchiveWriter(archive_options(self.options))

@@ -169,9 +169,7 @@ async def test_a_fan_out_that_fails_is_heard_by_its_publisher_alone() -> None:
 
 async def test_publishers_are_turned_away_when_too_much_waits() -> None:
     journal, clock = PaperJournal(hold=True), ManualClock()
-    commit = GroupCommit(
-        Shelf(Rulebook(StreamRules()), lambda: "e", 1.0, 1.0), Known(1.0, 10), clock, journal, most_waiting=3
-    )
+    commit = GroupCommit(Shelf(Rulebook(StreamRules()), lambda: "e", 1.0, 1.0), Known(1.0, 10), clock, journal, most_waiting=3)
     tasks = [asyncio.get_running_loop().create_task(commit.append(one(), lambda appended: None))]
     await settle()  # on its way: it waits no more
     large = [Publication("a", b"1")] * 5
@@ -219,5 +217,7 @@ async def test_a_sequence_is_registered_once_and_answered_exactly_while_it_is_re
 @pytest.mark.parametrize("journal", [None, PaperJournal()])
 async def test_another_producer_has_its_own_sequence(journal: Journal | None) -> None:
     backend = backend_on(journal)
-    batch = [Publication("a", b"1", producer=name, sequence=number) for name, number in (("p", 5), ("q", 1), ("p", 4), ("q", 1))]
+    batch = [
+        Publication("a", b"1", producer=name, sequence=number) for name, number in (("p", 5), ("q", 1), ("p", 4), ("q", 1))
+    ]
     assert [new for _, new in await backend.streams.append(batch)] == [True, True, False, False]

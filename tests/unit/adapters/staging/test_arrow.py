@@ -33,13 +33,15 @@ def test_text_that_is_no_json_becomes_a_string() -> None:
 
 
 def test_optional_columns_are_taken_and_null_is_as_good_as_absent() -> None:
-    body = body_of({
-        "exclude_socket": ["sid", None],
-        "value": pa.array(["1", "2"], pa.large_string()),
-        "uid": pa.array(["u", None], pa.large_string()),
-        "broadcast_type": [None, "t"],
-        "stream": ["a", "b"],
-    })
+    body = body_of(
+        {
+            "exclude_socket": ["sid", None],
+            "value": pa.array(["1", "2"], pa.large_string()),
+            "uid": pa.array(["u", None], pa.large_string()),
+            "broadcast_type": [None, "t"],
+            "stream": ["a", "b"],
+        }
+    )
     assert read(body) == [
         Publication("a", b"1", exclude_socket="sid", uid="u"),
         Publication("b", b"2", broadcast_type="t"),
@@ -70,11 +72,13 @@ def test_no_rows_are_fine() -> None:
     ],
 )
 def test_a_bad_row_is_refused_with_its_index(stream: str | None, value: bytes | None, uid: str | None, reason: str) -> None:
-    body = body_of({
-        "stream": pa.array(["a", "a", stream], pa.string()),
-        "value": pa.array([b"1", b"2", value], pa.binary()),
-        "uid": pa.array([None, None, uid], pa.string()),
-    })
+    body = body_of(
+        {
+            "stream": pa.array(["a", "a", stream], pa.string()),
+            "value": pa.array([b"1", b"2", value], pa.binary()),
+            "uid": pa.array([None, None, uid], pa.string()),
+        }
+    )
     with pytest.raises(MalformedPublication, match=reason) as refusal:
         read(body)
     assert refusal.value.index == 2

@@ -12,14 +12,14 @@ from ropewalk.adapters.backends.memory.planning import Plan, row_of
 from ropewalk.adapters.backends.memory.shelf import Shelf
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Publication, Registered
-from ropewalk.ports import Appended, Clock, Journal, OnRegistered
+from ropewalk.ports import Appended, Clock, Journal, OnRegistered, ignore
 
 MOST_WAITING = 100_000
 """Publications that may wait for the journal: beyond it publishers are told to come back, which also slows them down."""
 
 
 class Commit(Protocol):
-    async def append(self, publications: Sequence[Publication], registered: OnRegistered) -> Appended: ...
+    async def append(self, publications: Sequence[Publication], registered: OnRegistered = ignore) -> Appended: ...
     async def settle(self) -> None:
         """Returns when nothing is under way."""
 
@@ -32,7 +32,7 @@ class DirectCommit:
         self._known = known
         self._clock = clock
 
-    async def append(self, publications: Sequence[Publication], registered: OnRegistered) -> Appended:
+    async def append(self, publications: Sequence[Publication], registered: OnRegistered = ignore) -> Appended:
         now = self._clock()
         appended = [self._register(publication, now) for publication in publications]
         registered(appended)
@@ -62,7 +62,7 @@ class NotedCommit:
         self._direct = direct
         self._journal = journal
 
-    async def append(self, publications: Sequence[Publication], registered: OnRegistered) -> Appended:
+    async def append(self, publications: Sequence[Publication], registered: OnRegistered = ignore) -> Appended:
         appended = await self._direct.append(publications, registered)
         pairs = zip(publications, appended, strict=True)
         self._journal.note([row_of(publication, message) for publication, (message, new) in pairs if new])
@@ -110,7 +110,7 @@ class GroupCommit:
         self._count = 0
         self._writing: asyncio.Task[None] | None = None
 
-    async def append(self, publications: Sequence[Publication], registered: OnRegistered) -> Appended:
+    async def append(self, publications: Sequence[Publication], registered: OnRegistered = ignore) -> Appended:
         # A batch larger than the bound is let in alone: refused now it would be refused for ever.
         if self._waiting and self._count + len(publications) > self._most:
             raise Unavailable(f"{self._count} publications wait for the journal already")

@@ -12,24 +12,33 @@ from ropewalk.model.messages import Position, Publication, Registered
 class Known:
     """`shards` is the journal's number of them, for it is shard by shard that a producer's record is whole."""
 
-    __slots__ = ("producers", "shards", "uids")
+    __slots__ = ("_dedup_limit", "_dedup_ttl", "producers", "shards", "uids")
 
-    def __init__(self, dedup_ttl: float, dedup_limit: int) -> None:
-        self.shards = 1
+    def __init__(self, dedup_ttl: float, dedup_limit: int, shards: int = 1) -> None:
+        self._dedup_ttl = dedup_ttl
+        self._dedup_limit = dedup_limit
+        self.shards = shards
         self.uids = Dedup(dedup_ttl, dedup_limit)
         self.producers = Producers()
+
+    def draft(self) -> "Known":
+        """An empty one under the same terms, for what is planned and not registered yet."""
+        return Known(self._dedup_ttl, self._dedup_limit, self.shards)
 
     def shard(self, stream: str) -> int:
         return shard_of(stream, self.shards)
 
     def find(self, publication: Publication, now: float) -> Position | None:
         """The position of the first of this name; None if there was none, or it has no name."""
-        stream, producer = publication.stream, publication.producer
-        if producer:
-            first = self.producers.find(producer, self.shard(stream), publication.sequence)
-            if first is not None:
-                return first
-        return self.uids.find(stream, publication.uid, now) if publication.uid else None
+        return self.by_sequence(publication) or self.by_uid(publication, now)
+
+    def by_sequence(self, publication: Publication) -> Position | None:
+        if not publication.producer:
+            return None
+        return self.producers.find(publication.producer, self.shard(publication.stream), publication.sequence)
+
+    def by_uid(self, publication: Publication, now: float) -> Position | None:
+        return self.uids.find(publication.stream, publication.uid, now) if publication.uid else None
 
     def remember(self, publication: Publication, registered: Registered, now: float) -> None:
         if not (publication.uid or publication.producer):

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from ropewalk.adapters.backends.memory.known import Known, repeated
 from ropewalk.adapters.backends.memory.shelf import Shelf
-from ropewalk.core.producers import Producers
 from ropewalk.model.journal import Row, RowKind, StreamTip
 from ropewalk.model.messages import Position, Publication, Registered
 from ropewalk.ports import Appended
@@ -22,8 +21,7 @@ class Plan:
         self._known = known
         self._now = now
         self._tips: dict[str, StreamTip] = {}
-        self._uids: dict[tuple[str, str], Position] = {}
-        self._producers = Producers()
+        self._draft = known.draft()
         self._fresh: list[tuple[Publication, Registered]] = []
 
     @property
@@ -39,13 +37,18 @@ class Plan:
             self._known.remember(publication, registered, self._now)
 
     def _register(self, publication: Publication) -> tuple[Registered, bool]:
-        first = self._known.find(publication, self._now) or self._planned(publication)
+        first = self._first(publication) if publication.uid or publication.producer else None
         if first is not None:
             return repeated(publication, first, self._now), False
         registered = self._place(publication)
         self._fresh.append((publication, registered))
-        self._remember(publication, Position(registered.epoch, registered.offset))
+        self._draft.remember(publication, registered, self._now)
         return registered, True
+
+    def _first(self, publication: Publication) -> Position | None:
+        known, draft, now = self._known, self._draft, self._now
+        by_sequence = known.by_sequence(publication) or draft.by_sequence(publication)
+        return by_sequence or known.by_uid(publication, now) or draft.by_uid(publication, now)
 
     def _place(self, publication: Publication) -> Registered:
         stream = publication.stream
@@ -61,21 +64,6 @@ class Plan:
             publication.exclude_socket,
             publication.broadcast_type,
         )
-
-    def _planned(self, publication: Publication) -> Position | None:
-        if publication.producer:
-            shard = self._known.shard(publication.stream)
-            first = self._producers.find(publication.producer, shard, publication.sequence)
-            if first is not None:
-                return first
-        return self._uids.get((publication.stream, publication.uid)) if publication.uid else None
-
-    def _remember(self, publication: Publication, position: Position) -> None:
-        if publication.producer:
-            shard = self._known.shard(publication.stream)
-            self._producers.remember(publication.producer, shard, publication.sequence, position)
-        if publication.uid:
-            self._uids[publication.stream, publication.uid] = position
 
 
 def row_of(publication: Publication, registered: Registered) -> Row:

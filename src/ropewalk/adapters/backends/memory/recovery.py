@@ -32,9 +32,10 @@ class Recovery:
         self.messages = 0
 
     def streams(self, shelf: Shelf, known: Known) -> None:
+        shelf.since = self._now
         known.shards = self._recovered.shards
         for tip in self._recovered.tips:
-            shelf.read_back(tip, self._now)
+            shelf.read_back(tip)
         for (producer, shard), sequence in self._recovered.producers.items():
             known.producers.reach(producer, shard, sequence)
         for row in self._recovered.rows:

@@ -29,10 +29,10 @@ class Shelf:
         self._idle_factor = max(1.0, idle_factor)  # a stream outlives its own history
         self._least_memory = least_memory
         self._deadlines = Expiry()
-        self._read_back_at = 0.0
         self.logs: dict[str, StreamLog] = {}
         self.names = OrderedNames()
         self.kept = Kept()
+        self.since = 0.0  # no stream is idle for longer than this: before, nobody could publish
 
     def append(self, publication: Publication, now: float) -> Registered:
         """Give it the next position, and keep it there."""
@@ -60,9 +60,8 @@ class Shelf:
         if len(log) <= 1:
             self._schedule(log)
 
-    def read_back(self, tip: StreamTip, now: float) -> None:
-        """A stream that had come this far before the restart. Its idle time counts from now: nobody could publish meanwhile."""
-        self._read_back_at = now
+    def read_back(self, tip: StreamTip) -> None:
+        """A stream that had come this far before a restart."""
         log = self.logs.get(tip.stream)
         if log is None or log.epoch != tip.epoch:
             log = self._reopen(tip.stream, tip.epoch)
@@ -97,7 +96,7 @@ class Shelf:
 
     def _forget_at(self, log: StreamLog) -> float:
         history_ttl = self._rulebook.of(log.stream).history_ttl
-        return max(log.newest, self._read_back_at) + self._idle_factor * max(history_ttl, self._least_memory)
+        return max(log.newest, self.since) + self._idle_factor * max(history_ttl, self._least_memory)
 
     def _forget(self, log: StreamLog) -> None:
         self.names.remove(log.stream)

@@ -1,7 +1,7 @@
-"""The witness: which groups were completed, and how far each shard came by them. Written after a group's rows, before its answer.
+"""The witness: which groups were completed, and how far each shard came by them.
 
-The rule it keeps: an entry is true or unreadable. So rows that an entry speaks of were promised, and their absence is damage; rows
-that no entry speaks of were promised to nobody.
+The rule it keeps: an entry is written after its group's rows and before its answer, and is true or unreadable. So rows that an
+entry speaks of were promised, and their absence is damage; rows that no entry speaks of were promised to nobody.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""Taking off what does not count. What was promised and is bad is kept aside under another name, for whoever wants to look at it."""
+"""Taking off what does not count.
+
+The rule it keeps: what was promised and is bad is kept aside under another name, for whoever wants to look at it.
+"""
 
 import os
 from pathlib import Path
@@ -27,15 +30,17 @@ def drop_group(holders: list[Found]) -> None:
 def cut(found: Found, damaged: bool, disk: Disk) -> int:
     """Leave the segments that count, each as long as it counts. Answers how many bytes went."""
     gone = 0
+    for path in found.left_over:
+        remove(path, False)
     for path in found.rest:
         gone += path.stat().st_size
-        _remove(path, damaged)
+        remove(path, damaged)
     for segment in found.segments:
         gone += _shorten(segment.path, segment.size, damaged, disk)
     return gone
 
 
-def _remove(path: Path, damaged: bool) -> None:
+def remove(path: Path, damaged: bool) -> None:
     for beside in (index_path(path), state_path(path)):
         beside.unlink(missing_ok=True)
     if damaged:

@@ -20,8 +20,12 @@ ALWAYS_READ = 2
 
 
 class Found(Struct):
-    """A life as it is on disk. `read_from`: segments from this one on were read to the last bit. `spare`: bytes behind the last
-    whole batch of the last segment. `rest`: segments that do not join up. `flaw`: why the chain ends early, "" if it does not."""
+    """A life as it is on disk.
+
+    `read_from`: segments from this one on were read to the last bit. `spare`: bytes behind the last whole batch of the last
+    segment. `rest`: segments that do not join up; `left_over`: such as should be gone already. `flaw`: why the chain ends
+    early, "" if it does not.
+    """
 
     record: LifeRecord
     segments: list[Segment] = []
@@ -29,6 +33,7 @@ class Found(Struct):
     tail: list[Frame] = []
     spare: int = 0
     rest: list[Path] = []
+    left_over: list[Path] = []
     flaw: str = ""
 
     @property
@@ -45,9 +50,30 @@ def segments_of(directory: Path, shard: int) -> dict[int, list[Path]]:
     return found
 
 
-def inspect(shard: int, record: LifeRecord, paths: Sequence[Path], horizon: int) -> Found:
+class Scans:
+    """What was read to the last bit, so that nothing is read twice."""
+
+    def __init__(self) -> None:
+        self._done: dict[Path, tuple[Segment, list[Frame]]] = {}
+
+    def scan(self, path: Path, shard: int) -> tuple[Segment, list[Frame]]:
+        if path not in self._done:
+            self._done[path] = scan(path, shard, int(path.stem))
+        return self._done[path]
+
+    def newest(self, shards: list[dict[int, list[Path]]]) -> int:
+        """The time of the newest row in the segments that are read whatever their age."""
+        last = (
+            (path, shard) for shard, lives in enumerate(shards) for paths in lives.values() for path in paths[-ALWAYS_READ:]
+        )
+        return max((self.scan(path, shard)[0].newest for path, shard in last), default=0)
+
+
+def inspect(shard: int, record: LifeRecord, paths: Sequence[Path], oldest: int, scans: Scans) -> Found:
     """Follow the chain of a life's segments as far as it holds."""
-    found = Found(record, [], _read_from(shard, paths, horizon))
+    left_over = [path for path in paths if int(path.stem) < record.first]
+    paths = paths[len(left_over) :]
+    found = Found(record, [], _read_from(shard, paths, oldest), left_over=left_over)
     for number, path in enumerate(paths):
         first = int(path.stem)
         if first != found.end:
@@ -55,7 +81,8 @@ def inspect(shard: int, record: LifeRecord, paths: Sequence[Path], horizon: int)
             break
         segment = load_index(path, shard, first) if number < found.read_from else None
         if segment is None:
-            segment, found.tail = _read(path, shard, first, found.tail)
+            segment, tail = scans.scan(path, shard)
+            found.tail = tail or found.tail
         spare = path.stat().st_size - segment.size
         if segment.size:
             found.segments.append(segment)
@@ -68,17 +95,12 @@ def inspect(shard: int, record: LifeRecord, paths: Sequence[Path], horizon: int)
     return found
 
 
-def _read(path: Path, shard: int, first: int, tail: list[Frame]) -> tuple[Segment, list[Frame]]:
-    segment, its_tail = scan(path, shard, first)
-    return segment, its_tail or tail
-
-
-def _read_from(shard: int, paths: Sequence[Path], horizon: int) -> int:
-    """The first segment that must be read: everything before is older than the horizon, and summed up in the state beside it."""
+def _read_from(shard: int, paths: Sequence[Path], oldest: int) -> int:
+    """The first segment that must be read: all before it hold older rows only, and are summed up in the state beside it."""
     indexed = [load_index(path, shard, int(path.stem)) for path in paths]
     number = max(0, len(paths) - ALWAYS_READ)
     while number > 0:
-        old = all(segment is not None and segment.newest < horizon for segment in indexed[:number])
+        old = all(segment is not None and segment.newest < oldest for segment in indexed[:number])
         if old and load_state(paths[number], shard, int(paths[number].stem)) is not None:
             break
         number -= 1

@@ -88,6 +88,7 @@ class ShardLog:
 
     def reopen(self, disk: Disk) -> None:
         """Go on where the last segment ends; whatever lies behind goes."""
+        self.active.sealed = False
         self.fd = disk.open(self.active.path)
         disk.truncate(self.fd, self.active.size)
 

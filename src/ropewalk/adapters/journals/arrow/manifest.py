@@ -14,7 +14,7 @@ from ropewalk.adapters.journals.arrow.disk import Disk
 NAMES = ("journal.json", "journal.copy.json")
 
 LIFE_BITS = 40
-"""A shard's life number is above its positions' lowest 40 bits: a new life begins above whatever the one before can have given."""
+"""A life's number lies above the lowest 40 bits of its positions: it begins above whatever the one before can have given."""
 
 
 class LifeRecord(Struct, frozen=True):
@@ -27,7 +27,7 @@ class LifeRecord(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """`clean`: the journal was stopped in order and `end`s are exact. `lives` are by shard, oldest first, the last is in use."""
+    """`clean`: the journal was stopped in order and the ends are exact. `lives` are by shard, oldest first, the last in use."""
 
     generation: int
     shards: int

@@ -1,7 +1,7 @@
 """The journal's columns, and rows to record batches and back.
 
-The rule it keeps: what a row does not have is null, and comes back as the row's default. Types are plain and all nullable, because
-Spark compares them to the letter.
+The rule it keeps: what a row does not have is null, and comes back as the row's default. Types are plain and all nullable,
+because Spark compares them to the letter.
 """
 
 from array import array

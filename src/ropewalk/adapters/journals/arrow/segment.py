@@ -1,6 +1,6 @@
 """One segment file: an Arrow IPC stream of consecutive positions, and where each of its batches lies.
 
-The rule it keeps: `end` and `size` move only when everything below them is written, so a reader that goes by them needs no lock.
+The rule it keeps: `end` and `size` move only when everything below them is written, so a reader who goes by them needs no lock.
 """
 
 import mmap
@@ -107,10 +107,13 @@ def scan(path: Path, shard: int, first: int) -> tuple[Segment, list[Frame]]:
 
 
 def table_of(segment: Segment) -> Any:
-    """All of it in memory, as a table. The segment must have been scanned, or have been written by this process."""
+    """All of it in memory, as a table in one piece: what follows is slow on many small ones.
+
+    The segment must have been scanned: Arrow believes what it reads.
+    """
     with segment.path.open("rb") as file:
         data = file.read(segment.size)
-    return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+    return pa.ipc.open_stream(pa.py_buffer(data)).read_all().combine_chunks()
 
 
 # --- the index beside it ---------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """How far a shard's streams and producers had come where a segment begins, kept beside the segment.
 
-The rule it keeps: it is a table merged by Arrow, never row by row, and what it says can always be told again from older segments
-while they are there.
+The rule it keeps: it is a table merged by Arrow, never row by row, and what it says can always be told again from older
+segments while they are there.
 """
 
 from collections.abc import Iterable

@@ -1,0 +1,217 @@
+"""The journal in Arrow IPC segments by shard: it recovers, writes in groups, serves readers, and lets go of what may go.
+
+The rule it keeps: what it has promised it finds again, or it says that it does not.
+"""
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ropewalk.adapters.journals.arrow.commits import Commits
+from ropewalk.adapters.journals.arrow.committing import GroupCommit, Rolling
+from ropewalk.adapters.journals.arrow.disk import Disk, boot_id, lock
+from ropewalk.adapters.journals.arrow.logs import ShardLog
+from ropewalk.adapters.journals.arrow.manifest import Manifest, save
+from ropewalk.adapters.journals.arrow.reading import Reader
+from ropewalk.adapters.journals.arrow.recovery import recover
+from ropewalk.adapters.journals.arrow.retention import Retention
+from ropewalk.adapters.journals.arrow.settling import Site
+from ropewalk.adapters.journals.arrow.upkeep import Upkeep
+from ropewalk.adapters.journals.arrow.writing import Writer
+from ropewalk.model.errors import BadRequest, Unavailable, UserMistake
+from ropewalk.model.journal import Recovered, Row, ShardSpan
+from ropewalk.ports import Clock
+
+MIB = 1024 * 1024
+DAY = 86400.0
+DURABILITIES = ("memory", "journal", "fsync")
+PROBE = b"\0" * 65536
+
+
+def random_epoch() -> str:
+    """Eight URL-safe characters: 48 random bits."""
+    return secrets.token_urlsafe(6)
+
+
+class ArrowJournal:
+    """Fills `ports.Journal` and `ports.JournalReader`. In order: `open`, take what it recovered, `start`, …, `stop`.
+
+    Durability is when an acknowledgement is given: `memory` at once, `journal` when the rows are written, `fsync` when they
+    are on disk. Sizes are bytes, times seconds, and a retention of 0 is without limit. With `for_archive` nothing goes before
+    the archive has it, but at the hard limit. `tips_seconds`: how long the end of a stream nobody publishes to is remembered.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | Path,
+        clock: Clock,
+        *,
+        durability: str = "journal",
+        shards: int = 16,
+        segment_size: int = 64 * MIB,
+        segment_seconds: float = 3600.0,
+        retention: float = 7 * DAY,
+        retention_size: int = 0,
+        hard_limit: int = 65536 * MIB,
+        for_archive: bool = True,
+        queue_size: int = 64 * MIB,
+        tips_seconds: float = 30 * DAY,
+        boot: str | None = None,
+        new_epoch: Callable[[], str] = random_epoch,
+        disk: Disk | None = None,
+    ) -> None:
+        if durability not in DURABILITIES:
+            raise UserMistake(f"durability is one of {', '.join(DURABILITIES)}, not {durability}")
+        self._disk = disk or Disk()
+        self._site = Site(Path(data_dir) / "journal", shards, boot_id() if boot is None else boot, new_epoch, self._disk)
+        self._durability = durability
+        self._clock = clock
+        self._retention = Retention(retention, retention_size, hard_limit, for_archive)
+        if hard_limit:  # segments that grow never go: all of them together must stay far below the limit
+            segment_size = min(segment_size, max(1, hard_limit // (4 * shards)))
+        self._rolling = Rolling(segment_size, segment_seconds, durability == "fsync")
+        self._queue_size = queue_size
+        self._tips_seconds = tips_seconds
+        self._lock = -1
+        self._generation = 0
+        self._archived: dict[int, int] = {}
+        self._logs: list[ShardLog] = []
+
+    @property
+    def instant(self) -> bool:
+        return self._durability == "memory"
+
+    # --- from open to stop ---
+
+    def open(self, horizon: float) -> Recovered:
+        """Take the journal over, cut what does not count, and give back the `horizon` seconds before its newest row. Blocks."""
+        try:
+            self._site.directory.mkdir(parents=True, exist_ok=True)
+            self._lock = lock(self._site.directory / "lock")
+        except OSError as error:
+            raise UserMistake(f"the journal cannot be opened: {error}") from None
+        try:
+            return self._open(horizon)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _open(self, horizon: float) -> Recovered:
+        recovery = recover(self._site, horizon)
+        self._recovery = recovery
+        self._logs, self._archived, self._generation = recovery.logs, recovery.archived, recovery.generation
+        self._commits = Commits(self._site.directory, self._disk)
+        self._commit = GroupCommit(
+            self._site.directory, self._logs, self._commits, recovery.group, self._rolling, self._disk, self._clock
+        )
+        self._reader = Reader(self._logs)
+        self._upkeep = Upkeep(
+            self._logs, self._archived, self._retention, self._tips_seconds, self._save, self._disk, self._clock
+        )
+        self._writer = Writer(self._commit, self._queue_size, self._probe, self._upkeep.rolled)
+        self._save()
+        self._commits.begin(recovery.group, {log.shard: log.active.end for log in self._logs})
+        return recovery.answer
+
+    async def start(self) -> None:
+        self._writer.start()
+
+    async def stop(self) -> None:
+        """Write what waits, record the ends, and leave. Nothing may be handed over any more."""
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+
+    def _close(self) -> None:
+        self._writer.stop()
+        self._upkeep.thread.shutdown(wait=True)
+        self._reader.close()
+        self._commit.close()
+        self._commits.close()
+        with suppress(OSError):  # not stopped in order then, which the next start finds out
+            for log in self._logs:
+                self._disk.sync(log.fd)
+            # Without waiting for the journal, what was dropped had been acknowledged: these are not the ends that were given.
+            self._save(clean=not (self.instant and self._writer.dropped_rows))
+        for log in self._logs:
+            log.close()
+        os.close(self._lock)
+
+    # --- what writers and readers ask for ---
+
+    async def write(self, rows: Sequence[Row]) -> None:
+        if self.instant or not rows:
+            self.note(rows)
+            return
+        answer = asyncio.get_running_loop().create_future()
+        if not self._writer.hand_over(rows, answer):
+            raise Unavailable(self._writer.trouble or "the journal cannot keep up")
+        await answer
+
+    def note(self, rows: Sequence[Row]) -> None:
+        if rows and not self._writer.hand_over(rows):
+            self._writer.drop(rows, self._writer.trouble or "the journal cannot keep up")
+
+    def spans(self) -> list[ShardSpan]:
+        return self._reader.spans()
+
+    def read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncIterator[bytes]:
+        return self._reader.read(shard, first, end, max_bytes)
+
+    def archived(self, positions: dict[int, int]) -> None:
+        for shard in positions:
+            if not 0 <= shard < len(self._logs):
+                raise BadRequest(f"there is no shard {shard}")
+        for shard, position in positions.items():
+            self._archived[shard] = max(position, self._archived.get(shard, 0))
+
+    def archived_ends(self) -> dict[int, int]:
+        return dict(self._archived)
+
+    def trouble(self) -> str:
+        return self._writer.trouble
+
+    async def sweep(self) -> None:
+        """Seal what was not sealed yet, and let go of what may go. Called now and then; another thread does it."""
+        await asyncio.get_running_loop().run_in_executor(self._upkeep.thread, self._upkeep.sweep)
+
+    def gauges(self) -> dict[str, float]:
+        segments = [segment for log in self._logs for life in log.lives for segment in life.segments]
+        recovered = self._recovery.answer
+        return {
+            "journal_rows": sum(segment.rows for segment in segments),
+            "journal_bytes": sum(segment.size for segment in segments),
+            "journal_segments": len(segments),
+            "journal_batches": sum(len(segment.firsts) for segment in segments),
+            "journal_groups": self._commit.groups,
+            "journal_groups_refused": self._writer.refused_groups,
+            "journal_written_rows": self._commit.rows,
+            "journal_dropped_rows": self._writer.dropped_rows,
+            "journal_queue_rows": self._writer.queued_rows,
+            "journal_lost_rows": self._upkeep.lost_rows,
+            "journal_damaged_batches": self._reader.damaged_batches,
+            "journal_damaged_shards": self._recovery.damaged,
+            "journal_shards_reset": len(recovered.reset_shards),
+            "journal_cut_bytes": recovered.cut_bytes,
+        }
+
+    def _probe(self) -> None:
+        path = self._site.directory / "probe"
+        self._disk.replace(path, PROBE)
+        path.unlink()
+
+    def _save(self, clean: bool = False) -> None:
+        self._generation += 1
+        lives = [[life.record() for life in log.lives] for log in self._logs]
+        record = Manifest(
+            self._generation,
+            len(self._logs),
+            self._durability,
+            self._site.boot_id,
+            clean,
+            self._commit.group,
+            lives,
+            self._archived,
+        )
+        save(self._site.directory, record, self._disk)

@@ -1,0 +1,69 @@
+"""Which segments may go: those the archive has and nobody needs any more, and the oldest of all at the hard limit.
+
+The rule it keeps: a segment goes only when what it sums up to is in the state of the next, so that no stream is forgotten.
+"""
+
+from msgspec import Struct
+
+from ropewalk.adapters.journals.arrow.logs import Life, ShardLog
+from ropewalk.adapters.journals.arrow.schema import MICROSECONDS
+from ropewalk.adapters.journals.arrow.segment import Segment
+
+
+class Retention(Struct, frozen=True):
+    """How long and how many rows stay; 0 is without limit.
+
+    `for_archive`: nothing goes that the archive does not have, but for the hard limit.
+    """
+
+    seconds: float
+    bytes: int
+    hard_limit_bytes: int
+    for_archive: bool
+
+
+class Going(Struct, frozen=True):
+    """A segment that goes; `lost` if the archive was to have it and has not."""
+
+    log: ShardLog
+    life: Life
+    segment: Segment
+    lost: bool
+
+
+def going(logs: list[ShardLog], archived: dict[int, int], retention: Retention, now: float) -> list[Going]:
+    """The oldest first. What grows never goes."""
+    total = sum(segment.size for log in logs for life in log.lives for segment in life.segments)
+    answer: list[Going] = []
+    for log, life, segment in _removable(logs):
+        kept_elsewhere = not retention.for_archive or segment.end <= archived.get(log.shard, 0)
+        old = 0 < retention.seconds <= now - segment.newest / MICROSECONDS
+        large = 0 < retention.bytes < total
+        beyond = 0 < retention.hard_limit_bytes < total
+        if beyond or (kept_elsewhere and (old or large)):
+            answer.append(Going(log, life, segment, retention.for_archive and not kept_elsewhere))
+            total -= segment.size
+    return _from_the_beginning(answer)
+
+
+def _removable(logs: list[ShardLog]) -> list[tuple[ShardLog, Life, Segment]]:
+    found = []
+    for log in logs:
+        for life in log.lives:
+            inner = life.segments[:-1] if life is log.current else life.segments
+            for segment in inner:
+                if not segment.sealed:
+                    break
+                found.append((log, life, segment))
+    return sorted(found, key=lambda each: (each[2].newest, each[2].first))
+
+
+def _from_the_beginning(wanted: list[Going]) -> list[Going]:
+    """A life loses segments from its beginning only: what would leave a hole stays."""
+    chosen = {id(each.segment) for each in wanted}
+    return [each for each in wanted if _all_before(each, chosen)]
+
+
+def _all_before(going: Going, chosen: set[int]) -> bool:
+    before = [segment for segment in going.life.segments if segment.first < going.segment.first]
+    return all(id(segment) in chosen for segment in before)

@@ -1,0 +1,54 @@
+"""What is done to a segment once another follows it: small batches become large ones, and index and state are saved.
+
+The rule it keeps: positions and rows stay as they were, to the bit; a segment that does not read back so is left alone.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from ropewalk.adapters.journals.arrow.committing import BATCH_ROWS
+from ropewalk.adapters.journals.arrow.disk import Disk
+from ropewalk.adapters.journals.arrow.framing import frame_batch, frame_opening
+from ropewalk.adapters.journals.arrow.logs import Life
+from ropewalk.adapters.journals.arrow.schema import INT64
+from ropewalk.adapters.journals.arrow.segment import Segment, save_index, scan, table_of
+from ropewalk.adapters.journals.arrow.state import EMPTY, load_state, merge, save_state, younger
+
+SMALL_ROWS = 512
+MANY = 64
+"""A segment of more batches than this, with fewer rows each on average, is worth rewriting."""
+
+
+def seal(life: Life, segment: Segment, forget_before: float, disk: Disk) -> None:
+    """Of streams nobody published to since `forget_before` the state says nothing any more. Raises OSError; may be repeated."""
+    if scan(segment.path, segment.shard, segment.first)[0].end != segment.end:
+        return
+    table = table_of(segment)
+    _save_next_state(life, segment, table, forget_before, disk)
+    if len(segment.firsts) > MANY and segment.rows < SMALL_ROWS * len(segment.firsts):
+        fresh = _rewritten(life, segment, table, disk)
+        life.segments = [fresh if each is segment else each for each in life.segments]
+        segment = fresh
+    save_index(segment, disk)
+    segment.sealed = True
+
+
+def _save_next_state(life: Life, segment: Segment, table: Any, forget_before: float, disk: Disk) -> None:
+    follower = next((each for each in life.segments if each.first == segment.end), None)
+    if follower is None:
+        return
+    before = load_state(segment.path, segment.shard, segment.first)
+    state = younger(merge(EMPTY if before is None else before, [table]), forget_before)
+    save_state(follower.path, follower.shard, follower.first, state, disk)
+
+
+def _rewritten(life: Life, segment: Segment, table: Any, disk: Disk) -> Segment:
+    opening = frame_opening(segment.shard, life.epoch, segment.first)
+    fresh = Segment(Path(segment.path), segment.shard, segment.first, len(opening))
+    pieces = [opening]
+    for batch in table.to_batches(max_chunksize=BATCH_ROWS):
+        newest = max(batch.column("timestamp").cast(INT64).to_pylist())
+        pieces.append(frame_batch(batch, segment.shard, fresh.end, newest))
+        fresh.add(len(pieces[-1]), batch.num_rows, newest)
+    disk.replace(segment.path, b"".join(pieces))
+    return fresh

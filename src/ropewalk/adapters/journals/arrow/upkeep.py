@@ -1,0 +1,82 @@
+"""What keeps a journal in shape while it runs: segments are sealed after they were full, and go when they may.
+
+The rule it keeps: one thread does all of it, and neither writers nor readers wait for it.
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from ropewalk.adapters.journals.arrow.cutting import remove
+from ropewalk.adapters.journals.arrow.disk import Disk
+from ropewalk.adapters.journals.arrow.logs import Life, ShardLog
+from ropewalk.adapters.journals.arrow.retention import Going, Retention, going
+from ropewalk.adapters.journals.arrow.sealing import seal
+from ropewalk.adapters.journals.arrow.segment import Segment
+from ropewalk.ports import Clock
+
+log = logging.getLogger("ropewalk.journal")
+
+
+class Upkeep:
+    """`save` records which segments there are. `lost_rows` went without being in the archive."""
+
+    def __init__(
+        self,
+        logs: list[ShardLog],
+        archived: dict[int, int],
+        retention: Retention,
+        tips_seconds: float,
+        save: Callable[[], None],
+        disk: Disk,
+        clock: Clock,
+    ) -> None:
+        self._logs = logs
+        self._archived = archived
+        self._retention = retention
+        self._tips_seconds = tips_seconds
+        self._save = save
+        self._disk = disk
+        self._clock = clock
+        self.thread = ThreadPoolExecutor(1, "journal-upkeep")
+        self.lost_rows = 0
+
+    def rolled(self, shards: list[ShardLog]) -> None:
+        for shard in shards:
+            with suppress(RuntimeError):  # stopping: it is sealed after the next start
+                self.thread.submit(self._seal_all, shard)
+
+    def sweep(self) -> None:
+        for shard in self._logs:
+            self._seal_all(shard)
+        leaving = going(self._logs, self._archived, self._retention, self._clock())
+        if leaving:
+            self._let_go(leaving)
+
+    def _seal_all(self, shard: ShardLog) -> None:
+        for life in shard.lives:
+            for segment in life.segments[: -1 if life is shard.current else None]:
+                if not segment.sealed:
+                    self._seal(life, segment)
+
+    def _seal(self, life: Life, segment: Segment) -> None:
+        try:
+            seal(life, segment, self._clock() - self._tips_seconds, self._disk)
+        except OSError as error:  # it is tried again at the next sweep
+            log.warning("segment %s cannot be sealed yet: %s", segment.path.name, error.strerror or error)
+
+    def _let_go(self, leaving: list[Going]) -> None:
+        """From memory, then from the record, then from the disk: a crash between leaves files that the next start removes."""
+        gone = {id(each.segment) for each in leaving}
+        for shard in {each.log.shard: each.log for each in leaving}.values():
+            for life in shard.lives:
+                life.segments = [segment for segment in life.segments if id(segment) not in gone]
+            shard.lives = [life for life in shard.lives if life.segments]
+        lost = sum(each.segment.rows for each in leaving if each.lost)
+        if lost:
+            self.lost_rows += lost
+            log.error("the journal reached its hard limit: %d rows went that the archive does not have", lost)
+        self._save()
+        for each in leaving:
+            remove(each.segment.path, False)

@@ -1,0 +1,208 @@
+"""`ropewalk pipeline`: runs the jobs that work on the journal with Spark, shows how they do, and stops them.
+
+Where the server is, its token and its directories come from the server's own settings, unless they are said here.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ropewalk.app.keys import keys_of
+from ropewalk.app.settings import Settings, load
+from ropewalk.app.settings.sources import CONFIG_FLAG, find_file
+from ropewalk.model.errors import Unavailable, UserMistake
+from ropewalk.pipeline.board import Board
+from ropewalk.pipeline.config import RunSettings, Sections, job_options, overridden, read_file, with_assignments
+from ropewalk.pipeline.display import figures
+from ropewalk.pipeline.listing import as_markdown, as_table
+from ropewalk.pipeline.registry import find_job, load_jobs
+
+if TYPE_CHECKING:
+    from ropewalk.pipeline.context import Context, Place
+    from ropewalk.pipeline.runner import Plan
+
+SUMMARY = "run jobs on the journal with Spark: archive, rollup, audit …"
+
+STATE_DIR = ".ropewalk"
+STOP_SECONDS = 60.0
+LOOK_SECONDS = 0.1
+SHARED = ("url", "token", "archive_dir", "state_dir", "metrics_port", "imports", "restarts")
+
+
+def run(argv: list[str]) -> int:
+    wanted = _parser().parse_args([_underscored(word) for word in argv])
+    match wanted.action:
+        case "list":
+            return _list(wanted)
+        case "run":
+            return _run(wanted)
+        case "status":
+            return _status(wanted)
+        case _:
+            return _stop(wanted)
+
+
+# --- the words -------------------------------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ropewalk pipeline", description=SUMMARY, allow_abbrev=False)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listing = actions.add_parser("list", help="the jobs there are", allow_abbrev=False)
+    listing.add_argument("--format", choices=("table", "markdown"), default="table")
+    running = actions.add_parser("run", help="run jobs until they are stopped", allow_abbrev=False)
+    running.add_argument("jobs", metavar="NAME", nargs="+", help="jobs; `derive:errors` is derive under a name of its own")
+    running.add_argument("--available_now", action="store_true", help="work off what is there, one job after another, and end")
+    running.add_argument("--set", metavar="JOB.KEY=VALUE", action="append", default=[], help="an option of a job, for this run")
+    running.add_argument("--url", help="the server (default: where its settings say it listens)")
+    running.add_argument("--token", help="bearer key of the journal (default: ROPEWALK_JOURNAL_TOKEN, or from ROPEWALK_SECRET)")
+    running.add_argument("--archive_dir", help="the archive's directory (default: the server's setting, or below --state_dir)")
+    running.add_argument("--metrics_port", type=int, help="serve Prometheus metrics there; 0 takes a free port")
+    running.add_argument("--restarts", type=int, help="failures in a row after which a job is given up (default 5)")
+    status = actions.add_parser("status", help="what runs, and how it is doing", allow_abbrev=False)
+    status.add_argument("--json", action="store_true", help="for programs")
+    stopping = actions.add_parser("stop", help="stop jobs in order, and wait for it", allow_abbrev=False)
+    stopping.add_argument("jobs", metavar="NAME", nargs="*", help="jobs; none names all")
+    for each in (listing, running, status, stopping):
+        each.add_argument("--config_path", help="the settings file (default: ropewalk.toml, where there is one)")
+        each.add_argument("--import", dest="imports", metavar="MODULE", action="append", default=[], help="where jobs are")
+        each.add_argument("--state_dir", help=f"checkpoints, tables, state (default: in the data_dir, or {STATE_DIR})")
+    return parser
+
+
+def _underscored(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return name[:2] + name[2:].replace("-", "_") + equals + value if name.startswith("--") else word
+
+
+# --- the settings ----------------------------------------------------------------------------------------------------
+
+
+def _settings(wanted: argparse.Namespace) -> tuple[RunSettings, Sections, Settings]:
+    flag = [] if wanted.config_path is None else [f"--{CONFIG_FLAG}", wanted.config_path]
+    given = {} if wanted.config_path is None else {CONFIG_FLAG: wanted.config_path}
+    settings, sections = read_file(find_file(given, os.environ, Path()))
+    flags = {name: getattr(wanted, name) for name in SHARED if hasattr(wanted, name)}
+    return overridden(settings, flags | {"imports": tuple(wanted.imports)}), sections, load(flag, os.environ)
+
+
+def _state_dir(settings: RunSettings, server: Settings) -> Path:
+    data_dir = server.journal.data_dir
+    return Path(settings.state_dir or (f"{data_dir}/pipeline" if data_dir else STATE_DIR)).absolute()
+
+
+def _place(settings: RunSettings, server: Settings) -> "Place":
+    from ropewalk.pipeline.context import Place
+
+    host = "127.0.0.1" if server.server.host in ("0.0.0.0", "::") else server.server.host
+    scheme = "https" if server.server.ssl_cert else "http"
+    state_dir = _state_dir(settings, server)
+    return Place(
+        (settings.url or f"{scheme}://{host}:{server.server.port}").rstrip("/"),
+        settings.token or keys_of(server).journal or "",
+        settings.archive_dir or str(state_dir / "archive"),
+        state_dir,
+    )
+
+
+# --- the actions -----------------------------------------------------------------------------------------------------
+
+
+def _list(wanted: argparse.Namespace) -> int:
+    _require_spark()
+    settings, _, _ = _settings(wanted)
+    jobs = load_jobs(settings.imports)
+    print(as_markdown(jobs) if wanted.format == "markdown" else as_table(jobs), end="")
+    return 0
+
+
+def _run(wanted: argparse.Namespace) -> int:
+    _require_spark()
+    from ropewalk.pipeline.context import Context
+    from ropewalk.pipeline.display import Display
+    from ropewalk.pipeline.runner import Runner
+    from ropewalk.pipeline.session import spark_session
+
+    settings, written, server = _settings(wanted)
+    plans = _plans(wanted.jobs, settings, with_assignments(written, wanted.set))
+    place = _place(settings, server)
+    display = Display(time.monotonic)
+    context = Context(place, lambda: spark_session("ropewalk", **settings.spark), display.say)
+    _require_journal(context, plans)
+    runner = Runner(context, Board(place.state_dir), display, wanted.available_now, settings.restarts)
+    return runner.run(plans, settings.metrics_port)
+
+
+def _plans(names: Sequence[str], settings: RunSettings, sections: Sections) -> "list[Plan]":
+    from ropewalk.pipeline.runner import Plan
+
+    jobs = load_jobs(settings.imports)
+    for section in sections:
+        find_job(section, jobs)  # a misspelt section would be silently without effect
+    found = {name: find_job(name, jobs) for name in names}
+    return [Plan(name, job, job_options(job, sections, name)) for name, job in found.items()]
+
+
+def _status(wanted: argparse.Namespace) -> int:
+    settings, _, server = _settings(wanted)
+    notes = Board(_state_dir(settings, server)).notes()
+    if wanted.json:
+        print(msgspec.json.encode(notes).decode())
+        return 0
+    for note in notes:
+        who = f"{note.job:<16}{note.condition:<9}pid {note.pid:<8}"
+        print(f"{who}{figures(note.progress)}  restarts {note.restarts}  {note.error}".rstrip())
+    if not notes:
+        print(f"nothing has been run from {_state_dir(settings, server)}; `ropewalk pipeline run NAME` does")
+    return 0
+
+
+def _stop(wanted: argparse.Namespace) -> int:
+    settings, _, server = _settings(wanted)
+    board = Board(_state_dir(settings, server))
+    running = [note.job for note in board.notes() if board.runs(note.job)]
+    if strangers := sorted(set(wanted.jobs) - set(running)):
+        raise UserMistake(f"not running: {', '.join(strangers)}" + (f"; running: {', '.join(running)}" if running else ""))
+    jobs = wanted.jobs or running
+    for job in jobs:
+        board.ask_to_stop(job)
+    deadline = time.monotonic() + STOP_SECONDS
+    while any(board.stopping(job) for job in jobs):
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                f"still running after {STOP_SECONDS:.0f} s: {', '.join(job for job in jobs if board.stopping(job))}"
+            )
+        time.sleep(LOOK_SECONDS)
+    print(f"stopped: {', '.join(jobs)}" if jobs else "nothing runs")
+    return 0
+
+
+# --- what has to be there --------------------------------------------------------------------------------------------
+
+
+def _require_spark() -> None:
+    if absent := [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]:
+        raise UserMistake(f"the pipeline needs {', '.join(absent)}: pip install 'ropewalk[spark]'")
+
+
+def _require_journal(context: "Context", plans: "Sequence[Plan]") -> None:
+    """Said before a JVM is started for nothing."""
+    from ropewalk.pipeline.jvm import find_java
+    from ropewalk.pipeline.wire import JournalRefused, Wire
+
+    if all(plan.job.offline for plan in plans):
+        return
+    find_java()
+    place = context.place
+    try:
+        Wire(msgspec.structs.replace(place.address, retries=0)).spans()
+    except JournalRefused as refused:
+        raise UserMistake(f"{place.url} has no journal ({refused}): start the server with --data_dir") from refused
+    except Unavailable as error:
+        raise UserMistake(f"{error}; is the server running there? --url says where, `ropewalk serve` starts one") from error

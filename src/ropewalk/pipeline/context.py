@@ -1,0 +1,92 @@
+"""What a job is given: the server, the archive, a place for its tables, and Spark, which starts when it is first asked for."""
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from ropewalk.pipeline.options import Address
+from ropewalk.pipeline.registry import StreamOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Say = Callable[[str], None]
+
+
+class Place(Struct, frozen=True):
+    """Where a run reads and writes."""
+
+    url: str
+    token: str
+    archive_dir: str
+    state_dir: Path
+
+    @property
+    def address(self) -> Address:
+        return Address(self.url, self.token)
+
+
+class Context:
+    """One run's surroundings. `stopping` is set when the run is asked to end; long batch jobs look at it."""
+
+    def __init__(self, place: Place, session: "Callable[[], SparkSession]", say: Say = print, name: str = "") -> None:
+        self.place = place
+        self.name = name
+        self.say = say
+        self.stopping = Event()
+        self._session = session
+
+    def named(self, name: str) -> "Context":
+        """The same for one of the run's jobs; `stopping` is its own."""
+        return Context(self.place, lambda: self.spark, self.say, name)
+
+    @cached_property
+    def spark(self) -> "SparkSession":
+        return self._session()
+
+    def journal(self, options: StreamOptions, **extra: str) -> "DataFrame":
+        """The journal as a stream, with all of its columns; `extra` are further options of the format."""
+        chosen = {
+            "startingOffsets": options.starting,
+            "failOnDataLoss": str(options.fail_on_data_loss).lower(),
+            "maxOffsetsPerTrigger": str(options.max_rows),
+            **({"subscribe": options.subscribe} if options.subscribe else {}),
+            **({"subscribePattern": options.pattern} if options.pattern else {}),
+        }
+        return self.spark.readStream.format("ropewalk").options(**self._server(), **(chosen | extra)).load()
+
+    def journal_now(self, **extra: str) -> "DataFrame":
+        """What the journal holds now."""
+        return self.spark.read.format("ropewalk").options(**self._server(), **extra).load()
+
+    def archive_now(self) -> "DataFrame | None":
+        """What the archive holds now; None where there is none yet. Only what its log names: other files are waste."""
+        from deltalake import DeltaTable
+
+        if not DeltaTable.is_deltatable(self.place.archive_dir):
+            return None
+        files = DeltaTable(self.place.archive_dir).file_uris()
+        frame = self.spark.read.option("basePath", self.place.archive_dir).parquet(*files) if files else None
+        # What a directory's name says comes typed by its looks; these are what they are.
+        return frame and frame.withColumns({"shard": frame["shard"].cast("int"), "date": frame["date"].cast("string")})
+
+    def publishing(self) -> dict[str, str]:
+        """Options for `writeStream.format("ropewalk")`: the same server."""
+        return {name: value for name, value in self._server().items() if name != "columns"}
+
+    @property
+    def table(self) -> str:
+        """The directory of the job's own table."""
+        return str(self.place.state_dir / "tables" / self.name)
+
+    def checkpoint(self, options: StreamOptions) -> str:
+        # The version is that of the query's shape: state written by another shape cannot be read.
+        return options.checkpoint or str(self.place.state_dir / "checkpoints" / self.name / "v1")
+
+    def _server(self) -> dict[str, str]:
+        token = {"token": self.place.token} if self.place.token else {}
+        return {"url": self.place.url, "columns": "journal", **token}

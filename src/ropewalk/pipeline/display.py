@@ -1,0 +1,84 @@
+"""How a run shows itself: on a terminal lines that stay in place, elsewhere a line whenever something is worth a line."""
+
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from ropewalk.pipeline.progress import Progress
+from ropewalk.pipeline.supervision import Clock
+
+PLAIN_SECONDS = 10.0
+SHOWN_SHARDS = 4
+
+
+class Line:
+    """What is shown of one job."""
+
+    def __init__(self, job: str, condition: str, progress: Progress, restarts: int, error: str) -> None:
+        self.job = job
+        self.condition = condition
+        self.progress = progress
+        self.restarts = restarts
+        self.error = error
+
+    @property
+    def text(self) -> str:
+        parts = [f"{self.job:<10}{self.condition:<8}"]
+        if self.progress.batches:
+            parts.append(figures(self.progress))
+        if self.restarts:
+            parts.append(f"restarts {self.restarts}")
+        if self.error:
+            parts.append(self.error)
+        return "  ".join(parts)
+
+
+def figures(progress: Progress) -> str:
+    late = f"  late {progress.late:,}" if progress.late else ""
+    return (
+        f"{progress.rows:>11,} rows {progress.rate:>9,.0f}/s  {progress.batches:>5} batches {progress.seconds:>6.2f} s  "
+        f"lag {lag_text(progress.lag)}{late}"
+    )
+
+
+def lag_text(lag: dict[int, int]) -> str:
+    """The sum, and the shards that are furthest behind."""
+    behind = sorted(((rows, shard) for shard, rows in lag.items() if rows), reverse=True)
+    shown = " ".join(f"{shard}:{rows:,}" for rows, shard in behind[:SHOWN_SHARDS])
+    more = " …" if len(behind) > SHOWN_SHARDS else ""
+    return f"{sum(lag.values()):,}" + (f" ({shown}{more})" if shown else "")
+
+
+class Display:
+    """Writes to `out`, which by default is standard error: standard output belongs to what a job has to say."""
+
+    def __init__(self, clock: Clock, out: TextIO | None = None) -> None:
+        self._out = out or sys.stderr
+        self._clock = clock
+        self._drawn = 0
+        self._next = 0.0
+        self._conditions: list[str] = []
+
+    def show(self, lines: Sequence[Line], last: bool = False) -> None:
+        if self._out.isatty():
+            self._draw(lines)
+        elif last or self._conditions != [line.condition for line in lines] or self._clock() >= self._next:
+            self._conditions = [line.condition for line in lines]
+            self._next = self._clock() + PLAIN_SECONDS
+            self._write("".join(f"{line.text}\n" for line in lines))
+
+    def say(self, text: str) -> None:
+        """A line that stays, above those that change."""
+        if self._drawn and self._out.isatty():
+            self._write(f"\x1b[{self._drawn}A\x1b[J")
+            self._drawn = 0
+        print(text, flush=True)
+
+    def _draw(self, lines: Sequence[Line]) -> None:
+        back = f"\x1b[{self._drawn}A" if self._drawn else ""
+        self._write(back + "".join(f"\x1b[2K{line.text}\n" for line in lines))
+        self._drawn = len(lines)
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+        self._out.flush()

@@ -1,0 +1,18 @@
+"""`archive`: the journal into the archive's table, every row once."""
+
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from ropewalk.pipeline.context import Context
+from ropewalk.pipeline.registry import StreamOptions, job
+
+
+class ArchiveOptions(StreamOptions, frozen=True, kw_only=True):
+    max_rows: int = 500_000
+
+
+@job("archive", "copy the journal into the archive, exactly once", ArchiveOptions)
+def archive(context: Context, options: ArchiveOptions) -> DataStreamWriter:
+    place = context.place
+    token = {"token": place.token} if place.token else {}
+    sink = context.journal(options).writeStream.format("ropewalk_archive")
+    return sink.options(path=place.archive_dir, url=place.url, **token)

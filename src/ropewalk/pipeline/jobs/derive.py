@@ -1,0 +1,63 @@
+"""`derive`: a stream computed from others, by a SQL text or a Python function, and published back exactly once."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Annotated
+
+from msgspec import Meta
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.context import Context
+from ropewalk.pipeline.registry import StreamOptions, job
+from ropewalk.pipeline.transforms.derive import SOURCE, publications, source
+
+
+class DeriveOptions(StreamOptions, frozen=True, kw_only=True):
+    trigger: str = "100ms"
+    sql: Annotated[str, Meta(description="A query over the table `source`.")] = ""
+    function: Annotated[str, Meta(description="`module:function`, from DataFrame to DataFrame, instead of `sql`.")] = ""
+    stream: Annotated[str, Meta(description="Where results go; empty takes the result's column `stream`.")] = ""
+    delivery: Annotated[str, Meta(description="`transactional`, or `keyed` by the source's position.")] = "transactional"
+    watermark: Annotated[str, Meta(description="How late rows may come to a window; needed to aggregate.")] = ""
+    output_mode: Annotated[str, Meta(description="`append` or `update`.")] = "append"
+
+
+@job("derive", "compute a stream from others and publish it back, exactly once", DeriveOptions)
+def derive(context: Context, options: DeriveOptions) -> DataStreamWriter:
+    rows = source(context.journal(options))
+    if options.stream:
+        # What it publishes comes back in the journal, and must not be its own source.
+        rows = rows.where(F.col("stream") != options.stream)
+    if options.watermark:
+        rows = rows.withWatermark("timestamp", options.watermark)
+    result = publications(_result(context, options, rows), options.stream)
+    if options.delivery == "keyed" and "uid" not in result.columns:
+        raise UserMistake("delivery keyed needs the column `at` (or `uid`) in the result: SELECT at, … FROM source")
+    sink = result.writeStream.format("ropewalk").outputMode(options.output_mode)
+    return sink.options(delivery=options.delivery, **context.publishing())
+
+
+def _result(context: Context, options: DeriveOptions, rows: DataFrame) -> DataFrame:
+    if bool(options.sql) == bool(options.function):
+        raise UserMistake("[pipeline.derive] needs sql or function, one of them")
+    if options.function:
+        return _function(options.function)(rows)
+    try:
+        # A view of the query's own session, so that two runs do not see each other's.
+        rows.createOrReplaceTempView(SOURCE)
+        return rows.sparkSession.sql(options.sql)
+    except PySparkException as error:
+        raise UserMistake(f"[pipeline.derive] sql: {error}") from error
+
+
+def _function(name: str) -> Callable[[DataFrame], DataFrame]:
+    module, _, attribute = name.partition(":")
+    try:
+        found: Callable[[DataFrame], DataFrame] = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserMistake(f"[pipeline.derive] function is written module:function and must be there: {error}") from error
+    return found

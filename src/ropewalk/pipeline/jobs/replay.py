@@ -1,0 +1,76 @@
+"""`replay`: what was published once is published again, in order, at any pace, under the same or other names.
+
+Rows are numbered, and the server passes over numbers it has seen: a replay that was cut off goes on when it is run again.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import pyarrow as pa
+from msgspec import Meta
+from pyspark.sql import DataFrame, Row
+
+from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.context import Context
+from ropewalk.pipeline.pacing import Bar, Pace, chunks
+from ropewalk.pipeline.registry import BatchOptions, job
+from ropewalk.pipeline.transforms.replay import chosen, in_order, renamed
+from ropewalk.pipeline.wire import Wire, ipc
+
+PART_ROWS = 50_000
+_TEXT = ("exclude_socket", "broadcast_type")
+
+
+class ReplayOptions(BatchOptions, frozen=True, kw_only=True):
+    name: Annotated[str, Meta(description="Names the replay: under a name each row is published once.")] = "replay"
+    source: Annotated[str, Meta(description="`archive` or `journal`.")] = "archive"
+    pattern: Annotated[str, Meta(description="Regular expression of the streams to replay.")] = ""
+    since: Annotated[str, Meta(description="From this time on (`2026-01-31T12:00:00Z`).")] = ""
+    until: Annotated[str, Meta(description="Up to before this time.")] = ""
+    match: Annotated[str, Meta(description="Regular expression of the part of a name to change; `^` puts before it.")] = ""
+    to: Annotated[str, Meta(description="What the part becomes; `$1` … are its groups.")] = ""
+    speed: Annotated[float, Meta(description="1 is the original speed, 10 ten times it, 0 as fast as possible.", ge=0)] = 0.0
+
+
+@job("replay", "publish what is in the archive or the journal again, in order", ReplayOptions)
+def replay(context: Context, options: ReplayOptions) -> int:
+    rows = renamed(chosen(_source(context, options), options.pattern, options.since, options.until), options.match, options.to)
+    total = rows.count()
+    if not total:
+        context.say("replay: there is nothing to publish")
+        return 0
+    wire, bar = Wire(context.place.address), Bar(total, time.monotonic)
+    pace = Pace(options.speed, time.monotonic, context.stopping.wait)
+    done = 0
+    for chunk in chunks(_ordered(rows, total), pace, lambda row: row["timestamp"].timestamp()):
+        if context.stopping.is_set():
+            break
+        wire.produce(options.name, done, ipc(_body(chunk)))
+        done += len(chunk)
+        bar.show(done)
+    bar.end()
+    context.say(f"replay: {done:,} of {total:,} rows published")
+    return 0 if done == total else 1
+
+
+def _source(context: Context, options: ReplayOptions) -> DataFrame:
+    if options.source == "journal":
+        return context.journal_now().withColumnRenamed("partition", "shard")
+    if options.source != "archive":
+        raise UserMistake(f"[pipeline.replay] source is archive or journal, not {options.source!r}")
+    archived = context.archive_now()
+    if archived is None:
+        raise UserMistake(f"there is no archive in {context.place.archive_dir} yet: `ropewalk pipeline run archive` makes one")
+    return archived
+
+
+def _ordered(rows: DataFrame, total: int) -> Iterator[Row]:
+    # One part after another is held by the driver, and the next one is prepared meanwhile.
+    return iter(in_order(rows, total // PART_ROWS + 1).toLocalIterator(prefetchPartitions=True))
+
+
+def _body(chunk: list[Row]) -> pa.RecordBatch:
+    columns = {name: pa.array([row[name] for row in chunk], pa.string()) for name in ("stream", *_TEXT)}
+    columns["value"] = pa.array([bytes(row["value"]) for row in chunk], pa.binary())
+    return pa.RecordBatch.from_pydict(columns)

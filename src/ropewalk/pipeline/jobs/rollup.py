@@ -1,0 +1,66 @@
+"""`rollup`: figures by stream and minute, in a table that every batch corrects.
+
+Each batch is added up by itself and joined to the minutes it touches, so that rows which come late count like any others.
+"""
+
+import datetime
+from typing import Annotated
+
+from msgspec import Meta
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from ropewalk.pipeline.config import seconds
+from ropewalk.pipeline.context import Context
+from ropewalk.pipeline.registry import StreamOptions, job
+from ropewalk.pipeline.tables import JobTable, query_id
+from ropewalk.pipeline.transforms.rollup import KEYS, combined, minutely
+
+
+class RollupOptions(StreamOptions, frozen=True, kw_only=True):
+    lateness: Annotated[str, Meta(description="How far behind the newest row one may be before it is counted as late.")] = "1m"
+    table: Annotated[str, Meta(description="Directory of the table; empty takes one in `state_dir`.")] = ""
+
+
+@job("rollup", "count messages, bytes, publishers and deliveries by stream and minute", RollupOptions)
+def rollup(context: Context, options: RollupOptions) -> DataStreamWriter:
+    fold = Fold(
+        options.table or context.table,
+        context.checkpoint(options),
+        datetime.timedelta(seconds=seconds(options.lateness)),
+    )
+    return context.journal(options).writeStream.foreachBatch(fold.take)
+
+
+class Fold:
+    """Folds batches into the table."""
+
+    def __init__(self, root: str, checkpoint: str, lateness: datetime.timedelta) -> None:
+        self._root = root
+        self._checkpoint = checkpoint
+        self._lateness = lateness
+        self._newest: datetime.datetime | None = None
+
+    def take(self, rows: DataFrame, batch: int) -> None:
+        table = JobTable(self._root, query_id(self._checkpoint), ["date"])
+        if table.has(batch):
+            return
+        new = minutely(rows, self._watermark(table)).toArrow()
+        if not new.num_rows:
+            return
+        minutes, dates = new["minute"].to_pylist(), set(new["date"].to_pylist())
+        old = table.between("minute", min(minutes), max(minutes), sorted(dates))
+        parts = [
+            rows.sparkSession.createDataFrame(each.select(new.column_names))
+            for each in (new, old)
+            if each is not None and each.num_rows
+        ]
+        whole = combined(parts[0].unionByName(parts[1]) if len(parts) > 1 else parts[0]).toArrow()
+        table.replace(batch, whole, KEYS)
+        self._newest = max(filter(None, (self._newest, max(new["last_at"].to_pylist()))))
+
+    def _watermark(self, table: JobTable) -> datetime.datetime | None:
+        """The newest time seen before this batch, less the lateness that is forgiven."""
+        if self._newest is None:
+            self._newest = table.newest("last_at")
+        return self._newest - self._lateness if self._newest else None

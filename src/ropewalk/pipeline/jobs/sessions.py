@@ -1,0 +1,24 @@
+"""`sessions`: a row for each connection that ended: how it began, how long it lasted, why it ended."""
+
+from typing import Annotated
+
+from msgspec import Meta
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from ropewalk.pipeline.config import seconds
+from ropewalk.pipeline.context import Context
+from ropewalk.pipeline.registry import StreamOptions, job
+from ropewalk.pipeline.tables import Appending
+from ropewalk.pipeline.transforms.sessions import connections
+
+
+class SessionsOptions(StreamOptions, frozen=True, kw_only=True):
+    vanished_after: Annotated[str, Meta(description="A session that nothing is heard of for so long has ended.")] = "10m"
+    table: Annotated[str, Meta(description="Directory of the table; empty takes one in `state_dir`.")] = ""
+
+
+@job("sessions", "record how long sessions last, with reconnects and restores", SessionsOptions)
+def sessions(context: Context, options: SessionsOptions) -> DataStreamWriter:
+    sink = Appending(options.table or context.table, context.checkpoint(options))
+    ended = connections(context.journal(options, includeValue="false"), seconds(options.vanished_after))
+    return ended.writeStream.outputMode("append").foreachBatch(sink.take)

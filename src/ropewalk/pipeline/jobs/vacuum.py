@@ -1,0 +1,24 @@
+"""`vacuum`: files that the archive does not name any more are deleted. Needs no Spark and no server."""
+
+from datetime import timedelta
+from typing import Annotated
+
+from msgspec import Meta
+
+from ropewalk.pipeline.config import seconds
+from ropewalk.pipeline.context import Context
+from ropewalk.pipeline.registry import BatchOptions, job
+
+
+class VacuumOptions(BatchOptions, frozen=True, kw_only=True):
+    retention: Annotated[str, Meta(description="How long files stay that readers may still have open.")] = "24h"
+    dry_run: Annotated[bool, Meta(description="Only say which files would go.")] = False
+
+
+@job("vacuum", "delete files that the archive no longer names", VacuumOptions, offline=True)
+def vacuum(context: Context, options: VacuumOptions) -> int:
+    from ropewalk.pipeline.archive import vacuum as vacuum_table
+
+    gone = vacuum_table(context.place.archive_dir, timedelta(seconds=seconds(options.retention)), options.dry_run)
+    context.say(f"vacuum: {len(gone)} files {'would be deleted' if options.dry_run else 'deleted'}")
+    return 0

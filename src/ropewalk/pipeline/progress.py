@@ -1,0 +1,76 @@
+"""How a query is doing, out of the reports that Spark keeps of its last batches. Pure: dictionaries in, records out."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+
+class Progress(Struct, frozen=True):
+    """`rows` and `batches` are those of this run; `rate` and `seconds` those of the last batch that had rows.
+
+    `lag` is rows still to read by shard, as far as Spark has heard; `late` are rows that Spark dropped for their time.
+    """
+
+    batch: int = -1
+    batches: int = 0
+    rows: int = 0
+    rate: float = 0.0
+    seconds: float = 0.0
+    lag: dict[int, int] = {}
+    late: int = 0
+
+
+class Tally:
+    """Adds up reports. Spark gives the same ones again and again, so each counts by its time once."""
+
+    def __init__(self) -> None:
+        self.progress = Progress()
+        self._newest = ""
+
+    def take(self, reports: Iterable[Mapping[str, Any]]) -> bool:
+        """Reports, the oldest first. True if there was a batch among those not seen before."""
+        before = self.progress.batches
+        for report in reports:
+            if report["timestamp"] > self._newest:
+                self._newest = report["timestamp"]
+                self.progress = _after(self.progress, report)
+        return self.progress.batches > before
+
+
+def _after(progress: Progress, report: Mapping[str, Any]) -> Progress:
+    durations = report.get("durationMs") or {}
+    ran = "addBatch" in durations  # an idle trigger reports too
+    rows = int(report.get("numInputRows") or 0)
+    seconds = durations.get("triggerExecution", 0) / 1000
+    return Progress(
+        batch=int(report["batchId"]) if ran else progress.batch,
+        batches=progress.batches + ran,
+        rows=progress.rows + rows,
+        rate=rows / seconds if rows and seconds else (0.0 if not ran else progress.rate),
+        seconds=seconds if ran else progress.seconds,
+        lag=lag_of(report),
+        late=progress.late
+        + sum(int(each.get("numRowsDroppedByWatermark") or 0) for each in report.get("stateOperators") or ()),
+    )
+
+
+def lag_of(report: Mapping[str, Any]) -> dict[int, int]:
+    """Rows between where the batch ended and where the journal ends, by shard; one that began anew counts from its start."""
+    lag: dict[int, int] = {}
+    for source in report.get("sources") or ():
+        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        for shard, mark in latest.items():
+            read = end.get(shard, {})
+            behind = int(mark["p"]) - (int(read["p"]) if read.get("e") == mark["e"] else 0)
+            lag[int(shard)] = lag.get(int(shard), 0) + max(behind, 0)
+    return lag
+
+
+def _offsets(raw: object) -> dict[str, Any]:
+    """Spark shows an offset as JSON text or as what the text says. Sources of other formats have marks we cannot read."""
+    value = json.loads(raw) if isinstance(raw, str) and raw.startswith("{") else raw
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(shard): mark for shard, mark in value.items() if isinstance(mark, Mapping) and mark.keys() >= {"e", "p"}}

@@ -1,0 +1,176 @@
+"""Running jobs: starts them, looks after them, shows how they do, and ends when all have ended or somebody asks for it.
+
+Without `available_now` all jobs run at once; with it one after another, in the order they were named, each to its end.
+"""
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from os import getpid
+from typing import TYPE_CHECKING, cast
+
+from msgspec import Struct
+
+from ropewalk.pipeline.board import Board, Note
+from ropewalk.pipeline.config import seconds
+from ropewalk.pipeline.context import Context
+from ropewalk.pipeline.display import Display, Line
+from ropewalk.pipeline.metrics import serve_metrics
+from ropewalk.pipeline.progress import Progress, Tally
+from ropewalk.pipeline.registry import BatchOptions, Job, JobOptions, StreamOptions
+from ropewalk.pipeline.supervision import Attempt, Policy, Unit
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOOK_SECONDS = 0.1
+SHOW_SECONDS = 0.5
+
+
+class Plan(Struct, frozen=True):
+    """A job, the options of this run, and the name it runs under: a job may run several times, as `derive:NAME`."""
+
+    name: str
+    job: Job
+    options: JobOptions
+
+
+class QueryAttempt:
+    """A streaming query."""
+
+    def __init__(self, query: "StreamingQuery", tally: Tally) -> None:
+        self._query = query
+        self._tally = tally
+
+    def finished(self) -> bool:
+        return not self._query.isActive
+
+    def failure(self) -> BaseException | None:
+        return cast("BaseException | None", self._query.exception())
+
+    def code(self) -> int:
+        return 0
+
+    def stop(self) -> None:
+        self._query.stop()
+
+    def progress(self) -> Progress:
+        self._tally.take(self._query.recentProgress)
+        return self._tally.progress
+
+
+class CallAttempt:
+    """A batch job, in a thread of its own. It ends by itself, or when it looks at the context's `stopping`."""
+
+    def __init__(self, plan: Plan, context: Context) -> None:
+        self._failure: BaseException | None = None
+        self._code = 1
+        self._stopping = context.stopping
+        self._thread = threading.Thread(target=self._work, args=(plan, context), name=plan.name, daemon=True)
+        self._thread.start()
+
+    def finished(self) -> bool:
+        return not self._thread.is_alive()
+
+    def failure(self) -> BaseException | None:
+        return self._failure
+
+    def code(self) -> int:
+        return self._code
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def progress(self) -> Progress:
+        return Progress()
+
+    def _work(self, plan: Plan, context: Context) -> None:
+        try:
+            self._code = plan.job.body(context, plan.options)
+        except BaseException as error:  # handed to whoever supervises, in another thread
+            self._failure = error
+
+
+class Runner:
+    """One run of some jobs."""
+
+    def __init__(
+        self, context: Context, board: Board, display: Display, available_now: bool = False, restarts: int = 5
+    ) -> None:
+        self._context = context
+        self._board = board
+        self._display = display
+        self._available_now = available_now
+        self._restarts = restarts
+        self._asked = threading.Event()
+
+    def run(self, plans: Sequence[Plan], metrics_port: int | None = None) -> int:
+        """The exit code: 0 if every job ended well or was stopped."""
+        units = [self._unit(plan) for plan in plans]
+        with ExitStack() as stack:
+            for unit in units:
+                stack.enter_context(self._board.claimed(unit.name))
+            stack.enter_context(self._signals())
+            if metrics_port is not None:
+                self._display.say(f"metrics on http://127.0.0.1:{serve_metrics(units, metrics_port)}/metrics")
+            for stage in [[unit] for unit in units] if self._available_now else [units]:
+                self._look_after(stage, units)
+                if any(unit.exit_code for unit in stage):
+                    break
+            self._tell(units, last=True)
+        return max((unit.exit_code for unit in units), default=0)
+
+    def stop(self) -> None:
+        """From any thread: end in order."""
+        self._asked.set()
+
+    def _look_after(self, stage: Sequence[Unit], units: Sequence[Unit]) -> None:
+        shown = 0.0
+        while not all(unit.ended for unit in stage):
+            for unit in stage:
+                unit.tick()
+                if not unit.ended and (self._asked.is_set() or self._board.asked_to_stop(unit.name)):
+                    unit.stop()
+            if time.monotonic() >= shown:
+                self._tell(units)
+                shown = time.monotonic() + SHOW_SECONDS
+            self._asked.wait(LOOK_SECONDS)
+
+    def _tell(self, units: Sequence[Unit], last: bool = False) -> None:
+        self._display.show([Line(u.name, u.condition, u.progress, u.restarts, u.error) for u in units], last)
+        for unit in units:
+            self._board.write(Note(unit.name, getpid(), unit.condition, time.time(), unit.restarts, unit.error, unit.progress))
+
+    def _unit(self, plan: Plan) -> Unit:
+        tally = Tally()  # outlives a failed query, for its figures are those of the run
+        every = plan.options.every if isinstance(plan.options, BatchOptions) and not self._available_now else ""
+        policy = Policy(self._restarts, every=seconds(every) if every else None)
+        context = self._context.named(plan.name)
+        return Unit(plan.name, lambda: self._start(plan, context, tally), policy, time.monotonic, random.random)
+
+    def _start(self, plan: Plan, context: Context, tally: Tally) -> Attempt:
+        if not isinstance(plan.options, StreamOptions):
+            return CallAttempt(plan, context)
+        writer = plan.job.body(context, plan.options)
+        if self._available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{seconds(plan.options.trigger) * 1000:.0f} milliseconds")
+        checkpoint = context.checkpoint(plan.options)
+        return QueryAttempt(writer.queryName(plan.name).option("checkpointLocation", checkpoint).start(), tally)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM stop the queries in order; elsewhere than in the main thread Python gives nobody its signals."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, lambda *_: self.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,139 @@
+"""Keeping a job alive: what is done when an attempt ends. Time and chance are passed in, nothing here waits.
+
+A failed attempt is followed by another one, later and later, and after too many in a row without a batch by none.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Protocol
+
+from msgspec import Struct
+
+from ropewalk.client.backoff import Backoff, Chance
+from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.progress import Progress
+
+Clock = Callable[[], float]
+
+
+class Condition(StrEnum):
+    WAITING = "waiting"  # for its first attempt, or the next one
+    RUNNING = "running"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+ENDED = (Condition.DONE, Condition.STOPPED, Condition.FAILED)
+
+
+class Attempt(Protocol):
+    """One start of a job: a query, or a call in a thread."""
+
+    def finished(self) -> bool: ...
+    def failure(self) -> BaseException | None:
+        """Why it ended, None for well. Asked only once it has finished."""
+
+    def code(self) -> int:
+        """The exit code of one that ended well."""
+
+    def stop(self) -> None: ...
+    def progress(self) -> Progress: ...
+
+
+class Policy(Struct, frozen=True):
+    """`restarts` failures in a row are followed by another attempt. `every`: seconds from one good end to the next start."""
+
+    restarts: int = 5
+    backoff: Backoff = Backoff(1.0, 60.0)
+    every: float | None = None
+
+
+class Unit:
+    """One job under supervision. `tick` is called often and moves it on."""
+
+    def __init__(self, name: str, start: Callable[[], Attempt], policy: Policy, clock: Clock, chance: Chance) -> None:
+        self.name = name
+        self.condition = Condition.WAITING
+        self.error = ""
+        self.exit_code = 0
+        self.restarts = 0
+        self.progress = Progress()
+        self._start = start
+        self._policy = policy
+        self._clock = clock
+        self._chance = chance
+        self._due = clock()
+        self._in_a_row = 0
+        self._attempt: Attempt | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.condition in ENDED
+
+    def tick(self) -> None:
+        if self.condition is Condition.WAITING and self._clock() >= self._due:
+            self._begin()
+        elif self.condition is Condition.RUNNING and self._attempt is not None:
+            self._look(self._attempt)
+
+    def stop(self) -> None:
+        """In order: a query ends between two batches or gives its batch up, and begins there the next time."""
+        if self._attempt is not None and self.condition is Condition.RUNNING:
+            self._attempt.stop()
+            self.progress = self._attempt.progress()
+        if not self.ended:
+            self.condition = Condition.STOPPED
+
+    def _begin(self) -> None:
+        try:
+            self._attempt = self._start()
+        except UserMistake as mistake:
+            self._give_up(mistake)  # a second attempt would find the same mistake
+        except Exception as error:
+            self._failed(error)
+        else:
+            self.condition = Condition.RUNNING
+
+    def _look(self, attempt: Attempt) -> None:
+        # Asked in this order: what is reported between the two questions is not lost.
+        finished = attempt.finished()
+        before, self.progress = self.progress, attempt.progress()
+        if self.progress.batches > before.batches:
+            self._in_a_row, self.error = 0, ""
+        if not finished:
+            return
+        failure = attempt.failure()
+        if failure is None:
+            self._well(attempt.code())
+        elif isinstance(failure, UserMistake):
+            self._give_up(failure)
+        else:
+            self._failed(failure)
+
+    def _well(self, code: int) -> None:
+        self.exit_code, self._in_a_row, self.error = code, 0, ""
+        if self._policy.every is None:
+            self.condition = Condition.DONE
+        else:
+            self.condition, self._due = Condition.WAITING, self._clock() + self._policy.every
+
+    def _failed(self, error: BaseException) -> None:
+        if self._in_a_row >= self._policy.restarts:
+            self._give_up(error)
+            return
+        self.error = _told(error)
+        self.condition = Condition.WAITING
+        self._due = self._clock() + self._policy.backoff.delay(self._in_a_row, self._chance)
+        self._in_a_row += 1
+        self.restarts += 1
+
+    def _give_up(self, error: BaseException) -> None:
+        self.condition, self.error, self.exit_code = Condition.FAILED, _told(error), 1
+
+
+def _told(error: BaseException) -> str:
+    """The sentence that helps. Spark wraps an error of Python code into its traceback, whose last line names it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith(("ropewalk.", "pyspark.errors.exceptions"))]
+    return (ours or lines or [type(error).__name__])[-1 if ours else 0]

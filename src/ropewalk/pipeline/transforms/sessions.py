@@ -1,0 +1,100 @@
+"""Connections and sessions out of the journal's session rows: lengths, reconnects, restores.
+
+Time is the machine's, not the rows': a session is given up when nothing was heard of it for a while of reading, and a shard
+that is read later than the others loses nothing.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec.structs import asdict
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
+
+from ropewalk.pipeline.transforms.lives import Connection, Life, ended, lived
+
+EVENTS = ("connected", "restored", "alive", "subscribed", "disconnected")
+SCHEMA = (
+    "sid string, session string, how string, began bigint, ended bigint, seconds double,"
+    " subscriptions bigint, kept boolean, reason string"
+)
+_STATE = "session string, how string, began bigint, seen bigint, subscriptions bigint, heard bigint"
+
+
+def connections(rows: DataFrame, vanished_after: float = 600.0) -> DataFrame:
+    """A row for each connection that ended, in a stream. `vanished_after` seconds without a word end one too."""
+    wanted = rows.where(F.col("event").isin(*EVENTS)).select(
+        "sid", "event", F.unix_micros("timestamp").alias("at"), "position", "detail"
+    )
+    processor = SessionProcessor(int(vanished_after * 1000))
+    found = wanted.groupBy("sid").transformWithState(
+        statefulProcessor=processor, outputStructType=SCHEMA, outputMode="append", timeMode="processingTime"
+    )
+    times = {name: F.timestamp_micros(name) for name in ("began", "ended")}
+    return found.withColumns(times).withColumn("date", F.date_format("ended", "yyyy-MM-dd"))
+
+
+def sessions(connections: DataFrame) -> DataFrame:
+    """A row for each session: its life over all its connections, in a batch."""
+    return connections.groupBy("session").agg(
+        F.min("began").alias("began"),
+        F.max("ended").alias("ended"),
+        (F.max("ended").cast("double") - F.min("began").cast("double")).alias("seconds"),
+        F.sum("seconds").alias("connected_seconds"),
+        F.count("*").alias("connections"),
+        F.count_if(F.col("how") == "restored").alias("restores"),
+        F.sum("subscriptions").alias("subscriptions"),
+    )
+
+
+class SessionProcessor(StatefulProcessor):
+    """One life for each sid. A sid's rows come in order, for they share a shard; within a batch Spark may mix them."""
+
+    def __init__(self, vanished_after: int) -> None:
+        self._vanished_after = vanished_after
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._state = handle.getValueState("life", _STATE)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
+        now = timerValues.getCurrentProcessingTimeInMs()
+        state = self._state.get()
+        life = Life(*state[:-1]) if state else None
+        for row in sorted(rows, key=lambda row: row["position"]):
+            life, connection = lived(life, key[0], row.asDict())
+            if connection is not None:
+                yield _row(key[0], connection)
+        self._keep(life, now, known=state is not None)
+
+    def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo) -> Iterator[Row]:
+        state = self._state.get()
+        if state is None:
+            return
+        due = state[-1] + self._vanished_after
+        if due > timerValues.getCurrentProcessingTimeInMs():
+            self._handle.registerTimer(due)  # it was heard of since
+            return
+        self._state.clear()
+        yield _row(key[0], ended(Life(*state[:-1]), kept=False, reason="vanished"))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _keep(self, life: Life | None, now: int, known: bool) -> None:
+        if life is None:
+            self._state.clear()
+            return
+        self._state.update((*asdict(life).values(), now))
+        if not known:
+            self._handle.registerTimer(now + self._vanished_after)
+
+
+def _row(sid: str, connection: Connection) -> Row:
+    return Row(sid=sid, **asdict(connection))

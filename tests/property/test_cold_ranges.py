@@ -1,0 +1,104 @@
+"""Range reads of the archive against a plain list: random streams, epochs, batches, row groups, with and without compaction."""
+
+import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ropewalk.adapters.archives import DeltaArchive
+from ropewalk.model.history import ColdPiece
+from ropewalk.model.messages import Registered
+from ropewalk.pipeline.archive import compact
+from tests.archiving import Scribe, message
+
+STREAMS = ("", "a", "a\x00", "b/ä", "b", "\U0010fffe")
+EPOCHS = ("e", "f")
+
+
+class Layout(NamedTuple):
+    batches: list[list[tuple[str, str]]]
+    row_group: int
+    shards: int
+    compacted: bool
+
+
+class Question(NamedTuple):
+    stream: str
+    epoch: str
+    first: int
+    span: int
+    limit: int
+    since: float
+
+
+layouts = st.builds(
+    Layout,
+    st.lists(st.lists(st.tuples(st.sampled_from(STREAMS), st.sampled_from(EPOCHS)), max_size=40), max_size=5),
+    st.integers(1, 9),
+    st.integers(1, 2),
+    st.booleans(),
+)
+questions = st.builds(
+    Question,
+    st.sampled_from(STREAMS),
+    st.sampled_from(EPOCHS),
+    st.integers(0, 30),
+    st.integers(0, 40),
+    st.integers(1, 20),
+    st.sampled_from((0.0, 0.0, 3.0, 40.0, 90.0)),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(layouts, st.lists(questions, min_size=1, max_size=8))
+def test_a_range_read_gives_what_a_walk_over_everything_would(layout: Layout, asked: list[Question]) -> None:
+    with TemporaryDirectory() as home:
+        everything = written(Path(home) / "archive", layout)
+        answers = asyncio.run(read(Path(home) / "archive", layout.shards, asked))
+    for question, answer in zip(asked, answers, strict=True):
+        assert answer == naive(everything, question)
+
+
+def written(root: Path, layout: Layout) -> list[Registered]:
+    """Offsets of each stream and epoch are dense; time goes on by a second with each message."""
+    scribe = Scribe(root, layout.shards, layout.row_group)
+    everything: list[Registered] = []
+    for batch in layout.batches:
+        start = len(everything)
+        for stream, epoch in batch:
+            offset = 1 + sum((each.stream, each.epoch) == (stream, epoch) for each in everything)
+            everything.append(message(stream, offset, epoch, second=len(everything)))
+        scribe.archive(everything[start:], joined=[("a", "sid")])
+    if layout.compacted:
+        compact(str(root))
+    return everything
+
+
+async def read(root: Path, shards: int, asked: list[Question]) -> list[ColdPiece]:
+    archive = DeltaArchive(str(root), shards, lambda: 0.0)
+    try:
+        return [
+            await archive.read(each.stream, each.epoch, each.first, each.first + each.span, each.limit, moment(each.since))
+            for each in asked
+        ]
+    finally:
+        await archive.stop()
+
+
+def naive(everything: list[Registered], question: Question) -> ColdPiece:
+    last = question.first + question.span
+    found = [
+        each
+        for each in everything
+        if (each.stream, each.epoch) == (question.stream, question.epoch)
+        and question.first <= each.offset <= last
+        and each.timestamp >= moment(question.since)
+    ]
+    return ColdPiece(tuple(found[: question.limit]), more=len(found) > question.limit)
+
+
+def moment(second: float) -> float:
+    return message("", 0, second=second).timestamp if second else 0.0

@@ -1,0 +1,184 @@
+"""Random damage to a journal's files: whatever is read afterwards was written there, and no position is ever given twice.
+
+The witness and what it witnesses are not damaged together: then nothing is left to tell what was lost.
+"""
+
+import os
+import random
+import secrets
+import shutil
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+from ropewalk.adapters.journals.arrow import ArrowJournal
+from ropewalk.model.journal import Recovered, Row
+from ropewalk.testing.clock import ManualClock
+from tests.journals import EVER, as_if_killed, by_shard, publication, read_all, running, session
+
+SHARDS = 3
+DAMAGES = 52  # in each of four ways
+
+
+class Base(Struct):
+    """A journal before the damage: its files, everything in it by shard, and the shards' epochs."""
+
+    directory: Path
+    rows: list[list[Row]]
+    epochs: dict[int, str]
+
+
+def traffic(chance: random.Random, offsets: dict[str, int], now: float) -> list[Row]:
+    rows = []
+    for _ in range(chance.randrange(1, 12)):
+        if chance.random() < 0.2:
+            rows.append(session(f"sid {chance.randrange(10)}", now))
+            continue
+        stream = f"stream {chance.randrange(12)}"
+        offset = offsets[stream] = offsets.get(stream, 0) + 1
+        more: dict[str, object] = {"producer": "app", "sequence": offset} if stream == "stream 1" else {}
+        rows.append(publication(stream, offset, secrets.token_bytes(chance.randrange(60)), now, **more))
+    return rows
+
+
+async def base_of(directory: Path, chance: random.Random, killed: bool) -> Base:
+    clock = ManualClock()
+    rows: list[Row] = []
+    offsets: dict[str, int] = {}
+    async with running(directory / "alive", clock, segment_size=24_000) as (journal, _):
+        for _ in range(60):
+            group = traffic(chance, offsets, clock())
+            await journal.write(group)
+            rows += group
+            clock.advance(1.0)
+        await journal.sweep()
+        epochs = {span.shard: span.epoch for span in journal.spans()}
+        if killed:
+            return Base(as_if_killed(directory / "alive", directory / "files"), by_shard(rows), epochs)
+    return Base(as_if_killed(directory / "alive", directory / "files"), by_shard(rows), epochs)
+
+
+# --- damages ---------------------------------------------------------------------------------------------------------
+
+
+def flip(path: Path, chance: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    if data:
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+
+
+def tear(path: Path, chance: random.Random) -> None:
+    size = path.stat().st_size
+    os.truncate(path, chance.choice([0, chance.randrange(size + 1), max(0, size - chance.randrange(1, 60))]))
+
+
+def blank(path: Path, chance: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    at = chance.randrange(len(data) + 1)
+    length = min(chance.choice([1, 8, 512, 4096]), len(data) - at)
+    data[at : at + length] = bytes(length)
+    path.write_bytes(data)
+
+
+def lengthen(path: Path, chance: random.Random) -> None:
+    with path.open("ab") as file:
+        file.write(chance.randbytes(chance.randrange(1, 300)))
+
+
+def lose(path: Path, chance: random.Random) -> None:
+    path.unlink()
+
+
+def damage(directory: Path, chance: random.Random) -> tuple[set[Path], list[str]]:
+    files = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != "lock")
+    first = chance.choice(files)
+    chosen = {first}
+    if chance.random() < 0.25 and "commits" not in first.name:
+        chosen.add(chance.choice([path for path in files if "commits" not in path.name]))
+    said = []
+    for path in sorted(chosen):
+        how = chance.choice([flip, flip, tear, blank, lengthen, lose])
+        how(path, chance)
+        said.append(f"{how.__name__} {path.relative_to(directory)}")
+    return chosen, said
+
+
+# --- what must hold --------------------------------------------------------------------------------------------------
+
+
+def tips_of(rows: list[Row]) -> dict[str, int]:
+    return {row.stream: row.offset for row in rows if row.stream}
+
+
+def check_kept(base: Base, shard: int, found: dict[int, Row], recovered: Recovered, tips: dict[str, int]) -> None:
+    assert found == dict(enumerate(base.rows[shard]))
+    assert {stream: tips.get(stream) for stream in tips_of(base.rows[shard])} == tips_of(base.rows[shard])
+    last = [row.sequence for row in base.rows[shard] if row.producer]
+    assert recovered.producers.get(("app", shard), 0) == max(last, default=0)
+
+
+async def check(base: Base, journal: ArrowJournal, recovered: Recovered, harmed: set[int], horizon: float) -> None:
+    everything = await read_all(journal)
+    spans = journal.spans()
+    tips = {tip.stream: tip.tip for tip in recovered.tips}
+    for shard, written in enumerate(base.rows):
+        found = everything.get(shard, {})
+        wrong = [position for position, row in found.items() if position >= len(written) or written[position] != row]
+        assert not wrong, f"shard {shard} serves what was never written at {wrong}"
+        last = [span for span in spans if span.shard == shard][-1]
+        if shard in recovered.reset_shards:
+            assert last.epoch != base.epochs[shard]
+            assert last.first > len(written)
+            assert not tips.keys() & tips_of(written).keys()
+        else:
+            assert (last.epoch, last.end) == (base.epochs[shard], len(written))
+        if shard not in harmed and len(recovered.reset_shards) < SHARDS:
+            assert shard not in recovered.reset_shards
+            check_kept(base, shard, found, recovered, tips)
+    known = [set(map(str, rows)) for rows in by_shard([row for rows in base.rows for row in rows])]
+    for row in recovered.rows:
+        assert any(str(row) in rows for rows in known)
+
+
+async def check_going_on(base: Base, journal: ArrowJournal, chance: random.Random) -> dict[int, dict[int, Row]]:
+    """New rows get positions that nobody has seen, and are read back with the old ones."""
+    before = {span.shard: span.end for span in journal.spans()}
+    rows = [publication(f"stream {number}", 1000 + number) for number in range(12)]
+    await journal.write(rows)
+    everything = await read_all(journal)
+    for shard, placed in enumerate(by_shard(rows)):
+        assert before[shard] >= len(base.rows[shard])
+        assert [everything[shard][before[shard] + number] for number in range(len(placed))] == placed
+    return everything
+
+
+@pytest.mark.parametrize("killed", [True, False], ids=["after a kill", "after an orderly stop"])
+@pytest.mark.parametrize("horizon", [EVER, 0.0], ids=["all is young", "almost all is old"])
+async def test_after_any_damage_no_wrong_row_is_served_and_no_position_is_given_twice(
+    tmp_path: Path, killed: bool, horizon: float
+) -> None:
+    seed = int(os.environ.get("JOURNAL_SEED") or secrets.randbelow(10**9))
+    print(f"\ndamages with JOURNAL_SEED={seed}")
+    base = await base_of(tmp_path, random.Random(seed), killed)
+    resets = 0
+    for number in range(DAMAGES):
+        chance = random.Random(f"{seed} {number}")
+        directory = tmp_path / "damaged"
+        as_if_killed(base.directory, directory)
+        chosen, said = damage(directory, chance)
+        harmed = {int(path.parent.name.removeprefix("shard=")) for path in chosen if path.parent.name.startswith("shard=")}
+        try:
+            async with running(directory, ManualClock(2_000_000.0), horizon) as (journal, recovered):
+                await check(base, journal, recovered, harmed, horizon)
+                everything = await check_going_on(base, journal, chance)
+                resets += len(recovered.reset_shards)
+            async with running(directory, ManualClock(2_000_000.0), horizon) as (journal, recovered):
+                assert recovered.reset_shards == ()
+                assert await read_all(journal) == everything
+        except BaseException as error:
+            error.add_note(f"damage {number} of JOURNAL_SEED={seed}: {', '.join(said)}")
+            raise
+        shutil.rmtree(directory)
+    assert resets > 0, "no damage mattered: the test does not test"

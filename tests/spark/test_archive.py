@@ -1,0 +1,225 @@
+"""The archive sink in a real Spark session: sorted files, each batch once, and a server that serves what was archived."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ropewalk.model.messages import Registered
+from ropewalk.pipeline.archive import archived_positions, compact
+from ropewalk.pipeline.archive.layout import BODY, partitioned, write_file
+from ropewalk.pipeline.archive.log import ARCHIVED
+from ropewalk.pipeline.archive.options import ArchiveOptions
+from ropewalk.pipeline.archive.sink import ArchiveWriter, TaskFiles
+from tests.archiving import Scribe, message
+from tests.cable import cable
+from tests.server import RunningServer, running_server
+from tests.spark.journal import call, finish, forget_last_commit, publish_all, stream
+
+
+class Feed:
+    """Journal rows as a stream of files, so that a test decides what each batch brings."""
+
+    def __init__(self, spark: SparkSession, home: Path) -> None:
+        self._spark = spark
+        self._incoming = home / "incoming"
+        self._incoming.mkdir()
+        self._scribe = Scribe(home / "none", shards=2)
+        self.root = home / "archive"
+        self.checkpoint = home / "checkpoint"
+        self.told: list[Registered] = []
+
+    def bring(self, *messages: Registered, joined: tuple[tuple[str, str], ...] = ()) -> None:
+        self.told += messages
+        rows = self._scribe.rows(messages, joined)
+        pq.write_table(rows, self._incoming / f"{len(self.told):06d}.parquet")
+
+    def frame(self) -> DataFrame:
+        schema = self._spark.read.parquet(str(self._incoming)).schema
+        return self._spark.readStream.schema(schema).option("maxFilesPerTrigger", "1").parquet(str(self._incoming))
+
+    def archive(self, frame: DataFrame | None = None, **options: str) -> StreamingQuery:
+        return finish(archiving(frame or self.frame(), self.root, self.checkpoint, **options))
+
+    def rows(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = DeltaTable(self.root).to_pyarrow_table().sort_by("position").to_pylist()
+        return found
+
+    def files(self) -> set[str]:
+        return {str(path.relative_to(self.root)) for path in self.root.rglob("*.parquet")}
+
+    def committed(self) -> set[str]:
+        return set(pa.table(DeltaTable(self.root).get_add_actions(True))["path"].to_pylist())
+
+
+def archiving(frame: DataFrame, root: Path, checkpoint: Path, **options: str) -> StreamingQuery:
+    writer = frame.writeStream.format("ropewalk_archive").option("path", str(root)).options(**options)
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+
+
+def messages(stream: str, first: int, last: int) -> list[Registered]:
+    return [message(stream, offset, second=offset) for offset in range(first, last + 1)]
+
+
+def positions(rows: list[dict[str, Any]]) -> set[tuple[str, int]]:
+    return {(row["stream"], row["offset"]) for row in rows}
+
+
+@pytest.fixture
+def feed(spark: SparkSession, tmp_path: Path) -> Feed:
+    return Feed(spark, tmp_path)
+
+
+def test_files_are_dated_sharded_sorted_and_hold_every_row_as_it_was(feed: Feed) -> None:
+    feed.bring(*messages("b", 1, 90), *messages("a", 1, 90), joined=(("a", "sid"),))
+
+    feed.archive()
+
+    rows = feed.rows()
+    assert {(row["stream"], row["offset"], row["value"], row["timestamp"].timestamp()) for row in rows if row["offset"]} == {
+        (each.stream, each.offset, each.payload, each.timestamp) for each in feed.told
+    }
+    assert [(row["stream"], row["event"], row["sid"]) for row in rows if row["offset"] is None] == [("a", "joined", "sid")]
+    assert {row["date"] for row in rows} == {"2026-03-01", "2026-03-02"}
+    assert feed.files() == feed.committed()
+    for path in feed.files():
+        place, _, name = path.rpartition("/")
+        body = pq.read_table(feed.root / path, partitioning=None)
+        assert {(row["date"], row["shard"]) for row in rows if row["position"] in body["position"].to_pylist()}
+        assert place.startswith("date=2026-03-0")
+        assert body.schema.names == BODY.names
+        assert body == body.sort_by([("stream", "ascending"), ("offset", "ascending"), ("position", "ascending")])
+        assert name.split("-")[1:4] == ["0", "0", "0"]
+
+
+def test_a_batch_that_runs_again_after_its_commit_changes_nothing(feed: Feed) -> None:
+    feed.bring(*messages("a", 1, 50))
+    feed.bring(*messages("a", 51, 80))
+    feed.archive()
+    version, files = DeltaTable(feed.root).version(), feed.files()
+    forget_last_commit(feed.checkpoint)
+
+    feed.bring(*messages("a", 81, 90))
+    feed.archive()
+
+    assert [row["offset"] for row in feed.rows()] == list(range(1, 91))
+    assert DeltaTable(feed.root).version() == version + 1
+    assert files < feed.files() == feed.committed()
+
+
+def test_a_batch_of_which_some_tasks_failed_is_archived_once_by_the_next_run(feed: Feed, tmp_path: Path) -> None:
+    feed.bring(*(each for name in "abcdef" for each in messages(name, 1, 50)))
+    poisoned = tmp_path / "poisoned"
+    poisoned.touch()
+
+    def broken_once(batches: Any) -> Any:
+        for batch in batches:
+            yield batch
+            if "a" in batch["stream"].to_pylist() and poisoned.exists():
+                raise RuntimeError("out of luck")
+
+    frame = feed.frame()
+    with pytest.raises(StreamingQueryException):
+        feed.archive(frame.repartition(4, "stream").mapInArrow(broken_once, frame.schema))
+    assert not DeltaTable.is_deltatable(str(feed.root))
+    poisoned.unlink()
+
+    feed.archive(frame.repartition(4, "stream").mapInArrow(broken_once, frame.schema))
+
+    assert positions(feed.rows()) == {(each.stream, each.offset) for each in feed.told}
+    assert len(feed.rows()) == len(feed.told)
+
+
+def test_an_aborted_batch_leaves_no_file(tmp_path: Path) -> None:
+    scribe = Scribe(tmp_path, shards=2)
+    [(date, shard, rows)] = partitioned(scribe.rows([message("a", 1)]))
+    written = write_file(tmp_path, date, shard, "query-0-0-0", rows)
+    writer = ArchiveWriter(ArchiveOptions(str(tmp_path)))
+
+    writer.abort([TaskFiles("query", (written,)), None], 0)
+    writer.abort([TaskFiles("query", (written,)), None], 0)  # what is gone is no error
+
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+def test_a_query_that_lost_its_checkpoint_does_not_archive_everything_twice(feed: Feed, tmp_path: Path) -> None:
+    feed.bring(*messages("a", 1, 50))
+    feed.archive()
+    feed.checkpoint = tmp_path / "another checkpoint"
+
+    with pytest.raises(StreamingQueryException, match="archived already"):
+        feed.archive()
+
+    assert len(feed.rows()) == 50
+    assert feed.files() == feed.committed()
+
+
+def test_each_commit_says_how_far_the_archive_is(feed: Feed) -> None:
+    feed.bring(*messages("a", 1, 50))
+    feed.bring(*messages("a", 51, 80))
+
+    feed.archive()
+
+    told = [json.loads(commit[ARCHIVED]) for commit in DeltaTable(feed.root).history()]
+    [(shard, end)] = archived_positions(str(feed.root)).items()
+    assert end == 80
+    assert told == [{str(shard): 80}, {str(shard): 50}]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({"paht": "x"}, "no option 'paht'"), ({"path": ""}, "needs the option path")],
+    ids=["unknown", "no path"],
+)
+def test_a_wrong_option_is_named(feed: Feed, options: dict[str, str], reason: str) -> None:
+    feed.bring(*messages("a", 1, 2))
+
+    with pytest.raises(Exception, match=reason):
+        feed.archive(None, **options)
+
+
+def test_rows_without_the_journals_columns_are_refused_with_a_hint(feed: Feed) -> None:
+    feed.bring(*messages("a", 1, 2))
+
+    with pytest.raises(StreamingQueryException, match="columns=journal"):
+        feed.archive(feed.frame().drop("uid", "sid"))
+
+
+# --- the whole road ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiered(tmp_path: Path) -> Any:
+    places = ("--data_dir", str(tmp_path / "data"), "--archive_dir", str(tmp_path / "archive"), "--archive_refresh", "0s")
+    with running_server("--public", "--history_limit", "10", *places) as server:
+        yield server
+
+
+async def test_what_spark_archived_comes_back_to_clients_then_hot_then_live(
+    spark: SparkSession, tiered: RunningServer, tmp_path: Path
+) -> None:
+    names = [f"room/{number}" for number in range(5)]
+    publish_all(tiered, [(name, n) for n in range(1, 401) for name in names])
+    source = stream(spark, tiered, columns="journal", maxOffsetsPerTrigger=700)
+
+    query = finish(archiving(source, tmp_path / "archive", tmp_path / "checkpoint", url=tiered.url))
+
+    assert query.lastProgress is not None
+    journal = call(f"{tiered.url}/journal")
+    ends = {str(span["shard"]): span["end"] for span in journal["spans"] if span["end"]}
+    assert {shard: end for shard, end in journal["archived"].items() if end} == ends
+    publish_all(tiered, [(name, n) for n in range(401, 431) for name in names])
+    compact(str(tmp_path / "archive"))
+    for name in names:
+        async with cable(tiered) as client:
+            history = await client.subscribe(name, history={"streams": {name: {"epoch": "", "offset": 0}}})
+            publish_all(tiered, [(name, 431)])
+            assert [(each["offset"], each["message"]) for each in history] == [(n, n) for n in range(1, 431)]
+            assert await client.messages(1) == [431]

@@ -1,0 +1,121 @@
+"""A standalone cluster: a master and two workers as processes, and a driver that reads and publishes through them."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ropewalk.pipeline.jvm import command_line, find_java, spark_home
+from tests.server import RunningServer
+from tests.spark.journal import kept, publish_all
+
+PATIENCE = 90.0
+
+DRIVER = """
+import sys
+from pyspark.sql import functions as f
+from ropewalk.pipeline.session import spark_session
+
+master, url, checkpoint = sys.argv[1:]
+spark = spark_session("cluster", **{
+    "spark.master": master,
+    "spark.pyspark.python": sys.executable,
+    "spark.driver.host": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+})
+rows = spark.readStream.format("ropewalk").option("url", url).option("startingOffsets", "earliest")
+frame = rows.option("subscribePattern", "cluster/in/.*").load()
+frame = frame.select(f.col("value"), f.lit("cluster/out").alias("stream")).repartition(2)
+writer = frame.writeStream.format("ropewalk").option("url", url).option("checkpointLocation", checkpoint)
+writer.trigger(availableNow=True).start().awaitTermination()
+# One more than there are executors: the driver is told of, too.
+print("executors", len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1)
+spark.stop()
+"""
+
+
+class Daemon:
+    """One of Spark's own processes; its log is its standard error."""
+
+    def __init__(self, home: Path, name: str, *arguments: str) -> None:
+        self.log_file = home / f"{name}.log"
+        # The door for submitting by HTTP has a fixed port, which another test run may hold.
+        java = command_line(find_java(), spark_home() / "jars", "256m", ["-Dspark.master.rest.enabled=false"])
+        java = [part for part in java if not part.startswith("-Dlog4j2.")]
+        environ = {**os.environ, "SPARK_HOME": str(spark_home()), "JAVA_HOME": java_home(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+        environ |= {"SPARK_WORKER_DIR": str(home / "work"), "PYSPARK_PYTHON": sys.executable, "SPARK_NO_DAEMONIZE": "1"}
+        with self.log_file.open("wb") as log:
+            self._process = subprocess.Popen([*java, *arguments], stdout=log, stderr=log, env=environ, start_new_session=True)
+
+    def await_line(self, pattern: str) -> re.Match[str]:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and self._process.poll() is None:
+            if match := re.search(pattern, self.log_file.read_text(errors="replace")):
+                return match
+            time.sleep(0.05)
+        raise AssertionError(f"no {pattern!r} in:\n{self.log_file.read_text(errors='replace')}")
+
+    def stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def java_home(home: Path) -> str:
+    """Workers give executors a flag for a module that slim Javas lack; a Java of ours leaves it out."""
+    program = home / "java" / "bin" / "java"
+    if not program.exists():
+        program.parent.mkdir(parents=True)
+        program.write_text(
+            "#!/bin/bash\n"
+            'for word do shift; [[ $word = --add-modules=jdk.incubator.vector ]] || set -- "$@" "$word"; done\n'
+            f'exec {find_java()} "$@"\n'
+        )
+        program.chmod(0o755)
+    return str(program.parents[1])
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    """The URL of a master with two workers of one core each."""
+    with contextlib.ExitStack() as running:
+
+        def start(name: str, *arguments: str) -> Daemon:
+            daemon = Daemon(tmp_path, name, *arguments)
+            running.callback(daemon.stop)
+            return daemon
+
+        where = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        main = start("master", "org.apache.spark.deploy.master.Master", *where)
+        url = main.await_line(r"spark://127\.0\.0\.1:\d+")[0]
+        size = ("--cores", "1", "--memory", "600m")
+        workers = [start(f"worker-{number}", "org.apache.spark.deploy.worker.Worker", *where, *size, url) for number in (1, 2)]
+        for worker in workers:
+            worker.await_line("Successfully registered with master")
+        yield url
+
+
+def test_a_query_on_a_standalone_cluster_publishes_every_row_once(master: str, server: RunningServer, tmp_path: Path) -> None:
+    publish_all(server, [(f"cluster/in/{n % 4}", n) for n in range(80)])
+
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, master, server.url, str(tmp_path / "checkpoint")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+
+    assert "executors 2" in done.stdout, done.stderr
+    assert sorted(kept(server, "cluster/out")) == list(range(80))

@@ -1,0 +1,37 @@
+"""The format works through Spark Connect too, where the program holds no JVM. In processes of their own: a program is one or the other."""
+
+import os
+import subprocess
+import sys
+
+from ropewalk.pipeline.jvm import find_java
+from tests.server import RunningServer
+from tests.spark.journal import kept, publish_all
+
+PROGRAM = """
+import sys, tempfile
+from pyspark.sql import SparkSession
+
+url = sys.argv[1]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+rows = spark.readStream.format("ropewalk").option("url", url).option("subscribe", "connect/in")
+frame = rows.option("startingOffsets", "earliest").load().selectExpr("'connect/out' as stream", "value")
+with tempfile.TemporaryDirectory() as home:
+    writer = frame.writeStream.format("ropewalk").option("url", url).option("checkpointLocation", home)
+    writer.trigger(availableNow=True).start().awaitTermination()
+print("count", spark.read.format("ropewalk").option("url", url).option("subscribe", "connect/out").load().count())
+spark.stop()
+"""
+
+
+def test_source_and_sink_are_found_by_a_connect_session(server: RunningServer) -> None:
+    publish_all(server, [("connect/in", n) for n in range(25)])
+    # Connect starts its server by Spark's own launcher, which takes the Java that JAVA_HOME names.
+    environ = {**os.environ, "JAVA_HOME": str(find_java().resolve().parents[1])}
+
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, server.url], capture_output=True, text=True, env=environ, check=False, timeout=180
+    )
+
+    assert "count 25" in done.stdout, done.stderr
+    assert sorted(kept(server, "connect/out")) == list(range(25))

@@ -1,0 +1,180 @@
+"""What Spark reads is what live clients see, at the same positions, whatever the batches."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tests.cable import Cable
+from tests.server import RunningServer, running_server
+from tests.spark.journal import FLAGS, batch, batch_sizes, call, publish_all, stream, to_parquet
+
+
+def test_spark_reads_at_the_positions_at_which_a_live_client_received(spark: SparkSession, server: RunningServer) -> None:
+    async def received() -> list[tuple[object, ...]]:
+        cable = await Cable.connect(server.cable)
+        await cable.welcomed()
+        await cable.subscribe("equal/1")
+        published = publish_all(server, [("equal/1", {"n": n, "text": "höher"}) for n in range(30)])
+        frames = await cable.messages_up_to(published[-1][2])
+        await cable.close()
+        return [(frame["stream_id"], frame["epoch"], frame["offset"], frame["message"]) for frame in frames]
+
+    live = asyncio.run(received())
+
+    rows = batch(spark, server, subscribe="equal/1").where("event = 'publish'").orderBy("offset").collect()
+    assert [(row.stream, row.epoch, row.offset, json.loads(row.value)) for row in rows] == live
+
+
+def test_positions_of_a_shard_are_dense_and_keep_the_order_of_offsets(spark: SparkSession, server: RunningServer) -> None:
+    publish_all(server, [(f"dense/{n % 7}", n) for n in range(700)])
+
+    rows = (
+        batch(spark, server, maxRecordsPerPartition=50).select("partition", "position", "stream", "epoch", "offset").collect()
+    )
+
+    by_shard: dict[int, list[int]] = {}
+    for row in rows:
+        by_shard.setdefault(row.partition, []).append(row.position)
+    assert all(sorted(found) == list(range(len(found))) for found in by_shard.values())
+    ordered = sorted((row for row in rows if (row.stream or "").startswith("dense/")), key=lambda row: (row.partition, row.position))
+    for name in {row.stream for row in ordered}:
+        assert [row.offset for row in ordered if row.stream == name] == list(range(1, 101))
+
+
+def test_a_restarted_query_goes_on_where_it_was_in_batches_of_the_size_asked_for(
+    spark: SparkSession, server: RunningServer, tmp_path: Path
+) -> None:
+    publish_all(server, [(f"steps/{n % 5}", n) for n in range(250)])
+    rows = stream(spark, server, subscribePattern="steps/.*", maxOffsetsPerTrigger=100_000)
+    first = to_parquet(rows, tmp_path)
+    publish_all(server, [(f"steps/{n % 5}", n) for n in range(250, 500)])
+    second = to_parquet(stream(spark, server, subscribePattern="steps/.*", maxOffsetsPerTrigger=100), tmp_path)
+
+    found = [json.loads(row.value) for row in spark.read.parquet(str(tmp_path / "rows")).select("value").collect()]
+    assert sorted(found) == list(range(500))
+    assert batch_sizes(first) == [250]
+    assert batch_sizes(second) == [100, 100, 50]
+
+
+def test_a_query_tells_how_far_it_lags(spark: SparkSession, server: RunningServer, tmp_path: Path) -> None:
+    publish_all(server, [("lag/1", n) for n in range(40)])
+
+    query = to_parquet(stream(spark, server, maxOffsetsPerTrigger=10_000), tmp_path)
+
+    source = query.recentProgress[-1].sources[0]
+    ends = {str(span["shard"]): span["end"] for span in call(f"{server.url}/journal")["spans"]}
+    assert {shard: mark["p"] for shard, mark in json.loads(source.latestOffset).items()} == ends
+    assert json.loads(source.endOffset) == json.loads(source.latestOffset)
+
+
+def test_a_query_can_begin_at_a_time(spark: SparkSession, server: RunningServer) -> None:
+    publish_all(server, [(f"times/{n % 3}", n) for n in range(60)])
+    boundary = int(time.time() * 1000) + 1
+    while time.time() * 1000 <= boundary:
+        pass
+    publish_all(server, [(f"times/{n % 3}", n) for n in range(60, 90)])
+
+    after = batch(spark, server, subscribePattern="times/.", startingTimestamp=boundary).select("value").collect()
+    before = batch(spark, server, subscribePattern="times/.", endingTimestamp=boundary).select("value").collect()
+
+    assert sorted(json.loads(row.value) for row in after) == list(range(60, 90))
+    assert sorted(json.loads(row.value) for row in before) == list(range(60))
+
+
+def test_a_pattern_fits_the_whole_name_and_a_list_names_streams(spark: SparkSession, server: RunningServer) -> None:
+    publish_all(server, [("choice/a", 1), ("choice/ab", 2), ("my-choice/a", 3)])
+
+    by_pattern = batch(spark, server, subscribePattern="choice/.").collect()
+    by_list = batch(spark, server, subscribe="choice/a, my-choice/a").collect()
+
+    assert {row.stream for row in by_pattern} == {"choice/a"}
+    assert {row.stream for row in by_list} == {"choice/a", "my-choice/a"}
+
+
+def test_headers_come_when_asked_for_and_values_stay_away_when_not(spark: SparkSession, server: RunningServer) -> None:
+    call(f"{server.url}/api/publish", {"stream": "meta/1", "data": "1", "meta": {"broadcast_type": "notice"}})
+
+    row = batch(spark, server, subscribe="meta/1", includeHeaders=True, includeValue=False).collect()[0]
+
+    assert (row.headers, row.value) == ({"broadcast_type": "notice"}, None)
+
+
+def test_filters_are_handed_down_and_change_nothing_but_the_work(spark: SparkSession, server: RunningServer) -> None:
+    publish_all(server, [(f"push/{n % 4}", n) for n in range(80)])
+    condition = "stream = 'push/1' and offset > 5 and offset <= 15 and position >= 3"
+
+    plain = batch(spark, server).where(condition).select("stream", "offset", "position")
+    pushed = batch(spark, server, pushdown=True).where(condition).select("stream", "offset", "position")
+
+    assert plain.count() > 0
+    assert sorted(pushed.collect()) == sorted(plain.collect())
+    assert "offset" in pushed._jdf.queryExecution().toString().split("Physical Plan")[1]
+
+
+def test_a_batch_is_split_into_as_many_tasks_as_asked_for(spark: SparkSession, server: RunningServer) -> None:
+    publish_all(server, [(f"split/{n % 3}", n) for n in range(90)])
+
+    frame = batch(spark, server, minPartitions=40)
+
+    assert frame.rdd.getNumPartitions() >= 40
+    assert frame.where("stream like 'split/%'").count() == 90
+
+
+def test_a_journal_that_began_anew_fails_the_query_or_leaves_a_gap_row_when_asked(spark: SparkSession, tmp_path: Path) -> None:
+    with running_server(*FLAGS, "--data_dir", str(tmp_path / "one")) as old:
+        publish_all(old, [("loss/1", n) for n in range(10)])
+        to_parquet(stream(spark, old), tmp_path)
+    with running_server(*FLAGS, "--data_dir", str(tmp_path / "two")) as new:
+        publish_all(new, [("loss/1", n) for n in range(100, 105)])
+
+        with pytest.raises(PySparkException, match=r"epoch .* read up to position 10"):
+            to_parquet(stream(spark, new), tmp_path)
+        to_parquet(stream(spark, new, failOnDataLoss=False), tmp_path)
+
+    rows = spark.read.parquet(str(tmp_path / "rows"))
+    values = [json.loads(row.value) for row in rows.where("event = 'publish'").collect()]
+    gaps = [json.loads(row.detail) for row in rows.where("event = 'gap'").collect()]
+    assert sorted(values) == [*range(10), *range(100, 105)]
+    assert {"replaced"} == {gap["reason"] for gap in gaps}
+    assert 10 in {gap["first"] for gap in gaps}
+
+
+def test_positions_the_journal_does_not_have_are_named_in_the_error(spark: SparkSession, server: RunningServer) -> None:
+    publish_all(server, [("ahead/1", n) for n in range(5)])
+    span = call(f"{server.url}/journal")["spans"][0]
+    beyond = json.dumps({"0": {"e": span["epoch"], "p": span["end"]}})
+    further = json.dumps({"0": {"e": span["epoch"], "p": span["end"] + 3}})
+    options = {"assign": 0, "startingOffsets": beyond, "endingOffsets": further}
+
+    with pytest.raises(
+        PySparkException, match=rf"shard 0, epoch '{span['epoch']}': positions {span['end']} to {span['end'] + 2} "
+    ):
+        batch(spark, server, **options).count()
+    gap = batch(spark, server, **options, failOnDataLoss=False).collect()[0]
+
+    assert (gap.event, gap.partition, gap.position) == ("gap", 0, span["end"])
+    assert json.loads(gap.detail)["end"] == span["end"] + 3
+
+
+def test_a_server_that_comes_back_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+    with running_server(*FLAGS, "--data_dir", str(tmp_path / "data")) as first:
+        publish_all(first, [("patience/1", n) for n in range(20)])
+        port = str(first.port)
+        first.kill()
+        frame = stream(spark, first, subscribe="patience/1")
+        writer = frame.writeStream.format("memory").queryName("patience").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        with running_server(*FLAGS, "--data_dir", str(tmp_path / "data"), "--port", port):
+            query.awaitTermination()
+
+    assert sorted(json.loads(row.value) for row in spark.table("patience").collect()) == list(range(20))
+
+
+def test_a_misspelt_option_is_an_error_that_names_the_right_one(spark: SparkSession, server: RunningServer) -> None:
+    with pytest.raises(PySparkException, match="did you mean startingOffsets"):
+        batch(spark, server, startingOfsets="earliest").count()

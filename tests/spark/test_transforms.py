@@ -1,0 +1,205 @@
+"""Each transform on a few rows."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ropewalk.pipeline.transforms import audit, derive, replay, rollup
+from ropewalk.pipeline.transforms.presence import peaks
+from ropewalk.pipeline.transforms.sessions import connections, sessions
+
+SCHEMA = (
+    "shard int, position bigint, event string, stream string, epoch string, offset bigint, timestamp timestamp, key string,"
+    " value binary, uid string, exclude_socket string, broadcast_type string, sid string, detail string, producer string,"
+    " sequence bigint"
+)
+NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+
+
+def row(event: str, at: float, position: int = 0, detail: object = None, **cells: Any) -> dict[str, Any]:
+    text = None if detail is None else json.dumps(detail)
+    return {
+        "event": event,
+        "timestamp": NOON + timedelta(seconds=at),
+        "position": position,
+        "shard": 0,
+        "detail": text,
+        **cells,
+    }
+
+
+def published(stream: str, offset: int, at: float = 0.0, value: bytes = b"1", **cells: Any) -> dict[str, Any]:
+    place = {"position": offset - 1, "offset": offset, "epoch": "e"}
+    return row("publish", at, stream=stream, value=value, **(place | cells))
+
+
+def frame(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
+    names = [field.partition(" ")[0] for field in SCHEMA.split(", ")]
+    return spark.createDataFrame([tuple(each.get(name) for name in names) for each in rows], SCHEMA)
+
+
+class Feed:
+    """A stream out of files, one batch a file; what comes out of a transform is collected."""
+
+    def __init__(self, spark: SparkSession, home: Path) -> None:
+        self._spark = spark
+        self._home = home
+        self.rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(home / "in"))
+
+    def add(self, *rows: dict[str, Any]) -> None:
+        frame(self._spark, *rows).coalesce(1).write.mode("append").parquet(str(self._home / "in"))
+
+    def out(self, transformed: DataFrame, mode: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        sink = transformed.writeStream.outputMode(mode).foreachBatch(
+            lambda rows, _: found.extend(r.asDict() for r in rows.collect())
+        )
+        sink.option("checkpointLocation", str(self._home / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
+        return found
+
+
+@pytest.fixture
+def feed(spark: SparkSession, tmp_path: Path) -> Feed:
+    (tmp_path / "in").mkdir()
+    return Feed(spark, tmp_path)
+
+
+def test_a_minute_is_the_same_whole_or_added_up_from_parts(spark: SparkSession) -> None:
+    rows = [
+        published("a", 1, 1, b"12345", producer="p1"),
+        published("a", 2, 2, b"123", producer="p2"),
+        published("a", 3, 30, b"1", producer="p1"),
+        published("a", 4, 61, b"1"),
+        published("b", 1, 5, b"", exclude_socket="s9"),
+        row("subscribed", 3, detail={"identifier": "i", "streams": ["a", "b"]}, sid="s1"),
+        row("alive", 50, detail={"resumable": True, "snapshot": {"subscriptions": {"i": {"streams": ["a"]}}}}, sid="s2"),
+        row("disconnected", 55, detail={"kept": True}, sid="s1"),
+    ]
+    whole = rollup.combined(rollup.minutely(frame(spark, *rows))).toArrow()
+    parts = rollup.minutely(frame(spark, *rows[:2])).unionByName(rollup.minutely(frame(spark, *rows[2:])))
+
+    figures = ["stream", "minute", "messages", "bytes", "publishers", "subscribers", "deliveries", "late"]
+    found = sorted(tuple(r[name] for name in figures) for r in whole.to_pylist())
+    assert found == [
+        ("a", NOON, 3, 9, 2, 2, 6, 0),
+        ("a", NOON + timedelta(minutes=1), 1, 1, 0, 0, 0, 0),
+        ("b", NOON, 1, 0, 1, 1, 1, 0),
+    ]
+    assert sorted(tuple(r[name] for name in figures) for r in rollup.combined(parts).toArrow().to_pylist()) == found
+
+
+def test_a_late_publication_counts_in_its_minute_and_as_late(spark: SparkSession) -> None:
+    rows = frame(spark, published("a", 1, 10), published("a", 2, 70))
+
+    found = rollup.minutely(rows, NOON + timedelta(seconds=60)).orderBy("minute").collect()
+
+    assert [(r.messages, r.late) for r in found] == [(1, 1), (1, 0)]
+
+
+def test_a_session_is_followed_over_its_connections(feed: Feed, spark: SparkSession) -> None:
+    snapshot = {"subscriptions": {"i": {"streams": ["a"]}}, "names": ["s2", "s1"]}
+    feed.add(
+        row("connected", 0, 0, {"ids": "", "resumable": True}, sid="s1"),
+        row("subscribed", 1, 1, {"identifier": "i", "streams": ["a"]}, sid="s1"),
+        row("connected", 2, 0, {"ids": "", "resumable": True}, sid="other"),
+    )
+    feed.add(
+        row("disconnected", 10, 2, {"kept": True, "reason": ""}, sid="s1"),
+        row("restored", 14, 3, {"resumable": True, "snapshot": snapshot, "former": "s1"}, sid="s2"),
+        row("disconnected", 44, 4, {"kept": False, "reason": "server_restart"}, sid="s2"),
+    )
+
+    found = feed.out(connections(feed.rows), "append")
+
+    shown = [(c["sid"], c["session"], c["how"], c["seconds"], c["subscriptions"], c["kept"], c["reason"]) for c in found]
+    assert sorted(shown) == [
+        ("s1", "s1", "connected", 10.0, 1, True, ""),
+        ("s2", "s1", "restored", 30.0, 1, False, "server_restart"),
+    ]
+    [session] = sessions(spark.createDataFrame(found)).collect()
+    assert (session.session, session.seconds, session.connected_seconds) == ("s1", 44.0, 40.0)
+    assert (session.connections, session.restores) == (2, 1)
+
+
+def test_a_session_that_nothing_is_heard_of_has_vanished(feed: Feed) -> None:
+    feed.add(row("connected", 0, 0, {"ids": "", "resumable": True}, sid="s1"), row("alive", 60, 1, {}, sid="s1"))
+    feed.add(row("connected", 90, 0, {"ids": "", "resumable": True}, sid="s2"))
+
+    found = feed.out(connections(feed.rows, vanished_after=0.001), "append")
+
+    assert [(c["sid"], c["seconds"], c["reason"]) for c in found if c["sid"] == "s1"] == [("s1", 60.0, "vanished")]
+
+
+def test_the_peak_of_a_minute_is_found_whatever_order_the_shards_come_in(feed: Feed) -> None:
+    def seated(kind: str, at: float, member: str, told: bool = True) -> dict[str, Any]:
+        return row(kind, at, detail={"id": member, "told": told, "info": {}}, stream="room", sid="s")
+
+    feed.add(seated("joined", 1, "ann"), seated("joined", 2, "bob"), seated("joined", 3, "bob", told=False))
+    feed.add(seated("left", 9, "eve"))  # its `joined` lies in a shard that is read later
+    feed.add(seated("joined", 8, "eve"), seated("left", 20, "ann"), seated("joined", 70, "eve"))
+
+    found = feed.out(peaks(feed.rows), "update")
+
+    last = {r["minute"].minute: (r["peak"], r["members"]) for r in found}
+    assert last == {0: (2, 1), 1: (2, 2)}
+
+
+def test_a_derived_row_is_named_by_the_position_it_came_from(spark: SparkSession) -> None:
+    rows = frame(spark, published("in", 7, value=b'{"n": 41}'), row("connected", 1, sid="s"))
+    source = derive.source(rows)
+
+    one = derive.publications(source.selectExpr("at", "get_json_object(text, '$.n') + 1 AS n2"), "out").collect()
+    many = derive.publications(source.selectExpr("at", "posexplode(array('\"x\"', '\"y\"')) AS (n, value)"), "out").collect()
+
+    assert [tuple(r) for r in one] == [("out", '{"n2":42.0}', "in:e:7:0")]
+    assert [tuple(r) for r in many] == [("out", '"x"', "in:e:7:0"), ("out", '"y"', "in:e:7:1")]
+
+
+def test_a_replay_has_the_chosen_rows_in_order_under_their_new_names(spark: SparkSession) -> None:
+    rows = frame(
+        spark,
+        published("chat/1", 2, 5, b"2"),
+        published("chat/1", 1, 4, b"1"),
+        published("chat/2", 1, 4.5, b"x", shard=1, position=0),
+        published("other", 1, 1),
+        published("chat/1", 3, 99, b"3"),
+        row("connected", 1, sid="s"),
+    )
+
+    some = replay.chosen(rows, "chat/.*", until="2026-01-31T12:01:00Z")
+    found = replay.in_order(replay.renamed(some, "^chat/(.)", "copy/$1"), 2).collect()
+
+    assert [(r.stream, bytes(r.value)) for r in found] == [("copy/1", b"1"), ("copy/2", b"x"), ("copy/1", b"2")]
+
+
+def test_holes_and_duplicates_of_a_stream_are_found(spark: SparkSession) -> None:
+    def faults(oldest: int, *offsets: int) -> list[tuple[Any, ...]]:
+        rows = frame(spark, *(published("a", offset) for offset in offsets))
+        begins = spark.createDataFrame([(0, oldest)], "shard int, first bigint")
+        return [
+            (r["first"], r["last"], r["holes"], r["duplicates"]) for r in audit.faults(audit.streams(rows), begins).collect()
+        ]
+
+    assert faults(0, 1, 2, 3) == []
+    assert faults(0, 2, 3) == [(1, 3, 1, 0)]
+    assert faults(5, 2, 3) == []  # the shard's oldest rows are gone, and may have held the first one
+    assert faults(0, 1, 2, 2, 5) == [(1, 5, 2, 1)]
+
+
+def test_journal_and_archive_are_compared_cell_by_cell(spark: SparkSession) -> None:
+    journal = frame(spark, *(published("a", offset) for offset in (1, 2, 3)))
+    archive = frame(spark, published("a", 1), published("a", 2, value=b"other", uid="u"), published("a", 4))
+
+    found = audit.differences(journal, archive).orderBy("position").collect()
+
+    assert [(r.position, r.difference) for r in found] == [
+        (1, "differs in value, uid"),
+        (2, "not in the archive"),
+        (3, "not in the journal"),
+    ]
+    assert audit.within(journal, {0: (1, 3)}).agg(F.collect_set("position")).first()[0] == [1, 2]  # type: ignore[index]

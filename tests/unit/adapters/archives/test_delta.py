@@ -1,0 +1,198 @@
+"""The archive as the server reads it: exact ranges, whatever the files look like, and the journal's tail behind them."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ropewalk.adapters.archives import DeltaArchive, delta
+from ropewalk.core.ring import shard_of
+from ropewalk.model.errors import BadRequest, Unavailable
+from ropewalk.model.history import ColdPiece
+from ropewalk.model.journal import ShardSpan
+from ropewalk.model.messages import Registered
+from ropewalk.pipeline.archive import compact, vacuum
+from tests.archiving import START, Scribe, message
+
+FOREVER = 10**9
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class PaperJournal:
+    """One shard of a journal, from `first` on; `kept` is where its oldest segment begins."""
+
+    def __init__(self, rows: pa.Table, shard: int, kept: int = 0) -> None:
+        self._rows = rows
+        self._shard = shard
+        self.kept = kept
+        self.asked: list[int] = []
+
+    def spans(self) -> list[ShardSpan]:
+        return [ShardSpan(self._shard, "s", self.kept, len(self._rows))]
+
+    async def read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncIterator[bytes]:
+        self.asked.append(first)
+        if first < self.kept:
+            raise BadRequest("gone")
+        whole = pa.BufferOutputStream()
+        piece = self._rows.slice(first - first % 10, 25)  # whole batches: it may begin earlier, and ends where it wants
+        with pa.ipc.new_stream(whole, piece.schema) as stream:
+            stream.write_table(piece)
+        yield whole.getvalue().to_pybytes()
+
+    def archived(self, positions: dict[int, int]) -> None: ...
+
+    def archived_ends(self) -> dict[int, int]:
+        return {}
+
+
+def run(stream: str, first: int, last: int, **fields: object) -> list[Registered]:
+    return [message(stream, offset, **fields) for offset in range(first, last + 1)]  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def scribe(tmp_path: Path) -> Scribe:
+    return Scribe(tmp_path / "archive", row_group=8)
+
+
+@pytest.fixture
+async def archive(scribe: Scribe) -> AsyncIterator[DeltaArchive]:
+    archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), refresh=0.0)
+    yield archive
+    await archive.stop()
+
+
+async def offsets(archive: DeltaArchive, first: int, last: int, limit: int = FOREVER, stream: str = "a") -> list[int]:
+    return [each.offset for each in (await archive.read(stream, "e", first, last, limit)).messages]
+
+
+async def test_an_archive_that_was_never_written_has_nothing(archive: DeltaArchive) -> None:
+    assert await archive.read("a", "e", 1, 10, 10) == ColdPiece()
+    assert archive.trouble() == ""
+
+
+async def test_a_range_comes_back_as_it_was_registered(scribe: Scribe, archive: DeltaArchive) -> None:
+    told = Registered("a", b"{}", START.timestamp() + 0.25, "e", 31, exclude_socket="sid", broadcast_type="whisper")
+    scribe.archive([*run("a", 1, 30), *run("b", 1, 30), told])
+
+    assert (await archive.read("a", "e", 7, 9, 10)).messages == tuple(run("a", 7, 9))
+    assert (await archive.read("a", "e", 31, 31, 10)).messages == (told,)
+
+
+async def test_an_answer_that_was_cut_says_so(scribe: Scribe, archive: DeltaArchive) -> None:
+    scribe.archive(run("a", 1, 30))
+
+    assert await archive.read("a", "e", 5, 30, 4) == ColdPiece(tuple(run("a", 5, 8)), more=True)
+    assert await archive.read("a", "e", 27, 30, 4) == ColdPiece(tuple(run("a", 27, 30)), more=False)
+
+
+async def test_an_answer_ends_when_its_payloads_are_large(
+    scribe: Scribe, archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ropewalk.adapters.archives.shelf.MAX_BYTES", 100)
+    scribe.archive(run("a", 1, 64, payload=b"x" * 60))
+
+    piece = await archive.read("a", "e", 1, 64, FOREVER)
+
+    assert piece == ColdPiece(tuple(run("a", 1, 8, payload=b"x" * 60)), more=True)
+
+
+async def test_another_epoch_and_rows_that_are_no_messages_stay_out(scribe: Scribe, archive: DeltaArchive) -> None:
+    scribe.archive([*run("a", 1, 20, epoch="old"), *run("a", 1, 20)], joined=[("a", "sid 1"), ("a", "sid 2")])
+
+    assert (await archive.read("a", "e", 1, 40, FOREVER)).messages == tuple(run("a", 1, 20))
+    assert (await archive.read("a", "old", 19, 40, FOREVER)).messages == tuple(run("a", 19, 20, epoch="old"))
+    assert await archive.read("a", "other", 1, 40, FOREVER) == ColdPiece()
+
+
+async def test_since_leaves_out_what_is_older(scribe: Scribe, archive: DeltaArchive) -> None:
+    scribe.archive([message("a", offset, second=offset) for offset in range(1, 200)])  # past midnight, and into a second date
+
+    piece = await archive.read("a", "e", 1, 199, FOREVER, since=(START + timedelta(seconds=150)).timestamp())
+
+    assert [each.offset for each in piece.messages] == list(range(150, 200))
+
+
+async def test_what_is_archived_later_is_seen_when_the_list_of_files_is_old_enough(scribe: Scribe) -> None:
+    clock = Clock()
+    archive = DeltaArchive(str(scribe.root), scribe.shards, clock, refresh=2.0)
+    scribe.archive(run("a", 1, 10))
+    assert await offsets(archive, 1, 20) == list(range(1, 11))
+    scribe.archive(run("a", 11, 20))
+
+    assert await offsets(archive, 1, 20) == list(range(1, 11))
+    clock.now += 2.0
+    assert await offsets(archive, 1, 20) == list(range(1, 21))
+    await archive.stop()
+
+
+async def test_compaction_and_vacuum_change_no_answer(scribe: Scribe) -> None:
+    archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), refresh=3600.0)  # it must notice by the missing files
+    for first in range(1, 101, 10):
+        scribe.archive([*run("a", first, first + 9), *run("b", first, first + 9)])
+    before = await archive.read("a", "e", 1, 100, FOREVER)
+
+    done = compact(str(scribe.root))
+    deleted = vacuum(str(scribe.root), timedelta(0))
+
+    assert (done.files_before, done.files_after, done.rows) == (10, 1, 200)
+    assert len(deleted) == 10
+    assert await archive.read("a", "e", 1, 100, FOREVER) == before
+    assert await offsets(archive, 38, 41, stream="b") == [38, 39, 40, 41]
+    await archive.stop()
+
+
+async def test_what_is_not_archived_yet_comes_from_the_journal(scribe: Scribe) -> None:
+    shard = shard_of("a", scribe.shards)
+    rows = Scribe(scribe.root, scribe.shards).rows(run("a", 1, 100))
+    scribe.archive(run("a", 1, 30))
+    journal = PaperJournal(rows, shard)
+    archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), journal=journal)
+
+    assert await offsets(archive, 25, 95) == list(range(25, 96))
+    assert await offsets(archive, 25, 95, limit=40) == list(range(25, 65))
+    assert (await archive.read("a", "e", 25, 95, 40)).more
+    assert min(journal.asked) == 30  # nothing that is archived is read twice
+    journal.asked.clear()
+    assert await offsets(archive, 1, 30) == list(range(1, 31))
+    assert journal.asked == []
+    await archive.stop()
+
+
+async def test_when_the_journal_has_let_go_of_its_tail_the_archive_is_looked_at_again(scribe: Scribe) -> None:
+    rows = Scribe(scribe.root, scribe.shards).rows(run("a", 1, 100))
+    journal = PaperJournal(rows, shard_of("a", scribe.shards))
+    archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), refresh=3600.0, journal=journal)
+    scribe.archive(run("a", 1, 30))
+    assert await offsets(archive, 1, 100) == list(range(1, 101))
+
+    scribe.archive(run("a", 31, 60))
+    journal.kept = 60
+
+    assert await offsets(archive, 1, 100) == list(range(1, 101))
+    await archive.stop()
+
+
+async def test_reads_beyond_what_may_wait_are_refused(archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "MAX_WAITING", 0)
+
+    with pytest.raises(Unavailable, match="too many"):
+        await archive.read("a", "e", 1, 10, 10)
+
+
+async def test_a_table_that_cannot_be_read_is_said_and_what_is_known_is_served(scribe: Scribe, archive: DeltaArchive) -> None:
+    scribe.archive(run("a", 1, 10))
+    assert await offsets(archive, 1, 10) == list(range(1, 11))
+    (scribe.root / "_delta_log" / "00000000000000000001.json").write_text("{torn")
+
+    assert await offsets(archive, 1, 10) == list(range(1, 11))
+    assert "cannot be read" in archive.trouble()

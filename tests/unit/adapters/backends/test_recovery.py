@@ -1,0 +1,131 @@
+"""Recovery: a backend made of a journal's rows answers as the one that wrote them, and time away does not count."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.core.rules import Rulebook
+from ropewalk.model.history import GapReason, Replay
+from ropewalk.model.journal import Recovered, Row, RowKind, StreamTip
+from ropewalk.model.messages import Position, Publication
+from ropewalk.model.rules import StreamRules
+from ropewalk.ports import Appended
+from ropewalk.testing.clock import ManualClock
+from tests.property.effort import EFFORT
+from tests.unit.adapters.backends.paper import PaperJournal
+
+STREAMS = ("a", "b", "c")
+RULES = StreamRules(history_limit=5, history_ttl=100.0)
+
+
+def backend_on(clock: ManualClock, journal: PaperJournal | None = None) -> MemoryBackend:
+    return MemoryBackend(Rulebook(RULES), clock, dedup_ttl=60.0, journal=journal)
+
+
+def recovered(clock: ManualClock, found: Recovered) -> MemoryBackend:
+    backend = backend_on(clock)
+    backend.recover(found, 300.0, 15.0)
+    return backend
+
+
+def places(appended: Appended) -> list[tuple[str, int, bool]]:
+    return [(item.epoch, item.offset, new) for item, new in appended]
+
+
+publications = st.builds(
+    Publication,
+    st.sampled_from(STREAMS),
+    st.binary(max_size=3),
+    exclude_socket=st.sampled_from(("", "sid")),
+    broadcast_type=st.sampled_from(("", "kind")),
+    uid=st.sampled_from(("", "", "u", "v")),
+    producer=st.sampled_from(("", "", "p", "q")),
+    sequence=st.integers(0, 6),
+)
+appends = st.lists(st.tuples(st.sampled_from((0.0, 1.0, 40.0)), st.lists(publications, min_size=1, max_size=5)), max_size=12)
+
+
+@EFFORT
+@given(appends, st.booleans(), st.lists(publications, min_size=1, max_size=8))
+async def test_a_recovered_backend_answers_as_the_one_before(
+    story: list[tuple[float, list[Publication]]], instant: bool, sequel: list[Publication]
+) -> None:
+    clock, journal = ManualClock(), PaperJournal(instant)
+    before = backend_on(clock, journal)
+    for pause, batch in story:
+        clock.advance(pause)
+        await before.streams.append(batch)
+    found = Recovered(rows=list(journal.rows), newest=clock.now)
+    after = recovered(clock, found)
+    for stream in STREAMS:
+        tip = await before.streams.tip(stream)
+        assert await after.streams.tip(stream) == tip
+        for offset in range(tip.offset + 2):
+            position = Position(tip.epoch, offset)
+            assert await after.streams.replay(stream, position) == await before.streams.replay(stream, position)
+    known = [publication for publication in sequel if (await before.streams.tip(publication.stream)).offset]
+    assert places(await after.streams.append(known)) == places(await before.streams.append(known))
+
+
+async def test_a_stream_older_than_the_rows_goes_on_from_its_tip() -> None:
+    clock = ManualClock()
+    backend = recovered(clock, Recovered(tips=[StreamTip("a", "e", 41, clock.now - 90_000)]))
+    assert await backend.streams.replay("a", Position("e", 41)) == Replay("a", "e", 41)
+    answer = await backend.streams.replay("a", Position("e", 40))
+    assert (answer.reason if not isinstance(answer, Replay) else None) is GapReason.TRIMMED
+    assert places(await backend.streams.append([Publication("a", b"1")])) == [("e", 42, True)]
+
+
+async def test_tips_may_be_those_before_the_rows_or_after_them() -> None:
+    clock = ManualClock()
+    rows = [Row(RowKind.PUBLISH, "a", clock.now, "a", "e", offset, b"%d" % offset) for offset in (7, 8, 9)]
+    for tip in (6, 9):
+        backend = recovered(clock, Recovered(tips=[StreamTip("a", "e", tip, clock.now)], rows=rows))
+        answer = await backend.streams.replay("a", Position("e", 6))
+        assert isinstance(answer, Replay)
+        assert [message.offset for message in answer.messages] == [7, 8, 9]
+
+
+async def test_a_stream_that_began_anew_within_the_rows_is_in_its_last_epoch() -> None:
+    clock = ManualClock()
+    rows = [Row(RowKind.PUBLISH, "a", clock.now, "a", epoch, 1, b"1") for epoch in ("old", "new")]
+    backend = recovered(clock, Recovered(tips=[StreamTip("a", "old", 1, 0.0)], rows=rows))
+    assert await backend.streams.tip("a") == Position("new", 1)
+    assert backend.gauges()["history_messages"] == 1
+
+
+async def test_a_uid_is_known_as_long_as_it_was_however_long_the_server_was_away() -> None:
+    clock, journal = ManualClock(), PaperJournal()
+    before = backend_on(clock, journal)
+    await before.streams.append([Publication("a", b"1", uid="u")])
+    clock.advance(30)
+    await before.streams.append([Publication("a", b"1")])
+    clock.advance(10_000)
+    after = recovered(clock, journal.recovered())
+    known = []
+    for pause in (29, 1):
+        clock.advance(pause)
+        [(_, new)] = await after.streams.append([Publication("a", b"1", uid="u")])
+        known.append(not new)
+    assert known == [True, False]
+
+
+async def test_an_idle_stream_is_not_forgotten_for_the_time_the_server_was_away() -> None:
+    clock, journal = ManualClock(), PaperJournal()
+    [(first, _)] = await backend_on(clock, journal).streams.append([Publication("a", b"1")])
+    clock.advance(1_000_000)
+    after = recovered(clock, journal.recovered())
+    for pause in (0, 999):
+        clock.advance(pause)
+        await after.sweep()
+        assert await after.streams.tip("a") == Position(first.epoch, 1)
+    clock.advance(1)
+    await after.sweep()
+    await after.sweep()
+    assert await after.streams.tip("a") == Position("", 0)
+
+
+async def test_a_producer_known_by_its_last_sequence_only_is_not_registered_again() -> None:
+    backend = recovered(ManualClock(), Recovered(shards=4, producers={("p", shard): 7 for shard in range(4)}))
+    batch = [Publication("a", b"1", producer="p", sequence=number) for number in (6, 7, 8)]
+    assert [new for _, new in await backend.streams.append(batch)] == [False, False, True]

@@ -1,0 +1,257 @@
+"""Tiered history: cold below hot, joined exactly, or a gap that says where."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.core.history import BEFORE_ALL
+from ropewalk.core.rules import Rulebook
+from ropewalk.engine.tiered import TieredBackend
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.history import ColdPiece, Gap, GapReason, HistoryPage, Replay
+from ropewalk.model.messages import Position, Publication, Registered
+from ropewalk.model.rules import StreamRules
+from ropewalk.ports import Archive
+from tests.unit.engine.workbench import Clock, Workbench, public, settle
+
+HOT = 3
+LIMIT = 10
+
+
+class PaperArchive:
+    """Everything it was told of, in order of offset. `meanwhile` is published to `hot` while a reader waits for it."""
+
+    def __init__(self) -> None:
+        self.messages: list[Registered] = []
+        self.reads = 0
+        self.down = False
+        self.meanwhile: list[Publication] = []
+        self.hot: MemoryBackend | None = None
+
+    async def read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece:
+        self.reads += 1
+        if self.down:
+            raise Unavailable("the archive is on strike")
+        if self.hot is not None:
+            await self.hot.streams.append(self.meanwhile)
+        found = [
+            each
+            for each in self.messages
+            if (each.stream, each.epoch) == (stream, epoch) and first <= each.offset <= last and each.timestamp >= since
+        ]
+        return ColdPiece(tuple(found[:limit]), len(found) > limit)
+
+    async def stop(self) -> None: ...
+
+    def trouble(self) -> str:
+        return "on strike" if self.down else ""
+
+    def gauges(self) -> dict[str, float]:
+        return {"archive_files": 1.0}
+
+
+def _checked(archive: PaperArchive) -> Archive:
+    return archive
+
+
+class Bench:
+    """A hot backend that keeps three messages of a stream, and an archive that has what it is told."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.rules = Rulebook(StreamRules(history_limit=HOT, history_ttl=300.0), ())
+        self.hot = MemoryBackend(self.rules, self.clock)
+        self.archive = PaperArchive()
+        self.backend = TieredBackend(self.hot, _checked(self.archive), self.rules, self.clock, LIMIT)
+        self.streams = self.backend.streams
+
+    async def publish(self, count: int, archived: bool = True) -> list[Registered]:
+        """One a second."""
+        told = []
+        for _ in range(count):
+            self.clock.now += 1
+            [(registered, _)] = await self.streams.append([Publication("a", b"1")])
+            told.append(registered)
+        if archived:
+            self.archive.messages += told
+        return told
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    await bench.backend.start()
+    yield bench
+    await bench.backend.stop()
+
+
+def offsets(messages: tuple[Registered, ...]) -> list[int]:
+    return [each.offset for each in messages]
+
+
+async def test_a_hot_answer_does_not_ask_the_archive(bench: Bench) -> None:
+    told = await bench.publish(5)
+
+    assert await bench.streams.replay("a", Position(told[0].epoch, 2)) == Replay("a", told[0].epoch, 5, tuple(told[2:]))
+    assert await bench.streams.replay("unknown", BEFORE_ALL) == Replay("unknown", "", 0)
+    assert bench.archive.reads == 0
+
+
+async def test_what_left_the_hot_history_comes_from_the_archive_and_joins_up(bench: Bench) -> None:
+    told = await bench.publish(9)
+
+    assert await bench.streams.replay("a", BEFORE_ALL) == Replay("a", told[0].epoch, 9, tuple(told))
+    assert await bench.streams.replay("a", Position(told[0].epoch, 4)) == Replay("a", told[0].epoch, 9, tuple(told[4:]))
+
+
+async def test_another_epoch_is_no_matter_of_the_archive(bench: Bench) -> None:
+    await bench.publish(9)
+
+    answer = await bench.streams.replay("a", Position("former", 4))
+
+    assert isinstance(answer, Gap)
+    assert answer.reason == GapReason.EPOCH_CHANGED
+    assert bench.archive.reads == 0
+
+
+async def test_a_long_answer_is_cut_and_can_be_asked_on_for(bench: Bench) -> None:
+    told = await bench.publish(25)
+    epoch = told[0].epoch
+
+    first = await bench.streams.replay("a", BEFORE_ALL)
+    second = await bench.streams.replay("a", Position(epoch, 10))
+    third = await bench.streams.replay("a", Position(epoch, 20))
+
+    assert first == Gap("a", GapReason.PARTIAL, epoch, 11, 25, tuple(told[:10]))
+    assert second == Gap("a", GapReason.PARTIAL, epoch, 21, 25, tuple(told[10:20]))
+    assert third == Replay("a", epoch, 25, tuple(told[20:]))
+
+
+async def test_a_hole_in_the_archive_is_a_gap_that_says_where_to_go_on(bench: Bench) -> None:
+    told = await bench.publish(12)
+    epoch = told[0].epoch
+    del bench.archive.messages[4:6]
+
+    assert await bench.streams.replay("a", BEFORE_ALL) == Gap("a", GapReason.TRIMMED, epoch, 7, 12, tuple(told[:4]))
+    assert await bench.streams.replay("a", Position(epoch, 6)) == Replay("a", epoch, 12, tuple(told[6:]))
+
+
+async def test_what_is_neither_archived_nor_hot_is_a_gap_up_to_the_hot_history(bench: Bench) -> None:
+    told = await bench.publish(4)
+    await bench.publish(5, archived=False)
+
+    answer = await bench.streams.replay("a", BEFORE_ALL)
+
+    assert answer == Gap("a", GapReason.TRIMMED, told[0].epoch, 7, 9, tuple(told))
+
+
+async def test_an_archive_that_is_down_leaves_the_gap_as_it_was(bench: Bench) -> None:
+    told = await bench.publish(9)
+    bench.archive.down = True
+
+    assert await bench.streams.replay("a", BEFORE_ALL) == Gap("a", GapReason.TRIMMED, told[0].epoch, 7, 9)
+    assert bench.backend.trouble() == ""
+
+
+async def test_what_is_published_while_the_archive_is_read_is_left_to_live_delivery(bench: Bench) -> None:
+    told = await bench.publish(9)
+    bench.archive.hot = bench.hot
+    bench.archive.meanwhile = [Publication("a", b"2")] * 10  # more than the hot history keeps
+
+    answer = await bench.streams.replay("a", BEFORE_ALL)
+
+    assert answer == Replay("a", told[0].epoch, 9, tuple(told))
+
+
+async def test_since_reaches_back_into_the_archive(bench: Bench) -> None:
+    told = await bench.publish(9)
+
+    assert await bench.streams.since("a", told[3].timestamp) == Replay("a", told[0].epoch, 9, tuple(told[3:]))
+    assert await bench.streams.since("a", 0.0) == Replay("a", told[0].epoch, 9, tuple(told))
+
+
+async def test_since_asks_the_archive_only_for_what_may_have_left_the_hot_history(bench: Bench) -> None:
+    told = await bench.publish(9)
+    await bench.streams.since("a", told[7].timestamp)
+    await bench.streams.since("unknown", 0.0)
+    assert bench.archive.reads == 0
+
+    bench.clock.now += 400  # nothing is hot any more, because of its age and not for its number
+    assert (await bench.streams.since("a", bench.clock.now - 299)).messages == ()
+    assert bench.archive.reads == 0
+    assert offsets((await bench.streams.since("a", told[5].timestamp)).messages) == [6, 7, 8, 9]
+
+
+async def test_since_is_cut_like_a_replay(bench: Bench) -> None:
+    told = await bench.publish(25)
+
+    answer = await bench.streams.since("a", told[2].timestamp)
+
+    assert answer == Gap("a", GapReason.PARTIAL, told[0].epoch, 13, 25, tuple(told[2:12]))
+
+
+async def test_pages_go_through_cold_and_hot_history(bench: Bench) -> None:
+    told = await bench.publish(9)
+    epoch = told[0].epoch
+
+    assert await bench.streams.page("a", 0, 4) == HistoryPage("a", epoch, 9, 1, tuple(told[:4]), 4)
+    assert await bench.streams.page("a", 4, 4) == HistoryPage("a", epoch, 9, 1, tuple(told[4:8]), 8)
+    assert await bench.streams.page("a", 8, 4) == HistoryPage("a", epoch, 9, 7, tuple(told[8:]))
+    assert await bench.streams.page("unknown", 0, 4) is None
+
+
+async def test_a_page_past_the_bound_of_one_answer_is_shorter_and_says_where_to_go_on(bench: Bench) -> None:
+    await bench.publish(25)
+
+    page = await bench.streams.page("a", 0, 100)
+
+    assert page is not None
+    assert (offsets(page.messages), page.next_offset) == (list(range(1, 11)), 10)
+
+
+async def test_a_client_gets_cold_then_hot_then_live(bench: Bench) -> None:
+    async with Workbench(backend=bench.backend) as workbench:
+        await bench.publish(9)
+        bench.archive.hot = bench.hot
+        client = await workbench.connect()
+        await client.send(command="subscribe", identifier=public("a"), history={"streams": {"a": {"epoch": "", "offset": 0}}})
+        await workbench.publish("a", "10")
+        await settle()
+
+        assert client.seen() == ["welcome", "confirm_subscription", *range(1, 10), "confirm_history", 10]
+
+
+async def test_a_client_pages_through_a_long_history_and_gets_live_once(bench: Bench) -> None:
+    async with Workbench(backend=bench.backend) as workbench:
+        told = await bench.publish(25)
+        client = await workbench.connect()
+        ask = {"identifier": public("a")}
+        places = [{"epoch": "", "offset": 0}, *({"epoch": told[0].epoch, "offset": offset} for offset in (10, 20))]
+        await client.send(command="subscribe", **ask, history={"streams": {"a": places[0]}})
+        await workbench.publish("a", "26")
+        await client.send(command="history", **ask, history={"streams": {"a": places[1]}})
+        await client.send(command="history", **ask, history={"streams": {"a": places[2]}})
+        await workbench.publish("a", "27")
+
+        assert client.seen() == [
+            *("welcome", "confirm_subscription", *range(1, 11), "reject_history"),
+            26,
+            *(*range(11, 21), "reject_history"),
+            *(*range(21, 26), "confirm_history"),
+            27,
+        ]
+
+
+async def test_a_bounded_answer_that_reaches_up_to_live_completes_the_history(bench: Bench) -> None:
+    async with Workbench(backend=bench.backend) as workbench:
+        told = await bench.publish(14)
+        client = await workbench.connect()
+        ask = {"identifier": public("a")}
+        await client.send(command="subscribe", **ask, history={"streams": {"a": {"epoch": "", "offset": 0}}})
+        await bench.publish(30)  # by now even the rest of the history fills more than one answer
+        await client.send(command="history", **ask, history={"streams": {"a": {"epoch": told[0].epoch, "offset": 10}}})
+        rest = client.seen()[13:]
+
+        assert client.seen()[2:13] == [*range(1, 11), "reject_history"]
+        assert [seen for seen in rest if seen in (*range(15), "confirm_history")] == [11, 12, 13, 14, "confirm_history"]

@@ -1,0 +1,89 @@
+"""Marks and pieces: nothing between two marks is read twice, left out or taken for something else."""
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropewalk.model.journal import ShardSpan
+from ropewalk.pipeline.offsets import LIFE, Mark, Piece, advance, between, decode, encode, remaining, shares, split
+
+OLD, NEW = ShardSpan(3, "old", 10, 90), ShardSpan(3, "new", LIFE, LIFE + 50)
+
+
+def test_an_offset_has_one_spelling_with_shards_in_order_of_number() -> None:
+    marks = {10: Mark("b", 2), 2: Mark("a", 1)}
+
+    assert json.dumps(encode(marks)) == '{"2": {"e": "a", "p": 1}, "10": {"e": "b", "p": 2}}'
+    assert decode(encode(marks)) == marks
+
+
+def test_within_an_epoch_two_marks_are_one_piece_whatever_the_journal_holds() -> None:
+    assert between(3, [], Mark("old", 5), Mark("old", 30)) == [Piece(3, "old", 5, 30)]
+
+
+def test_an_epoch_is_read_to_its_end_and_the_next_from_its_beginning() -> None:
+    found = between(3, [OLD, NEW], Mark("old", 80), Mark("new", LIFE + 5))
+
+    assert found == [Piece(3, "old", 80, 90), Piece(3, "new", LIFE, LIFE + 5)]
+
+
+def test_holes_of_damage_do_not_end_an_epoch() -> None:
+    spans = [ShardSpan(3, "old", 0, 20), ShardSpan(3, "old", 30, 90), NEW]
+
+    assert between(3, spans, Mark("old", 10), Mark("new", LIFE)) == [Piece(3, "old", 10, 90)]
+
+
+def test_an_epoch_the_journal_never_had_is_a_loss_of_unknown_size_before_everything_it_has() -> None:
+    lost, rest = between(3, [OLD], Mark("other", 40), Mark("old", 90))
+
+    assert (lost.replaced, lost.first, lost.rows) == (True, 40, 0)
+    assert rest == Piece(3, "old", 10, 90)
+
+
+def test_a_life_in_which_nothing_happened_is_no_loss_when_it_is_forgotten() -> None:
+    assert between(3, [NEW], Mark("empty", 0), Mark("new", LIFE + 1)) == [Piece(3, "new", LIFE, LIFE + 1)]
+
+
+def test_a_shard_that_gives_positions_again_is_a_loss() -> None:
+    assert [piece.replaced for piece in between(3, [OLD], Mark("old", 95), Mark("old", 90))] == [True]
+
+
+def test_a_mark_before_everything_begins_with_what_there_is() -> None:
+    assert between(3, [OLD, NEW], Mark("", 0), Mark("new", LIFE)) == [Piece(3, "old", 10, 90)]
+
+
+@given(st.integers(10, 90), st.integers(0, 50), st.integers(0, 200))
+def test_advancing_covers_exactly_so_many_rows(start: int, end: int, rows: int) -> None:
+    spans, begin, stop = [OLD, NEW], Mark("old", start), Mark("new", LIFE + end)
+    total = sum(piece.rows for piece in between(3, spans, begin, stop))
+
+    reached = advance(3, spans, begin, stop, rows)
+
+    assert sum(piece.rows for piece in between(3, spans, begin, reached)) == min(rows, total)
+    assert remaining({3: spans}, {3: reached}, {3: stop})[3] == total - min(rows, total)
+
+
+@given(st.dictionaries(st.integers(0, 15), st.integers(0, 1000), min_size=1), st.integers(1, 2000))
+def test_a_batch_is_full_or_has_everything_and_no_shard_gets_more_than_it_has(lags: dict[int, int], limit: int) -> None:
+    granted = shares(lags, limit)
+
+    assert sum(granted.values()) == min(limit, sum(lags.values()))
+    assert all(0 <= granted[shard] <= lags[shard] for shard in lags)
+
+
+@given(st.dictionaries(st.integers(0, 15), st.integers(0, 1000), min_size=1), st.integers(1, 50))
+def test_every_shard_is_read_to_its_end_in_the_long_run(lags: dict[int, int], limit: int) -> None:
+    rounds = -(-sum(lags.values()) // limit)
+    for _ in range(rounds):
+        lags = {shard: lag - part for (shard, lag), part in zip(lags.items(), shares(lags, limit).values(), strict=True)}
+
+    assert not any(lags.values())
+
+
+@given(st.integers(0, 100), st.integers(0, 300), st.integers(1, 40))
+def test_a_split_piece_is_the_same_rows_in_the_same_order(first: int, rows: int, parts: int) -> None:
+    found = split(Piece(0, "e", first, first + rows), parts)
+
+    assert [position for piece in found for position in range(piece.first, piece.end)] == list(range(first, first + rows))
+    assert len(found) == max(1, min(parts, rows))
