@@ -26,8 +26,8 @@ def measure_memory(server: Server, field: Remote[Field], sizes: Sizes) -> list[F
     before = server.usage().resident
     field.call(Field.open, "idle", server.address, PATH, STREAM, count, Stage.SUBSCRIBED)
     after = _settled(lambda: server.usage().resident, sizes.memory_settle)
-    field.call(Field.cut, "idle")
-    field.call(Field.cut, "first")
+    field.call(Field.close, "idle")
+    field.call(Field.close, "first")
     with Remote(Floor) as floor:
         bare = _bare(floor, field, count)
     details: dict[str, float] = {"connections": count, "resident_before_kb": before / 1024, "resident_after_kb": after / 1024}
@@ -43,7 +43,7 @@ def _bare(floor: Remote[Floor], field: Remote[Field], count: int) -> float:
     accepting.result()
     # resident memory is counted in pages, so a few connections may seem to cost nothing at all
     added = max(usage_of(floor.pid).resident - before, os.sysconf("SC_PAGE_SIZE"))
-    field.call(Field.cut, "bare")
+    field.call(Field.close, "bare")
     return added / count / 1024
 
 

@@ -37,8 +37,8 @@ class Pair:
         self.server = server
         self.subscribers = sizes.subscribers
         self._floor, self._field = floor, field
-        self._publisher = Publisher(server.address, STREAM, sizes.payload)
         self._open(floor.call(Floor.address))
+        self._publisher = Publisher(server.address, STREAM, sizes.payload)
         self._offset = self._learn_size()
         self._frames: list[bytes] = []
 
@@ -103,8 +103,8 @@ class Pair:
 
     def close(self) -> None:
         self._publisher.close()
-        self._field.call(Field.cut, "server")
-        self._field.call(Field.cut, "floor")
+        self._field.call(Field.close, "server")
+        self._field.call(Field.close, "floor")
         self._floor.call(Floor.close)
 
     def _bounds(self, count: int) -> list[int]:

@@ -18,13 +18,15 @@ from benchmarks.server import Server
 from benchmarks.sizes import Sizes
 
 PATH, STREAM = "/cable", "bench"
+MISSED_BY_ALL = 5
+"""Published when all are cut and none is back, so that everyone has something to catch up with."""
 
 
 def measure_storm(server: Server, floor: Remote[Floor], field: Remote[Field], sizes: Sizes) -> list[Figure]:
     """The floor of a storm is the bare connecting: TCP and the upgrade alone, for as many."""
     count = sizes.storm_connections
-    publisher = Publisher(server.address, STREAM, sizes.payload)
     field.call(Field.open, "storm", server.address, PATH, STREAM, count, Stage.SUBSCRIBED)
+    publisher = Publisher(server.address, STREAM, sizes.payload)
     epoch, offset = publisher.position()
     wrong = field.call(Field.settle, "storm", offset)
     bare: list[float] = []
@@ -33,11 +35,13 @@ def measure_storm(server: Server, floor: Remote[Floor], field: Remote[Field], si
     for _ in range(sizes.storm_rounds):
         bare.append(_bare(floor, field, count))
         before = server.usage().processor
+        field.call(Field.cut, "storm")
+        publisher.publish(MISSED_BY_ALL)
         with _publishing(publisher, sizes.storm_rate):
-            storms.append(field.call(Field.storm, "storm", epoch))
+            storms.append(field.call(Field.resume, "storm", epoch))
         spent += server.usage().processor - before
         wrong += field.call(Field.settle, "storm", publisher.position()[1])
-    field.call(Field.cut, "storm")
+    field.call(Field.close, "storm")
     publisher.close()
     if wrong:
         raise AssertionError(f"offsets were missed or seen twice {wrong} times in the storms")
@@ -49,7 +53,7 @@ def _bare(floor: Remote[Floor], field: Remote[Field], count: int) -> float:
     accepting = floor.begin(Floor.accept, count)
     seconds = field.call(Field.open, "bare", address, PATH, STREAM, count, Stage.UPGRADED)
     accepting.result()
-    field.call(Field.cut, "bare")
+    field.call(Field.close, "bare")
     floor.call(Floor.close)
     return seconds
 

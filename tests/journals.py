@@ -1,10 +1,11 @@
-"""What tests of the journal share: rows, a disk that does not sync, a journal that ends as if killed, and its rows read back."""
+"""What tests of the journal share: rows, a disk that does not sync, a journal as if killed, and its rows read back."""
 
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
@@ -41,15 +42,18 @@ async def running(
     rows = list(recovered.rows)
     await journal.start()
     try:
-        yield journal, Recovered(
-            recovered.shards,
-            list(recovered.tips),
-            rows,
-            recovered.producers,
-            recovered.newest,
-            recovered.cut_bytes,
-            recovered.reset_shards,
-            recovered.notes,
+        yield (
+            journal,
+            Recovered(
+                recovered.shards,
+                list(recovered.tips),
+                rows,
+                recovered.producers,
+                recovered.newest,
+                recovered.cut_bytes,
+                recovered.reset_shards,
+                recovered.notes,
+            ),
         )
     finally:
         await journal.stop()
@@ -63,7 +67,7 @@ def as_if_killed(directory: Path, copy: Path) -> Path:
 
 def publication(stream: str, offset: int, value: bytes = b"", at: float = 1_000_000.0, **more: object) -> Row:
     row = Row(RowKind.PUBLISH, stream, at, stream, "epoch", offset, value or b"%s %d" % (stream.encode(), offset))
-    return row if not more else Row(**{**{name: getattr(row, name) for name in row.__struct_fields__}, **more})  # type: ignore[arg-type]
+    return msgspec.structs.replace(row, **more)
 
 
 def session(sid: str, at: float = 1_000_000.0, detail: str = "{}") -> Row:

@@ -38,6 +38,8 @@ class Crowd:
         self._path = path
         self._stream = stream
         self.links: dict[int, Link] = {}
+        self._cut: list[Link] = []
+        self._cut_at = 0.0
         self.poll = select.epoll()
 
     def open(self, count: int, stage: Stage) -> float:
@@ -46,13 +48,11 @@ class Crowd:
         self._bring([partial(self._connect, "", "", 0)] * count, stage)
         return time.monotonic() - started
 
-    def storm(self, epoch: str) -> Resumed:
-        """Cut all off at once and bring all back by their session and position."""
-        cut = list(self.links.values())
-        started = time.monotonic()
-        self.cut()
+    def resume(self, epoch: str) -> Resumed:
+        """Bring all that were cut back by their session and position."""
+        cut, self._cut = self._cut, []
         self._bring([partial(self._connect, link.sid, epoch, link.offset) for link in cut], Stage.SUBSCRIBED)
-        seconds = time.monotonic() - started
+        seconds = time.monotonic() - self._cut_at
         links = self.links.values()
         return Resumed(seconds, sum(link.restored for link in links), sum(link.replayed for link in links))
 
@@ -64,8 +64,9 @@ class Crowd:
         return sum(link.errors + (link.offset != offset) for link in self.links.values())
 
     def cut(self) -> None:
-        """End every connection without a goodbye."""
-        for link in self.links.values():
+        """End every connection without a goodbye; they may resume."""
+        self._cut, self._cut_at = list(self.links.values()), time.monotonic()
+        for link in self._cut:
             link.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABRUPT)
             link.sock.close()
         self.links = {}

@@ -25,8 +25,11 @@ class Field:
     def drain(self, crowd: str, bounds: list[int], checked: bool = False) -> Drained:
         return self._drains[crowd].read(bounds, checked)
 
-    def storm(self, crowd: str, epoch: str) -> Resumed:
-        return self._crowds[crowd].storm(epoch)
+    def cut(self, crowd: str) -> None:
+        self._crowds[crowd].cut()
+
+    def resume(self, crowd: str, epoch: str) -> Resumed:
+        return self._crowds[crowd].resume(epoch)
 
     def settle(self, crowd: str, offset: int) -> int:
         return self._crowds[crowd].settle(offset)
@@ -36,6 +39,7 @@ class Field:
         self._crowds[crowd].settle(offset)
         return next(iter(self._crowds[crowd].links.values())).last
 
-    def cut(self, crowd: str) -> None:
+    def close(self, crowd: str) -> None:
+        """A crowd that is no longer needed."""
         self._crowds.pop(crowd).cut()
-        self._drains.pop(crowd, None)
+        del self._drains[crowd]

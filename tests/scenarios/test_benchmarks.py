@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.report import Run
 from benchmarks.sizes import QUICK
+from benchmarks.storm import MISSED_BY_ALL
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,6 +52,7 @@ def test_after_a_storm_every_session_is_restored_and_nobody_missed_a_message_or_
     assert storm["restored"] == QUICK.storm_connections * QUICK.storm_rounds
     assert storm["not_restored"] == 0
     assert storm["missed_or_twice"] == 0
+    assert storm["replayed"] >= storm["restored"] * MISSED_BY_ALL
 
 
 def test_the_record_names_neither_the_host_nor_a_path(run: Run) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from ropewalk.pipeline.jvm import command_line, find_java, spark_home
 from tests.server import RunningServer
+from tests.spark.java import java_home
 from tests.spark.journal import kept, publish_all
 
 PATIENCE = 90.0
@@ -51,7 +52,7 @@ class Daemon:
         java = command_line(find_java(), spark_home() / "jars", "256m", ["-Dspark.master.rest.enabled=false"])
         java = [part for part in java if not part.startswith("-Dlog4j2.")]
         environ = {**os.environ, "SPARK_HOME": str(spark_home()), "JAVA_HOME": java_home(home), "SPARK_LOCAL_IP": "127.0.0.1"}
-        environ |= {"SPARK_WORKER_DIR": str(home / "work"), "PYSPARK_PYTHON": sys.executable, "SPARK_NO_DAEMONIZE": "1"}
+        environ |= {"SPARK_WORKER_DIR": str(home / "work"), "PYSPARK_PYTHON": sys.executable, "SPARK_SCALA_VERSION": "2.13"}
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen([*java, *arguments], stdout=log, stderr=log, env=environ, start_new_session=True)
 
@@ -70,20 +71,6 @@ class Daemon:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def java_home(home: Path) -> str:
-    """Workers give executors a flag for a module that slim Javas lack; a Java of ours leaves it out."""
-    program = home / "java" / "bin" / "java"
-    if not program.exists():
-        program.parent.mkdir(parents=True)
-        program.write_text(
-            "#!/bin/bash\n"
-            'for word do shift; [[ $word = --add-modules=jdk.incubator.vector ]] || set -- "$@" "$word"; done\n'
-            f'exec {find_java()} "$@"\n'
-        )
-        program.chmod(0o755)
-    return str(program.parents[1])
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
-from ropewalk.pipeline.jvm import find_java
 from tests.server import RunningServer
+from tests.spark.java import java_home
 from tests.spark.journal import kept, publish_all
 
 PROGRAM = """
@@ -13,7 +14,7 @@ import sys, tempfile
 from pyspark.sql import SparkSession
 
 url = sys.argv[1]
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
+spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 rows = spark.readStream.format("ropewalk").option("url", url).option("subscribe", "connect/in")
 frame = rows.option("startingOffsets", "earliest").load().selectExpr("'connect/out' as stream", "value")
 with tempfile.TemporaryDirectory() as home:
@@ -24,10 +25,9 @@ spark.stop()
 """
 
 
-def test_source_and_sink_are_found_by_a_connect_session(server: RunningServer) -> None:
+def test_source_and_sink_are_found_by_a_connect_session(server: RunningServer, tmp_path: Path) -> None:
     publish_all(server, [("connect/in", n) for n in range(25)])
-    # Connect starts its server by Spark's own launcher, which takes the Java that JAVA_HOME names.
-    environ = {**os.environ, "JAVA_HOME": str(find_java().resolve().parents[1])}
+    environ = {**os.environ, "JAVA_HOME": java_home(tmp_path)}
 
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, server.url], capture_output=True, text=True, env=environ, check=False, timeout=180

@@ -7,7 +7,7 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine.annals import RENEWAL, JournalAnnals
 from ropewalk.model import closing as closings
-from ropewalk.model.journal import Recovered, RowKind
+from ropewalk.model.journal import Recovered, Row, RowKind
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot
@@ -212,6 +212,15 @@ async def test_every_session_that_goes_on_is_told_again_and_that_is_enough_to_re
             assert snapshot is not None
             assert list(snapshot.subscriptions) == [public("a"), public("b")]
         assert await after.members("a") == ["bo"]
+
+
+async def test_a_row_that_cannot_be_understood_costs_nobody_else_anything() -> None:
+    async with Chronicle() as story:
+        client = await story.client("a")
+        story.journal.note([Row(RowKind.CONNECTED, "sid", story.clock.now, sid="sid", detail="{}")])
+        after = story.crash()
+        assert await after.backend.sessions.take("sid") is None
+        assert await after.backend.sessions.take(client.sid) is not None
 
 
 async def test_rows_of_a_session_whose_beginning_is_not_there_are_passed_over() -> None:

@@ -147,6 +147,6 @@ def _refuse_overlap(archived: Mapping[int, int], files: Sequence[Written]) -> No
         end = archived.get(file.shard, 0)
         if file.first < end:
             raise UserMistake(
-                f"position {file.first} of shard {file.shard} is below what is archived already ({end}): the query lost its"
-                " checkpoint (begin where the archive ends, with startingOffsets) or reads another journal (archive that elsewhere)"
+                f"position {file.first} of shard {file.shard} is below what is archived already ({end}): the query lost its "
+                "checkpoint (begin where the archive ends, with startingOffsets) or reads another journal (for another path)"
             )

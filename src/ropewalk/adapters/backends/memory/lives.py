@@ -3,6 +3,8 @@
 The rule it keeps: only the order of one session's own rows counts, for they share a shard and different shards do not.
 """
 
+from contextlib import suppress
+
 import msgspec
 
 from ropewalk.model.annals import Arrived, Departed, Granted, Seated, Whole
@@ -42,6 +44,10 @@ class Lives:
         self._succeeded: set[str] = set()
 
     def add(self, row: Row) -> None:
+        with suppress(msgspec.DecodeError):  # as another version wrote it: that session begins anew
+            self._add(row)
+
+    def _add(self, row: Row) -> None:
         match row.kind:
             case RowKind.CONNECTED:
                 arrived = _arrived(row.detail)

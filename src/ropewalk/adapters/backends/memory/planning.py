@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from ropewalk.adapters.backends.memory.known import Known, repeated
 from ropewalk.adapters.backends.memory.shelf import Shelf
-from ropewalk.model.journal import Row, RowKind, StreamTip
+from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.messages import Position, Publication, Registered
 from ropewalk.ports import Appended
 
@@ -20,7 +20,7 @@ class Plan:
         self._shelf = shelf
         self._known = known
         self._now = now
-        self._tips: dict[str, StreamTip] = {}
+        self._last: dict[str, Registered] = {}  # of each stream, what was planned last
         self._draft = known.draft()
         self._fresh: list[tuple[Publication, Registered]] = []
 
@@ -37,12 +37,14 @@ class Plan:
             self._known.remember(publication, registered, self._now)
 
     def _register(self, publication: Publication) -> tuple[Registered, bool]:
-        first = self._first(publication) if publication.uid or publication.producer else None
+        named = bool(publication.uid or publication.producer)
+        first = self._first(publication) if named else None
         if first is not None:
             return repeated(publication, first, self._now), False
         registered = self._place(publication)
         self._fresh.append((publication, registered))
-        self._draft.remember(publication, registered, self._now)
+        if named:
+            self._draft.remember(publication, registered, self._now)
         return registered, True
 
     def _first(self, publication: Publication) -> Position | None:
@@ -52,18 +54,18 @@ class Plan:
 
     def _place(self, publication: Publication) -> Registered:
         stream = publication.stream
-        before = self._tips.get(stream) or self._shelf.reach(stream)
-        timestamp = max(self._now, before.timestamp)
-        self._tips[stream] = StreamTip(stream, before.epoch, before.tip + 1, timestamp)
-        return Registered(
+        last = self._last.get(stream)
+        epoch, tip, newest = self._shelf.reach(stream) if last is None else (last.epoch, last.offset, last.timestamp)
+        registered = self._last[stream] = Registered(
             stream,
             publication.payload,
-            timestamp,
-            before.epoch,
-            before.tip + 1,
+            max(self._now, newest),
+            epoch,
+            tip + 1,
             publication.exclude_socket,
             publication.broadcast_type,
         )
+        return registered
 
 
 def row_of(publication: Publication, registered: Registered) -> Row:

@@ -44,12 +44,10 @@ class Shelf:
             self._schedule(log)
         return registered
 
-    def reach(self, stream: str) -> StreamTip:
-        """How far the stream has come, or where it would begin."""
+    def reach(self, stream: str) -> tuple[str, int, float]:
+        """How far the stream has come, or where it would begin: its epoch, its tip and the time of that."""
         log = self.logs.get(stream)
-        if log is None:
-            return StreamTip(stream, self._new_epoch(), 0, 0.0)
-        return StreamTip(stream, log.epoch, log.tip, log.newest)
+        return (self._new_epoch(), 0, 0.0) if log is None else (log.epoch, log.tip, log.newest)
 
     def place(self, registered: Registered) -> None:
         """Keep what was planned. A stream that was forgotten since then is the same again, for its epoch has been given out."""

@@ -1,0 +1,28 @@
+"""Every journal through the suites that apply to it: the absent one, and Arrow in its three durabilities."""
+
+from pathlib import Path
+
+from ropewalk.adapters.journals.arrow import ArrowJournal
+from ropewalk.adapters.journals.none import NoJournal
+from ropewalk.testing.clock import ManualClock
+from ropewalk.testing.journal import AcknowledgingConformance, JournalConformance, KeepingConformance, KeptJournal
+
+
+class TestNoJournal(JournalConformance):
+    def make(self, directory: Path) -> KeptJournal:
+        return NoJournal()
+
+
+class TestArrowInMemory(KeepingConformance):
+    def make(self, directory: Path) -> KeptJournal:
+        return ArrowJournal(directory, ManualClock(), durability="memory", shards=3)
+
+
+class TestArrowWritten(AcknowledgingConformance):
+    def make(self, directory: Path) -> KeptJournal:
+        return ArrowJournal(directory, ManualClock(), durability="journal", shards=3)
+
+
+class TestArrowOnDisk(AcknowledgingConformance):
+    def make(self, directory: Path) -> KeptJournal:
+        return ArrowJournal(directory, ManualClock(), durability="fsync", shards=3)
