@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from math import inf
 
 from aiohttp import web
 
@@ -34,6 +35,9 @@ from ropewalk.protocol.handshake import AllowedOrigins
 from ropewalk.protocol.publications import PublicationLimits
 
 
+IDLE_FACTOR = 10.0  # history TTLs for which a stream that lives in memory only is remembered
+
+
 @dataclass(frozen=True)
 class Parts:
     """A node and what its doors are made of, before anything listens."""
@@ -60,6 +64,8 @@ def build(settings: Settings) -> Parts:
         dedup_ttl=broker.dedup_ttl,
         dedup_limit=broker.dedup_limit,
         journal=journal if kept else None,
+        # What is written down is not lost by being idle, so its epoch must not change: the journal keeps every tip anyway.
+        idle_factor=inf if kept else IDLE_FACTOR,
     )
     annals = JournalAnnals(journal, time.time) if kept else Annals()
     pubsub: PubSub = resolve(PUBSUBS, broker.pubsub)()

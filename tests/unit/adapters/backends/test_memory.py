@@ -1,6 +1,7 @@
 """The memory backend's own promises: it never suspends, keeps idle streams as long as it says, and bounds its sessions."""
 
 from collections.abc import Coroutine
+from math import inf
 
 from ropewalk.adapters.backends.memory import MemoryBackend, random_epoch
 from ropewalk.adapters.backends.memory.shelf import SWEPT_AT_ONCE
@@ -11,9 +12,9 @@ from ropewalk.model.sessions import SessionSnapshot
 from ropewalk.testing.clock import ManualClock
 
 
-def backend_of(clock: ManualClock, sessions_limit: int = 10) -> MemoryBackend:
+def backend_of(clock: ManualClock, sessions_limit: int = 10, idle_factor: float = 10.0) -> MemoryBackend:
     rulebook = Rulebook(StreamRules(history_ttl=100.0), [StreamRule("none", history_limit=0, history_ttl=0.0)])
-    return MemoryBackend(rulebook, clock, dedup_ttl=20.0, idle_factor=10.0, sessions_limit=sessions_limit)
+    return MemoryBackend(rulebook, clock, dedup_ttl=20.0, idle_factor=idle_factor, sessions_limit=sessions_limit)
 
 
 def suspends(step: Coroutine[None, None, object]) -> bool:
@@ -60,6 +61,16 @@ async def test_a_stream_in_use_is_not_forgotten_however_old_it_is() -> None:
         clock.advance(900)
         await backend.sweep()
     assert (await backend.streams.tip("a")).offset == 50
+
+
+async def test_a_stream_whose_record_is_kept_elsewhere_is_never_forgotten() -> None:
+    clock = ManualClock()
+    backend = backend_of(clock, idle_factor=inf)
+    [(first, _)] = await backend.streams.append([Publication("a", b"1")])
+    for _ in range(2):
+        clock.advance(10_000_000)
+        await backend.sweep()
+    assert await backend.streams.tip("a") == Position(first.epoch, 1)
 
 
 async def test_one_sweep_looks_at_a_bounded_number_of_streams() -> None:

@@ -128,9 +128,9 @@ class Writer:
             self._written(handed, rolled)
 
     def _written(self, handed: list[Handed], rolled: list[ShardLog]) -> None:
-        _tell(handed, None)
         if self.trouble:
             self._recovered()
+        _tell(handed, None)
         if rolled:
             self._rolled(rolled)
 

@@ -1,0 +1,55 @@
+"""Rows to batches and back: every row comes back as it was."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropewalk.adapters.journals.arrow.framing import frame_at, frame_batch
+from ropewalk.adapters.journals.arrow.schema import decode, encode
+from ropewalk.model.journal import Row, RowKind
+from tests.property.effort import EFFORT
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
+NUMBERS = st.integers(0, 2**63 - 1)
+TIMES = st.integers(0, 4_000_000_000).map(float)
+PUBLICATIONS = st.builds(
+    lambda key, time, epoch, offset, value, texts, producer, sequence: Row(
+        RowKind.PUBLISH, key, time, key, epoch, offset, value, *texts, producer=producer, sequence=sequence if producer else 0
+    ),
+    st.text(st.characters(codec="utf-8"), min_size=1, max_size=8),
+    TIMES,
+    TEXTS,
+    NUMBERS,
+    st.binary(max_size=20),
+    st.tuples(TEXTS, TEXTS, TEXTS),
+    TEXTS,
+    NUMBERS,
+)
+HAPPENINGS = st.builds(
+    lambda kind, key, time, stream, detail: Row(kind, key, time, stream, sid=key, detail=detail),
+    st.sampled_from([kind for kind in RowKind if kind is not RowKind.PUBLISH]),
+    TEXTS,
+    TIMES,
+    TEXTS,
+    TEXTS,
+)
+
+
+@EFFORT
+@given(rows=st.lists(PUBLICATIONS | HAPPENINGS, min_size=1, max_size=20), first=st.integers(0, 2**50))
+def test_rows_come_back_as_they_were_at_the_positions_they_got(rows: list[Row], first: int) -> None:
+    batch, newest = encode(rows, first)
+    assert list(decode(batch, 0)) == rows
+    assert batch.column("position").to_pylist() == list(range(first, first + len(rows)))
+    assert newest == max(row.timestamp for row in rows) * 1_000_000
+
+
+@EFFORT
+@given(rows=st.lists(PUBLICATIONS, min_size=1, max_size=3), data=st.data())
+def test_a_message_with_one_wrong_bit_is_not_taken(rows: list[Row], data: st.DataObject) -> None:
+    message = bytearray(frame_batch(encode(rows, 7)[0], 2, 7, 0, group=3, members=1))
+    whole = frame_at(memoryview(message), 0)
+    assert whole is not None
+    assert (whole.first, whole.rows, whole.shard, whole.length) == (7, len(rows), 2, len(message))
+    at = data.draw(st.integers(0, len(message) - 1))
+    message[at] ^= 1 << data.draw(st.integers(0, 7))
+    assert frame_at(memoryview(message), 0) is None

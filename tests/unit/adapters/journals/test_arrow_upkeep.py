@@ -1,0 +1,112 @@
+"""Sealing and retention: nothing changes for readers but that old rows go, and only those that may."""
+
+from pathlib import Path
+
+from ropewalk.adapters.journals.arrow import ArrowJournal
+from ropewalk.model.journal import Row
+from ropewalk.testing.clock import ManualClock
+from tests.journals import publication, read_all, running
+
+SEGMENT = 5000
+
+
+async def fill(journal: ArrowJournal, clock: ManualClock, count: int, first: int = 1) -> list[Row]:
+    """One row a group and ten seconds apart, so that segments are full of small batches."""
+    rows = [publication("a", offset, at=clock.now + 10.0 * (offset - first)) for offset in range(first, first + count)]
+    for row in rows:
+        await journal.write([row])
+        clock.advance(10)
+    return rows
+
+
+async def test_many_small_batches_become_few_and_readers_see_the_same(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, shards=1, segment_size=150_000) as (journal, _):
+        rows = await fill(journal, clock, 300)
+        before = journal.gauges()
+        await journal.sweep()
+        after = journal.gauges()
+        assert before["journal_segments"] == after["journal_segments"] > 2
+        assert after["journal_batches"] < before["journal_batches"] / 2
+        assert after["journal_bytes"] < before["journal_bytes"] / 2
+        assert list((await read_all(journal))[0].values()) == rows
+    async with running(tmp_path, clock, shards=1) as (journal, recovered):
+        assert recovered.reset_shards == ()
+        assert recovered.rows == rows
+        assert list((await read_all(journal))[0].values()) == rows
+
+
+async def test_a_segment_is_full_after_its_time_too(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, shards=1, segment_seconds=50.0) as (journal, _):
+        await fill(journal, clock, 12)
+        assert journal.gauges()["journal_segments"] == 3
+
+
+async def test_old_rows_stay_until_the_archive_has_them(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=100.0) as (journal, _):
+        await fill(journal, clock, 30)
+        clock.advance(1000)
+        await journal.sweep()
+        assert journal.spans()[0].first == 0
+        journal.archived({0: 10})
+        await journal.sweep()
+        first = journal.spans()[0].first
+        assert 0 < first <= 10
+        assert journal.gauges()["journal_lost_rows"] == 0
+        journal.archived({0: 30})
+        await journal.sweep()
+        assert first < journal.spans()[0].first < 30  # the segment that grows never goes
+    async with running(tmp_path, clock, shards=1) as (journal, recovered):
+        assert recovered.reset_shards == ()
+        assert [tip.tip for tip in recovered.tips] == [30]
+        assert journal.archived_ends() == {0: 30}
+
+
+async def test_young_rows_stay_though_the_archive_has_them(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=1000.0) as (journal, _):
+        await fill(journal, clock, 30)
+        journal.archived({0: 30})
+        await journal.sweep()
+        assert journal.spans()[0].first == 0
+
+
+async def test_without_an_archive_rows_go_by_age_and_size(tmp_path: Path) -> None:
+    clock = ManualClock()
+    options: dict[str, object] = {"shards": 1, "segment_size": SEGMENT, "for_archive": False}
+    async with running(tmp_path / "age", clock, retention=100.0, **options) as (journal, _):
+        await fill(journal, clock, 30)
+        await journal.sweep()
+        assert 10 < journal.spans()[0].first < 30
+    async with running(tmp_path / "size", clock, retention=0.0, retention_size=20_000, **options) as (journal, _):
+        await fill(journal, clock, 30)
+        await journal.sweep()
+        assert journal.gauges()["journal_bytes"] <= 20_000
+        assert journal.gauges()["journal_lost_rows"] == 0
+
+
+async def test_at_the_hard_limit_the_oldest_go_and_it_is_counted(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=0.0, hard_limit=25_000) as (journal, _):
+        await fill(journal, clock, 30)
+        await journal.sweep()
+        gauges = journal.gauges()
+        assert gauges["journal_bytes"] <= 25_000
+        assert gauges["journal_lost_rows"] == journal.spans()[0].first > 0
+
+
+async def test_segments_that_should_have_gone_before_a_crash_go_at_the_next_start(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=10.0) as (journal, _):
+        await fill(journal, clock, 30)
+        oldest = sorted(tmp_path.rglob("*.arrow"))[0]
+        kept = oldest.read_bytes()
+        journal.archived({0: 30})
+        await journal.sweep()
+        assert not oldest.exists()
+    oldest.write_bytes(kept)
+    async with running(tmp_path, clock, shards=1) as (_, recovered):
+        assert recovered.reset_shards == ()
+        assert not oldest.exists()
