@@ -4,6 +4,7 @@ import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -24,17 +25,16 @@ class QuickDisk(Disk):
     """No test takes the power away, so nothing has to reach the platter."""
 
     def sync(self, fd: int) -> None: ...
-    def sync_directory(self, path: Path) -> None: ...
 
 
-def made(directory: Path, clock: ManualClock, **options: object) -> ArrowJournal:
-    settings: dict[str, object] = {"shards": 3, "disk": QuickDisk(), "boot": "this boot", **options}
-    return ArrowJournal(directory, clock, **settings)  # type: ignore[arg-type]
+def made(directory: Path, clock: ManualClock, **options: Any) -> ArrowJournal:
+    settings: dict[str, Any] = {"shards": 3, "disk": QuickDisk(), "boot": "this boot", **options}
+    return ArrowJournal(directory, clock, **settings)
 
 
 @asynccontextmanager
 async def running(
-    directory: Path, clock: ManualClock, horizon: float = EVER, **options: object
+    directory: Path, clock: ManualClock, horizon: float = EVER, **options: Any
 ) -> AsyncIterator[tuple[ArrowJournal, Recovered]]:
     """A journal from open to an orderly stop. The rows it recovered are read before it starts."""
     journal = made(directory, clock, **options)

@@ -12,17 +12,18 @@ TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
 NUMBERS = st.integers(0, 2**63 - 1)
 TIMES = st.integers(0, 4_000_000_000).map(float)
 PUBLICATIONS = st.builds(
-    lambda key, time, epoch, offset, value, texts, producer, sequence: Row(
-        RowKind.PUBLISH, key, time, key, epoch, offset, value, *texts, producer=producer, sequence=sequence if producer else 0
+    lambda key, time, epoch, offset, value, uid, exclude, kind, produced: Row(
+        RowKind.PUBLISH, key, time, key, epoch, offset, value, uid, exclude, kind, "", "", *produced
     ),
     st.text(st.characters(codec="utf-8"), min_size=1, max_size=8),
     TIMES,
     TEXTS,
     NUMBERS,
     st.binary(max_size=20),
-    st.tuples(TEXTS, TEXTS, TEXTS),
     TEXTS,
-    NUMBERS,
+    TEXTS,
+    TEXTS,
+    st.just(("", 0)) | st.tuples(st.just("app"), NUMBERS),
 )
 HAPPENINGS = st.builds(
     lambda kind, key, time, stream, detail: Row(kind, key, time, stream, sid=key, detail=detail),

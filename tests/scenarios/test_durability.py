@@ -12,13 +12,16 @@ from typing import Any
 import aiohttp
 import pytest
 
+from ropewalk.app.settings import Settings
 from ropewalk.client import Backoff, Message, Publisher, Stream, connect
+from ropewalk.core.ring import shard_of
 from tests.cable import Cable, cable, identifier
-from tests.metrics import metrics_when
+from tests.metrics import metrics, metrics_when
 from tests.scenarios.command_line import run_ropewalk
 from tests.server import RunningServer, publish, running_server
 
 PATIENCE = 30.0
+SHARDS = Settings().journal.journal_shards
 DURABLE = pytest.mark.parametrize("durability", ["journal", "fsync"])
 EVERY = pytest.mark.parametrize("durability", ["memory", "journal", "fsync"])
 
@@ -207,6 +210,40 @@ async def test_the_start_says_what_was_recovered(tmp_path: Path) -> None:
         line = next(line for line in house.crash().log().splitlines() if "cut_bytes=" in line)
         for fact in ("streams=2", "messages=2", "sessions=0", "reset_shards=0"):
             assert fact in line, line
+
+
+def segment_of(data_dir: Path, stream: str) -> Path:
+    """The file that grew last in the stream's shard."""
+    return sorted((data_dir / "journal" / f"shard={shard_of(stream, SHARDS):02}").glob("*.arrow"))[-1]
+
+
+async def test_a_torn_tail_that_nobody_was_promised_changes_nothing(tmp_path: Path) -> None:
+    with House(tmp_path, "journal") as house:
+        first = await publish(house.server, "a", "1")
+        house.server.kill()
+        with segment_of(tmp_path, "a").open("ab") as segment:
+            segment.write(b"\x00" * 100)
+        server = house.open()
+        assert await publish(server, "a", "2") == {**first, "offset": 2}
+        assert (await metrics(server))["journal_cut_bytes"] == 100
+
+
+async def test_a_stream_whose_record_is_damaged_begins_a_new_epoch_and_others_go_on(tmp_path: Path) -> None:
+    with House(tmp_path, "journal") as house:
+        others = [f"other/{number}" for number in range(20) if shard_of(f"other/{number}", SHARDS) != shard_of("a", SHARDS)]
+        first = [await publish(house.server, stream, "1") for stream in ("a", *others)]
+        house.server.kill()
+        path = segment_of(tmp_path, "a")
+        damaged = bytearray(path.read_bytes())
+        damaged[-20] ^= 0xFF
+        path.write_bytes(damaged)
+        server = house.open()
+        again = [await publish(server, stream, "2") for stream in ("a", *others)]
+        assert again[0]["offset"] == 1
+        assert again[0]["epoch"] != first[0]["epoch"]
+        assert again[1:] == [{**position, "offset": 2} for position in first[1:]]
+        assert (await metrics(server))["journal_damaged_shards"] == 1
+        assert f"shard {shard_of('a', SHARDS)}" in server.log()
 
 
 async def test_many_publishers_get_dense_positions_and_readers_see_them_in_order(tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ def test_positions_of_a_shard_are_dense_and_keep_the_order_of_offsets(spark: Spa
     for row in rows:
         by_shard.setdefault(row.partition, []).append(row.position)
     assert all(sorted(found) == list(range(len(found))) for found in by_shard.values())
-    ordered = sorted((row for row in rows if (row.stream or "").startswith("dense/")), key=lambda row: (row.partition, row.position))
+    ordered = sorted(
+        (row for row in rows if (row.stream or "").startswith("dense/")), key=lambda row: (row.partition, row.position)
+    )
     for name in {row.stream for row in ordered}:
         assert [row.offset for row in ordered if row.stream == name] == list(range(1, 101))
 

@@ -34,7 +34,6 @@ from ropewalk.ports import Authenticator, Backend, Channels, PubSub
 from ropewalk.protocol.handshake import AllowedOrigins
 from ropewalk.protocol.publications import PublicationLimits
 
-
 IDLE_FACTOR = 10.0  # history TTLs for which a stream that lives in memory only is remembered
 
 

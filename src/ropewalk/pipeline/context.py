@@ -48,8 +48,11 @@ class Context:
     def spark(self) -> "SparkSession":
         return self._session()
 
-    def journal(self, options: StreamOptions, **extra: str) -> "DataFrame":
-        """The journal as a stream, with all of its columns; `extra` are further options of the format."""
+    def journal(self, options: StreamOptions, timers: bool = False, **extra: str) -> "DataFrame":
+        """The journal as a stream, with all of its columns; `extra` are further options of the format.
+
+        `timers`: for a query whose state has timers of the machine's time.
+        """
         chosen = {
             "startingOffsets": options.starting,
             "failOnDataLoss": str(options.fail_on_data_loss).lower(),
@@ -57,7 +60,8 @@ class Context:
             **({"subscribe": options.subscribe} if options.subscribe else {}),
             **({"subscribePattern": options.pattern} if options.pattern else {}),
         }
-        return self.spark.readStream.format("ropewalk").options(**self._server(), **(chosen | extra)).load()
+        session = only_with_rows(self.spark) if timers else self.spark
+        return session.readStream.format("ropewalk").options(**self._server(), **(chosen | extra)).load()
 
     def journal_now(self, **extra: str) -> "DataFrame":
         """What the journal holds now."""
@@ -90,3 +94,10 @@ class Context:
     def _server(self) -> dict[str, str]:
         token = {"token": self.place.token} if self.place.token else {}
         return {"url": self.place.url, "columns": "journal", **token}
+
+
+def only_with_rows(spark: "SparkSession") -> "SparkSession":
+    """A session whose queries run no empty batches. With timers of the machine's time Spark runs one after another, for ever."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    return session

@@ -60,9 +60,10 @@ def _start(wanted: dict[str, str]) -> None:
     """The JVM outlives a stopped session and serves the next one: PySpark keeps its gateway for the life of the process."""
     if SparkContext._gateway is not None:
         return
-    if (master := wanted["spark.master"]).startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    jvm = start_jvm(wanted, {"SPARK_LOCAL_IP": "127.0.0.1", **os.environ} if master.startswith("local") else os.environ)
+    # Driver and executors run the same Python unless told otherwise: there the package is installed.
+    os.environ.setdefault("PYSPARK_PYTHON", wanted.get("spark.pyspark.python", sys.executable))
+    local = wanted["spark.master"].startswith("local")
+    jvm = start_jvm(wanted, {"SPARK_LOCAL_IP": "127.0.0.1", **os.environ} if local else os.environ)
     _running.append(jvm)
     jvm.announce()
     try:

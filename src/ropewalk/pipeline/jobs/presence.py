@@ -34,5 +34,5 @@ def presence(context: Context, options: PresenceOptions) -> DataStreamWriter:
         if figures.num_rows:
             table.replace(batch, figures, KEYS)
 
-    found = peaks(context.journal(options, includeValue="false"))
+    found = peaks(context.journal(options, timers=True, includeValue="false"))
     return found.writeStream.outputMode("update").foreachBatch(take)

@@ -20,5 +20,5 @@ class SessionsOptions(StreamOptions, frozen=True, kw_only=True):
 @job("sessions", "record how long sessions last, with reconnects and restores", SessionsOptions)
 def sessions(context: Context, options: SessionsOptions) -> DataStreamWriter:
     sink = Appending(options.table or context.table, context.checkpoint(options))
-    ended = connections(context.journal(options, includeValue="false"), seconds(options.vanished_after))
+    ended = connections(context.journal(options, timers=True, includeValue="false"), seconds(options.vanished_after))
     return ended.writeStream.outputMode("append").foreachBatch(sink.take)

@@ -1,13 +1,27 @@
 """Sealing and retention: nothing changes for readers but that old rows go, and only those that may."""
 
+import errno
 from pathlib import Path
+from typing import Any
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
 from ropewalk.model.journal import Row
 from ropewalk.testing.clock import ManualClock
-from tests.journals import publication, read_all, running
+from tests.journals import QuickDisk, publication, read_all, running
 
 SEGMENT = 5000
+
+
+class FullDisk(QuickDisk):
+    """Refuses so many writes, until something was removed."""
+
+    refused = 0
+
+    def write(self, fd: int, data: bytes, at: int) -> None:
+        if self.refused:
+            self.refused -= 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(fd, data, at)
 
 
 async def fill(journal: ArrowJournal, clock: ManualClock, count: int, first: int = 1) -> list[Row]:
@@ -75,7 +89,7 @@ async def test_young_rows_stay_though_the_archive_has_them(tmp_path: Path) -> No
 
 async def test_without_an_archive_rows_go_by_age_and_size(tmp_path: Path) -> None:
     clock = ManualClock()
-    options: dict[str, object] = {"shards": 1, "segment_size": SEGMENT, "for_archive": False}
+    options: dict[str, Any] = {"shards": 1, "segment_size": SEGMENT, "for_archive": False}
     async with running(tmp_path / "age", clock, retention=100.0, **options) as (journal, _):
         await fill(journal, clock, 30)
         await journal.sweep()
@@ -110,3 +124,35 @@ async def test_segments_that_should_have_gone_before_a_crash_go_at_the_next_star
     async with running(tmp_path, clock, shards=1) as (_, recovered):
         assert recovered.reset_shards == ()
         assert not oldest.exists()
+
+
+async def test_a_full_disk_does_not_keep_old_segments_from_going(tmp_path: Path) -> None:
+    clock = ManualClock()
+    disk = FullDisk()
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=10.0, disk=disk) as (journal, _):
+        await fill(journal, clock, 30)
+        await journal.sweep()
+        journal.archived({0: 30})
+        disk.refused = 1
+        await journal.sweep()
+        assert journal.spans()[0].first > 0
+        assert len(list(tmp_path.rglob("*.arrow"))) == journal.gauges()["journal_segments"]
+    async with running(tmp_path, clock, shards=1) as (_, recovered):
+        assert recovered.reset_shards == ()
+
+
+async def test_a_segment_that_went_bad_is_left_alone_and_found_at_the_next_start(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=10.0) as (journal, _):
+        await fill(journal, clock, 3)
+        (segment,) = tmp_path.rglob("*.arrow")
+        data = bytearray(segment.read_bytes())
+        data[data.index(b"a 2")] ^= 1
+        segment.write_bytes(data)
+        await fill(journal, clock, 10, 4)
+        journal.archived({0: 13})
+        await journal.sweep()
+        assert journal.spans()[0].first == 0
+    async with running(tmp_path, clock, shards=1) as (journal, recovered):
+        assert recovered.reset_shards == (0,)
+        assert journal.spans()[0].end == 1

@@ -1,6 +1,13 @@
 """The journal in Arrow IPC segments by shard: it recovers, writes in groups, serves readers, and lets go of what may go.
 
 The rule it keeps: what it has promised it finds again, or it says that it does not.
+
+    journal/journal.json, journal.copy.json   what the journal knows of itself: shards, their lives, stopped in order or not
+    journal/commits-N.log                     the witness: how far each group brought each shard
+    journal/shard=NN/<first position>.arrow   a segment: a plain Arrow IPC stream whose messages prove themselves
+    journal/shard=NN/<first position>.idx     where its batches lie, once another segment follows it
+    journal/shard=NN/<first position>.state   how far streams and producers had come where it begins
+    journal/shard=NN/*.damaged                what was cut off although it had been promised
 """
 
 import asyncio
@@ -90,14 +97,12 @@ class ArrowJournal:
         """Take the journal over, cut what does not count, and give back the `horizon` seconds before its newest row. Blocks."""
         try:
             self._site.directory.mkdir(parents=True, exist_ok=True)
+            self._disk.sync_file(self._site.directory.parent)
             self._lock = lock(self._site.directory / "lock")
-        except OSError as error:
-            raise UserMistake(f"the journal cannot be opened: {error}") from None
-        try:
             return self._open(horizon)
-        except BaseException:
-            os.close(self._lock)
-            raise
+        except OSError as error:
+            self._unlock()
+            raise UserMistake(f"the journal cannot be opened: {error}") from None
 
     def _open(self, horizon: float) -> Recovered:
         recovery = recover(self._site, horizon)
@@ -136,7 +141,12 @@ class ArrowJournal:
             self._save(clean=not (self.instant and self._writer.dropped_rows))
         for log in self._logs:
             log.close()
-        os.close(self._lock)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     # --- what writers and readers ask for ---
 

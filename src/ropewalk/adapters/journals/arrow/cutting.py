@@ -46,7 +46,7 @@ def remove(path: Path, damaged: bool) -> None:
     if damaged:
         path.rename(path.with_suffix(".damaged"))
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def _shorten(path: Path, size: int, damaged: bool, disk: Disk) -> int:

@@ -29,10 +29,11 @@ class Disk:
     def sync(self, fd: int) -> None:
         os.fsync(fd)
 
-    def sync_directory(self, path: Path) -> None:
+    def sync_file(self, path: Path) -> None:
+        """Also for a directory: then the names in it are on disk."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            self.sync(fd)
         finally:
             os.close(fd)
 
@@ -50,7 +51,7 @@ class Disk:
         finally:
             os.close(fd)
         fresh.replace(path)
-        self.sync_directory(path.parent)
+        self.sync_file(path.parent)
 
 
 def lock(path: Path) -> int:

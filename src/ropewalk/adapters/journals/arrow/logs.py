@@ -77,7 +77,7 @@ class ShardLog:
             disk.write(fd, opening, 0)
             if sync:
                 disk.sync(fd)
-                disk.sync_directory(path.parent)
+                disk.sync_file(path.parent)
         except OSError:
             os.close(fd)
             path.unlink(missing_ok=True)

@@ -79,7 +79,7 @@ def decode(batch: Any, oldest: int) -> Iterator[Row]:
         _, event, stream, epoch, offset, key, value, uid, exclude, kind, sid, detail, producer, sequence = cells
         yield Row(
             KINDS[event],
-            key,
+            key or "",
             time / MICROSECONDS,
             stream or "",
             epoch or "",

@@ -19,18 +19,24 @@ MANY = 64
 """A segment of more batches than this, with fewer rows each on average, is worth rewriting."""
 
 
-def seal(life: Life, segment: Segment, forget_before: float, disk: Disk) -> None:
-    """Of streams nobody published to since `forget_before` the state says nothing any more. Raises OSError; may be repeated."""
+def seal(life: Life, segment: Segment, forget_before: float, disk: Disk) -> bool:
+    """False if the segment is not as it was written. Raises OSError, and then it may be tried again.
+
+    Of streams that nobody published to since `forget_before` the state says nothing any more.
+    """
     if scan(segment.path, segment.shard, segment.first)[0].end != segment.end:
-        return
+        return False
     table = table_of(segment)
     _save_next_state(life, segment, table, forget_before, disk)
     if len(segment.firsts) > MANY and segment.rows < SMALL_ROWS * len(segment.firsts):
         fresh = _rewritten(life, segment, table, disk)
         life.segments = [fresh if each is segment else each for each in life.segments]
         segment = fresh
+    else:
+        disk.sync_file(segment.path)
     save_index(segment, disk)
     segment.sealed = True
+    return True
 
 
 def _save_next_state(life: Life, segment: Segment, table: Any, forget_before: float, disk: Disk) -> None:

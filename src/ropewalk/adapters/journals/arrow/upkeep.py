@@ -40,6 +40,7 @@ class Upkeep:
         self._disk = disk
         self._clock = clock
         self.thread = ThreadPoolExecutor(1, "journal-upkeep")
+        self._bad: set[Segment] = set()
         self.lost_rows = 0
 
     def rolled(self, shards: list[ShardLog]) -> None:
@@ -57,12 +58,14 @@ class Upkeep:
     def _seal_all(self, shard: ShardLog) -> None:
         for life in shard.lives:
             for segment in life.segments[: -1 if life is shard.current else None]:
-                if not segment.sealed:
+                if not segment.sealed and segment not in self._bad:
                     self._seal(life, segment)
 
     def _seal(self, life: Life, segment: Segment) -> None:
         try:
-            seal(life, segment, self._clock() - self._tips_seconds, self._disk)
+            if not seal(life, segment, self._clock() - self._tips_seconds, self._disk):
+                self._bad.add(segment)
+                log.error("segment %s is not as it was written: it stays until the next start", segment.path)
         except OSError as error:  # it is tried again at the next sweep
             log.warning("segment %s cannot be sealed yet: %s", segment.path.name, error.strerror or error)
 
@@ -77,6 +80,15 @@ class Upkeep:
         if lost:
             self.lost_rows += lost
             log.error("the journal reached its hard limit: %d rows went that the archive does not have", lost)
-        self._save()
+        saved = self._saved()
         for each in leaving:
             remove(each.segment.path, False)
+        if not saved:  # the disk was full; now there is room
+            self._save()
+
+    def _saved(self) -> bool:
+        try:
+            self._save()
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,130 @@
+"""Processes and how to kill them: a driver with its JVM and Python workers, found through /proc.
+
+The rule it keeps: only descendants of a driver that we started are ever touched.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+DRIVER = Path(__file__).with_name("driver.py")
+PROC = Path("/proc")
+GONE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Process:
+    """`born` tells it from a later one with the same number."""
+
+    pid: int
+    parent: int
+    born: str
+    words: tuple[str, ...]
+
+    @property
+    def role(self) -> str:
+        """The module that a Python process of Spark's runs, or the program's name."""
+        return self.words[-1].rpartition(".")[2] if self.sparks else Path(self.words[0]).name
+
+    @property
+    def sparks(self) -> bool:
+        """Whether it is one of Spark's Python processes, forked by a daemon or not."""
+        return self.words[-1].startswith("pyspark.")
+
+    def alive(self) -> bool:
+        now = look(self.pid)
+        return now is not None and now.born == self.born
+
+    def kill(self) -> None:
+        if self.alive():
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def look(pid: int) -> Process | None:
+    """None for one that is not there, or dead and only not yet buried."""
+    try:
+        # The name in the parentheses may hold anything; behind it come state, parent and, as the 20th, the start.
+        stat = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        words = tuple((PROC / str(pid) / "cmdline").read_text().rstrip("\0").split("\0"))
+    except OSError:
+        return None
+    return None if stat[0] in "ZX" else Process(pid, int(stat[1]), stat[19], words)
+
+
+def descendants(pid: int) -> list[Process]:
+    everybody = [process for entry in PROC.iterdir() if entry.name.isdigit() and (process := look(int(entry.name)))]
+    found: list[Process] = []
+    parents = deque([pid])
+    while parents:
+        parent = parents.popleft()
+        children = [process for process in everybody if process.parent == parent]
+        found += children
+        parents.extend(child.pid for child in children)
+    return found
+
+
+def await_end(processes: list[Process]) -> None:
+    deadline = time.monotonic() + GONE_SECONDS
+    while left := [process for process in processes if process.alive()]:
+        assert time.monotonic() < deadline, f"these outlive their driver: {left}"
+        time.sleep(0.02)
+
+
+class Driver:
+    """One life of a driver process."""
+
+    def __init__(self, kind: str, url: str, home: Path, log: Path) -> None:
+        self.kind = kind
+        self._log = log
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, str(DRIVER), kind, url, str(home)], stdin=subprocess.PIPE, stdout=out, stderr=out
+            )
+
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def workers(self) -> list[Process]:
+        """Spark's Python processes: daemons and what they forked, for tasks, for planning, for commits."""
+        return [process for process in descendants(self._process.pid) if process.sparks]
+
+    def kill_worker(self, chance: random.Random) -> str:
+        """Returns what it was; "" if there was none."""
+        workers = self.workers()
+        if not workers:
+            return ""
+        victim = chance.choice(workers)
+        victim.kill()
+        return victim.role
+
+    def kill_jvm(self) -> None:
+        family = descendants(self._process.pid)
+        for process in family:
+            if process.role == "java":
+                process.kill()
+        self._process.kill()
+        self._bury(family)
+
+    def kill(self) -> None:
+        """Only the Python side: the JVM notices and ends by itself, and nobody may take over before it has."""
+        family = descendants(self._process.pid)
+        self._process.kill()
+        self._bury(family)
+
+    def _bury(self, family: list[Process]) -> None:
+        self._process.wait()
+        await_end(family)
+
+
+def failures(log: Path) -> Iterator[str]:
+    """Of queries, as the drivers told them."""
+    for line in log.read_text(errors="replace").splitlines():
+        if line.startswith("failed "):
+            yield line.removeprefix("failed ")

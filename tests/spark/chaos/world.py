@@ -1,0 +1,102 @@
+"""What is killed, and what starts again afterwards: the server on its data, and the drivers on their checkpoints."""
+
+import contextlib
+import json
+import random
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.server import RunningServer, running_server
+from tests.spark.chaos.checkpoints import Checkpoints
+from tests.spark.chaos.processes import Driver, failures
+
+# Few shards, for each is a task in every batch; small segments, so that they roll while all this goes on.
+FLAGS = ("--public", "--durability", "journal", "--journal_shards", "4", "--journal_segment_size", "1MiB")
+KEPT = ("--history_limit", "5000", "--dedup_ttl", "3600s")
+QUERIES = {"archive": ["archive"], "sinks": ["transactional", "idempotent", "keyed"]}
+FINISHED = "transaction finished after a restart"
+
+
+class World:
+    """One server and two drivers, each behind the same address and on the same directory in all of its lives."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.counts: Counter[str] = Counter()
+        self._stack = contextlib.ExitStack()
+        self._flags = (*FLAGS, *KEPT, "--data_dir", str(home / "data"), "--archive_dir", str(home / "archive"))
+        self.server = self._serve(0)
+        self.checkpoints = Checkpoints(home, self.server.url)
+        self._begun: dict[str, dict[str, int]] = {}
+        self.drivers = {kind: self._drive(kind) for kind in QUERIES}
+
+    def close(self) -> None:
+        """As brutal as the rest: nobody gets the time to put anything in order."""
+        for driver in self.drivers.values():
+            driver.kill_jvm()
+        self.server.kill()
+        self._stack.close()
+
+    # --- kill and start again -----------------------------------------------------------------------------------------
+
+    def kill_server(self) -> str:
+        self.server.kill()
+        self.server = self._serve(self.server.port)
+        self.counts["transactions that a restarted server finished"] += FINISHED in self.server.log()
+        return ""
+
+    def kill_driver(self, kind: str, jvm: bool) -> str:
+        driver = self.drivers[kind]
+        if jvm:
+            driver.kill_jvm()
+        else:
+            driver.kill()
+        found = self.checkpoints.post_mortem(QUERIES[kind])
+        self.counts.update({f"queries killed {where}": count for where, count in found.items()})
+        self.drivers[kind] = self._drive(kind)
+        return f"{kind}, {', '.join(found) or 'between batches'}"
+
+    def kill_worker(self, kind: str, chance: random.Random) -> str:
+        """Spark starts another one. One that plans or commits takes its query with it, and the driver starts that again."""
+        return f"{kind}, {self.drivers[kind].kill_worker(chance)}"
+
+    def _serve(self, port: int) -> RunningServer:
+        return self._stack.enter_context(running_server(*self._flags, "--port", str(port)))
+
+    def _drive(self, kind: str) -> Driver:
+        self._begun[kind] = {query: self.checkpoints.done(query) for query in QUERIES[kind]}
+        return Driver(kind, self.server.url, self.home, self._log(kind))
+
+    # --- how they do --------------------------------------------------------------------------------------------------
+
+    def at_work(self, kind: str) -> bool:
+        """Whether every query of a driver has ended a batch in this life of it."""
+        assert not self.drivers[kind].ended(), f"the driver {kind} gave up:\n{self.log(kind)}"
+        return all(self.checkpoints.done(query) > begun for query, begun in self._begun[kind].items())
+
+    def caught_up(self) -> bool:
+        """Whether every query has done everything that is in the journal."""
+        with urllib.request.urlopen(f"{self.server.url}/journal") as answer:
+            ends = {str(span["shard"]): span["end"] for span in json.load(answer)["spans"]}
+        for kind in QUERIES:
+            assert not self.drivers[kind].ended(), f"the driver {kind} gave up:\n{self.log(kind)}"
+        return all(self.checkpoints.reached(query) == ends for kind in QUERIES for query in QUERIES[kind])
+
+    def footprint(self, kind: str) -> set[tuple[str, int]]:
+        """Changes with every commit of a driver's sinks: the archive's log, or what the server keeps of its transactions."""
+        if kind == "archive":
+            files: Iterator[Path] = (self.home / "archive" / "_delta_log").glob("*.json")
+        else:
+            files = (self.home / "data" / "transactions").glob("*/state.json")
+        return {(str(file), file.stat().st_mtime_ns) for file in files}
+
+    def failed_queries(self) -> list[str]:
+        return [failure for kind in QUERIES for failure in failures(self._log(kind))]
+
+    def log(self, kind: str) -> str:
+        return self._log(kind).read_text(errors="replace")[-4000:]
+
+    def _log(self, kind: str) -> Path:
+        return self.home / f"{kind}.log"
