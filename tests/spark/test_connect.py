@@ -27,7 +27,7 @@ spark.stop()
 
 def test_source_and_sink_are_found_by_a_connect_session(server: RunningServer, tmp_path: Path) -> None:
     publish_all(server, [("connect/in", n) for n in range(25)])
-    environ = {**os.environ, "JAVA_HOME": java_home(tmp_path)}
+    environ = {**os.environ, "JAVA_HOME": java_home(tmp_path), "PYSPARK_PYTHON": sys.executable}
 
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, server.url], capture_output=True, text=True, env=environ, check=False, timeout=180

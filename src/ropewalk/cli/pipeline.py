@@ -106,7 +106,7 @@ def _place(settings: RunSettings, server: Settings) -> "Place":
     return Place(
         (settings.url or f"{scheme}://{host}:{server.server.port}").rstrip("/"),
         settings.token or keys_of(server).journal or "",
-        settings.archive_dir or str(state_dir / "archive"),
+        settings.archive_dir or server.archive.archive_dir or str(state_dir / "archive"),
         state_dir,
     )
 

@@ -97,7 +97,7 @@ class Context:
 
 
 def only_with_rows(spark: "SparkSession") -> "SparkSession":
-    """A session whose queries run no empty batches. With timers of the machine's time Spark runs one after another, for ever."""
+    """A session whose queries run no empty batches. With timers of the machine's time Spark runs them for ever."""
     session = spark.newSession()
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     return session

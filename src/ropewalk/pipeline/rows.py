@@ -75,7 +75,8 @@ class Shaper:
         self._kept = kept or Kept()
 
     def batches(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        chosen = keep(select(table, self._options.selection), self._kept)
+        # The journal's own batches may be tiny; joined once, every slice is a view.
+        chosen = keep(select(table, self._options.selection), self._kept).combine_chunks()
         for start in range(0, chosen.num_rows, BATCH_ROWS):
             yield self._shape(chosen.slice(start, BATCH_ROWS))
 
@@ -97,8 +98,7 @@ class Shaper:
             return headers(table)
         if field.name == "value" and not self._options.value:
             return pa.nulls(table.num_rows, field.type)
-        column = table.column(field.name)
-        whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        whole = table.column(field.name).chunk(0)
         return whole if whole.type == field.type else whole.cast(field.type)
 
 

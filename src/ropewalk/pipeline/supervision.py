@@ -3,6 +3,7 @@
 A failed attempt is followed by another one, later and later, and after too many in a row without a batch by none.
 """
 
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
@@ -14,6 +15,10 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.progress import Progress
 
 Clock = Callable[[], float]
+
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"(?:\w+\.)*[A-Z]\w*(?::|$)")
+_INCURABLE = ("UserMistake:", "DataLoss:")
 
 
 class Condition(StrEnum):
@@ -88,8 +93,6 @@ class Unit:
     def _begin(self) -> None:
         try:
             self._attempt = self._start()
-        except UserMistake as mistake:
-            self._give_up(mistake)  # a second attempt would find the same mistake
         except Exception as error:
             self._failed(error)
         else:
@@ -106,8 +109,6 @@ class Unit:
         failure = attempt.failure()
         if failure is None:
             self._well(attempt.code())
-        elif isinstance(failure, UserMistake):
-            self._give_up(failure)
         else:
             self._failed(failure)
 
@@ -119,21 +120,27 @@ class Unit:
             self.condition, self._due = Condition.WAITING, self._clock() + self._policy.every
 
     def _failed(self, error: BaseException) -> None:
-        if self._in_a_row >= self._policy.restarts:
+        if self._in_a_row >= self._policy.restarts or incurable(error):
             self._give_up(error)
             return
-        self.error = _told(error)
+        self.error = told(error)
         self.condition = Condition.WAITING
         self._due = self._clock() + self._policy.backoff.delay(self._in_a_row, self._chance)
         self._in_a_row += 1
         self.restarts += 1
 
     def _give_up(self, error: BaseException) -> None:
-        self.condition, self.error, self.exit_code = Condition.FAILED, _told(error), 1
+        self.condition, self.error, self.exit_code = Condition.FAILED, told(error), 1
 
 
-def _told(error: BaseException) -> str:
-    """The sentence that helps. Spark wraps an error of Python code into its traceback, whose last line names it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith(("ropewalk.", "pyspark.errors.exceptions"))]
-    return (ours or lines or [type(error).__name__])[-1 if ours else 0]
+def told(error: BaseException) -> str:
+    """The sentence that helps. Spark hands an error of Python code on inside its own, whose first line says only that."""
+    lines = str(error).splitlines()
+    starts = [number for number, line in enumerate(lines) if _TRACEBACK in line]
+    raised = next((line for line in lines[starts[-1] + 1 :] if _RAISED.match(line)), "") if starts else ""
+    return raised or next((line.strip() for line in lines if line.strip()), type(error).__name__)
+
+
+def incurable(error: BaseException) -> bool:
+    """Another attempt would find the same."""
+    return isinstance(error, UserMistake) or any(name in told(error) for name in _INCURABLE)

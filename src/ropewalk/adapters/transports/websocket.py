@@ -69,6 +69,9 @@ class WebSocketConnection(WSListener):
         assert self._request is not None
         self._visitor = self._door.open_session(self._request, self, self._door.codec)
         self._request = None  # nobody needs it once the session is opening
+        # picows would keep both for the connection's life: a quarter of what an idle one costs.
+        transport.request.headers.clear()
+        transport.response.headers.clear()
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         match frame.msg_type:

@@ -1,0 +1,151 @@
+"""The jobs against a real server, run as a person runs them: `ropewalk pipeline run … --available-now`."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ropewalk.cli.main import main
+from ropewalk.pipeline.tables import read_table
+from tests.cable import cable
+from tests.metrics import metrics_when
+from tests.server import RunningServer
+from tests.spark.journal import forget_last_commit, kept, publish_all
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(spark: SparkSession, server: RunningServer, tmp_path: Path) -> Run:
+    """Work off what is there; options are written like `rollup.lateness="5m"` in a dict."""
+
+    def run(*jobs: str, **options: str) -> int:
+        sets = [word for name, value in options.items() for word in ("--set", f"{name.replace('__', '.')}={value}")]
+        where = ["--url", server.url, "--state-dir", str(tmp_path), "--config_path", "", "--restarts", "0"]
+        return main(["pipeline", "run", *jobs, "--available-now", *where, *sets])
+
+    return run
+
+
+def rows(home: Path, table: str) -> list[dict[str, Any]]:
+    found = read_table(str(home / "tables" / table))
+    assert found is not None, f"there is no table {table}"
+    listed: list[dict[str, Any]] = found.to_pylist()
+    return listed
+
+
+def checkpoint(home: Path, job: str) -> Path:
+    return home / "checkpoints" / job / "v1"
+
+
+def test_the_archive_equals_the_journal_and_an_audit_proves_it(
+    run: Run, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish_all(server, [(f"audited/{n % 5}", n) for n in range(200)])
+    assert run("archive") == 0
+    publish_all(server, [(f"audited/{n % 5}", n) for n in range(200)])
+    report = tmp_path / "report.json"
+
+    assert run("archive", "compact", "vacuum", "audit", audit__report=str(report)) == 0
+
+    assert "the log holds" in capsys.readouterr().out
+    found = json.loads(report.read_bytes())
+    assert found["holds"]
+    assert found["compared"] == found["journal"]["rows"] == found["archive"]["rows"] >= 400
+
+
+def test_an_audit_tells_what_is_missing_and_ends_with_1(
+    run: Run, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [*_, (_, epoch, last)] = publish_all(server, [("damaged", n) for n in range(10)])
+    assert run("archive") == 0
+    DeltaTable(tmp_path / "archive").delete("stream = 'damaged' AND offset = 4")
+
+    assert run("audit") == 1
+
+    said = capsys.readouterr().out
+    assert "the log does NOT hold" in said
+    assert "not in the archive" in said
+    assert f"damaged epoch {epoch}" not in said, "the journal has the row, so that the stream itself is whole"
+    assert last == 10
+
+
+def test_a_rollup_counts_every_publication_once_however_often_a_batch_comes(
+    run: Run, server: RunningServer, tmp_path: Path
+) -> None:
+    publish_all(server, [("counted", "x" * 8)] * 30)
+    assert run("rollup") == 0
+    publish_all(server, [("counted", "y" * 8)] * 12)
+    assert run("rollup") == 0
+    forget_last_commit(checkpoint(tmp_path, "rollup"))
+    assert run("rollup") == 0
+
+    minutes = [row for row in rows(tmp_path, "rollup") if row["stream"] == "counted"]
+    assert sum(row["messages"] for row in minutes) == 42
+    assert sum(row["bytes"] for row in minutes) == 42 * len('"xxxxxxxx"')
+
+
+def test_sessions_and_presence_are_told_by_what_clients_did(run: Run, server: RunningServer, tmp_path: Path) -> None:
+    async def clients() -> str:
+        async with cable(server) as ann, cable(server) as bob:
+            await ann.subscribe("room", presence={"id": "ann"})
+            await bob.subscribe("room", presence={"id": "bob"})
+        await metrics_when(server, lambda found: found["sessions"] == 0)
+        return ann.sid
+
+    sid = asyncio.run(clients())
+    assert run("sessions", "presence") == 0
+
+    [row] = [row for row in rows(tmp_path, "sessions") if row["sid"] == sid]
+    assert (row["session"], row["how"], row["subscriptions"]) == (sid, "connected", 1)
+    assert 0 <= row["seconds"] < 60
+    assert max(row["peak"] for row in rows(tmp_path, "presence") if row["stream"] == "room") == 2
+
+
+def test_a_derived_stream_has_each_result_once(run: Run, server: RunningServer, tmp_path: Path) -> None:
+    query = "SELECT at, cast(text AS int) * 2 AS value FROM source WHERE cast(text AS int) % 2 = 1"
+    options = {"derive__sql": query, "derive__stream": "odd", "derive__subscribe": "numbers,odd"}
+    publish_all(server, [("numbers", n) for n in range(10)])
+    assert run("derive", **options) == 0
+    publish_all(server, [("numbers", n) for n in range(10, 20)])
+    assert run("derive", **options) == 0
+    forget_last_commit(checkpoint(tmp_path, "derive"))
+    assert run("derive", **options) == 0
+
+    assert kept(server, "odd") == [n * 2 for n in range(20) if n % 2]
+
+
+def shouted(source: DataFrame) -> DataFrame:
+    return source.select("at", F.upper("text").alias("value"))
+
+
+def test_a_python_function_derives_too_and_the_position_is_its_key(run: Run, server: RunningServer) -> None:
+    options = {"function": f"{__name__}:shouted", "stream": "loud", "subscribe": "quiet", "delivery": "keyed"}
+    publish_all(server, [("quiet", word) for word in ("a", "b")])
+
+    # Two runs that know nothing of each other: the key alone keeps them from publishing twice.
+    for name in ("derive:one", "derive:two"):
+        assert run(name, **{f"{name}__{key}": value for key, value in options.items()}) == 0
+
+    assert kept(server, "loud") == ["A", "B"]
+
+
+def test_a_replay_publishes_in_order_under_new_names_and_only_once(
+    run: Run, server: RunningServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish_all(server, [(f"tape/{n % 3}", n) for n in range(60)])
+    assert run("archive") == 0
+    options = {"replay__pattern": "tape/.*", "replay__match": "^tape", "replay__to": "copy", "replay__name": "tape-to-copy"}
+
+    assert run("replay", **options) == 0
+    assert run("replay", **options, replay__source="journal") == 0
+
+    for track in range(3):
+        assert kept(server, f"copy/{track}") == list(range(track, 60, 3))
+    assert "60 of 60 rows published" in capsys.readouterr().out

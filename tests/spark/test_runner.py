@@ -1,0 +1,173 @@
+"""A run seen from outside: it restarts what fails, tells how it does, and stops when it is asked to."""
+
+import json
+import socket
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pyspark.sql import SparkSession
+
+from ropewalk.cli.main import main
+from tests.server import RunningServer, running_server
+from tests.spark.journal import publish_all
+
+PATIENCE = 60.0
+
+OWN_JOBS = """
+from pathlib import Path
+
+import ropewalk.pipeline
+from ropewalk.pipeline.registry import BatchOptions, StreamOptions
+
+
+class Options(StreamOptions, frozen=True, kw_only=True):
+    home: str
+    failures: int = 0
+
+
+@ropewalk.pipeline.job("collect", "write each batch to a file", Options)
+def collect(context, options):
+    home = Path(options.home)
+
+    def take(rows, batch):
+        if len(list(home.glob("attempt-*"))) < options.failures:
+            (home / f"attempt-{len(list(home.glob('attempt-*')))}").touch()
+            raise RuntimeError("not yet")
+        (home / f"batch-{batch}").write_text(str(rows.where("stream = 'mine'").count()))
+
+    return context.journal(options).writeStream.foreachBatch(take)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A module of a user's, in the path as PYTHONPATH would put it there."""
+    home = tmp_path_factory.mktemp("modules")
+    (home / "own_jobs_of_a_user.py").write_text(OWN_JOBS)
+    sys.path.insert(0, str(home))
+    yield
+    sys.path.remove(str(home))
+
+
+class Terminal:
+    """What a person types, with a state directory of its own."""
+
+    def __init__(self, server: RunningServer, home: Path, output: pytest.CaptureFixture[str]) -> None:
+        self._server = server
+        self._home = home
+        self._output = output
+        self.ended: list[int] = []
+
+    def run(self, *words: str) -> int:
+        own = ["--import", "own_jobs_of_a_user", "--set", f"collect.home={self._home}"]
+        return main(["pipeline", "run", *words, *own, "--url", self._server.url, *self._where()])
+
+    def start(self, *words: str) -> threading.Thread:
+        thread = threading.Thread(target=lambda: self.ended.append(self.run(*words)), daemon=True)
+        thread.start()
+        return thread
+
+    def stop(self, *jobs: str) -> int:
+        return main(["pipeline", "stop", *jobs, *self._where()])
+
+    def status(self) -> dict[str, dict[str, Any]]:
+        self._output.readouterr()
+        assert main(["pipeline", "status", "--json", *self._where()]) == 0
+        return {note["job"]: note for note in json.loads(self._output.readouterr().out)}
+
+    def status_when(self, fits: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, dict[str, Any]]:
+        deadline = time.monotonic() + PATIENCE
+        while not fits(found := self.status()):
+            assert time.monotonic() < deadline, f"not in {PATIENCE} s: {found}"
+            time.sleep(0.05)
+        return found
+
+    def batches(self) -> int:
+        return sum(int(path.read_text()) for path in self._home.glob("batch-*"))
+
+    def _where(self) -> list[str]:
+        return ["--state_dir", str(self._home / "state"), "--config_path", ""]
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def terminal(spark: SparkSession, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Terminal:
+    return Terminal(server, tmp_path, capsys)
+
+
+def test_a_job_of_a_user_that_fails_is_started_again_and_goes_on(terminal: Terminal, server: RunningServer) -> None:
+    publish_all(server, [("mine", n) for n in range(20)])
+
+    assert terminal.run("collect", "--available_now", "--set", "collect.failures=1") == 0
+
+    assert terminal.batches() == 20
+    note = terminal.status()["collect"]
+    assert (note["condition"], note["restarts"], note["error"]) == ("done", 1, "")
+
+
+def test_a_job_that_goes_on_failing_is_given_up_and_the_run_fails(terminal: Terminal, server: RunningServer) -> None:
+    publish_all(server, [("mine", 1)])
+
+    assert terminal.run("collect", "--available_now", "--set", "collect.failures=9", "--restarts", "0") == 1
+
+    note = terminal.status()["collect"]
+    assert note["condition"] == "failed"
+    assert "not yet" in note["error"]
+
+
+def test_a_run_tells_how_it_does_until_it_is_stopped(terminal: Terminal, server: RunningServer, free_port: int) -> None:
+    publish_all(server, [("mine", n) for n in range(20)])
+    running = terminal.start("collect", "--set", "collect.trigger=100ms", "--metrics_port", str(free_port))
+    terminal.status_when(lambda found: "collect" in found and found["collect"]["progress"]["rows"] >= 20)
+    before = terminal.batches()
+    publish_all(server, [("mine", n) for n in range(7)])
+    total = terminal.status()["collect"]["progress"]["rows"]
+
+    found = terminal.status_when(
+        lambda found: found["collect"]["progress"]["rows"] >= total and terminal.batches() == before + 7
+    )
+    with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics") as answer:
+        page = answer.read().decode()
+    assert terminal.run("collect") == 2, "one checkpoint, one driver"
+    assert terminal.stop("collect") == 0
+    running.join(PATIENCE)
+
+    assert found["collect"]["condition"] == "running"
+    assert set(found["collect"]["progress"]["lag"].values()) == {0}
+    metrics = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    assert metrics["ropewalk_pipeline_running", "collect"] == 1
+    assert metrics["ropewalk_pipeline_rows_total", "collect"] >= 27
+    assert metrics["ropewalk_pipeline_lag_rows", "collect", "0"] == 0
+    assert terminal.ended == [0]
+    assert terminal.status()["collect"]["condition"] == "stopped"
+
+
+def test_a_server_without_a_journal_is_said_before_spark_starts(
+    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_server("--public") as bare:
+        assert Terminal(bare, tmp_path, capsys).run("collect") == 2
+    assert "start the server with --data_dir" in capsys.readouterr().err
+
+
+def test_a_wrong_token_is_said_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running_server("--noauth", "--secret", "s", "--data_dir", str(tmp_path / "data")) as closed:
+        assert Terminal(closed, tmp_path, capsys).run("collect", "--token", "wrong") == 2
+    assert "refused the journal's token" in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""Ranges the journal let go come from the archive, without a seam; without an archive their loss is said exactly."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tests.server import RunningServer, running_server
+from tests.spark.journal import FLAGS, batch, batch_sizes, call, finish, publish_all, stream, to_parquet
+
+ROWS = 900
+PATIENCE = 30.0
+SMALL = ("--journal_segment_size", "16384")
+
+
+def archive(spark: SparkSession, server: RunningServer, home: Path) -> None:
+    frame = stream(spark, server, columns="journal")
+    writer = frame.writeStream.format("ropewalk_archive").option("path", str(home / "archive"))
+    finish(writer.option("checkpointLocation", str(home / "archive-checkpoint")).trigger(availableNow=True).start())
+
+
+def longest_span(server: RunningServer) -> dict[str, Any]:
+    """That of the shard which holds the stream: no other has rows."""
+    spans: list[dict[str, Any]] = call(f"{server.url}/journal")["spans"]
+    return max(spans, key=lambda span: span["end"])
+
+
+@pytest.fixture(scope="module")
+def trimmed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServer, Path]]:
+    """A server whose journal has lost its beginning to retention, after an archive was made of two thirds of it."""
+    home = tmp_path_factory.mktemp("tiered")
+    place = ("--data_dir", str(home / "data"))
+    with running_server(*FLAGS, *SMALL, *place) as first:
+        publish_all(first, [("tiered/1", {"n": n, "fill": "x" * 100}) for n in range(ROWS - 300)])
+        archive(spark, first, home)
+        kept_from = longest_span(first)["end"]
+        first.stop()
+    with running_server(*FLAGS, *SMALL, *place, "--journal_retention_size", str(64 * 1024)) as second:
+        deadline = time.monotonic() + PATIENCE
+        while not (gone := longest_span(second)["first"]):
+            assert time.monotonic() < deadline, second.log()
+            time.sleep(0.05)
+        assert gone < kept_from
+        publish_all(second, [("tiered/1", {"n": n, "fill": ""}) for n in range(ROWS - 300, ROWS)])
+        yield second, home
+
+
+def test_what_the_journal_let_go_is_read_from_the_archive_in_order(
+    spark: SparkSession, trimmed: tuple[RunningServer, Path], tmp_path: Path
+) -> None:
+    server, home = trimmed
+
+    query = to_parquet(stream(spark, server, archive=home / "archive", maxOffsetsPerTrigger=400), tmp_path)
+
+    rows = spark.read.parquet(str(tmp_path / "rows")).orderBy("partition", "position").collect()
+    assert [(row.offset, json.loads(row.value)["n"]) for row in rows] == [(n + 1, n) for n in range(ROWS)]
+    assert [row.position for row in rows] == list(range(ROWS))
+    assert batch_sizes(query) == [400, 400, 100]
+
+
+def test_a_time_in_the_archive_is_found_there(spark: SparkSession, trimmed: tuple[RunningServer, Path]) -> None:
+    server, home = trimmed
+
+    found = batch(spark, server, archive=home / "archive", startingTimestamp=1).count()
+
+    assert found == ROWS
+
+
+def test_without_an_archive_the_error_names_what_is_lost(spark: SparkSession, trimmed: tuple[RunningServer, Path]) -> None:
+    server, _ = trimmed
+    span = longest_span(server)
+    begin = json.dumps({str(span["shard"]): {"e": span["epoch"], "p": 0}})
+
+    with pytest.raises(
+        PySparkException, match=rf"shard {span['shard']}, .*positions 0 to {span['first'] - 1} are not in the journal"
+    ):
+        batch(spark, server, startingOffsets=begin).count()
+    gap, *rest = batch(spark, server, startingOffsets=begin, failOnDataLoss=False).orderBy("position").collect()
+
+    assert json.loads(gap.detail) == {"reason": "trimmed", "epoch": span["epoch"], "first": 0, "end": span["first"]}
+    assert [row.position for row in rest] == list(range(span["first"], ROWS))

@@ -1,0 +1,79 @@
+"""Spark's reports become figures."""
+
+import json
+from io import StringIO
+from typing import Any
+
+from ropewalk.pipeline.display import Display, Line, lag_text
+from ropewalk.pipeline.progress import Progress, Tally, lag_of
+from ropewalk.testing.clock import ManualClock
+
+
+def report(second: int, rows: int, batch: int = 0, ran: bool = True, **more: Any) -> dict[str, Any]:
+    durations = {"triggerExecution": 500, **({"addBatch": 400} if ran else {})}
+    return {
+        "timestamp": f"2026-01-31T12:00:{second:02d}.000Z",
+        "batchId": batch,
+        "numInputRows": rows,
+        "durationMs": durations,
+        **more,
+    }
+
+
+def marks(**positions: tuple[str, int]) -> str:
+    return json.dumps({shard[1:]: {"e": epoch, "p": position} for shard, (epoch, position) in positions.items()})
+
+
+def test_a_report_that_is_shown_again_is_not_counted_again() -> None:
+    tally = Tally()
+
+    assert tally.take([report(1, 10), report(2, 5, 1)])
+    assert not tally.take([report(1, 10), report(2, 5, 1)])
+    assert tally.take([report(2, 5, 1), report(3, 7, 2)])
+
+    assert tally.progress == Progress(batch=2, batches=3, rows=22, rate=14.0, seconds=0.5)
+
+
+def test_an_idle_trigger_is_no_batch_and_has_no_pace() -> None:
+    tally = Tally()
+    tally.take([report(1, 10, 4)])
+
+    assert not tally.take([report(2, 0, 5, ran=False)])
+
+    assert (tally.progress.batch, tally.progress.batches, tally.progress.rate) == (4, 1, 0.0)
+
+
+def test_late_rows_add_up() -> None:
+    tally = Tally()
+    tally.take([report(1, 1, stateOperators=[{"numRowsDroppedByWatermark": 2}, {"numRowsDroppedByWatermark": 1}])])
+    tally.take([report(2, 1, 1, stateOperators=[{"numRowsDroppedByWatermark": 4}])])
+
+    assert tally.progress.late == 7
+
+
+def test_the_lag_is_what_lies_between_by_shard() -> None:
+    source = {"endOffset": marks(s0=("a", 10), s1=("a", 5)), "latestOffset": marks(s0=("a", 12), s1=("b", 3), s2=("a", 4))}
+
+    assert lag_of({"sources": [source]}) == {0: 2, 1: 3, 2: 4}
+
+
+def test_a_source_of_another_format_has_no_lag_to_tell() -> None:
+    assert lag_of({"sources": [{"endOffset": '{"logOffset": 3}', "latestOffset": None}, {"endOffset": "7"}]}) == {}
+
+
+def test_the_lag_names_the_shards_that_are_furthest_behind() -> None:
+    assert lag_text({0: 0, 1: 0}) == "0"
+    assert lag_text({0: 5, 1: 1000, 2: 0}) == "1,005 (1:1,000 0:5)"
+    assert lag_text(dict.fromkeys(range(9), 1)).endswith("…)")
+
+
+def test_without_a_terminal_a_line_is_written_when_something_changed_or_time_has_passed() -> None:
+    clock, out = ManualClock(0.0), StringIO()
+    display = Display(clock, out)
+    for condition in ("waiting", "running", "running"):
+        display.show([Line("archive", condition, Progress(), 0, "")])
+    assert [line.split() for line in out.getvalue().splitlines()] == [["archive", "waiting"], ["archive", "running"]]
+
+    clock.advance(60.0)
+    display.show([Line("archive", "running", Progress(batches=1, rows=5), 0, "")])
+    assert "5 rows" in out.getvalue().splitlines()[-1]
