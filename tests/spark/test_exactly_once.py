@@ -31,6 +31,7 @@ async def test_every_row_is_archived_and_published_once_whoever_is_killed(tmp_pa
             await traffic.stop_publishing()
             await until(world.caught_up, "everything is archived and published")
             await until(traffic.calm, "the subscribers have it")
+        await asyncio.to_thread(world.restart_server)
         await until(world.caught_up, "the end of the sessions is archived")
         batches = {query: world.checkpoints.done(query) for queries in QUERIES.values() for query in queries}
     finally:

@@ -52,10 +52,11 @@ def test_a_restarted_query_goes_on_where_it_was_in_batches_of_the_size_asked_for
     spark: SparkSession, server: RunningServer, tmp_path: Path
 ) -> None:
     publish_all(server, [(f"steps/{n % 5}", n) for n in range(250)])
-    rows = stream(spark, server, subscribePattern="steps/.*", maxOffsetsPerTrigger=100_000)
+    rows = stream(spark, server, subscribePattern="steps/.*", maxOffsetsPerTrigger=100_000, consumer="steps")
     first = to_parquet(rows, tmp_path)
     publish_all(server, [(f"steps/{n % 5}", n) for n in range(250, 500)])
-    second = to_parquet(stream(spark, server, subscribePattern="steps/.*", maxOffsetsPerTrigger=100), tmp_path)
+    smaller = stream(spark, server, subscribePattern="steps/.*", maxOffsetsPerTrigger=100, consumer="steps")
+    second = to_parquet(smaller, tmp_path)
 
     found = [json.loads(row.value) for row in spark.read.parquet(str(tmp_path / "rows")).select("value").collect()]
     assert sorted(found) == list(range(500))

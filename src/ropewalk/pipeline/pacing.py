@@ -38,11 +38,11 @@ def chunks(rows: Iterable[T], pace: Pace, timestamp: Callable[[T], float], most:
     """Rows that are due together. Before one that is not, what is due is given out, then it is waited for."""
     due: list[T] = []
     for row in rows:
-        delay = pace.delay(timestamp(row))
-        if due and (delay or len(due) >= most):
+        at = timestamp(row)
+        if due and (len(due) >= most or pace.delay(at)):
             yield due
             due = []
-        if delay:
+        if delay := pace.delay(at):  # asked again, for publishing takes its time
             pace.wait(delay)
         due.append(row)
     if due:

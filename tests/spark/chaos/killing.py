@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 
 from tests.spark.chaos.world import QUERIES, World
 
@@ -33,7 +32,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 class Killer:
-    """Kills one after another; each victim was at work before, and is started again before the next one's turn."""
+    """Kills one after another. Before each of them, a driver has done a batch with whatever was killed before."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self.kills: Counter[str] = Counter()
@@ -45,12 +44,15 @@ class Killer:
         deck = [KINDS[number % len(KINDS)] for number in range(count)]
         self._chance.shuffle(deck)
         for number, kind in enumerate(deck, 1):
-            driver = self._chance.choice(list(QUERIES))
-            await until(partial(self._world.at_work, driver), f"the driver {driver} is at work")
+            await until(lambda: bool(self._at_work()), "a driver is at work")
+            driver = self._chance.choice(self._at_work())
             moment = await self._moment(driver)
             told = await asyncio.to_thread(self._kill, kind, driver)
             self.kills[kind] += 1
             print(f"  {time.monotonic() - self._started:6.1f} s  {number:3}  {kind:6}  {moment:8}  {told}", flush=True)
+
+    def _at_work(self) -> list[str]:
+        return [driver for driver in QUERIES if self._world.at_work(driver)]
 
     def _kill(self, kind: str, driver: str) -> str:
         match kind:

@@ -17,6 +17,8 @@ from pathlib import Path
 DRIVER = Path(__file__).with_name("driver.py")
 PROC = Path("/proc")
 GONE_SECONDS = 30.0
+# What has done its part when a query has started, and is only kept for the next one.
+IDLE = {"lookup_data_sources", "create_data_source", "write_into_data_source", "plan_data_source_read"}
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,13 @@ class Driver:
     def kill_worker(self, chance: random.Random) -> str:
         """Returns what it was; "" if there was none."""
         workers = self.workers()
-        if not workers:
+        roles = sorted({worker.role for worker in workers} - IDLE)
+        if not roles:
             return ""
-        victim = chance.choice(workers)
-        victim.kill()
-        return victim.role
+        # By role first: most of them run tasks, and those that plan and commit would hardly ever have their turn.
+        role = chance.choice(roles)
+        chance.choice([worker for worker in workers if worker.role == role]).kill()
+        return role
 
     def kill_jvm(self) -> None:
         family = descendants(self._process.pid)

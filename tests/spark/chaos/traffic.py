@@ -16,10 +16,10 @@ DELIVERIES = ("transactional", "idempotent", "keyed")
 INPUTS = tuple(f"in/{number}" for number in range(4))
 OUTPUTS = tuple(f"out/{delivery}/{name.removeprefix('in/')}" for delivery in DELIVERIES for name in INPUTS)
 ROADS = (INPUTS, *(tuple(name for name in OUTPUTS if f"/{delivery}/" in name) for delivery in DELIVERIES))
-PUBLISHERS = 3
+PUBLISHERS = 2
 SUBSCRIBERS = 2
-DRAFTS = 8  # of one request
-PAUSE = 0.1  # seconds at most between two requests of a publisher
+DRAFTS = 5  # of one request
+PAUSE = 0.2  # seconds at most between two requests of a publisher
 
 
 class Traffic:

@@ -45,6 +45,8 @@ class World:
         self.server.kill()
         self.server = self._serve(self.server.port)
         self.counts["transactions that a restarted server finished"] += FINISHED in self.server.log()
+        for kind in QUERIES:
+            self._begin(kind)
         return ""
 
     def kill_driver(self, kind: str, jvm: bool) -> str:
@@ -60,19 +62,29 @@ class World:
 
     def kill_worker(self, kind: str, chance: random.Random) -> str:
         """Spark starts another one. One that plans or commits takes its query with it, and the driver starts that again."""
-        return f"{kind}, {self.drivers[kind].kill_worker(chance)}"
+        role = self.drivers[kind].kill_worker(chance)
+        self._begin(kind)
+        return f"{kind}, {role}"
+
+    def restart_server(self) -> None:
+        """In order, as an operator would: what nobody waited for is written too."""
+        assert self.server.stop() == 0, self.server.log()
+        self.server = self._serve(self.server.port)
 
     def _serve(self, port: int) -> RunningServer:
         return self._stack.enter_context(running_server(*self._flags, "--port", str(port)))
 
     def _drive(self, kind: str) -> Driver:
-        self._begun[kind] = {query: self.checkpoints.done(query) for query in QUERIES[kind]}
+        self._begin(kind)
         return Driver(kind, self.server.url, self.home, self._log(kind))
+
+    def _begin(self, kind: str) -> None:
+        self._begun[kind] = {query: self.checkpoints.done(query) for query in QUERIES[kind]}
 
     # --- how they do --------------------------------------------------------------------------------------------------
 
     def at_work(self, kind: str) -> bool:
-        """Whether every query of a driver has ended a batch in this life of it."""
+        """Whether every query of a driver has ended a batch since something happened to it."""
         assert not self.drivers[kind].ended(), f"the driver {kind} gave up:\n{self.log(kind)}"
         return all(self.checkpoints.done(query) > begun for query, begun in self._begun[kind].items())
 

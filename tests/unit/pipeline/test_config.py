@@ -80,7 +80,7 @@ def test_a_mistake_in_a_section_is_said_with_its_place(section: dict[str, object
 
 @pytest.mark.parametrize("text", ["rollup=1", "trigger", ".x=1", "rollup.=1"])
 def test_an_assignment_names_job_key_and_value(text: str) -> None:
-    with pytest.raises(UserMistake, match="JOB.KEY=VALUE"):
+    with pytest.raises(UserMistake, match=r"JOB\.KEY=VALUE"):
         with_assignments({}, [text])
 
 

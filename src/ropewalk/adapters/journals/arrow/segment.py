@@ -25,15 +25,14 @@ INDEX_MAGIC = b"RwI1"
 class Segment:
     """`newest` is the latest time in it in microseconds. `sealed`: its index is on disk, and so is the state after it."""
 
-    __slots__ = ("end", "first", "firsts", "newest", "offsets", "opening", "path", "sealed", "shard", "size")
+    __slots__ = ("end", "first", "firsts", "newest", "offsets", "path", "sealed", "shard", "size")
 
-    def __init__(self, path: Path, shard: int, first: int, opening: int) -> None:
+    def __init__(self, path: Path, shard: int, first: int, size: int) -> None:
         self.path = path
         self.shard = shard
         self.first = first
         self.end = first
-        self.opening = opening  # bytes before the first batch
-        self.size = opening
+        self.size = size  # at first that of the opening
         self.newest = 0
         self.sealed = False
         self.firsts = array("Q")
@@ -141,6 +140,5 @@ def load_index(path: Path, shard: int, first: int) -> Segment | None:
     column = 8 * batches
     segment.firsts.frombytes(data[INDEX.size : INDEX.size + column])
     segment.offsets.frombytes(data[INDEX.size + column : INDEX.size + 2 * column])
-    segment.opening = segment.offsets[0] if batches else size
     segment.end, segment.size, segment.newest, segment.sealed = end, size, newest, True
     return segment
