@@ -23,6 +23,28 @@ class Sizes(Struct, frozen=True):
     storm_rounds: int
     storm_connections: int
     storm_rate: float
+    append_publishers: int
+    append_rounds: int
+    append_messages: int
+    append_batch: int
+    append_batched_messages: int
+    row_bytes: int
+    rows: int
+    row_streams: int
+    spark_rounds: int
+    sink_rows: int
+    queryable_messages: int
+    cold_rounds: int
+    cold_ranges: int
+    cold_range: int
+    cold_rows_a_day: int
+    cold_streams: int
+    cold_days: tuple[int, ...]
+    quiet_rounds: int
+    quiet_subscribers: int
+    quiet_messages: int
+    quiet_rate: float
+    quiet_background: int
 
     def descriptors(self) -> int:
         """Open files that the hungriest process needs: two crowds at once in the load, and some for itself."""
@@ -45,6 +67,30 @@ FULL = Sizes(
     storm_rounds=3,
     storm_connections=5000,
     storm_rate=10.0,
+    append_publishers=16,
+    append_rounds=5,
+    append_messages=8000,
+    append_batch=50,
+    append_batched_messages=40_000,
+    row_bytes=200,
+    rows=1_000_000,
+    row_streams=1000,
+    spark_rounds=3,
+    sink_rows=200_000,
+    queryable_messages=20,
+    cold_rounds=5,
+    cold_ranges=100,
+    cold_range=100,
+    cold_rows_a_day=1_000_000,
+    cold_streams=2000,
+    # the archive grows by days, as it does in life
+    cold_days=(1, 10),
+    quiet_rounds=3,
+    quiet_subscribers=100,
+    quiet_messages=400,
+    quiet_rate=50.0,
+    # messages a second that pass by meanwhile, so that there is something to archive
+    quiet_background=2000,
 )
 
 QUICK = Sizes(
@@ -62,4 +108,26 @@ QUICK = Sizes(
     storm_rounds=1,
     storm_connections=100,
     storm_rate=50.0,
+    append_publishers=4,
+    append_rounds=1,
+    append_messages=80,
+    append_batch=10,
+    append_batched_messages=400,
+    row_bytes=200,
+    rows=2000,
+    row_streams=20,
+    spark_rounds=1,
+    sink_rows=500,
+    queryable_messages=2,
+    cold_rounds=1,
+    cold_ranges=5,
+    cold_range=10,
+    cold_rows_a_day=2000,
+    cold_streams=20,
+    cold_days=(1, 2),
+    quiet_rounds=1,
+    quiet_subscribers=10,
+    quiet_messages=50,
+    quiet_rate=100.0,
+    quiet_background=500,
 )

@@ -20,6 +20,8 @@ class Publisher:
         self._host = f"{address[0]}:{address[1]}"
         self._stream = stream
         self._payload = payload
+        self._prepared: list[bytes] = []
+        self._heard = b""
         self.published = 0
 
     def close(self) -> None:
@@ -48,6 +50,26 @@ class Publisher:
         while not ended.wait(1 / rate):
             self.publish(1)
 
+    def prepare(self, count: int, batch: int) -> int:
+        """Make the requests for `advance`; the descriptor on which the answers come."""
+        self._prepared = [self._request(min(batch, count - done)) for done in range(0, count, batch)][::-1]
+        return self._socket.fileno()
+
+    def advance(self) -> bool:
+        """Send the next prepared request; False when there is none."""
+        if not self._prepared:
+            return False
+        self._socket.sendall(self._prepared.pop())
+        return True
+
+    def hear(self) -> bool:
+        """Take what has come; True when it completes the answer."""
+        self._heard += self._receive()
+        if _body(self._heard) is None:
+            return False
+        self._heard = b""
+        return True
+
     def position(self) -> tuple[str, int]:
         """Publish one more, and where it was registered: epoch and offset."""
         answer = json.loads(self._exchange(self._request(1)))
@@ -69,11 +91,14 @@ class Publisher:
         self._socket.sendall(request)
         answer = b""
         while (body := _body(answer)) is None:
-            piece = self._socket.recv(65536)
-            if not piece:
-                raise ConnectionError("the server ended the publisher's connection")
-            answer += piece
+            answer += self._receive()
         return body
+
+    def _receive(self) -> bytes:
+        piece = self._socket.recv(65536)
+        if not piece:
+            raise ConnectionError("the server ended the publisher's connection")
+        return piece
 
 
 def _body(answer: bytes) -> bytes | None:

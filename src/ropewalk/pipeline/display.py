@@ -57,15 +57,18 @@ class Display:
         self._clock = clock
         self._drawn = 0
         self._next = 0.0
-        self._conditions: list[str] = []
+        self._written: dict[str, Line] = {}
 
     def show(self, lines: Sequence[Line], last: bool = False) -> None:
         if self._out.isatty():
             self._draw(lines)
-        elif last or self._conditions != [line.condition for line in lines] or self._clock() >= self._next:
-            self._conditions = [line.condition for line in lines]
+            return
+        due = last or self._clock() >= self._next
+        if due:
             self._next = self._clock() + PLAIN_SECONDS
-            self._write("".join(f"{line.text}\n" for line in lines))
+        news = [line for line in lines if self._is_news(line, due)]
+        self._written |= {line.job: line for line in news}
+        self._write("".join(f"{line.text}\n" for line in news))
 
     def say(self, text: str) -> None:
         """A line that stays, above those that change."""
@@ -73,6 +76,11 @@ class Display:
             self._write(f"\x1b[{self._drawn}A\x1b[J")
             self._drawn = 0
         print(text, flush=True)
+
+    def _is_news(self, line: Line, due: bool) -> bool:
+        """A condition is told at once; figures that changed are told now and then."""
+        known = self._written.get(line.job)
+        return known is None or known.condition != line.condition or (due and known.text != line.text)
 
     def _draw(self, lines: Sequence[Line]) -> None:
         back = f"\x1b[{self._drawn}A" if self._drawn else ""

@@ -46,6 +46,7 @@ class Killer:
         for number, kind in enumerate(deck, 1):
             await until(lambda: bool(self._at_work()), "a driver is at work")
             driver = self._chance.choice(self._at_work())
+            await asyncio.to_thread(self._world.drivers[driver].aim)
             moment = await self._moment(driver)
             told = await asyncio.to_thread(self._kill, kind, driver)
             self.kills[kind] += 1

@@ -84,7 +84,7 @@ class Driver:
 
     def __init__(self, kind: str, url: str, home: Path, log: Path) -> None:
         self.kind = kind
-        self._log = log
+        self._family: list[Process] = []
         with log.open("ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, str(DRIVER), kind, url, str(home)], stdin=subprocess.PIPE, stdout=out, stderr=out
@@ -108,23 +108,21 @@ class Driver:
         chance.choice([worker for worker in workers if worker.role == role]).kill()
         return role
 
+    def aim(self) -> None:
+        """To be called before a kill: looking around takes longer than the moment that is waited for."""
+        self._family = descendants(self._process.pid)
+
     def kill_jvm(self) -> None:
-        family = descendants(self._process.pid)
-        for process in family:
+        for process in self._family:
             if process.role == "java":
                 process.kill()
-        self._process.kill()
-        self._bury(family)
+        self.kill()
 
     def kill(self) -> None:
         """Only the Python side: the JVM notices and ends by itself, and nobody may take over before it has."""
-        family = descendants(self._process.pid)
         self._process.kill()
-        self._bury(family)
-
-    def _bury(self, family: list[Process]) -> None:
         self._process.wait()
-        await_end(family)
+        await_end(self._family)
 
 
 def failures(log: Path) -> Iterator[str]:

@@ -35,6 +35,7 @@ class World:
     def close(self) -> None:
         """As brutal as the rest: nobody gets the time to put anything in order."""
         for driver in self.drivers.values():
+            driver.aim()
             driver.kill_jvm()
         self.server.kill()
         self._stack.close()

@@ -1,0 +1,53 @@
+"""Rows for the journal: many streams, payloads of one size that hardly compress, handed over in large bodies.
+
+The same rows go through every contender, so they are made once and read from the journal by all.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from benchmarks.server import Server
+from ropewalk.pipeline.options import Address
+from ropewalk.pipeline.wire import Wire, ipc
+
+BODY_ROWS = 10_000
+PRODUCER = "bench"
+
+
+def url_of(server: Server) -> str:
+    host, port = server.address
+    return f"http://{host}:{port}"
+
+
+def payloads(count: int, size: int) -> pa.Array:
+    """JSON strings of random digits, each of `size` bytes."""
+    data = bytearray(os.urandom(count * size // 2 + 1).hex().encode()[: count * size])
+    data[0::size] = data[size - 1 :: size] = b'"' * count
+    bounds = pa.array(range(0, (count + 1) * size, size), pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.binary(), count, [None, bounds, pa.py_buffer(bytes(data))])
+
+
+def batches(count: int, size: int, streams: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Streams take turns."""
+    for start in range(0, count, BODY_ROWS):
+        rows = min(BODY_ROWS, count - start)
+        names = pa.array([streams[(start + index) % len(streams)] for index in range(rows)], pa.string())
+        yield pa.RecordBatch.from_pydict({"stream": names, "value": payloads(rows, size)})
+
+
+def fill(server: Server, count: int, size: int, streams: int) -> None:
+    """Register so many rows, and see that the journal has them."""
+    wire = Wire(Address(url_of(server)))
+    done = 0
+    for batch in batches(count, size, [f"stream {number}" for number in range(streams)]):
+        wire.produce(PRODUCER, done, ipc(batch))
+        done += batch.num_rows
+    if (found := journal_rows(server)) != count:
+        raise AssertionError(f"{count} rows were published and the journal has {found}")
+
+
+def journal_rows(server: Server) -> int:
+    spans = Wire(Address(url_of(server))).spans()
+    return sum(span.end - span.first for own in spans.values() for span in own)
