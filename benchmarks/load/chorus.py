@@ -16,6 +16,9 @@ class Chorus:
 
     def __init__(self, address: Address, publishers: int, payload: int) -> None:
         self._publishers = [Publisher(address, f"chorus {number}", payload) for number in range(publishers)]
+        for publisher in self._publishers:
+            # a connection that asks for nothing is soon closed
+            publisher.position()
 
     def publish(self, count: int, batch: int) -> float:
         """So many messages, divided among the publishers, in arrays of `batch`; the seconds from first to last answer."""

@@ -31,7 +31,7 @@ def failing_once(frame: DataFrame, home: Path) -> DataFrame:
                 raise RuntimeError("on purpose")
         return value
 
-    return frame.withColumn("value", f.udf(flaky, "string")("value"))
+    return frame.withColumn("value", f.udf(flaky, "string", useArrow=False)("value"))
 
 
 def published(frame: DataFrame, server: RunningServer, home: Path, **options: object) -> StreamingQuery:

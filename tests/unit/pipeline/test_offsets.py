@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropewalk.model.journal import ShardSpan
@@ -53,6 +53,7 @@ def test_a_mark_before_everything_begins_with_what_there_is() -> None:
     assert between(3, [OLD, NEW], Mark("", 0), Mark("new", LIFE)) == [Piece(3, "old", 10, 90)]
 
 
+@settings(deadline=None)
 @given(st.integers(10, 90), st.integers(0, 50), st.integers(0, 200))
 def test_advancing_covers_exactly_so_many_rows(start: int, end: int, rows: int) -> None:
     spans, begin, stop = [OLD, NEW], Mark("old", start), Mark("new", LIFE + end)
@@ -64,6 +65,7 @@ def test_advancing_covers_exactly_so_many_rows(start: int, end: int, rows: int) 
     assert remaining({3: spans}, {3: reached}, {3: stop})[3] == total - min(rows, total)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 15), st.integers(0, 1000), min_size=1), st.integers(1, 2000))
 def test_a_batch_is_full_or_has_everything_and_no_shard_gets_more_than_it_has(lags: dict[int, int], limit: int) -> None:
     granted = shares(lags, limit)
@@ -72,6 +74,7 @@ def test_a_batch_is_full_or_has_everything_and_no_shard_gets_more_than_it_has(la
     assert all(0 <= granted[shard] <= lags[shard] for shard in lags)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 15), st.integers(0, 1000), min_size=1), st.integers(1, 50))
 def test_every_shard_is_read_to_its_end_in_the_long_run(lags: dict[int, int], limit: int) -> None:
     rounds = -(-sum(lags.values()) // limit)
@@ -81,6 +84,7 @@ def test_every_shard_is_read_to_its_end_in_the_long_run(lags: dict[int, int], li
     assert not any(lags.values())
 
 
+@settings(deadline=None)
 @given(st.integers(0, 100), st.integers(0, 300), st.integers(1, 40))
 def test_a_split_piece_is_the_same_rows_in_the_same_order(first: int, rows: int, parts: int) -> None:
     found = split(Piece(0, "e", first, first + rows), parts)

@@ -1,0 +1,99 @@
+"""Spark in a process of its own: one session for all parts, and the queries that are timed.
+
+A query's time is that of its micro-batches, as Spark itself reports it, from the first look at the source to the noted commit.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ropewalk.pipeline.session import spark_session
+
+Options = dict[str, str]
+
+
+class Batches(Struct, frozen=True):
+    """What a query did until it came to its end."""
+
+    rows: int
+    batches: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.rows / self.seconds
+
+
+class Spark:
+    """Lives in a process of its own (see `benchmarks.remote`), with its JVM, and ends with it."""
+
+    def __init__(self) -> None:
+        self._session: SparkSession | None = None
+        self._running: StreamingQuery | None = None
+
+    @property
+    def session(self) -> SparkSession:
+        """Made at the first call, not with the process: there an error would be nobody's answer."""
+        if self._session is None:
+            self._session = spark_session("benchmarks")
+        return self._session
+
+    def copy_journal(self, url: str, directory: str, columns: str, parts: int) -> int:
+        """The journal's rows as Parquet files, for Spark's own file source; how many."""
+        frame = self.session.read.format("ropewalk").options(url=url, columns=columns).load()
+        frame.repartition(parts).write.mode("overwrite").parquet(directory)
+        return self.session.read.parquet(directory).count()
+
+    def from_journal(self, options: Options, sink: str, target: Options, home: str) -> Batches:
+        """Everything the journal has now into `sink`."""
+        return self._finish(lambda: self._journal(options), sink, target, home)
+
+    def from_files(self, directory: str, sink: str, target: Options, home: str) -> Batches:
+        """All files of a directory into `sink`, in one batch."""
+        return self._finish(lambda: self._files(directory), sink, target, home)
+
+    def keep_running(self, source: str, options: Options, sink: str, target: Options, home: str, trigger: str) -> None:
+        """A query that goes on until `stop`. `source` is a directory of files, or "ropewalk"."""
+        frame = self._journal(options) if source == "ropewalk" else self._files(source)
+        writer = frame.writeStream.format(sink).options(**target).option("checkpointLocation", f"{home}/checkpoint")
+        self._running = writer.trigger(processingTime=trigger).start()
+
+    def stop(self) -> Batches:
+        """End the running query; what it did, of the batches that Spark still tells of. Raises what it failed with."""
+        query = self._running
+        assert query is not None
+        self._running = None
+        if error := query.exception():
+            raise RuntimeError(str(error))
+        query.stop()
+        return _batches(query)
+
+    def count(self, directory: str) -> int:
+        return self.session.read.parquet(directory).count()
+
+    def _journal(self, options: Options) -> DataFrame:
+        return self.session.readStream.format("ropewalk").options(**options).load()
+
+    def _files(self, directory: str) -> DataFrame:
+        schema = self.session.read.parquet(directory).schema
+        return self.session.readStream.schema(schema).parquet(directory)
+
+    def _finish(self, frame: Callable[[], DataFrame], sink: str, target: Options, home: str) -> Batches:
+        writer = frame().writeStream.format(sink).options(**target).option("checkpointLocation", f"{home}/checkpoint")
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        return _batches(query)
+
+
+def _batches(query: StreamingQuery) -> Batches:
+    done = [progress for progress in query.recentProgress if progress.numInputRows]
+    seconds = sum(progress.durationMs["triggerExecution"] for progress in done) / 1000
+    return Batches(sum(progress.numInputRows for progress in done), len(done), seconds)
+
+
+def sample_file(directory: str) -> Path:
+    """One of the files that `copy_journal` wrote."""
+    return min(Path(directory).glob("*.parquet"))
