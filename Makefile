@@ -12,7 +12,7 @@ PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m
 INSTALL = $(PIP) install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format docs bench prerequisites clean
+.PHONY: help run demo test chaos check format docs bench prerequisites clean
 
 help: ## show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 22
@@ -20,8 +20,14 @@ help: ## show this help
 run: $(STAMPS)/run ## start a server in demo mode; ARGS="--port 9000" passes flags to `ropewalk serve`
 	@$(BIN)/ropewalk serve --demo $(ARGS)
 
+demo: $(STAMPS)/demo ## the whole road: server, traffic, archive, figures, audit, picture; ARGS="--seconds 10 --out somewhere"
+	@$(BIN)/python examples/whole_road.py $(ARGS)
+
 test: $(STAMPS)/dev prerequisites $(STAMPS)/npm ## run all tests, installing what they need; ARGS="-k history" goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
+
+chaos: $(STAMPS)/dev prerequisites ## kill drivers, workers and the server 24 times (CHAOS_KILLS=), and prove that every row is there once
+	CHAOS_KILLS=$${CHAOS_KILLS:-24} $(BIN)/python -m pytest -s tests/spark/test_exactly_once.py $(ARGS)
 
 check: $(STAMPS)/dev ## ruff, mypy --strict, and who may import whom
 	$(BIN)/ruff check .
@@ -33,9 +39,10 @@ format: $(STAMPS)/dev ## put the code into its usual form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(STAMPS)/run ## write the reference pages that are drawn from the code
+docs: $(STAMPS)/dev ## write the reference pages that are drawn from the code
 	@mkdir -p docs/reference
 	$(BIN)/ropewalk config --config_path= --format markdown > docs/reference/settings.md
+	$(BIN)/ropewalk pipeline list --config_path= --format markdown > docs/reference/jobs.md
 
 bench: $(STAMPS)/dev ## measure on this machine; writes benchmarks/results/latest.json
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -57,10 +64,15 @@ $(STAMPS)/run: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	@$(INSTALL) --editable .
 	@mkdir -p $(STAMPS) && touch $@
 
+$(STAMPS)/demo: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "installing ropewalk with Spark into $(VENV)"
+	@$(INSTALL) --editable '.[demo]'
+	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/run
+
 $(STAMPS)/dev: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	@echo "installing ropewalk and its development tools into $(VENV)"
 	@$(INSTALL) --editable '.[dev]'
-	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/run
+	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/run $(STAMPS)/demo
 
 # Without npm there is nothing to install: the tests that need it say so themselves.
 $(STAMPS)/npm: tests/clients/package.json tests/clients/package-lock.json | prerequisites

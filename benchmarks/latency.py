@@ -3,10 +3,8 @@
 Counting from when it was due keeps the waits of a late publisher in the figure.
 """
 
-import statistics
-
 from benchmarks.pair import Pair
-from benchmarks.report import Figure, figure
+from benchmarks.report import Figure, figure, milliseconds
 from benchmarks.sizes import Sizes
 
 
@@ -27,9 +25,5 @@ def _figure(
     pair: Pair, percentile: int, server: list[list[float]], floor: list[list[float]], details: dict[str, float], rate: float
 ) -> Figure:
     title = f"publish to last of {pair.subscribers:,} at {rate:g}/s, p{percentile}"
-    rounds = [_milliseconds(latencies, percentile) for latencies in server]
-    return figure(f"d{percentile}", title, "ms", rounds, [_milliseconds(latencies, percentile) for latencies in floor], details)
-
-
-def _milliseconds(latencies: list[float], percentile: int) -> float:
-    return statistics.quantiles(latencies, n=100, method="inclusive")[percentile - 1] * 1000
+    rounds = [milliseconds(latencies, percentile) for latencies in server]
+    return figure(f"d{percentile}", title, "ms", rounds, [milliseconds(latencies, percentile) for latencies in floor], details)

@@ -8,13 +8,14 @@ import platform
 import statistics
 from collections.abc import Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 TOO_BUSY = 0.2
-LIBRARIES = ("ropewalk", "picows", "uvloop", "aiohttp", "msgspec")
+LIBRARIES = ("ropewalk", "picows", "uvloop", "aiohttp", "msgspec", "pyarrow", "deltalake", "pyspark")
 
 
 class Bar(Struct, frozen=True):
@@ -57,7 +58,10 @@ class Machine(Struct, frozen=True):
 
 
 class Run(Struct, frozen=True):
-    """Everything of one run. `other_cores`: what processes of others used meanwhile; near 0 in a run to be trusted."""
+    """Everything of one run. `other_cores`: what processes of others used meanwhile; near 0 in a run to be trusted.
+
+    `left_out`: parts that this machine could not run, and why.
+    """
 
     command: str
     date: str
@@ -65,6 +69,7 @@ class Run(Struct, frozen=True):
     other_cores: float
     machine: Machine
     figures: list[Figure]
+    left_out: dict[str, str] = {}
 
 
 def figure(
@@ -82,6 +87,11 @@ def figure(
     return Figure(key, title, unit, value, floor, ratio, list(rounds), list(floor_rounds), details, bar, holds)
 
 
+def milliseconds(seconds: Sequence[float], percentile: int) -> float:
+    """A percentile of measured seconds."""
+    return statistics.quantiles(seconds, n=100, method="inclusive")[percentile - 1] * 1000
+
+
 def machine() -> Machine:
     with open("/proc/cpuinfo") as file:
         names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
@@ -92,7 +102,7 @@ def machine() -> Machine:
         memory_gb=round(memory, 1),
         kernel=platform.release(),
         python=platform.python_version(),
-        versions={name: version(name) for name in LIBRARIES},
+        versions={name: version(name) for name in LIBRARIES if find_spec(name)},
     )
 
 

@@ -31,9 +31,12 @@ class Sizes(Struct, frozen=True):
     row_bytes: int
     rows: int
     row_streams: int
+    shards: int
     spark_rounds: int
+    spark_unmeasured: int
     sink_rows: int
     queryable_messages: int
+    cold_unmeasured: int
     cold_rounds: int
     cold_ranges: int
     cold_range: int
@@ -75,9 +78,12 @@ FULL = Sizes(
     row_bytes=200,
     rows=1_000_000,
     row_streams=1000,
+    shards=16,
     spark_rounds=3,
+    spark_unmeasured=1,
     sink_rows=200_000,
     queryable_messages=20,
+    cold_unmeasured=10,
     cold_rounds=5,
     cold_ranges=100,
     cold_range=100,
@@ -116,9 +122,12 @@ QUICK = Sizes(
     row_bytes=200,
     rows=2000,
     row_streams=20,
+    shards=2,
     spark_rounds=1,
+    spark_unmeasured=0,
     sink_rows=500,
     queryable_messages=2,
+    cold_unmeasured=1,
     cold_rounds=1,
     cold_ranges=5,
     cold_range=10,

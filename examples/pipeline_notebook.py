@@ -14,6 +14,7 @@ from ropewalk.pipeline.session import spark_session
 
 url = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8080"
 spark = spark_session("notebook")
+checkpoint = tempfile.mkdtemp()  # where a query remembers how far it is; keep it, and the query goes on tomorrow
 
 # %% Publish: a DataFrame with the columns `stream` and `value` is enough.
 readings = spark.range(100).select(
@@ -35,12 +36,12 @@ hot = (
     .where("event = 'publish'")
     .withColumn("celsius", F.get_json_object(F.col("value").cast("string"), "$.celsius").cast("double"))
     .where("celsius > 35")
-    .select(F.lit("sensors/hot/all").alias("stream"), F.to_json(F.struct("stream", "offset", "celsius")).alias("value"))
+    .select(F.lit("alarms/hot").alias("stream"), F.to_json(F.struct("stream", "offset", "celsius")).alias("value"))
 )
 sink = hot.writeStream.format("ropewalk").option("url", url).trigger(availableNow=True)
-query = sink.option("checkpointLocation", tempfile.mkdtemp()).start()
+query = sink.option("checkpointLocation", checkpoint).start()
 query.awaitTermination()
 
 # %% Anybody who subscribes to that stream has them now.
-alarms = spark.read.format("ropewalk").options(url=url, subscribe="sensors/hot/all").load()
+alarms = spark.read.format("ropewalk").options(url=url, subscribe="alarms/hot").load()
 print(f"{alarms.count()} hot readings published")

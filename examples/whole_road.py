@@ -40,6 +40,8 @@ def main(argv: list[str]) -> int:
     )
     wanted = parser.parse_args(argv)
     out = wanted.out.absolute()
+    if out.exists():
+        parser.error(f"{out} is there already: name another directory with --out, or remove it")
     out.mkdir(parents=True)
 
     with server(out) as url:

@@ -45,10 +45,10 @@ class Publisher:
             self._exchange(request)
         return due
 
-    def pace_until(self, ended: threading.Event, rate: float) -> None:
-        """Publish one by one at about this rate until told to end."""
+    def pace_until(self, ended: threading.Event, rate: float, batch: int = 1) -> None:
+        """Send requests of `batch` messages at about this rate until told to end."""
         while not ended.wait(1 / rate):
-            self.publish(1)
+            self.publish(batch, batch)
 
     def prepare(self, count: int, batch: int) -> int:
         """Make the requests for `advance`; the descriptor on which the answers come."""

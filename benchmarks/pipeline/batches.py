@@ -3,16 +3,19 @@
 Each contender has the rows of the same journal; rounds alternate, and every round's rows are counted.
 """
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
-from benchmarks.pipeline.rows import BODY_ROWS, fill, journal_rows, url_of
+from benchmarks.pipeline.rows import BODY_ROWS, batches, fill, journal_rows, stream_names, url_of
 from benchmarks.pipeline.spark import Batches, Spark
 from benchmarks.remote import Remote
 from benchmarks.report import Bar, Figure, figure
@@ -25,8 +28,6 @@ from ropewalk.pipeline.wire import Wire, ipc
 
 SOURCE_BAR = Bar("ratio", ">=", 0.5)
 ARCHIVE_BAR = Bar("ratio", ">=", 0.9)
-FILES = 16
-"""Of the copy that Spark's own source reads: as many as the journal has shards."""
 
 
 class Ground(Struct, frozen=True):
@@ -46,24 +47,33 @@ class Ground(Struct, frozen=True):
         return {"url": url_of(self.server), "startingOffsets": "earliest"}
 
 
+def journaled(directory: str, sizes: Sizes) -> Server:
+    """A server with a journal. Hot history is not what is measured here, so little of it is kept."""
+    return Server("--data_dir", directory, "--journal_shards", str(sizes.shards), "--history_limit", "1")
+
+
 @contextmanager
 def ground(spark: Remote[Spark], sizes: Sizes) -> Iterator[Ground]:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        with Server("--data_dir", f"{directory}/data", "--history_limit", "1") as server:
-            fill(server, sizes.rows, sizes.row_bytes, sizes.row_streams)
-            yield Ground(spark, server, Path(directory), sizes)
+    # what Spark still writes while it is being ended must not make the end fail
+    scratch = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+    with scratch as directory, journaled(f"{directory}/data", sizes) as server:
+        fill(server, sizes.rows, sizes.row_bytes, sizes.row_streams)
+        yield Ground(spark, server, Path(directory), sizes)
 
 
 def measure_source(on: Ground) -> list[Figure]:
     """Journal to Parquet in one batch, against Spark's own Parquet source on the same rows and columns."""
-    files = on.fresh()
-    on.spark.call(Spark.copy_journal, url_of(on.server), files, "standard", FILES)
+    copy, files = on.fresh(), on.fresh()
+    first = on.spark.call(Spark.from_journal, on.options, "parquet", {"path": copy}, on.fresh())
+    for file in Path(copy).glob("*.parquet"):
+        # without the log that Spark's sink keeps beside them, they are files like any others
+        os.link(file, Path(files) / file.name)
     ours, spark = _alternate(
         on.sizes,
         lambda: on.spark.call(Spark.from_journal, on.options, "parquet", {"path": on.fresh()}, on.fresh()),
         lambda: on.spark.call(Spark.from_files, files, "parquet", {"path": on.fresh()}, on.fresh()),
     )
-    title = f"journal to Parquet, {on.sizes.rows:,} rows in one batch"
+    title = f"journal to Parquet, {first.rows:,} rows in one batch"
     return [_figure("g", title, ours, spark, on.sizes, SOURCE_BAR)]
 
 
@@ -87,26 +97,24 @@ def _archive(on: Ground, options: dict[str, str], root: str) -> Batches:
 
 def measure_sink(on: Ground) -> list[Figure]:
     """Rows into streams in transactions, against a plain loop that posts the same rows without Spark and without them."""
-    with Server("--data_dir", on.fresh()) as server:
-        files, rows = on.fresh(), on.sizes.sink_rows
-        _cut_file(on, files)
-        looping = iter(range(on.sizes.spark_rounds + 1))
+    files, rows, rounds = on.fresh(), on.sizes.sink_rows, on.sizes.spark_unmeasured + on.sizes.spark_rounds
+    _write_files(files, on.sizes)
+    producers = (f"loop-{number}" for number in count())
+    with journaled(on.fresh(), on.sizes) as server:
         ours, loop = _alternate(
             on.sizes,
             lambda: on.spark.call(Spark.from_files, files, "ropewalk", {"url": url_of(server)}, on.fresh()),
-            lambda: _loop(server, files, f"loop {next(looping)}"),
+            lambda: _loop(server, files, next(producers)),
             rows,
         )
-        if (found := journal_rows(server)) != 2 * rows * (on.sizes.spark_rounds + 1):
-            raise AssertionError(f"the journal has {found} rows after rounds of {rows}")
+        if (found := journal_rows(server)) != 2 * rows * rounds:
+            raise AssertionError(f"the journal has {found} rows after {rounds} rounds of {rows} on either side")
     return [_figure("i", f"DataFrame to streams, {rows:,} rows in one transaction", ours, loop, on.sizes)]
 
 
-def _cut_file(on: Ground, directory: str) -> None:
+def _write_files(directory: str, sizes: Sizes) -> None:
     """As many rows as go through the sink, in two files: one for each core of the session."""
-    copy = on.fresh()
-    on.spark.call(Spark.copy_journal, url_of(on.server), copy, "standard", 2)
-    table = pq.read_table(copy, columns=["stream", "value"]).slice(0, on.sizes.sink_rows)
+    table = pa.Table.from_batches(batches(sizes.sink_rows, sizes.row_bytes, stream_names(sizes.row_streams)))
     half = table.num_rows // 2
     for number, part in enumerate((table.slice(0, half), table.slice(half))):
         pq.write_table(part, Path(directory) / f"{number}.parquet")
@@ -123,8 +131,8 @@ def _loop(server: Server, directory: str, producer: str) -> Batches:
 def _alternate(
     sizes: Sizes, ours: Callable[[], Batches], floor: Callable[[], Batches], rows: int = 0
 ) -> tuple[list[Batches], list[Batches]]:
-    """The first round of each is not counted: a JVM is slow with what it does for the first time."""
-    found = [(ours(), floor()) for _ in range(sizes.spark_rounds + 1)][1:]
+    """First rounds that are not counted: a JVM is slow with what it does for the first time."""
+    found = [(ours(), floor()) for _ in range(sizes.spark_unmeasured + sizes.spark_rounds)][sizes.spark_unmeasured :]
     for round_ in found:
         for done in round_:
             if done.rows != (rows or sizes.rows):

@@ -21,6 +21,10 @@ def url_of(server: Server) -> str:
     return f"http://{host}:{port}"
 
 
+def stream_names(count: int) -> list[str]:
+    return [f"stream {number}" for number in range(count)]
+
+
 def payloads(count: int, size: int) -> pa.Array:
     """JSON strings of random digits, each of `size` bytes."""
     data = bytearray(os.urandom(count * size // 2 + 1).hex().encode()[: count * size])
@@ -41,7 +45,7 @@ def fill(server: Server, count: int, size: int, streams: int) -> None:
     """Register so many rows, and see that the journal has them."""
     wire = Wire(Address(url_of(server)))
     done = 0
-    for batch in batches(count, size, [f"stream {number}" for number in range(streams)]):
+    for batch in batches(count, size, stream_names(streams)):
         wire.produce(PRODUCER, done, ipc(batch))
         done += batch.num_rows
     if (found := journal_rows(server)) != count:

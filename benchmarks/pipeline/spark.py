@@ -3,9 +3,6 @@
 A query's time is that of its micro-batches, as Spark itself reports it, from the first look at the source to the noted commit.
 """
 
-from collections.abc import Callable
-from pathlib import Path
-
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -13,6 +10,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ropewalk.pipeline.session import spark_session
 
 Options = dict[str, str]
+# For a run that measures nothing: code that is compiled fast instead of fast code.
+HURRIED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 class Batches(Struct, frozen=True):
@@ -30,7 +29,8 @@ class Batches(Struct, frozen=True):
 class Spark:
     """Lives in a process of its own (see `benchmarks.remote`), with its JVM, and ends with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, hurried: bool = False) -> None:
+        self._hurried = hurried
         self._session: SparkSession | None = None
         self._running: StreamingQuery | None = None
 
@@ -38,22 +38,18 @@ class Spark:
     def session(self) -> SparkSession:
         """Made at the first call, not with the process: there an error would be nobody's answer."""
         if self._session is None:
-            self._session = spark_session("benchmarks")
+            self._session = spark_session("benchmarks", **(HURRIED if self._hurried else {}))
+            # a query that is stopped amid a batch would be logged at length; one that fails is raised here anyway
+            self._session.sparkContext.setLogLevel("OFF")
         return self._session
-
-    def copy_journal(self, url: str, directory: str, columns: str, parts: int) -> int:
-        """The journal's rows as Parquet files, for Spark's own file source; how many."""
-        frame = self.session.read.format("ropewalk").options(url=url, columns=columns).load()
-        frame.repartition(parts).write.mode("overwrite").parquet(directory)
-        return self.session.read.parquet(directory).count()
 
     def from_journal(self, options: Options, sink: str, target: Options, home: str) -> Batches:
         """Everything the journal has now into `sink`."""
-        return self._finish(lambda: self._journal(options), sink, target, home)
+        return self._finish(self._journal(options), sink, target, home)
 
     def from_files(self, directory: str, sink: str, target: Options, home: str) -> Batches:
         """All files of a directory into `sink`, in one batch."""
-        return self._finish(lambda: self._files(directory), sink, target, home)
+        return self._finish(self._files(directory), sink, target, home)
 
     def keep_running(self, source: str, options: Options, sink: str, target: Options, home: str, trigger: str) -> None:
         """A query that goes on until `stop`. `source` is a directory of files, or "ropewalk"."""
@@ -71,9 +67,6 @@ class Spark:
         query.stop()
         return _batches(query)
 
-    def count(self, directory: str) -> int:
-        return self.session.read.parquet(directory).count()
-
     def _journal(self, options: Options) -> DataFrame:
         return self.session.readStream.format("ropewalk").options(**options).load()
 
@@ -81,8 +74,8 @@ class Spark:
         schema = self.session.read.parquet(directory).schema
         return self.session.readStream.schema(schema).parquet(directory)
 
-    def _finish(self, frame: Callable[[], DataFrame], sink: str, target: Options, home: str) -> Batches:
-        writer = frame().writeStream.format(sink).options(**target).option("checkpointLocation", f"{home}/checkpoint")
+    def _finish(self, frame: DataFrame, sink: str, target: Options, home: str) -> Batches:
+        writer = frame.writeStream.format(sink).options(**target).option("checkpointLocation", f"{home}/checkpoint")
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         return _batches(query)
@@ -92,8 +85,3 @@ def _batches(query: StreamingQuery) -> Batches:
     done = [progress for progress in query.recentProgress if progress.numInputRows]
     seconds = sum(progress.durationMs["triggerExecution"] for progress in done) / 1000
     return Batches(sum(progress.numInputRows for progress in done), len(done), seconds)
-
-
-def sample_file(directory: str) -> Path:
-    """One of the files that `copy_journal` wrote."""
-    return min(Path(directory).glob("*.parquet"))

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ropewalk.model.commands import Command
 from ropewalk.model.history import ColdPiece, Gap, HistoryPage, Replay, StreamSummary
-from ropewalk.model.journal import Row, ShardSpan
+from ropewalk.model.journal import Consumer, Row, ShardMark, ShardSpan
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, Rejected, SessionSnapshot, Subscribed
@@ -161,6 +161,23 @@ class JournalReader(Protocol):
 
     def archived_ends(self) -> dict[int, int]:
         """The positions that `archived` was told, by shard."""
+
+
+class ConsumerStore(Protocol):
+    """How far readers with a name have come. On return a change is on disk. Changes may raise `Unavailable`, and then nothing
+    happened; their marks are of shards and positions that the journal has, which is for the caller to see to."""
+
+    def consumers(self) -> list[Consumer]:
+        """In order of name."""
+
+    async def pin(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
+        """Begin here, unless it was said before: a shard that has its mark keeps it. Raises LimitReached for one name more."""
+
+    async def move(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
+        """Come this far; a shard never goes back. A name never heard of begins here, and may raise LimitReached."""
+
+    async def forget(self, name: str) -> bool:
+        """False for a name never heard of."""
 
 
 # --- transactions ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The benchmarks, run small: they end, and what they report is complete and adds up. How fast it was is not tested."""
+"""The live benchmarks, run small: they end, and what they report is complete and adds up. How fast it was is not tested."""
 
 import subprocess
 import sys
@@ -7,17 +7,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks import needs
+from benchmarks.parts import PARTS, left_out
 from benchmarks.report import Run
 from benchmarks.sizes import QUICK
 from benchmarks.storm import MISSED_BY_ALL
 
 ROOT = Path(__file__).parents[2]
+LIVE = "fanout,latency,memory,storm"
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     output = tmp_path_factory.mktemp("benchmarks") / "quick.json"
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--output", str(output)]
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", LIVE, "--output", str(output)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return msgspec.json.decode(output.read_bytes(), type=Run)
@@ -58,5 +61,12 @@ def test_after_a_storm_every_session_is_restored_and_nobody_missed_a_message_or_
 def test_the_record_names_neither_the_host_nor_a_path(run: Run) -> None:
     text = msgspec.json.encode(run.machine).decode() + run.command
     assert str(ROOT) not in text
-    assert run.command == "python -m benchmarks --quick"
+    assert run.command == f"python -m benchmarks --only {LIVE} --quick"
     assert run.machine.cores > 0
+
+
+def test_parts_whose_extra_is_not_installed_say_so_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs, "find_spec", lambda module: module != "pyspark")
+    absent = left_out(list(PARTS))
+    assert set(absent) == {"source", "archive", "sink", "queryable", "quiet"}
+    assert set(absent.values()) == {"pip install 'ropewalk[spark]'"}

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import os
 import random
 import time
 from collections import Counter
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.chaos.killing import KILLS, Killer, seed, until
+from tests.spark.chaos.killing import Killer, seed, until
 from tests.spark.chaos.processes import PROC
 from tests.spark.chaos.proof import Proof
 from tests.spark.chaos.traffic import Traffic
 from tests.spark.chaos.world import QUERIES, World
+
+KILLS = int(os.environ.get("CHAOS_KILLS", "10"))
 
 
 @pytest.mark.skipif(not (PROC / "self" / "stat").exists(), reason="finds the processes to kill in /proc, which only Linux has")

@@ -1,7 +1,9 @@
 """A run seen from outside: it restarts what fails, tells how it does, and stops when it is asked to."""
 
 import json
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -18,7 +20,7 @@ from ropewalk.cli.main import main
 from tests.server import RunningServer, running_server
 from tests.spark.journal import publish_all
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 
 OWN_JOBS = """
 from pathlib import Path
@@ -157,6 +159,23 @@ def test_a_run_tells_how_it_does_until_it_is_stopped(terminal: Terminal, server:
     assert metrics["ropewalk_pipeline_lag_rows", "collect", "0"] == 0
     assert terminal.ended == [0]
     assert terminal.status()["collect"]["condition"] == "stopped"
+
+
+def test_an_interrupted_run_stops_in_order(terminal: Terminal, server: RunningServer, tmp_path: Path) -> None:
+    publish_all(server, [("mine", 1)])
+    words = ["pipeline", "run", "archive", "--url", server.url, "--config_path", "", "--state_dir", str(tmp_path / "state")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "ropewalk", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            terminal.status_when(lambda found: "archive" in found and found["archive"]["condition"] == "running")
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+
+    assert process.returncode == 0, said
+    assert terminal.status()["archive"]["condition"] == "stopped"
 
 
 def test_a_server_without_a_journal_is_said_before_spark_starts(

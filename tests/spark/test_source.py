@@ -9,6 +9,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from ropewalk.pipeline.options import source_options
+from ropewalk.pipeline.source import ShardStreamReader
 from tests.cable import Cable
 from tests.server import RunningServer, running_server
 from tests.spark.journal import FLAGS, batch, batch_sizes, call, publish_all, stream, to_parquet
@@ -145,6 +147,72 @@ def test_a_journal_that_began_anew_fails_the_query_or_leaves_a_gap_row_when_aske
     assert sorted(values) == [*range(10), *range(100, 105)]
     assert {"replaced"} == {gap["reason"] for gap in gaps}
     assert 10 in {gap["first"] for gap in gaps}
+
+
+def test_a_consumer_begins_where_it_once_began_though_query_and_server_crashed_before_its_first_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flags = (*FLAGS, "--data_dir", str(tmp_path / "data"))
+    with running_server(*flags) as first:
+        publish_all(first, [(f"pinned/{n % 5}", n) for n in range(20)])
+        options = source_options({"url": first.url, "consumer": "etl"}, streaming=True)
+        begun = ShardStreamReader(options).initialOffset()
+        publish_all(first, [(f"pinned/{n % 5}", n) for n in range(20, 50)])
+        port = str(first.port)
+        first.kill()
+    with running_server(*flags, "--port", port) as second:
+        publish_all(second, [(f"pinned/{n % 5}", n) for n in range(50, 60)])
+        assert ShardStreamReader(options).initialOffset() == begun
+
+        to_parquet(stream(spark, second, startingOffsets="latest", consumer="etl"), tmp_path)
+
+    found = [json.loads(row.value) for row in spark.read.parquet(str(tmp_path / "rows")).collect()]
+    assert sorted(found) == list(range(20, 60))
+
+
+def test_a_consumer_moves_with_the_batches_that_are_done(spark: SparkSession, tmp_path: Path) -> None:
+    with running_server(*FLAGS, "--data_dir", str(tmp_path / "data")) as server:
+        publish_all(server, [(f"moving/{n % 5}", n) for n in range(250)])
+
+        query = to_parquet(stream(spark, server, maxOffsetsPerTrigger=100, consumer="etl"), tmp_path)
+        (consumer,) = call(f"{server.url}/journal/consumers")["consumers"]
+
+        # The last batch is done for good when another one begins.
+        assert batch_sizes(query) == [100, 100, 50]
+        assert sum(consumer["lag"].values()) == 50
+        publish_all(server, [("moving/0", 250)])
+        to_parquet(stream(spark, server, consumer="etl"), tmp_path)
+        (consumer,) = call(f"{server.url}/journal/consumers")["consumers"]
+        assert sum(consumer["lag"].values()) == 1
+
+
+def test_only_those_who_had_not_finished_a_life_of_the_journal_are_told_that_its_rows_are_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    brief = ("--durability", "memory", "--journal_shards", "1", "--journal_retention", "1s")
+    flags = (*FLAGS, "--data_dir", str(tmp_path / "data"), *brief)
+    with running_server(*flags) as old:
+        publish_all(old, [("gone/1", n) for n in range(5)])
+        to_parquet(stream(spark, old), tmp_path / "half")
+        publish_all(old, [("gone/1", n) for n in range(5, 10)])
+        deadline = time.monotonic() + 60
+        while call(f"{old.url}/journal")["spans"][0]["end"] < 10 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        to_parquet(stream(spark, old), tmp_path / "whole")
+        old.kill()
+    with running_server(*flags) as new:
+        deadline = time.monotonic() + 60
+        while (former := call(f"{new.url}/journal")["spans"][0])["first"] < 10 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert (former["first"], former["end"]) == (10, 10)
+        publish_all(new, [("gone/1", n) for n in range(10, 13)])
+
+        to_parquet(stream(spark, new), tmp_path / "whole")
+        with pytest.raises(PySparkException, match=rf"epoch '{former['epoch']}': positions 5 to 9 "):
+            to_parquet(stream(spark, new), tmp_path / "half")
+
+    rows = spark.read.parquet(str(tmp_path / "whole" / "rows")).collect()
+    assert sorted(json.loads(row.value) for row in rows) == list(range(13))
 
 
 def test_positions_the_journal_does_not_have_are_named_in_the_error(spark: SparkSession, server: RunningServer) -> None:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ropewalk.pipeline.context import only_with_rows
+from ropewalk.pipeline.offsets import LIFE
 from ropewalk.pipeline.transforms import audit, derive, replay, rollup
 from ropewalk.pipeline.transforms.presence import peaks
 from ropewalk.pipeline.transforms.sessions import connections, sessions
@@ -181,7 +182,7 @@ def test_a_replay_has_the_chosen_rows_in_order_under_their_new_names(spark: Spar
 def test_holes_and_duplicates_of_a_stream_are_found(spark: SparkSession) -> None:
     def faults(oldest: int, *offsets: int) -> list[tuple[Any, ...]]:
         rows = frame(spark, *(published("a", offset) for offset in offsets))
-        begins = spark.createDataFrame([(0, oldest)], "shard int, first bigint")
+        begins = spark.createDataFrame([(0, 0, oldest)], "shard int, life bigint, first bigint")
         return [
             (r["first"], r["last"], r["holes"], r["duplicates"]) for r in audit.faults(audit.streams(rows), begins).collect()
         ]
@@ -190,6 +191,17 @@ def test_holes_and_duplicates_of_a_stream_are_found(spark: SparkSession) -> None
     assert faults(0, 2, 3) == [(1, 3, 1, 0)]
     assert faults(5, 2, 3) == []  # the shard's oldest rows are gone, and may have held the first one
     assert faults(0, 1, 2, 2, 5) == [(1, 5, 2, 1)]
+
+
+def test_another_life_of_a_shard_leaves_no_hole_between_the_two(spark: SparkSession) -> None:
+    after = [published("a", offset, epoch="new", position=LIFE + offset - 1) for offset in (1, 2)]
+    rows = frame(spark, published("a", 1), published("a", 2), *after)
+
+    lives = audit.shards(rows)
+
+    found = {row["life"]: (row["first"], row["last"], row["different"]) for row in lives.collect()}
+    assert found == {0: (0, 1, 2), 1: (LIFE, LIFE + 1, 2)}
+    assert audit.faults(audit.streams(rows), lives.select("shard", "life", "first")).count() == 0
 
 
 def test_journal_and_archive_are_compared_cell_by_cell(spark: SparkSession) -> None:
@@ -203,4 +215,4 @@ def test_journal_and_archive_are_compared_cell_by_cell(spark: SparkSession) -> N
         (2, "not in the archive"),
         (3, "not in the journal"),
     ]
-    assert audit.within(journal, {0: (1, 3)}).agg(F.collect_set("position")).first()[0] == [1, 2]  # type: ignore[index]
+    assert audit.within(journal, {(0, 0): (1, 3)}).agg(F.collect_set("position")).first()[0] == [1, 2]  # type: ignore[index]

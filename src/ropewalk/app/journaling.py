@@ -12,14 +12,14 @@ from ropewalk.app.registry import JOURNALS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.engine.annals import RENEWAL
 from ropewalk.model.journal import Recovered, Restored
-from ropewalk.ports import Backend, Journal, JournalReader
+from ropewalk.ports import Backend, ConsumerStore, Journal, JournalReader
 
 logger = logging.getLogger("ropewalk.journal")
 
 SWEEP_SECONDS = 10.0
 
 
-class StoredJournal(Journal, JournalReader, Protocol):
+class StoredJournal(Journal, JournalReader, ConsumerStore, Protocol):
     """A journal with a life of its own: `open`, `start`, `sweep` now and then, `stop`."""
 
     def open(self, horizon: float) -> Recovered:
@@ -50,6 +50,7 @@ def journal_of(settings: Settings) -> StoredJournal:
         retention_size=journal.journal_retention_size,
         hard_limit=journal.journal_hard_limit,
         for_archive=bool(settings.archive.archive_dir),
+        consumer_ttl=journal.journal_consumer_ttl,
     )
     return stored
 

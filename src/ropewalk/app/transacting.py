@@ -7,14 +7,16 @@ from pathlib import Path
 from aiohttp import web
 
 from ropewalk.adapters.staging.files import FileStaging
+from ropewalk.adapters.transports.consumers import ConsumersDoor
 from ropewalk.adapters.transports.journal import JournalDoor
 from ropewalk.adapters.transports.transactions import TransactionsDoor
+from ropewalk.app.journaling import StoredJournal
 from ropewalk.app.registry import ROW_READERS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.core.transactions import Ledger
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.transactions import StagingLimits
-from ropewalk.ports import JournalReader, Publisher, RowReader
+from ropewalk.ports import Publisher, RowReader
 from ropewalk.protocol.publications import PublicationLimits
 
 JOURNAL_PATH = "/journal"
@@ -33,6 +35,7 @@ def transactions_of(settings: Settings, publisher: Publisher) -> Transactions | 
     return Transactions(publisher, FileStaging(Path(journal.data_dir) / DIRECTORY), read_rows, Ledger(staging), time.time)
 
 
-def journal_routes(settings: Settings, journal: JournalReader, transactions: Transactions, key: str) -> list[web.RouteDef]:
+def journal_routes(settings: Settings, journal: StoredJournal, transactions: Transactions, key: str) -> list[web.RouteDef]:
     door = TransactionsDoor(transactions, key, settings.journal.max_stage_size)
-    return [*JournalDoor(journal, key).routes(JOURNAL_PATH), *door.routes(JOURNAL_PATH)]
+    consumers = ConsumersDoor(journal, journal, key)
+    return [*JournalDoor(journal, key).routes(JOURNAL_PATH), *consumers.routes(JOURNAL_PATH), *door.routes(JOURNAL_PATH)]

@@ -1,9 +1,9 @@
 """The journal's rows: what was registered, and what happened to sessions and members, each kind under its own name."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 
 class RowKind(StrEnum):
@@ -52,12 +52,35 @@ class StreamTip(Struct, frozen=True, gc=False):
 
 
 class ShardSpan(Struct, frozen=True):
-    """Positions [first, end) of one shard that can be read under one name of the shard's own life."""
+    """Positions [first, end) of one shard that can be read under one name of the shard's own life.
+
+    A life that has ended is told with `first` = `end` after its rows are gone, so that readers know where it ended.
+    """
 
     shard: int
     epoch: str
     first: int
     end: int
+
+
+def oldest_kept(own: Sequence[ShardSpan]) -> ShardSpan | None:
+    """Of one shard's spans the first that still has rows, or the last where none has."""
+    return next((span for span in own if span.end > span.first), own[-1] if own else None)
+
+
+class ShardMark(Struct, frozen=True):
+    """How far a reader has come in a shard: everything below `position` is behind it. On the wire as queries spell it."""
+
+    epoch: str = field(name="e")
+    position: int = field(name="p")
+
+
+class Consumer(Struct, frozen=True):
+    """A reader with a name: its marks by shard, in order, and the time at which it last moved."""
+
+    name: str
+    marks: dict[int, ShardMark]
+    moved: float
 
 
 class Recovered(Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from msgspec import Struct
 
-from ropewalk.model.journal import ShardSpan
+from ropewalk.model.journal import ShardSpan, oldest_kept
 
 LIFE = 1 << 40
 """Every life of a shard begins at a multiple of this, above all positions of the lives before."""
@@ -66,11 +66,17 @@ def by_shard(spans: Sequence[ShardSpan], shards: int) -> dict[int, list[ShardSpa
 
 
 def earliest(spans: Spans) -> Marks:
-    return {shard: Mark(own[0].epoch, own[0].first) if own else Mark("", 0) for shard, own in spans.items()}
+    kept = {shard: oldest_kept(own) for shard, own in spans.items()}
+    return {shard: Mark(span.epoch, span.first) if span else Mark("", 0) for shard, span in kept.items()}
 
 
 def latest(spans: Spans) -> Marks:
     return {shard: Mark(own[-1].epoch, own[-1].end) if own else Mark("", 0) for shard, own in spans.items()}
+
+
+def begin_of(span: ShardSpan) -> int:
+    """Where the life of a span began."""
+    return span.first - span.first % LIFE
 
 
 def between(shard: int, own: Sequence[ShardSpan], start: Mark, end: Mark) -> list[Piece]:
@@ -79,12 +85,14 @@ def between(shard: int, own: Sequence[ShardSpan], start: Mark, end: Mark) -> lis
         return _within(shard, start, end)
     lives = _lives(own)
     epochs = [life.epoch for life in lives]
-    if start.epoch not in epochs:
-        head, following = _forgotten(shard, lives, start), lives
-    else:
+    if start.epoch in epochs:
         at = epochs.index(start.epoch)
-        head, following = _present([Piece(shard, start.epoch, start.position, lives[at].end)]), lives[at + 1 :]
-    return head + _present([_until(shard, life, end) for life in _up_to(following, end.epoch)])
+        head, following = [Piece(shard, start.epoch, start.position, lives[at].end)], _whole(lives[at + 1 :])
+    elif _of_an_empty_life(lives, start):
+        head, following = [], _whole([life for life in lives if life.first > start.position])
+    else:
+        head, following = _forgotten(shard, lives, start), lives
+    return _present(head) + _present([_until(shard, life, end) for life in _up_to(following, end.epoch)])
 
 
 def remaining(spans: Spans, start: Marks, end: Marks) -> dict[int, int]:
@@ -132,7 +140,7 @@ def _within(shard: int, start: Mark, end: Mark) -> list[Piece]:
 
 
 def _present(pieces: list[Piece]) -> list[Piece]:
-    return [piece for piece in pieces if piece.rows > 0]
+    return [piece for piece in pieces if piece.replaced or piece.rows > 0]
 
 
 def _lives(own: Sequence[ShardSpan]) -> list[ShardSpan]:
@@ -146,10 +154,22 @@ def _lives(own: Sequence[ShardSpan]) -> list[ShardSpan]:
     return lives
 
 
+def _whole(lives: Sequence[ShardSpan]) -> list[ShardSpan]:
+    """From their beginnings: whoever comes from the life before has missed what is gone of them."""
+    return [ShardSpan(life.shard, life.epoch, begin_of(life), life.end) for life in lives]
+
+
+def _of_an_empty_life(lives: Sequence[ShardSpan], start: Mark) -> bool:
+    """A life in which nothing happened is forgotten by the journal itself. A mark at its beginning has missed nothing of it."""
+    begins = [begin_of(life) for life in lives]
+    followed = start.position < max(begins, default=0) and start.position not in begins
+    return start.epoch != "" and start.position % LIFE == 0 and followed
+
+
 def _forgotten(shard: int, lives: Sequence[ShardSpan], start: Mark) -> list[Piece]:
     """The journal does not know the epoch of `start`, so it is another one, and how the old one went on nobody can say."""
-    # A life in which nothing happened is forgotten by the journal itself, and a mark at its beginning has missed nothing.
-    if start.epoch == "" or (start.position % LIFE == 0 and lives and start.position <= lives[0].first):
+    # At the beginning of another journal's shard nothing was read yet that could be missed.
+    if start.epoch == "" or start.position == 0:
         return []
     return [Piece(shard, start.epoch, start.position, max(start.position, lives[0].first if lives else 0), replaced=True)]
 

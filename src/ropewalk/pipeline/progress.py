@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from ropewalk.pipeline.offsets import LIFE
+
 
 class Progress(Struct, frozen=True):
     """`rows` and `batches` are those of this run; `rate` and `seconds` those of the last batch that had rows.
@@ -63,7 +65,7 @@ def lag_of(report: Mapping[str, Any]) -> dict[int, int]:
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         for shard, mark in latest.items():
             read = end.get(shard, {})
-            behind = int(mark["p"]) - (int(read["p"]) if read.get("e") == mark["e"] else 0)
+            behind = int(mark["p"]) - int(read["p"]) if read.get("e") == mark["e"] else int(mark["p"]) % LIFE
             lag[int(shard)] = lag.get(int(shard), 0) + max(behind, 0)
     return lag
 

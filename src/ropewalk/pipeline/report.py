@@ -21,8 +21,8 @@ class Part(Struct, frozen=True):
     rows: int = 0
 
     @classmethod
-    def of(cls, extents: Mapping[int, tuple[int, int, int, int]]) -> "Part":
-        return cls(len(extents), sum(rows for _, _, rows, _ in extents.values()))
+    def of(cls, extents: Mapping[tuple[int, int], tuple[int, int, int, int]]) -> "Part":
+        return cls(len({shard for shard, _ in extents}), sum(rows for _, _, rows, _ in extents.values()))
 
 
 class AuditReport(Struct, frozen=True):

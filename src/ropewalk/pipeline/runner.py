@@ -113,6 +113,9 @@ class Runner:
         with ExitStack() as stack:
             for unit in units:
                 stack.enter_context(self._board.claimed(unit.name))
+            if not all(plan.job.offline for plan in plans):
+                # Spark takes Ctrl-C for itself when it starts, so it starts before we take it back.
+                self._context.spark  # noqa: B018
             stack.enter_context(self._signals())
             if metrics_port is not None:
                 self._display.say(f"metrics on http://127.0.0.1:{serve_metrics(units, metrics_port)}/metrics")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
+from ropewalk.model.journal import ShardSpan
 from ropewalk.pipeline.offsets import (
     Mark,
     Marks,
@@ -92,15 +93,19 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = complete(decode(start), stop)
         # The journal is asked only where an epoch ends: within one the marks say it all.
         spans = self._edges.spans() if any(begin[shard].epoch != stop[shard].epoch for shard in stop) else {}
-        pieces = [piece for shard in stop for piece in between(shard, spans.get(shard, ()), begin[shard], stop[shard])]
-        if start == self._first:
-            # "latest" of a run that crashed before its first batch was done may lie behind the "latest" of this run.
-            pieces = [piece for piece in pieces if not piece.replaced]
+        # Without a consumer, "latest" of a run that crashed before its first batch was done may lie behind that of this run.
+        lying = _forward if start == self._first else between
+        pieces = [piece for shard in stop for piece in lying(shard, spans.get(shard, ()), begin[shard], stop[shard])]
         return [ShardRange(piece) for piece in plan(pieces, self._options.admission)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         assert isinstance(partition, ShardRange)
         return PieceReader(self._options, partition.piece).batches()
+
+    def commit(self, end: OffsetJson) -> None:
+        # Spark says it when the next batch begins: everything up to here is done for good.
+        if self._options.consumer:
+            self._wire.move(self._options.consumer, end)
 
     def _pinned(self, offset: OffsetJson) -> OffsetJson:
         """Where a consumer by this name began for the first time, so that "latest" stays what it was through a crash."""
@@ -122,7 +127,9 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _rows_in(self, size: int, spans: Spans, begin: Marks, lags: dict[int, int]) -> int:
         """The journal does not tell bytes, so a sample of the longest queue speaks for all."""
         shard = max(lags, key=lambda shard: lags[shard])
-        span = spans[shard][-1]
+        span = next((span for span in reversed(spans[shard]) if span.end > span.first), None)
+        if span is None:  # all of it is gone, and what stands for it is small
+            return lags[shard]
         first = max(span.first, begin[shard].position) if begin[shard].epoch == span.epoch else span.first
         sample = self._wire.read(shard, min(first, span.end - 1), span.end, SAMPLE_BYTES)
         rows: int = size * sample.num_rows // max(sample.nbytes, 1)
@@ -140,7 +147,7 @@ class ShardBatchReader(DataSourceReader):
         edges = Edges(self._options, Wire(self._options.address))
         spans = edges.spans()
         begin, stop = edges.resolve(self._options.start, spans), edges.resolve(self._options.end, spans)
-        pieces = [piece for shard in stop for piece in _forward(shard, spans, begin[shard], stop[shard])]
+        pieces = [piece for shard in stop for piece in _forward(shard, spans[shard], begin[shard], stop[shard])]
         return [ShardRange(piece) for piece in plan(self._pushed.clip(pieces), self._options.admission)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
@@ -165,7 +172,7 @@ def complete(begin: Marks, end: Marks) -> Marks:
     return {shard: begin.get(shard, Mark("", 0)) for shard in end}
 
 
-def _forward(shard: int, spans: Spans, begin: Mark, end: Mark) -> list[Piece]:
-    """An end before the start is nothing to read, where a person has given both."""
+def _forward(shard: int, own: Sequence[ShardSpan], begin: Mark, end: Mark) -> list[Piece]:
+    """An end before the start is nothing to read, where a person has given both or a query has just begun."""
     backward = begin.epoch == end.epoch and end.position < begin.position
-    return [] if backward else between(shard, spans[shard], begin, end)
+    return [] if backward else between(shard, own, begin, end)

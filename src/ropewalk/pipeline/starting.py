@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import ShardSpan
-from ropewalk.pipeline.offsets import Mark, Marks, Spans, earliest, latest
+from ropewalk.model.journal import ShardSpan, oldest_kept
+from ropewalk.pipeline.offsets import Mark, Marks, Spans, begin_of, earliest, latest
 from ropewalk.pipeline.options import EARLIEST, LATEST, Edge, SourceOptions
 from ropewalk.pipeline.tiered import ArchiveTable
 from ropewalk.pipeline.wire import Wire
@@ -48,9 +48,10 @@ class Edges:
         return {shard: _reaching(own, archive.first(shard)) for shard, own in spans.items()}
 
     def _since(self, shard: int, own: Sequence[ShardSpan], timestamp: int) -> Mark:
-        if self._options.archive and own:
+        oldest = oldest_kept(own)
+        if self._options.archive and oldest:
             archived = ArchiveTable(self._options.archive).first_since(shard, timestamp)
-            if archived is not None and archived < own[0].first:
+            if archived is not None and archived < oldest.first:
                 return _at(own, archived)
         for span in own:
             if (position := self._halve(span, timestamp)) < span.end:
@@ -79,8 +80,11 @@ def _reaching(own: Sequence[ShardSpan], archived: int | None) -> Mark:
 
 def _at(own: Sequence[ShardSpan], position: int) -> Mark:
     """A later life of a shard begins above all positions of the one before, so a position tells its epoch."""
-    epoch = next((span.epoch for span in own if position < span.end), own[-1].epoch if own else "")
-    return Mark(epoch, position)
+    if not own:
+        return Mark("", position)
+    span = next((span for span in own if position < span.end), own[-1])
+    # Between the end of a life and the next one's beginning there is nothing; below all that is known there may be.
+    return Mark(span.epoch, max(position, begin_of(span)) if position >= begin_of(own[0]) else position)
 
 
 def _from_json(text: str, spans: Spans, oldest: Marks) -> Marks:

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -67,16 +68,26 @@ class Wire:
     def read(self, shard: int, first: int, end: int, max_bytes: int = READ_BYTES) -> pa.Table:
         """The beginning of [first, end), or all of it; exactly cut. Raises JournalRefused for what is not there (any more)."""
         answer = self._call("GET", f"/journal/{shard}", {"from": first, "to": end, "max_bytes": max_bytes})
-        return _cut(pa.ipc.open_stream(pa.py_buffer(answer)).read_all(), first, end)
+        return _cut(_joined(answer), first, end)
 
     def pin(self, consumer: str, offset: OffsetJson) -> OffsetJson:
         """Where this consumer begins: at `offset`, unless it was said before. Not every server keeps consumers."""
         try:
-            answer = self._call("POST", f"/journal/consumers/{_quote(consumer)}", _NOTHING, msgspec.json.encode(offset), JSON)
+            kept = self._consumer("POST", consumer, offset)
         except JournalRefused as refused:
             if refused.status in (404, 405):
                 return offset
             raise
+        # It may know of other shards, too, which another query read under this name.
+        return {shard: kept.get(shard, mark) for shard, mark in offset.items()}
+
+    def move(self, consumer: str, offset: OffsetJson) -> None:
+        """It has come this far. A server that does not want to know, or has another journal now, is not argued with."""
+        with suppress(JournalRefused):
+            self._consumer("PUT", consumer, offset)
+
+    def _consumer(self, method: str, name: str, offset: OffsetJson) -> OffsetJson:
+        answer = self._call(method, f"/journal/consumers/{_quote(name)}", _NOTHING, msgspec.json.encode(offset), JSON)
         return msgspec.json.decode(answer, type=OffsetJson)
 
     def stage(self, app: str, batch: int, part: int, attempt: int, sequence: int, body: bytes) -> None:
@@ -147,6 +158,13 @@ def ipc(batch: pa.RecordBatch) -> bytes:
         stream.write_batch(batch)
     body: bytes = sink.getvalue().to_pybytes()
     return body
+
+
+def _joined(answer: bytes) -> pa.Table:
+    """One chunk, however small the journal's batches are: whatever is done with a table is done for each of its chunks."""
+    with pa.ipc.open_stream(pa.py_buffer(answer)) as stream:
+        batches = list(stream)
+        return pa.Table.from_batches([pa.concat_batches(batches)] if batches else [], stream.schema)
 
 
 def _cut(table: pa.Table, first: int, end: int) -> pa.Table:

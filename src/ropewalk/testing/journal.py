@@ -1,4 +1,4 @@
-"""What every `ports.Journal` must do, and every `ports.JournalReader` over it, as suites of tests.
+"""What every `ports.Journal` must do, and every `ports.JournalReader` and `ports.ConsumerStore` over it, as suites of tests.
 
 The rule it keeps: it knows the ports and the words of the columns, and nothing of how rows are kept.
 """
@@ -13,8 +13,8 @@ import pytest
 
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import BadRequest
-from ropewalk.model.journal import Recovered, Row, RowKind, StreamTip
-from ropewalk.ports import Journal, JournalReader
+from ropewalk.model.journal import Recovered, Row, RowKind, ShardMark, StreamTip
+from ropewalk.ports import ConsumerStore, Journal, JournalReader
 
 ALL = 1 << 40
 EVER = 1e12
@@ -29,7 +29,7 @@ MIXED = (
 )
 
 
-class KeptJournal(Journal, JournalReader, Protocol):
+class KeptJournal(Journal, JournalReader, ConsumerStore, Protocol):
     def open(self, horizon: float) -> Recovered: ...
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -66,6 +66,11 @@ class JournalConformance(JournalRig):
             await journal.write([])
             journal.note([])
             assert sum(span.end - span.first for span in journal.spans()) == 0
+
+    async def test_a_consumer_never_heard_of_cannot_be_forgotten(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (journal, _):
+            assert journal.consumers() == []
+            assert not await journal.forget("nobody")
 
     async def test_a_shard_that_does_not_exist_cannot_be_read(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):
@@ -149,6 +154,25 @@ class KeepingConformance(JournalConformance):
             assert journal.archived_ends() == {span.shard: 2}
             with pytest.raises(BadRequest):
                 journal.archived({1_000_000: 1})
+
+    async def test_a_consumer_stays_where_it_was_pinned_moves_forward_only_and_outlives_a_stop(
+        self, tmp_path: Path
+    ) -> None:
+        async with self.running(tmp_path) as (journal, _):
+            assert (await journal.pin("b", {0: ShardMark("e", 3)})).marks == {0: ShardMark("e", 3)}
+            assert (await journal.pin("b", {0: ShardMark("e", 9), 1: ShardMark("f", 1)})).marks[0].position == 3
+            assert (await journal.move("b", {0: ShardMark("e", 5), 1: ShardMark("f", 0)})).marks == {
+                0: ShardMark("e", 5),
+                1: ShardMark("f", 1),
+            }
+            await journal.move("a", {0: ShardMark("e", 0)})
+            await journal.pin("c", {0: ShardMark("e", 0)})
+            assert await journal.forget("c")
+            assert not await journal.forget("c")
+            before = journal.consumers()
+            assert [consumer.name for consumer in before] == ["a", "b"]
+        async with self.running(tmp_path) as (journal, _):
+            assert journal.consumers() == before
 
     async def test_gauges_count_the_rows(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):

@@ -5,15 +5,15 @@ import json
 import random
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.server import RunningServer, running_server
 from tests.spark.chaos.checkpoints import Checkpoints
 from tests.spark.chaos.processes import Driver, failures
 
 # Few shards, for each is a task in every batch; small segments, so that they roll while all this goes on.
-FLAGS = ("--public", "--durability", "journal", "--journal_shards", "4", "--journal_segment_size", "1MiB")
+FLAGS = ("--public", "--durability", "journal", "--journal_shards", "3", "--journal_segment_size", "1MiB")
 KEPT = ("--history_limit", "5000", "--dedup_ttl", "3600s")
 QUERIES = {"archive": ["archive"], "sinks": ["transactional", "idempotent", "keyed"]}
 FINISHED = "transaction finished after a restart"
@@ -59,13 +59,13 @@ class World:
         found = self.checkpoints.post_mortem(QUERIES[kind])
         self.counts.update({f"queries killed {where}": count for where, count in found.items()})
         self.drivers[kind] = self._drive(kind)
-        return f"{kind}, {', '.join(found) or 'between batches'}"
+        return f"{kind}: {', '.join(found) or 'between batches'}"
 
     def kill_worker(self, kind: str, chance: random.Random) -> str:
         """Spark starts another one. One that plans or commits takes its query with it, and the driver starts that again."""
         role = self.drivers[kind].kill_worker(chance)
         self._begin(kind)
-        return f"{kind}, {role}"
+        return f"{kind}: {role}"
 
     def restart_server(self) -> None:
         """In order, as an operator would: what nobody waited for is written too."""
@@ -97,13 +97,18 @@ class World:
             assert not self.drivers[kind].ended(), f"the driver {kind} gave up:\n{self.log(kind)}"
         return all(self.checkpoints.reached(query) == ends for kind in QUERIES for query in QUERIES[kind])
 
-    def footprint(self, kind: str) -> set[tuple[str, int]]:
-        """Changes with every commit of a driver's sinks: the archive's log, or what the server keeps of its transactions."""
+    def commits(self, kind: str) -> int:
+        """Grows in the moment in which a sink has committed a batch and Spark has not heard of it."""
         if kind == "archive":
-            files: Iterator[Path] = (self.home / "archive" / "_delta_log").glob("*.json")
-        else:
-            files = (self.home / "data" / "transactions").glob("*/state.json")
-        return {(str(file), file.stat().st_mtime_ns) for file in files}
+            return len(list((self.home / "archive" / "_delta_log").glob("*.json")))
+        return sum((state["last"] or 0) for state in self._transactions())
+
+    def decided(self) -> bool:
+        """Whether the server has decided a transaction and not yet published all of it."""
+        return any(state["decided"] for state in self._transactions())
+
+    def _transactions(self) -> list[dict[str, Any]]:
+        return [json.loads(state.read_bytes()) for state in (self.home / "data" / "transactions").glob("*/state.json")]
 
     def failed_queries(self) -> list[str]:
         return [failure for kind in QUERIES for failure in failures(self._log(kind))]

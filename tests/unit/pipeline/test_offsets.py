@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropewalk.model.journal import ShardSpan
-from ropewalk.pipeline.offsets import LIFE, Mark, Piece, advance, between, decode, encode, remaining, shares, split
+from ropewalk.pipeline.offsets import LIFE, Mark, Piece, advance, between, decode, earliest, encode, remaining, shares, split
 
+GONE = ShardSpan(3, "old", 90, 90)
 OLD, NEW = ShardSpan(3, "old", 10, 90), ShardSpan(3, "new", LIFE, LIFE + 50)
 
 
@@ -43,6 +44,39 @@ def test_an_epoch_the_journal_never_had_is_a_loss_of_unknown_size_before_everyth
 
 def test_a_life_in_which_nothing_happened_is_no_loss_when_it_is_forgotten() -> None:
     assert between(3, [NEW], Mark("empty", 0), Mark("new", LIFE + 1)) == [Piece(3, "new", LIFE, LIFE + 1)]
+
+
+def test_whoever_finished_a_life_whose_rows_are_gone_has_lost_nothing() -> None:
+    assert between(3, [GONE, NEW], Mark("old", 90), Mark("new", LIFE + 5)) == [Piece(3, "new", LIFE, LIFE + 5)]
+
+
+def test_whoever_was_in_the_middle_of_it_misses_exactly_the_rest() -> None:
+    found = between(3, [GONE, NEW], Mark("old", 40), Mark("new", LIFE + 5))
+
+    assert found == [Piece(3, "old", 40, 90), Piece(3, "new", LIFE, LIFE + 5)]
+
+
+def test_whoever_comes_from_the_life_before_misses_what_is_gone_of_the_next() -> None:
+    middle, last = ShardSpan(3, "middle", LIFE + 30, LIFE + 30), ShardSpan(3, "last", 2 * LIFE + 4, 2 * LIFE + 9)
+
+    found = between(3, [GONE, middle, last], Mark("old", 90), Mark("last", 2 * LIFE + 6))
+
+    assert found == [Piece(3, "middle", LIFE, LIFE + 30), Piece(3, "last", 2 * LIFE, 2 * LIFE + 6)]
+
+
+def test_whoever_begins_at_the_earliest_has_missed_nothing() -> None:
+    trimmed = ShardSpan(3, "new", LIFE + 20, LIFE + 50)
+
+    assert earliest({3: [GONE, trimmed]}) == {3: Mark("new", LIFE + 20)}
+    assert between(3, [GONE, trimmed], Mark("", 0), Mark("new", LIFE + 25)) == [Piece(3, "new", LIFE + 20, LIFE + 25)]
+
+
+def test_a_life_in_which_nothing_happened_is_no_loss_either_among_lives_that_are_known() -> None:
+    last = ShardSpan(3, "last", 2 * LIFE + 4, 2 * LIFE + 9)
+
+    assert between(3, [GONE, last], Mark("empty", LIFE), Mark("last", 2 * LIFE + 6)) == [
+        Piece(3, "last", 2 * LIFE, 2 * LIFE + 6)
+    ]
 
 
 def test_a_shard_that_gives_positions_again_is_a_loss() -> None:

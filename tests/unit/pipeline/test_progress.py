@@ -5,6 +5,7 @@ from io import StringIO
 from typing import Any
 
 from ropewalk.pipeline.display import Display, Line, lag_text
+from ropewalk.pipeline.offsets import LIFE
 from ropewalk.pipeline.progress import Progress, Tally, lag_of
 from ropewalk.testing.clock import ManualClock
 
@@ -52,7 +53,10 @@ def test_late_rows_add_up() -> None:
 
 
 def test_the_lag_is_what_lies_between_by_shard() -> None:
-    source = {"endOffset": marks(s0=("a", 10), s1=("a", 5)), "latestOffset": marks(s0=("a", 12), s1=("b", 3), s2=("a", 4))}
+    source = {
+        "endOffset": marks(s0=("a", 10), s1=("a", 5)),
+        "latestOffset": marks(s0=("a", 12), s1=("b", LIFE + 3), s2=("a", 4)),
+    }
 
     assert lag_of({"sources": [source]}) == {0: 2, 1: 3, 2: 4}
 

@@ -14,12 +14,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ropewalk.adapters.archives.footer import Footer, Group
-from ropewalk.adapters.archives.rows import COLUMNS, KEYS, chosen, microseconds, registered
+from ropewalk.adapters.archives.rows import COLUMNS, KEYS, chosen, registered
 from ropewalk.model.history import ColdPiece
 from ropewalk.model.messages import Registered
 
 FOOTERS = 512
 EXTENTS = 16384
+SHARED = 262144
+"""Extents of row groups that many streams share. Whoever reads such a group's keys learns the extents of all its streams."""
+
 MAX_BYTES = 16 << 20
 """Payload bytes after which an answer ends with the row group, whatever its limit of messages."""
 
@@ -56,13 +59,22 @@ class Wanted(NamedTuple):
     since: float
 
 
+class Bounds(NamedTuple):
+    """Of one epoch of a stream within a row group."""
+
+    first: int
+    last: int
+    last_time: float
+
+
 class Shelf:
-    """The files below one root. `footers` and `extents` remember what was read, the least used is forgotten first."""
+    """The files below one root. What was read of them is remembered, the least used is forgotten first."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._footers: Remembered[Footer] = Remembered(FOOTERS)
         self._extents: Remembered[tuple[Extent, ...]] = Remembered(EXTENTS)
+        self._shared: Remembered[dict[tuple[str, str], Bounds]] = Remembered(SHARED, weigh=len)
 
     def read(self, files: Sequence[File], wanted: Wanted) -> ColdPiece:
         """Raises OSError where a file is gone or broken."""
@@ -99,11 +111,9 @@ class Shelf:
         if group.one_stream and group.epoch is not None:
             same = group.epoch == epoch
             return Extent(path, group.number, group.first_offset, group.last_offset, group.last_time) if same else None
-        rows = chosen(self._group(path, group.number, KEYS), stream, epoch, 1, 2**63 - 1, 0.0)
-        if not rows.num_rows:
-            return None
-        offsets = pc.min_max(rows["offset"]).as_py()
-        return Extent(path, group.number, offsets["min"], offsets["max"], pc.max(microseconds(rows)).as_py() / 1e6)
+        known = self._shared.get((path, group.number), lambda: _bounds(self._group(path, group.number, KEYS)))
+        bounds = known.get((stream, epoch))
+        return Extent(path, group.number, *bounds) if bounds else None
 
     def _rows(self, extent: Extent, wanted: Wanted) -> pa.Table:
         rows = self._group(extent.path, extent.group, COLUMNS)
@@ -119,10 +129,12 @@ class Shelf:
 
 
 class Remembered(Generic[T]):
-    """A bounded memory that threads share."""
+    """A bounded memory that threads share. `weigh` tells how much of the limit a thing takes."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, weigh: Callable[[T], int] = lambda made: 1) -> None:
         self._limit = limit
+        self._weigh = weigh
+        self._weight = 0
         self._known: OrderedDict[Hashable, T] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -134,10 +146,21 @@ class Remembered(Generic[T]):
                 return self._known[key]
         made = make()
         with self._lock:
-            self._known[key] = made
-            if len(self._known) > self._limit:
-                self._known.popitem(last=False)
+            if key not in self._known:
+                self._known[key] = made
+                self._weight += self._weigh(made)
+            while self._weight > self._limit:
+                self._weight -= self._weigh(self._known.popitem(last=False)[1])
         return made
+
+
+def _bounds(keys: pa.Table) -> dict[tuple[str, str], Bounds]:
+    """Of every stream and epoch in a row group. Rows without an epoch are no publications."""
+    found = keys.filter(pc.is_valid(keys["epoch"])).group_by(["stream", "epoch"], use_threads=False)
+    ends = found.aggregate([("offset", "min"), ("offset", "max"), ("timestamp", "max")])
+    names = ("stream", "epoch", "offset_min", "offset_max")
+    columns = [*(ends[name].to_pylist() for name in names), ends["timestamp_max"].cast(pa.int64()).to_pylist()]
+    return {(stream, epoch): Bounds(first, last, time / 1e6) for stream, epoch, first, last, time in zip(*columns, strict=True)}
 
 
 def _enough(found: dict[int, Registered], limit: int, following: int) -> bool:

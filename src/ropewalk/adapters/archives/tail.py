@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from ropewalk.adapters.archives.rows import chosen, registered
 from ropewalk.adapters.archives.shelf import Wanted
 from ropewalk.model.history import ColdPiece
+from ropewalk.model.journal import oldest_kept
 from ropewalk.model.messages import Registered
 from ropewalk.ports import JournalReader
 
@@ -21,8 +22,8 @@ TAIL_BYTES = 64 << 20
 
 def begins_after(journal: JournalReader, shard: int, position: int) -> bool:
     """Whether the journal has let go of what was at this position."""
-    oldest = next((span.first for span in journal.spans() if span.shard == shard), position)
-    return oldest > position
+    oldest = oldest_kept([span for span in journal.spans() if span.shard == shard])
+    return oldest is not None and oldest.first > position
 
 
 async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: Wanted) -> ColdPiece:

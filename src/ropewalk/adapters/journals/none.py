@@ -1,13 +1,13 @@
 """The absence of a journal: nothing is kept, nothing waits, and there is nothing to read."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from ropewalk.model.errors import BadRequest
-from ropewalk.model.journal import Recovered, Row, ShardSpan
+from ropewalk.model.journal import Consumer, Recovered, Row, ShardMark, ShardSpan
 
 
 class NoJournal:
-    """Fills `ports.Journal` and `ports.JournalReader`."""
+    """Fills `ports.Journal`, `ports.JournalReader` and `ports.ConsumerStore`."""
 
     instant = True
 
@@ -46,3 +46,15 @@ class NoJournal:
 
     def archived_ends(self) -> dict[int, int]:
         return {}
+
+    def consumers(self) -> list[Consumer]:
+        return []
+
+    async def pin(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
+        raise BadRequest("this server keeps no journal")
+
+    async def move(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
+        raise BadRequest("this server keeps no journal")
+
+    async def forget(self, name: str) -> bool:
+        return False

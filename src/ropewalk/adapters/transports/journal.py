@@ -13,7 +13,7 @@ from aiohttp import web
 from ropewalk.adapters.transports.answers import json_answer
 from ropewalk.adapters.transports.guarding import guarded, number
 from ropewalk.model.errors import BadRequest, RopewalkError
-from ropewalk.model.journal import ShardSpan
+from ropewalk.model.journal import ShardSpan, oldest_kept
 from ropewalk.ports import JournalReader
 from ropewalk.protocol.body import gather
 
@@ -54,9 +54,9 @@ class JournalDoor:
     async def _range(self, request: web.Request) -> web.StreamResponse:
         shard = int(request.match_info["shard"])
         spans = [span for span in self._journal.spans() if span.shard == shard]
-        if not spans:
+        if (oldest := oldest_kept(spans)) is None:
             return json_answer(404, {"error": f"there is no shard {shard}", "shards": _shards(self._journal.spans())})
-        first = number(request, "from", spans[0].first, 0, _MAX_POSITION)
+        first = number(request, "from", oldest.first, 0, _MAX_POSITION)
         end = number(request, "to", _end_after(spans, first), 0, _MAX_POSITION)
         max_bytes = number(request, "max_bytes", DEFAULT_BYTES, 1, MAX_BYTES)
         async with self._readers, aclosing(self._read(shard, first, end, max_bytes)) as chunks:

@@ -107,7 +107,10 @@ class Journal:
     journal_retention: float = duration(7 * 86400.0, "How long rows are kept; 0 sets no limit.")
     journal_retention_size: int = size(16 << 30, "Bytes of the whole journal beyond which the oldest rows go; 0 sets no limit.")
     journal_hard_limit: int = size(
-        64 << 30, "Bytes of the whole journal beyond which rows go that an archive does not have yet; 0 sets no limit."
+        64 << 30, "Bytes of the whole journal beyond which rows go that an archive or a consumer needs; 0 sets no limit."
+    )
+    journal_consumer_ttl: float = duration(
+        7 * 86400.0, "How long a consumer that does not move keeps rows from going that it has not read; 0 keeps none."
     )
     journal_token: str = secret_text("Bearer key for reading the journal; `none` needs none.")
     staging_size: int = size(1 << 30, "Bytes that uncommitted transactions may take; one application may have half of them.")

@@ -77,10 +77,11 @@ def partitioned(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
     """The rows by date (of their time, in UTC) and shard, each part with the columns of a file. Raises UserMistake."""
     shards, body = _shard_column(rows), _body(rows)
     dates = _dates(body["timestamp"])
-    marked = body.append_column("date", dates).append_column("shard", shards)
-    for pair in marked.select(PARTITIONS).group_by(list(PARTITIONS)).aggregate([]).to_pylist():
-        mine = pc.and_(pc.equal(dates, pair["date"]), pc.equal(shards, pair["shard"]))
-        yield pair["date"], pair["shard"], body.filter(mine)
+    parts = pa.table([dates, shards], list(PARTITIONS)).group_by(list(PARTITIONS)).aggregate([]).to_pylist()
+    for part in parts:
+        mine = pc.and_(pc.equal(dates, part["date"]), pc.equal(shards, part["shard"]))
+        # a task has mostly one shard of one day, and copying all of it would cost as much as writing it
+        yield part["date"].isoformat(), part["shard"], body if len(parts) == 1 else body.filter(mine)
 
 
 def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row_group: int = ROW_GROUP) -> Written:
@@ -110,8 +111,10 @@ def _fitting(row_group: int, rows: pa.Table) -> int:
 
 def _dates(times: pa.ChunkedArray) -> pa.ChunkedArray:
     """A row that stands for lost ones has no time; it is put with the oldest of its neighbours."""
-    dates = pc.strftime(times, "%Y-%m-%d")
-    return pc.fill_null(dates, pc.min(dates).as_py() or TIMELESS) if dates.null_count else dates
+    # as days, not as text: a text for every row takes longer than sorting them
+    dates = times.cast(pa.date32())
+    oldest = pc.min(dates)
+    return pc.fill_null(dates, oldest if oldest.is_valid else pa.scalar(0, pa.date32())) if dates.null_count else dates
 
 
 def _shard_column(rows: pa.Table) -> pa.ChunkedArray:

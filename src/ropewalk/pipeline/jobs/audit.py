@@ -59,34 +59,39 @@ def _report(journal: DataFrame, archive: DataFrame | None) -> AuditReport:
     )
 
 
-Extents = dict[int, tuple[int, int, int, int]]
-"""By shard: first and last position, rows, different positions."""
+Life = tuple[int, int]
+"""A shard and the number of one of its lives."""
+
+Extents = dict[Life, tuple[int, int, int, int]]
+"""By life of a shard: first and last position, rows, different positions."""
 
 
 def _extents(rows: DataFrame | None) -> Extents:
     if rows is None:
         return {}
-    return {row["shard"]: (row["first"], row["last"], row["rows"], row["different"]) for row in shards(rows).collect()}
+    found = shards(rows).collect()
+    return {(row["shard"], row["life"]): (row["first"], row["last"], row["rows"], row["different"]) for row in found}
 
 
-def _common(journal: Extents, archive: Extents) -> dict[int, tuple[int, int]]:
+def _common(journal: Extents, archive: Extents) -> dict[Life, tuple[int, int]]:
     """Positions that both have begun with and neither has ended before."""
-    both = {shard: (journal[shard], archive[shard]) for shard in journal.keys() & archive.keys()}
-    spans = {shard: (max(j[0], a[0]), min(j[1], a[1]) + 1) for shard, (j, a) in both.items()}
-    return {shard: span for shard, span in sorted(spans.items()) if span[0] < span[1]}
+    both = {life: (journal[life], archive[life]) for life in journal.keys() & archive.keys()}
+    spans = {life: (max(j[0], a[0]), min(j[1], a[1]) + 1) for life, (j, a) in both.items()}
+    return {life: span for life, span in sorted(spans.items()) if span[0] < span[1]}
 
 
-def _without(archive: DataFrame, common: dict[int, tuple[int, int]]) -> DataFrame:
+def _without(archive: DataFrame, common: dict[Life, tuple[int, int]]) -> DataFrame:
     """What the archive alone has: what the journal has let go, and shards it has nothing of."""
     return archive.join(within(archive, common).select("shard", "position"), ["shard", "position"], "left_anti")
 
 
 def _columns(rows: DataFrame) -> DataFrame:
-    return rows.select("shard", "position", *COMPARED)
+    """Rows that stand for lost ones are left out, so that what they stand for is missing."""
+    return rows.where(F.col("event") != "gap").select("shard", "position", *COMPARED)
 
 
 def _stream_faults(by_stream: DataFrame, begins: DataFrame) -> list[Fault]:
-    found = faults(by_stream, begins.select("shard", "first")).limit(EXAMPLES).collect()
+    found = faults(by_stream, begins.select("shard", "life", "first")).limit(EXAMPLES).collect()
     return [
         Fault("stream", f"{row['stream']} epoch {row['epoch']}", f"{row['holes']} missing, {row['duplicates']} twice")
         for row in found
@@ -95,8 +100,10 @@ def _stream_faults(by_stream: DataFrame, begins: DataFrame) -> list[Fault]:
 
 def _shard_faults(where: str, extents: Extents) -> list[Fault]:
     return [
-        Fault(where, f"shard {shard}", f"{last - first + 1 - different} positions missing, {rows - different} twice")
-        for shard, (first, last, rows, different) in sorted(extents.items())
+        Fault(
+            where, f"shard {shard} life {life}", f"{last - first + 1 - different} positions missing, {rows - different} twice"
+        )
+        for (shard, life), (first, last, rows, different) in sorted(extents.items())
         if not last - first + 1 == rows == different
     ]
 

@@ -1,12 +1,16 @@
 """Proofs over the log, as tables of what is wrong: an empty one is a proof.
 
-Rows are those of journal and archive under the same columns, with `shard` and `position` naming each of them.
+Rows are those of journal and archive under the same columns, with `shard` and `position` naming each of them. A shard that lost
+something begins another life, far above its old positions, and its streams other epochs: everything is proved life by life.
 """
 
+from collections.abc import Mapping
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+
+from ropewalk.pipeline.offsets import LIFE
 
 COMPARED = (
     *("event", "stream", "epoch", "offset", "timestamp", "key", "value", "uid", "exclude_socket", "broadcast_type"),
@@ -15,7 +19,7 @@ COMPARED = (
 
 
 def streams(rows: DataFrame) -> DataFrame:
-    """By stream and epoch: first and last offset, how many rows, how many different offsets, and its shard."""
+    """By stream and epoch: first and last offset, how many rows, how many different offsets, and where it lies."""
     return (
         rows.where(F.col("event") == "publish")
         .groupBy("stream", "epoch")
@@ -25,14 +29,18 @@ def streams(rows: DataFrame) -> DataFrame:
             F.count("*").alias("rows"),
             F.count_distinct("offset").alias("different"),
             F.min("shard").alias("shard"),
+            F.expr(f"min(position) div {LIFE}").alias("life"),
         )
     )
 
 
 def faults(streams: DataFrame, begins: DataFrame) -> DataFrame:
-    """Streams with a hole or a duplicate. `begins` has the oldest position of each shard: from 0 on, offsets begin with 1."""
-    known = streams.join(F.broadcast(begins.withColumnRenamed("first", "oldest")), "shard", "left")
-    first = F.when(F.col("oldest") == 0, F.lit(1)).otherwise(F.col("first"))
+    """Streams with a hole or a duplicate.
+
+    `begins` has the oldest position of each life of a shard: where that is the life's first, offsets begin with 1.
+    """
+    known = streams.join(F.broadcast(begins.withColumnRenamed("first", "oldest")), ["shard", "life"], "left")
+    first = F.when(F.col("oldest") % LIFE == 0, F.lit(1)).otherwise(F.col("first"))
     holes = F.col("last") - first + 1 - F.col("different")
     duplicates = F.col("rows") - F.col("different")
     found = known.select("stream", "epoch", first.alias("first"), "last", holes.alias("holes"), duplicates.alias("duplicates"))
@@ -40,8 +48,8 @@ def faults(streams: DataFrame, begins: DataFrame) -> DataFrame:
 
 
 def shards(rows: DataFrame) -> DataFrame:
-    """By shard: first and last position, how many rows, how many different positions."""
-    return rows.groupBy("shard").agg(
+    """By shard and life: first and last position, how many rows, how many different positions."""
+    return rows.groupBy("shard", F.expr(f"position div {LIFE}").alias("life")).agg(
         F.min("position").alias("first"),
         F.max("position").alias("last"),
         F.count("*").alias("rows"),
@@ -58,11 +66,11 @@ def differences(journal: DataFrame, archive: DataFrame) -> DataFrame:
     return both.select(*key, _difference().alias("difference"))
 
 
-def within(rows: DataFrame, common: dict[int, tuple[int, int]]) -> DataFrame:
-    """The rows whose position lies in [first, end) of their shard."""
+def within(rows: DataFrame, common: Mapping[tuple[int, int], tuple[int, int]]) -> DataFrame:
+    """The rows whose position lies in one of the ranges [first, end), which are told by shard and life."""
     inside = [
         (F.col("shard") == shard) & (F.col("position") >= first) & (F.col("position") < end)
-        for shard, (first, end) in common.items()
+        for (shard, _), (first, end) in common.items()
     ]
     return rows.where(reduce(Column.__or__, inside, F.lit(False)))
 

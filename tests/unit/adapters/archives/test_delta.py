@@ -1,6 +1,6 @@
 """The archive as the server reads it: exact ranges, whatever the files look like, and the journal's tail behind them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ropewalk.adapters.archives import DeltaArchive, delta
+from ropewalk.adapters.archives.tail import begins_after
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import BadRequest, Unavailable
 from ropewalk.model.history import ColdPiece
@@ -30,14 +31,15 @@ class Clock:
 class PaperJournal:
     """One shard of a journal, from `first` on; `kept` is where its oldest segment begins."""
 
-    def __init__(self, rows: pa.Table, shard: int, kept: int = 0) -> None:
+    def __init__(self, rows: pa.Table, shard: int, kept: int = 0, former: Sequence[ShardSpan] = ()) -> None:
         self._rows = rows
         self._shard = shard
         self.kept = kept
+        self._former = former
         self.asked: list[int] = []
 
     def spans(self) -> list[ShardSpan]:
-        return [ShardSpan(self._shard, "s", self.kept, len(self._rows))]
+        return [*self._former, ShardSpan(self._shard, "s", self.kept, len(self._rows))]
 
     async def read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncIterator[bytes]:
         self.asked.append(first)
@@ -180,6 +182,13 @@ async def test_when_the_journal_has_let_go_of_its_tail_the_archive_is_looked_at_
 
     assert await offsets(archive, 1, 100) == list(range(1, 101))
     await archive.stop()
+
+
+@pytest.mark.parametrize(("position", "gone"), [(50, True), (150, True), (1020, False), (1500, False)])
+def test_a_life_whose_rows_are_gone_does_not_hide_that_the_next_has_lost_its_beginning(position: int, gone: bool) -> None:
+    journal = PaperJournal(pa.table({"position": range(2000)}), 3, kept=1020, former=[ShardSpan(3, "former", 100, 100)])
+
+    assert begins_after(journal, 3, position) is gone
 
 
 async def test_reads_beyond_what_may_wait_are_refused(archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,15 @@ async def test_without_bounds_it_is_what_follows_in_the_same_span_up_to_the_usua
     assert shelf.asked == [(0, first, end, DEFAULT_BYTES) for first, end in ((10, 20), (15, 20), (101, 130), (50, 130))]
 
 
+async def test_a_life_whose_rows_are_gone_is_not_where_a_range_begins(
+    client: Client, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "spans", lambda: [ShardSpan(0, "a", 20, 20), *SPANS[1:]])
+    async with client.get("/journal/0") as response:
+        assert response.status == 200
+    assert shelf.asked == [(0, 100, 130, DEFAULT_BYTES)]
+
+
 async def test_what_is_gone_is_said_with_what_is_there(client: Client) -> None:
     async with client.get("/journal/0?from=3") as response:
         assert (response.status, await response.json()) == (416, {"error": "position 3 is gone", "spans": SHOWN[:2]})

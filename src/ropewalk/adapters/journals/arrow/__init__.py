@@ -8,17 +8,19 @@ The rule it keeps: what it has promised it finds again, or it says that it does 
     journal/shard=NN/<first position>.idx     where its batches lie, once another segment follows it
     journal/shard=NN/<first position>.state   how far streams and producers had come where it begins
     journal/shard=NN/*.damaged                what was cut off although it had been promised
+    journal/consumers/*.json                  how far readers with a name have come
 """
 
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ropewalk.adapters.journals.arrow.commits import Commits
 from ropewalk.adapters.journals.arrow.committing import GroupCommit, Rolling
+from ropewalk.adapters.journals.arrow.consumers import Consumers
 from ropewalk.adapters.journals.arrow.disk import Disk, boot_id, lock
 from ropewalk.adapters.journals.arrow.logs import ShardLog
 from ropewalk.adapters.journals.arrow.manifest import Manifest, save
@@ -29,7 +31,7 @@ from ropewalk.adapters.journals.arrow.settling import Site
 from ropewalk.adapters.journals.arrow.upkeep import Upkeep
 from ropewalk.adapters.journals.arrow.writing import Writer
 from ropewalk.model.errors import BadRequest, Unavailable, UserMistake
-from ropewalk.model.journal import Recovered, Row, ShardSpan
+from ropewalk.model.journal import Consumer, Recovered, Row, ShardMark, ShardSpan
 from ropewalk.ports import Clock
 
 MIB = 1024 * 1024
@@ -44,11 +46,13 @@ def random_epoch() -> str:
 
 
 class ArrowJournal:
-    """Fills `ports.Journal` and `ports.JournalReader`. In order: `open`, take what it recovered, `start`, …, `stop`.
+    """Fills `ports.Journal`, `ports.JournalReader` and `ports.ConsumerStore`.
 
-    Durability is when an acknowledgement is given: `memory` at once, `journal` when the rows are written, `fsync` when they
-    are on disk. Sizes are bytes, times seconds, and a retention of 0 is without limit. With `for_archive` nothing goes before
-    the archive has it, but at the hard limit. `tips_seconds`: how long the end of a stream nobody publishes to is remembered.
+    In order: `open`, take what it recovered, `start`, …, `stop`. Durability is when an acknowledgement is given: `memory` at
+    once, `journal` when the rows are written, `fsync` when they are on disk. Sizes are bytes, times seconds, and a retention
+    of 0 is without limit. With `for_archive` nothing goes before the archive has it, but at the hard limit; nor before
+    consumers have it that moved within `consumer_ttl`. `tips_seconds`: how long the end of a stream nobody publishes to is
+    remembered.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class ArrowJournal:
         retention_size: int = 0,
         hard_limit: int = 65536 * MIB,
         for_archive: bool = True,
+        consumer_ttl: float = 7 * DAY,
         queue_size: int = 64 * MIB,
         tips_seconds: float = 30 * DAY,
         boot: str | None = None,
@@ -80,6 +85,7 @@ class ArrowJournal:
         if hard_limit:  # segments that grow never go: all of them together must stay far below the limit
             segment_size = min(segment_size, max(1, hard_limit // (4 * shards)))
         self._rolling = Rolling(segment_size, segment_seconds, durability == "fsync")
+        self._consumers = Consumers(self._site.directory / "consumers", consumer_ttl, self._disk, clock)
         self._queue_size = queue_size
         self._tips_seconds = tips_seconds
         self._lock = -1
@@ -106,6 +112,7 @@ class ArrowJournal:
 
     def _open(self, horizon: float) -> Recovered:
         recovery = recover(self._site, horizon)
+        self._consumers.load()
         self._recovery = recovery
         self._logs, self._archived, self._generation = recovery.logs, recovery.archived, recovery.generation
         self._commits = Commits(self._site.directory, self._disk)
@@ -114,7 +121,14 @@ class ArrowJournal:
         )
         self._reader = Reader(self._logs)
         self._upkeep = Upkeep(
-            self._logs, self._archived, self._retention, self._tips_seconds, self._save, self._disk, self._clock
+            self._logs,
+            self._archived,
+            self._consumers,
+            self._retention,
+            self._tips_seconds,
+            self._save,
+            self._disk,
+            self._clock,
         )
         self._writer = Writer(self._commit, self._queue_size, self._probe, self._upkeep.rolled)
         self._save()
@@ -179,6 +193,18 @@ class ArrowJournal:
     def archived_ends(self) -> dict[int, int]:
         return dict(self._archived)
 
+    def consumers(self) -> list[Consumer]:
+        return self._consumers.all()
+
+    async def pin(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
+        return await asyncio.to_thread(self._consumers.pin, name, marks)
+
+    async def move(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
+        return await asyncio.to_thread(self._consumers.move, name, marks)
+
+    async def forget(self, name: str) -> bool:
+        return await asyncio.to_thread(self._consumers.forget, name)
+
     def trouble(self) -> str:
         return self._writer.trouble
 
@@ -204,6 +230,7 @@ class ArrowJournal:
             "journal_damaged_shards": self._recovery.damaged,
             "journal_shards_reset": len(recovered.reset_shards),
             "journal_cut_bytes": recovered.cut_bytes,
+            **self._consumers.gauges(self._reader.spans()),
         }
 
     def _probe(self) -> None:

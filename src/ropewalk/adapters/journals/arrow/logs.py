@@ -4,7 +4,9 @@ The rule it keeps: lists of lives and segments are replaced, never changed in pl
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.framing import frame_opening
@@ -12,25 +14,41 @@ from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord
 from ropewalk.adapters.journals.arrow.segment import Segment, segment_path
 from ropewalk.model.journal import ShardSpan
 
+ENDED_LIVES = 64
+"""Of how many lives whose rows are gone a shard still tells where they ended."""
+
 
 class Life:
-    """One name of a shard's positions. `holes` are positions whose batches turned out bad when they were read."""
+    """One name of a shard's positions. `holes` are positions whose batches turned out bad when they were read.
 
-    __slots__ = ("epoch", "holes", "number", "segments")
+    `reached` is where it begins and ends while it has no segments: at its beginning, or where its last one ended.
+    """
 
-    def __init__(self, epoch: str, number: int, segments: list[Segment]) -> None:
+    __slots__ = ("_changing", "epoch", "holes", "number", "reached", "segments")
+
+    def __init__(self, epoch: str, number: int, segments: list[Segment], reached: int | None = None) -> None:
         self.epoch = epoch
         self.number = number
         self.segments = segments
+        self.reached = number << LIFE_BITS if reached is None else reached
         self.holes: list[tuple[int, int]] = []
+        self._changing = Lock()
 
     @property
     def first(self) -> int:
-        return self.segments[0].first if self.segments else self.number << LIFE_BITS
+        segments = self.segments  # which may be replaced between two looks
+        return segments[0].first if segments else self.reached
 
     @property
     def end(self) -> int:
-        return self.segments[-1].end if self.segments else self.number << LIFE_BITS
+        segments = self.segments
+        return segments[-1].end if segments else self.reached
+
+    def change(self, change: Callable[[list[Segment]], list[Segment]]) -> None:
+        """Replace the list of segments. The writer adds to it while upkeep takes away from it, and neither may be forgotten."""
+        with self._changing:
+            self.reached = self.end
+            self.segments = change(self.segments)
 
     def record(self) -> LifeRecord:
         return LifeRecord(self.epoch, self.number, self.first, self.end)
@@ -42,6 +60,14 @@ class Life:
                 spans.append(ShardSpan(shard, self.epoch, first, max(first, hole)))
                 first = hole_end
         return [*(span for span in spans if span.end > span.first), ShardSpan(shard, self.epoch, first, self.end)]
+
+
+def remembered(lives: list[Life]) -> list[Life]:
+    """Without former lives in which nothing ever happened, and without those that ended longest ago of too many."""
+    former = [life for life in lives[:-1] if life.end > life.number << LIFE_BITS]
+    surplus = max(0, sum(1 for life in former if not life.segments) - ENDED_LIVES)
+    gone = [life for life in former if not life.segments][:surplus]
+    return [*(life for life in former if life not in gone), lives[-1]]
 
 
 class ShardLog:
@@ -84,7 +110,8 @@ class ShardLog:
             raise
         self.close()
         self.fd = fd
-        life.segments = [*life.segments, Segment(path, self.shard, life.end, len(opening))]
+        fresh = Segment(path, self.shard, life.end, len(opening))
+        life.change(lambda segments: [*segments, fresh])
 
     def reopen(self, disk: Disk) -> None:
         """Go on where the last segment ends; whatever lies behind goes."""

@@ -4,11 +4,11 @@ The rule it keeps: it is written whole and twice, with a checksum, so that one b
 """
 
 from pathlib import Path
-from zlib import crc32
 
 import msgspec
 from msgspec import Struct
 
+from ropewalk.adapters.journals.arrow.checked import checked, unchecked
 from ropewalk.adapters.journals.arrow.disk import Disk
 
 NAMES = ("journal.json", "journal.copy.json")
@@ -18,7 +18,8 @@ LIFE_BITS = 40
 
 
 class LifeRecord(Struct, frozen=True):
-    """`first` is the oldest position still kept, `end` the first one not written yet when this was recorded."""
+    """`first` is the oldest position still kept, `end` the first one not written yet when this was recorded. They are the same
+    for a life whose rows are gone."""
 
     epoch: str
     number: int
@@ -40,9 +41,9 @@ class Manifest(Struct, frozen=True):
 
 
 def save(directory: Path, manifest: Manifest, disk: Disk) -> None:
-    body = msgspec.json.encode(manifest)
+    data = checked(msgspec.json.encode(manifest))
     for name in NAMES:
-        disk.replace(directory / name, b"%s\n%08x\n" % (body, crc32(body)))
+        disk.replace(directory / name, data)
 
 
 def load(directory: Path) -> Manifest | None:
@@ -53,9 +54,6 @@ def load(directory: Path) -> Manifest | None:
 
 def _load(path: Path) -> Manifest | None:
     try:
-        body, checksum, _ = path.read_bytes().split(b"\n")
-        if int(checksum, 16) != crc32(body):
-            return None
-        return msgspec.json.decode(body, type=Manifest)
+        return msgspec.json.decode(unchecked(path.read_bytes()), type=Manifest)
     except (OSError, ValueError):  # msgspec's errors are ValueErrors
         return None

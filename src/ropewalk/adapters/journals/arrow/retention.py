@@ -1,4 +1,5 @@
-"""Which segments may go: those the archive has and nobody needs any more, and the oldest of all at the hard limit.
+"""Which segments may go: those the archive and the consumers have and nobody needs any more, and the oldest of all at the
+hard limit.
 
 The rule it keeps: a segment goes only when what it sums up to is in the state of the next, so that no stream is forgotten.
 """
@@ -13,7 +14,7 @@ from ropewalk.adapters.journals.arrow.segment import Segment
 class Retention(Struct, frozen=True):
     """How long and how many rows stay; 0 is without limit.
 
-    `for_archive`: nothing goes that the archive does not have, but for the hard limit.
+    `for_archive`: nothing goes that the archive does not have, but for the hard limit. The same holds for what consumers need.
     """
 
     seconds: float
@@ -23,7 +24,7 @@ class Retention(Struct, frozen=True):
 
 
 class Going(Struct, frozen=True):
-    """A segment that goes; `lost` if the archive was to have it and has not."""
+    """A segment that goes; `lost` if the archive or a consumer was to have it and has not."""
 
     log: ShardLog
     life: Life
@@ -31,17 +32,20 @@ class Going(Struct, frozen=True):
     lost: bool
 
 
-def going(logs: list[ShardLog], archived: dict[int, int], retention: Retention, now: float) -> list[Going]:
-    """The oldest first. What grows never goes."""
+def going(
+    logs: list[ShardLog], archived: dict[int, int], needed: dict[int, int], retention: Retention, now: float
+) -> list[Going]:
+    """The oldest first. What grows never goes. `needed`: from which position on a consumer has yet to read, by shard."""
     total = sum(segment.size for log in logs for life in log.lives for segment in life.segments)
     answer: list[Going] = []
     for log, life, segment in _removable(logs):
-        kept_elsewhere = not retention.for_archive or segment.end <= archived.get(log.shard, 0)
+        archiving = retention.for_archive and segment.end > archived.get(log.shard, 0)
+        wanted = archiving or segment.end > needed.get(log.shard, segment.end)
         old = 0 < retention.seconds <= now - segment.newest / MICROSECONDS
         large = 0 < retention.bytes < total
         beyond = 0 < retention.hard_limit_bytes < total
-        if beyond or (kept_elsewhere and (old or large)):
-            answer.append(Going(log, life, segment, retention.for_archive and not kept_elsewhere))
+        if beyond or (not wanted and (old or large)):
+            answer.append(Going(log, life, segment, lost=wanted))
             total -= segment.size
     return _from_the_beginning(answer)
 

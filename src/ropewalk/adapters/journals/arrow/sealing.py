@@ -29,8 +29,8 @@ def seal(life: Life, segment: Segment, forget_before: float, disk: Disk) -> bool
     table = table_of(segment)
     _save_next_state(life, segment, table, forget_before, disk)
     if len(segment.firsts) > MANY and segment.rows < SMALL_ROWS * len(segment.firsts):
-        fresh = _rewritten(life, segment, table, disk)
-        life.segments = [fresh if each is segment else each for each in life.segments]
+        replaced, fresh = segment, _rewritten(life, segment, table, disk)
+        life.change(lambda segments: [fresh if each is replaced else each for each in segments])
         segment = fresh
     else:
         disk.sync_file(segment.path)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from ropewalk.adapters.journals.arrow.cutting import cut, remove
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.inspection import Found
-from ropewalk.adapters.journals.arrow.logs import Life, ShardLog
+from ropewalk.adapters.journals.arrow.logs import Life, ShardLog, remembered
 from ropewalk.adapters.journals.arrow.segment import load_index, segment_path, table_of
 from ropewalk.adapters.journals.arrow.state import EMPTY, load_state, merge, save_state, without_tips
 
@@ -40,7 +40,10 @@ def settle(site: Site, shard: int, lives: Sequence[Found], why: str, damaged: bo
     if why:
         state = without_tips(state)
         log.lives = [*log.lives, Life(site.new_epoch(), log.current.number + 1, [])]
-    log.lives = [*(life for life in log.lives[:-1] if _worth_keeping(life)), log.current]
+    former = [
+        life for found, life in zip(lives, log.lives[:-1], strict=False) if _told(found, life, damaged and found is lives[-1])
+    ]
+    log.lives = remembered([*former, log.current])
     _go_on(log, state, site)
     return Settled(log, state, bool(why), gone)
 
@@ -50,7 +53,7 @@ def _life(shard: int, found: Found) -> Life:
         follower = found.segments[number + 1] if number + 1 < len(found.segments) else None
         indexed = load_index(segment.path, shard, segment.first) is not None
         segment.sealed = indexed and (follower is None or load_state(follower.path, shard, follower.first) is not None)
-    return Life(found.record.epoch, found.record.number, found.segments)
+    return Life(found.record.epoch, found.record.number, found.segments, found.end)
 
 
 def _state(shard: int, found: Found, disk: Disk) -> Any:
@@ -67,12 +70,14 @@ def _state(shard: int, found: Found, disk: Disk) -> Any:
     return merge(state, [table_of(last)]) if last.rows else state
 
 
-def _worth_keeping(life: Life) -> bool:
-    if life.end > life.first:
+def _told(found: Found, former: Life, damaged: bool) -> bool:
+    """Files without rows go, but where a life ended is still told; unless it lost its end, for then nobody can say."""
+    if former.end > former.first:
         return True
-    for segment in life.segments:
+    for segment in former.segments:
         remove(segment.path, False)
-    return False
+    former.change(lambda _: [])
+    return not damaged and former.end >= found.record.end
 
 
 def _go_on(log: ShardLog, state: Any, site: Site) -> None:

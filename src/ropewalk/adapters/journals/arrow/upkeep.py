@@ -8,9 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from ropewalk.adapters.journals.arrow.consumers import Consumers
 from ropewalk.adapters.journals.arrow.cutting import remove
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.logs import Life, ShardLog
+from ropewalk.adapters.journals.arrow.logs import Life, ShardLog, remembered
 from ropewalk.adapters.journals.arrow.retention import Going, Retention, going
 from ropewalk.adapters.journals.arrow.sealing import seal
 from ropewalk.adapters.journals.arrow.segment import Segment
@@ -20,12 +21,13 @@ log = logging.getLogger("ropewalk.journal")
 
 
 class Upkeep:
-    """`save` records which segments there are. `lost_rows` went without being in the archive."""
+    """`save` records which segments there are. `lost_rows` went although somebody was to have them and had not."""
 
     def __init__(
         self,
         logs: list[ShardLog],
         archived: dict[int, int],
+        consumers: Consumers,
         retention: Retention,
         tips_seconds: float,
         save: Callable[[], None],
@@ -34,6 +36,7 @@ class Upkeep:
     ) -> None:
         self._logs = logs
         self._archived = archived
+        self._consumers = consumers
         self._retention = retention
         self._tips_seconds = tips_seconds
         self._save = save
@@ -51,7 +54,7 @@ class Upkeep:
     def sweep(self) -> None:
         for shard in self._logs:
             self._seal_all(shard)
-        leaving = going(self._logs, self._archived, self._retention, self._clock())
+        leaving = going(self._logs, self._archived, self._consumers.needed_from(), self._retention, self._clock())
         if leaving:
             self._let_go(leaving)
 
@@ -74,12 +77,12 @@ class Upkeep:
         gone = {id(each.segment) for each in leaving}
         for shard in {each.log.shard: each.log for each in leaving}.values():
             for life in shard.lives:
-                life.segments = [segment for segment in life.segments if id(segment) not in gone]
-            shard.lives = [life for life in shard.lives if life.segments]
+                life.change(lambda segments: [segment for segment in segments if id(segment) not in gone])
+            shard.lives = remembered(shard.lives)
         lost = sum(each.segment.rows for each in leaving if each.lost)
         if lost:
             self.lost_rows += lost
-            log.error("the journal reached its hard limit: %d rows went that the archive does not have", lost)
+            log.error("the journal reached its hard limit: %d rows went that the archive or a consumer does not have", lost)
         saved = self._saved()
         for each in leaving:
             remove(each.segment.path, False)

@@ -1,0 +1,62 @@
+"""The parts of a run: their names, what they need of the machine, and in which order they are measured.
+
+Modules that import an extra are imported only when a part that needs it is measured.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from benchmarks.live import measure_live
+from benchmarks.needs import missing
+from benchmarks.report import Figure
+from benchmarks.sizes import Sizes
+
+
+class Part(Struct, frozen=True):
+    """`extra`: what has to be installed beside the server itself."""
+
+    what: str
+    extra: str = ""
+
+
+PARTS = {
+    "fanout": Part("a, b: deliveries a second to many subscribers, one by one and in batches"),
+    "latency": Part("d: publish to last subscriber at a fixed rate"),
+    "memory": Part("c: resident memory of an idle connection"),
+    "storm": Part("e: all connections cut, until all are whole again"),
+    "journal": Part("f: publishing under each durability", "journal"),
+    "source": Part("g: journal to Parquet through Spark", "spark"),
+    "archive": Part("h: journal to archive through Spark", "spark"),
+    "sink": Part("i: rows from Spark into streams", "spark"),
+    "queryable": Part("j: publish to queryable in the archive", "spark"),
+    "cold": Part("k: ranges of old messages out of the archive", "archive"),
+    "quiet": Part("l: live latency while the archive query runs", "spark"),
+}
+_LIVE = ("fanout", "latency", "memory", "storm")
+_WITH_SPARK = tuple(name for name, part in PARTS.items() if part.extra == "spark")
+
+
+def left_out(parts: Sequence[str]) -> dict[str, str]:
+    """Parts that cannot run here → what to do about it."""
+    hints = {name: missing(PARTS[name].extra) for name in parts}
+    return {name: hint for name, hint in hints.items() if hint}
+
+
+def measure(parts: Sequence[str], sizes: Sizes) -> list[Figure]:
+    figures: list[Figure] = []
+    if set(parts) & set(_LIVE):
+        figures += measure_live(parts, sizes)
+    if "journal" in parts:
+        from benchmarks.pipeline.append import measure_append
+
+        figures += measure_append(sizes)
+    if "cold" in parts:
+        from benchmarks.pipeline.cold import measure_cold
+
+        figures += measure_cold(sizes)
+    if set(parts) & set(_WITH_SPARK):
+        from benchmarks.pipeline.road import measure_road
+
+        figures += measure_road(parts, sizes)
+    return figures

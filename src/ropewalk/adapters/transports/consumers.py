@@ -1,0 +1,95 @@
+"""The door of readers that have a name: where each of them is, kept by the server so that a reader may forget it.
+
+The rule it keeps: a mark lies where the journal has been; what it cannot have given is refused here.
+"""
+
+import msgspec
+from aiohttp import web
+
+from ropewalk.adapters.transports.answers import json_answer, refusal
+from ropewalk.adapters.transports.guarding import guarded
+from ropewalk.core.consumers import lag
+from ropewalk.core.transactions import checked_name
+from ropewalk.model.errors import BadRequest
+from ropewalk.model.journal import Consumer, ShardMark, ShardSpan
+from ropewalk.ports import ConsumerStore, JournalReader
+from ropewalk.protocol.body import gather
+
+MAX_OFFSET = 64 * 1024
+_LONGEST_EPOCH = 64
+
+Marks = dict[int, ShardMark]
+
+
+class ConsumersDoor:
+    """`key` is what readers show as their bearer token; empty lets everyone in."""
+
+    def __init__(self, store: ConsumerStore, journal: JournalReader, key: str) -> None:
+        self._store = store
+        self._journal = journal
+        self._key = key
+
+    def routes(self, path: str) -> list[web.RouteDef]:
+        one = f"{path}/consumers/{{name}}"
+        return [
+            web.get(f"{path}/consumers", guarded(self._key, self._list)),
+            web.post(one, guarded(self._key, self._pin)),
+            web.put(one, guarded(self._key, self._move)),
+            web.delete(one, guarded(self._key, self._forget)),
+        ]
+
+    async def _list(self, request: web.Request) -> web.Response:
+        spans = self._journal.spans()
+        return json_answer(200, {"consumers": [_shown(consumer, spans) for consumer in self._store.consumers()]})
+
+    async def _pin(self, request: web.Request) -> web.Response:
+        consumer = await self._store.pin(_name(request), await self._marks(request))
+        return json_answer(200, _offset(consumer))
+
+    async def _move(self, request: web.Request) -> web.Response:
+        consumer = await self._store.move(_name(request), await self._marks(request))
+        return json_answer(200, _offset(consumer))
+
+    async def _forget(self, request: web.Request) -> web.Response:
+        name = _name(request)
+        if not await self._store.forget(name):
+            return refusal(404, f"there is no consumer {name}")
+        return json_answer(200, {})
+
+    async def _marks(self, request: web.Request) -> Marks:
+        body = await gather(request.content.iter_any(), request.content_length, MAX_OFFSET)
+        try:
+            marks = msgspec.json.decode(body, type=Marks)
+        except msgspec.MsgspecError as error:
+            raise BadRequest(f"not an offset: {error}") from None
+        if not marks:
+            raise BadRequest("an offset has a mark for one shard at the least")
+        _check(marks, self._journal.spans())
+        return marks
+
+
+def _check(marks: Marks, spans: list[ShardSpan]) -> None:
+    ends = {span.shard: span.end for span in spans}
+    for shard, mark in marks.items():
+        if not 0 <= mark.position <= ends.get(shard, -1):
+            raise BadRequest(f"shard {shard} has no position {mark.position}")
+        if len(mark.epoch) > _LONGEST_EPOCH:
+            raise BadRequest(f"an epoch has {_LONGEST_EPOCH} characters at the most")
+
+
+def _name(request: web.Request) -> str:
+    return checked_name(request.match_info["name"], "consumer")
+
+
+def _offset(consumer: Consumer) -> dict[str, object]:
+    return {str(shard): mark for shard, mark in consumer.marks.items()}
+
+
+def _shown(consumer: Consumer, spans: list[ShardSpan]) -> dict[str, object]:
+    rows = lag(consumer.marks, spans)
+    return {
+        "name": consumer.name,
+        "offset": _offset(consumer),
+        "moved": consumer.moved,
+        "lag": {str(shard): rows[shard] for shard in rows},
+    }

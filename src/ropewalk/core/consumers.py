@@ -1,0 +1,44 @@
+"""Readers of the journal that have a name: how they move, how far they lag, and what must be kept for them.
+
+The rule it keeps: a mark never goes back. A later life of a shard lies above all positions of the ones before, so that
+positions alone tell which of two marks is further.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ropewalk.model.journal import Consumer, ShardMark, ShardSpan
+
+Marks = Mapping[int, ShardMark]
+
+
+def pinned(marks: Marks, given: Marks) -> dict[int, ShardMark]:
+    """What was said first counts, shard by shard."""
+    return _in_order({**given, **marks})
+
+
+def moved(marks: Marks, given: Marks) -> dict[int, ShardMark]:
+    """The further of two marks counts, shard by shard."""
+    ahead = {shard: mark for shard, mark in given.items() if shard not in marks or mark.position > marks[shard].position}
+    return _in_order({**marks, **ahead})
+
+
+def lag(marks: Marks, spans: Sequence[ShardSpan]) -> dict[int, int]:
+    """Rows that can be read and lie before it, by shard."""
+    rows = dict.fromkeys(marks, 0)
+    for span in spans:
+        if span.shard in marks:
+            rows[span.shard] += max(0, span.end - max(span.first, marks[span.shard].position))
+    return rows
+
+
+def needed_from(consumers: Iterable[Consumer]) -> dict[int, int]:
+    """By shard the lowest position that one of them has yet to read."""
+    lowest: dict[int, int] = {}
+    for consumer in consumers:
+        for shard, mark in consumer.marks.items():
+            lowest[shard] = min(mark.position, lowest.get(shard, mark.position))
+    return lowest
+
+
+def _in_order(marks: Marks) -> dict[int, ShardMark]:
+    return dict(sorted(marks.items()))

@@ -1,0 +1,157 @@
+"""Consumers of the journal: what they were told is on disk, and what they have not read stays for them, within bounds."""
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropewalk.adapters.journals.arrow import ArrowJournal, consumers
+from ropewalk.model.errors import LimitReached, Unavailable
+from ropewalk.model.journal import ShardMark
+from ropewalk.testing.clock import ManualClock
+from tests.journals import QuickDisk, as_if_killed, publication, running
+
+TTL = 500.0
+OPTIONS: dict[str, Any] = {"shards": 1, "segment_size": 5000, "retention": 100.0, "for_archive": False, "consumer_ttl": TTL}
+
+
+class BadDisk(QuickDisk):
+    bad = False
+
+    def write(self, fd: int, data: bytes, at: int) -> None:
+        if self.bad:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(fd, data, at)
+
+
+def mark(position: int) -> dict[int, ShardMark]:
+    return {0: ShardMark("e", position)}
+
+
+async def fill(journal: ArrowJournal, clock: ManualClock, count: int) -> None:
+    for offset in range(1, count + 1):
+        await journal.write([publication("a", offset, at=clock.now)])
+        clock.advance(10)
+
+
+async def test_a_killed_server_knows_where_its_consumers_were(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path / "alive", clock, **OPTIONS) as (journal, _):
+        await journal.pin("..", mark(0))
+        await journal.pin("A", mark(3))
+        await journal.pin("a", mark(4))
+        await journal.move("a", mark(5))
+        await journal.pin("gone", mark(1))
+        assert await journal.forget("gone")
+        before = journal.consumers()
+        copy = as_if_killed(tmp_path / "alive", tmp_path / "killed")
+    async with running(copy, clock, **OPTIONS) as (journal, _):
+        assert journal.consumers() == before
+        assert [(consumer.name, consumer.marks) for consumer in before] == [("..", mark(0)), ("A", mark(3)), ("a", mark(5))]
+
+
+async def test_of_many_who_pin_one_name_at_once_all_hear_the_same(tmp_path: Path) -> None:
+    async with running(tmp_path, ManualClock(), **OPTIONS) as (journal, _):
+        answers = await asyncio.gather(*(journal.pin("a", mark(position)) for position in range(20)))
+        assert {answer.marks[0].position for answer in answers} == {journal.consumers()[0].marks[0].position}
+
+
+async def test_rows_that_a_consumer_has_not_read_stay_until_it_moves(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, **OPTIONS) as (journal, _):
+        await journal.pin("slow", mark(0))
+        await fill(journal, clock, 30)
+        await journal.sweep()
+        assert journal.spans()[0].first == 0
+        await journal.move("slow", mark(12))
+        await journal.sweep()
+        assert 0 < journal.spans()[0].first <= 12
+
+
+async def test_a_consumer_that_does_not_move_holds_nothing_after_its_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, **OPTIONS) as (journal, _):
+        await journal.pin("dead", mark(0))
+        await fill(journal, clock, 30)
+        clock.advance(TTL)
+        await journal.sweep()
+        assert journal.spans()[0].first > 0
+        assert [consumer.name for consumer in journal.consumers()] == ["dead"]
+
+
+async def test_a_forgotten_consumer_holds_nothing(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, **OPTIONS) as (journal, _):
+        await journal.pin("done", mark(0))
+        await fill(journal, clock, 30)
+        await journal.forget("done")
+        await journal.sweep()
+        assert journal.spans()[0].first > 0
+
+
+async def test_at_the_hard_limit_consumers_do_not_count_and_the_loss_does(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, **{**OPTIONS, "retention": 0.0, "hard_limit": 25_000}) as (journal, _):
+        await journal.pin("slow", mark(0))
+        await fill(journal, clock, 30)
+        await journal.sweep()
+        gauges = journal.gauges()
+        assert gauges["journal_bytes"] <= 25_000
+        assert gauges["journal_lost_rows"] == journal.spans()[0].first > 0
+
+
+async def test_gauges_tell_how_many_there_are_and_how_far_the_last_one_lags(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, **OPTIONS) as (journal, _):
+        await fill(journal, clock, 10)
+        await journal.pin("first", mark(8))
+        await journal.pin("last", mark(3))
+        gauges = journal.gauges()
+        assert (gauges["journal_consumers"], gauges["journal_consumer_lag_rows"]) == (2, 7)
+
+
+async def test_their_number_is_bounded_and_only_one_that_holds_nothing_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "MOST", 2)
+    clock = ManualClock()
+    async with running(tmp_path, clock, **OPTIONS) as (journal, _):
+        await journal.pin("a", mark(0))
+        clock.advance(TTL / 2)
+        await journal.pin("b", mark(0))
+        with pytest.raises(LimitReached):
+            await journal.pin("c", mark(0))
+        await journal.pin("b", mark(0))
+        clock.advance(TTL / 2)
+        await journal.pin("c", mark(0))
+        assert [consumer.name for consumer in journal.consumers()] == ["b", "c"]
+    async with running(tmp_path, clock, **OPTIONS) as (journal, _):
+        assert [consumer.name for consumer in journal.consumers()] == ["b", "c"]
+
+
+async def test_what_cannot_be_written_did_not_happen(tmp_path: Path) -> None:
+    disk = BadDisk()
+    async with running(tmp_path, ManualClock(), **OPTIONS, disk=disk) as (journal, _):
+        await journal.pin("a", mark(1))
+        disk.bad = True
+        with pytest.raises(Unavailable):
+            await journal.move("a", mark(2))
+        with pytest.raises(Unavailable):
+            await journal.pin("b", mark(2))
+        disk.bad = False
+        assert [(consumer.name, consumer.marks) for consumer in journal.consumers()] == [("a", mark(1))]
+
+
+async def test_a_consumer_whose_file_is_damaged_is_forgotten_aloud_and_the_others_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, ManualClock(), **OPTIONS) as (journal, _):
+        await journal.pin("a", mark(1))
+        await journal.pin("b", mark(1))
+    (path,) = (path for path in (tmp_path / "journal" / "consumers").iterdir() if b'"a"' in path.read_bytes())
+    path.write_bytes(path.read_bytes().replace(b'"p":1', b'"p":7'))
+    async with running(tmp_path, ManualClock(), **OPTIONS) as (journal, _):
+        assert [consumer.name for consumer in journal.consumers()] == ["b"]
+    assert "a consumer is forgotten" in caplog.text

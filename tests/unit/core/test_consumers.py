@@ -1,0 +1,48 @@
+"""Readers with a name: marks only go forward, whatever is said of them and in whatever order."""
+
+from ropewalk.core.consumers import lag, moved, needed_from, pinned
+from ropewalk.model.journal import Consumer, ShardMark, ShardSpan
+
+LIFE = 1 << 40
+
+
+def mark(position: int, epoch: str = "e") -> ShardMark:
+    return ShardMark(epoch, position)
+
+
+def test_what_was_pinned_first_counts_and_a_new_shard_gets_the_mark_given() -> None:
+    assert pinned({1: mark(5)}, {1: mark(9), 0: mark(3)}) == {0: mark(3), 1: mark(5)}
+
+
+def test_a_shard_goes_forward_and_never_back() -> None:
+    marks = {0: mark(5), 1: mark(5)}
+
+    assert moved(marks, {0: mark(9), 1: mark(4), 2: mark(0)}) == {0: mark(9), 1: mark(5), 2: mark(0)}
+
+
+def test_a_later_life_of_a_shard_is_further_than_all_of_the_one_before() -> None:
+    assert moved({0: mark(500, "old")}, {0: mark(LIFE, "new")}) == {0: mark(LIFE, "new")}
+    assert moved({0: mark(LIFE, "new")}, {0: mark(500, "old")}) == {0: mark(LIFE, "new")}
+
+
+def test_marks_are_in_order_of_their_shards() -> None:
+    assert list(moved({10: mark(1)}, {9: mark(1), 2: mark(1)})) == [2, 9, 10]
+
+
+def test_the_lag_is_what_can_be_read_and_was_not() -> None:
+    spans = [
+        ShardSpan(0, "old", 10, 30),
+        ShardSpan(0, "new", LIFE, LIFE + 7),
+        ShardSpan(1, "a", 0, 50),
+        ShardSpan(2, "b", 0, 9),
+    ]
+
+    assert lag({0: mark(25, "old"), 1: mark(50, "a")}, spans) == {0: 5 + 7, 1: 0}
+    assert lag({0: mark(0, "")}, spans) == {0: 20 + 7}
+
+
+def test_what_is_needed_is_what_the_slowest_has_yet_to_read() -> None:
+    consumers = [Consumer("a", {0: mark(5), 1: mark(50)}, 0.0), Consumer("b", {0: mark(9), 1: mark(2)}, 0.0)]
+
+    assert needed_from(consumers) == {0: 5, 1: 2}
+    assert needed_from([]) == {}
