@@ -155,9 +155,7 @@ class KeepingConformance(JournalConformance):
             with pytest.raises(BadRequest):
                 journal.archived({1_000_000: 1})
 
-    async def test_a_consumer_stays_where_it_was_pinned_moves_forward_only_and_outlives_a_stop(
-        self, tmp_path: Path
-    ) -> None:
+    async def test_a_consumer_stays_where_it_was_pinned_moves_forward_only_and_outlives_a_stop(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):
             assert (await journal.pin("b", {0: ShardMark("e", 3)})).marks == {0: ShardMark("e", 3)}
             assert (await journal.pin("b", {0: ShardMark("e", 9), 1: ShardMark("f", 1)})).marks[0].position == 3

@@ -94,8 +94,10 @@ class Driver:
         return self._process.poll() is not None
 
     def workers(self) -> list[Process]:
-        """Spark's Python processes: daemons and what they forked, for tasks, for planning, for commits."""
-        return [process for process in descendants(self._process.pid) if process.sparks]
+        """Spark's Python processes, for tasks, for planning, for commits: those that work, not the daemons that fork them."""
+        family = descendants(self._process.pid)
+        parents = {process.parent for process in family}
+        return [process for process in family if process.sparks and process.pid not in parents]
 
     def kill_worker(self, chance: random.Random) -> str:
         """Returns what it was; "" if there was none."""
