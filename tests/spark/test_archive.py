@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ropewalk.model.messages import Registered
@@ -137,16 +138,16 @@ def test_a_batch_of_which_some_tasks_failed_is_archived_once_by_the_next_run(fee
     assert len(feed.rows()) == len(feed.told)
 
 
-def test_an_aborted_batch_leaves_no_file(tmp_path: Path) -> None:
+def test_a_commit_whose_end_spark_did_not_hear_of_keeps_its_files(tmp_path: Path) -> None:
     scribe = Scribe(tmp_path, shards=2)
     [(date, shard, rows)] = partitioned(scribe.rows([message("a", 1)]))
-    written = write_file(tmp_path, date, shard, "query-0-0-0", rows)
+    done: list[WriterCommitMessage | None] = [TaskFiles("query", (write_file(tmp_path, date, shard, "query-0-0-0", rows),))]
     writer = ArchiveWriter(ArchiveOptions(str(tmp_path)))
 
-    writer.abort([TaskFiles("query", (written,)), None], 0)
-    writer.abort([TaskFiles("query", (written,)), None], 0)  # what is gone is no error
+    writer.commit(done, 0)
+    writer.abort(done, 0)  # as Spark does when the process that commits dies before it has answered
 
-    assert list(tmp_path.rglob("*.parquet")) == []
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table()["offset"].to_pylist() == [1]
 
 
 def test_a_query_that_lost_its_checkpoint_does_not_archive_everything_twice(feed: Feed, tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 The rule it keeps: a file's name is never used again, so that a batch which runs twice overwrites nothing that is committed.
 """
 
+import http.client
 import logging
-import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -50,6 +50,9 @@ class ArchiveSource(DataSource):
 
 
 class ArchiveWriter(DataSourceStreamArrowWriter):
+    """It has no `abort`: Spark calls that for a commit of which it did not hear the end too, and such a commit may have named
+    the files, or be about to. What failed attempts leave behind is for vacuum."""
+
     def __init__(self, options: ArchiveOptions) -> None:
         self._options = options
 
@@ -70,14 +73,16 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         done = [message for message in messages if isinstance(message, TaskFiles)]
         files = [file for message in done for file in message.files]
-        if files and not append(self._options.root, self._options.app or done[0].query, batchId, files):
+        if files and not self._append(self._options.app or done[0].query, batchId, files):
             _remove(self._options.root, files)
         self._announce()
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        for message in messages:
-            if isinstance(message, TaskFiles):
-                _remove(self._options.root, message.files)
+    def _append(self, app: str, batch: int, files: Sequence[Written]) -> bool:
+        try:
+            return append(self._options.root, app, batch, files)
+        except UserMistake:  # refused, so that no commit can name them
+            _remove(self._options.root, files)
+            raise
 
     def _announce(self) -> None:
         """Tell the server how far the archive is. What it does not hear now it hears after the next batch."""
@@ -85,7 +90,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             return
         try:
             announce(self._options, archived_positions(self._options.root))
-        except (urllib.error.URLError, OSError) as error:
+        except (http.client.HTTPException, OSError) as error:
             logger.warning("the server was not told what is archived", extra={"reason": str(error)})
 
 
