@@ -25,6 +25,11 @@ def run_ropewalk(*words: str, text: str = "", **variables: str) -> subprocess.Co
     )
 
 
+def heed_interrupts() -> None:
+    """In the child, before it begins: what a shell starts in the background ignores Ctrl-C, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Program:
     """A program that runs until it is told to stop."""
 
@@ -56,7 +61,9 @@ class Program:
 
 @contextlib.asynccontextmanager
 async def running_program(*words: str, output: int | IO[bytes] = PIPE) -> AsyncIterator[Program]:
-    process = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=PIPE, stdout=output, stderr=PIPE, env=ENVIRON)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, stdin=PIPE, stdout=output, stderr=PIPE, env=ENVIRON, preexec_fn=heed_interrupts
+    )
     try:
         yield Program(process)
     finally:
