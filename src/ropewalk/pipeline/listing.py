@@ -43,7 +43,7 @@ def _options(record: type[msgspec.Struct], without: type[msgspec.Struct] | None 
     known = {} if without is None else {field.name: field.default for field in msgspec.structs.fields(without)}
     texts = _texts(record)
     lines = [
-        f"| `{field.name}` | {_shown(field.default)} | {texts[field.name]} |\n"
+        f"| `{field.name}` | {_shown(field.default)} | {texts.get(field.name, '')} |\n"
         for field in msgspec.structs.fields(record)
         if field.name not in known or known[field.name] != field.default
     ]
