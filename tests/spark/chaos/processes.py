@@ -44,9 +44,12 @@ class Process:
         now = look(self.pid)
         return now is not None and now.born == self.born
 
-    def kill(self) -> None:
-        if self.alive():
+    def kill(self) -> bool:
+        """False for one that had ended already."""
+        alive = self.alive()
+        if alive:
             os.kill(self.pid, signal.SIGKILL)
+        return alive
 
 
 def look(pid: int) -> Process | None:
@@ -83,7 +86,6 @@ class Driver:
     """One life of a driver process."""
 
     def __init__(self, kind: str, url: str, home: Path, log: Path) -> None:
-        self.kind = kind
         self._family: list[Process] = []
         with log.open("ab") as out:
             self._process = subprocess.Popen(
@@ -100,15 +102,16 @@ class Driver:
         return [process for process in family if process.sparks and process.pid not in parents]
 
     def kill_worker(self, chance: random.Random) -> str:
-        """Returns what it was; "" if there was none."""
-        workers = self.workers()
-        roles = sorted({worker.role for worker in workers} - IDLE)
-        if not roles:
-            return ""
+        """Returns what it was."""
+        while not (victim := self._victim(chance)).kill():
+            pass
+        return victim.role
+
+    def _victim(self, chance: random.Random) -> Process:
+        workers = [worker for worker in self.workers() if worker.role not in IDLE]
         # By role first: most of them run tasks, and those that plan and commit would hardly ever have their turn.
-        role = chance.choice(roles)
-        chance.choice([worker for worker in workers if worker.role == role]).kill()
-        return role
+        role = chance.choice(sorted({worker.role for worker in workers}))
+        return chance.choice([worker for worker in workers if worker.role == role])
 
     def aim(self) -> None:
         """To be called before a kill: looking around takes longer than the moment that is waited for."""

@@ -34,11 +34,11 @@ class World:
 
     def close(self) -> None:
         """As brutal as the rest: nobody gets the time to put anything in order."""
+        self.server.kill()
+        self._stack.close()
         for driver in self.drivers.values():
             driver.aim()
             driver.kill_jvm()
-        self.server.kill()
-        self._stack.close()
 
     # --- kill and start again -----------------------------------------------------------------------------------------
 
