@@ -18,7 +18,7 @@ from tests.spark.chaos.proof import Proof
 from tests.spark.chaos.traffic import Traffic
 from tests.spark.chaos.world import QUERIES, World
 
-KILLS = int(os.environ.get("CHAOS_KILLS", "10"))
+KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
 
 
 @pytest.mark.skipif(not (PROC / "self" / "stat").exists(), reason="finds the processes to kill in /proc, which only Linux has")

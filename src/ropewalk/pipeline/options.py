@@ -13,14 +13,23 @@ from ropewalk.model.errors import UserMistake
 
 EARLIEST = "earliest"
 LATEST = "latest"
+PARTITION_ROWS = 100_000
 TOKEN_VARIABLE = "ROPEWALK_JOURNAL_TOKEN"
 
 _SHARED = ("url", "token", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
 _SOURCE = (
     *("subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp"),
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions"),
-    *("maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeValue", "columns", "consumer", "tiered", "archive"),
-    "pushdown",
+    *(
+        "maxRecordsPerPartition",
+        "recordsPerPartition",
+        "failOnDataLoss",
+        "includeHeaders",
+        "includeValue",
+        "columns",
+        "consumer",
+    ),
+    *("tiered", "archive", "pushdown"),
 )
 _SINK = ("stream", "delivery", "txnAppId", "txnVersion", "batchRows")
 # Spark passes its own along with ours.
@@ -76,6 +85,7 @@ class Admission(Struct, frozen=True):
     max_delay: float = 900.0
     min_partitions: int = 0
     max_partition_rows: int = 0
+    partition_rows: int = PARTITION_ROWS
 
 
 class SourceOptions(Struct, frozen=True):
@@ -224,6 +234,7 @@ def _admission(options: _Options) -> Admission:
         _duration(options.text("maxTriggerDelay", "15m")),
         options.number("minPartitions", 0),
         options.number("maxRecordsPerPartition", 0),
+        options.number("recordsPerPartition", PARTITION_ROWS),
     )
 
 

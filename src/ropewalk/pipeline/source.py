@@ -27,9 +27,10 @@ from ropewalk.pipeline.offsets import (
     shares,
 )
 from ropewalk.pipeline.options import SourceOptions
-from ropewalk.pipeline.planning import plan
+from ropewalk.pipeline.planning import Load, plan
 from ropewalk.pipeline.pushdown import Pushed, absorb
 from ropewalk.pipeline.reading import PieceReader
+from ropewalk.pipeline.rows import Kept
 from ropewalk.pipeline.starting import Edges
 from ropewalk.pipeline.wire import Wire
 
@@ -41,10 +42,10 @@ SAMPLE_BYTES = 1 << 16
 
 
 @dataclass
-class ShardRange(InputPartition):
-    """One task's piece."""
+class ShardRanges(InputPartition):
+    """One task's pieces."""
 
-    piece: Piece
+    load: Load
 
 
 class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -96,11 +97,10 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Without a consumer, "latest" of a run that crashed before its first batch was done may lie behind that of this run.
         lying = _forward if start == self._first else between
         pieces = [piece for shard in stop for piece in lying(shard, spans.get(shard, ()), begin[shard], stop[shard])]
-        return [ShardRange(piece) for piece in plan(pieces, self._options.admission)]
+        return [ShardRanges(load) for load in plan(pieces, self._options.admission)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        assert isinstance(partition, ShardRange)
-        return PieceReader(self._options, partition.piece).batches()
+        return _read(self._options, partition)
 
     def commit(self, end: OffsetJson) -> None:
         # Spark says it when the next batch begins: everything up to here is done for good.
@@ -148,11 +148,10 @@ class ShardBatchReader(DataSourceReader):
         spans = edges.spans()
         begin, stop = edges.resolve(self._options.start, spans), edges.resolve(self._options.end, spans)
         pieces = [piece for shard in stop for piece in _forward(shard, spans[shard], begin[shard], stop[shard])]
-        return [ShardRange(piece) for piece in plan(self._pushed.clip(pieces), self._options.admission)]
+        return [ShardRanges(load) for load in plan(self._pushed.clip(pieces), self._options.admission)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
-        assert isinstance(partition, ShardRange)
-        return PieceReader(self._options, partition.piece, self._pushed.kept).batches()
+        return _read(self._options, partition, self._pushed.kept)
 
 
 class PushdownBatchReader(ShardBatchReader):
@@ -165,6 +164,12 @@ class PushdownBatchReader(ShardBatchReader):
                 yield condition
             else:
                 self._pushed = narrowed
+
+
+def _read(options: SourceOptions, partition: InputPartition, kept: Kept | None = None) -> Iterator["pa.RecordBatch"]:
+    assert isinstance(partition, ShardRanges)
+    for piece in partition.load:
+        yield from PieceReader(options, piece, kept).batches()
 
 
 def complete(begin: Marks, end: Marks) -> Marks:
