@@ -7,6 +7,7 @@ Every port that an adapter fills has a conformance suite in `ropewalk.testing`.
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Protocol
 
+from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
 from ropewalk.model.commands import Command
 from ropewalk.model.history import ColdPiece, Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import Consumer, Row, ShardMark, ShardSpan
@@ -67,6 +68,12 @@ class SessionStore(Protocol):
 
     async def take(self, sid: str) -> SessionSnapshot | None:
         """Give the snapshot out and forget it, in one step: a sid is good for one restore."""
+
+    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        """Sessions whose time is over and whose application knows of them, at most `limit`. Each is given out once."""
+
+    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        """The process ends: sessions that end with it and whose application knows of them. Empty where they outlive it."""
 
 
 class PresenceStore(Protocol):
@@ -272,6 +279,34 @@ class Channels(Protocol):
     async def subscribe(self, ids: str, identifier: str) -> Subscribed | Rejected | None: ...
 
 
+class Application(Protocol):
+    """The program behind the server that decides who connects and what its channels do.
+
+    Calls of one session come one after another, in order: connect, then commands and comebacks, then one farewell. A session
+    that was authenticated in another way begins with a command. Every call ends within a bounded time. It may raise
+    `Unavailable` (it could not be asked, or gave no answer in time) or `ApplicationError` (it was asked and failed); both
+    concern this call only.
+    """
+
+    async def start(self, publisher: "Publisher") -> None: ...
+    async def stop(self) -> None: ...
+
+    async def connect(self, caller: Caller) -> Admission: ...
+
+    async def command(self, call: Call) -> Answer: ...
+
+    async def restored(self, comeback: Comeback) -> Greeting:
+        """Empty where the application does not want to hear of it."""
+
+    async def disconnect(self, farewell: Farewell) -> None: ...
+
+    def trouble(self) -> str:
+        """Why it cannot be asked now, for the health page; "" while it can."""
+
+    def gauges(self) -> dict[str, float]:
+        """For the metrics page: app_calls_active, app_calls_waiting."""
+
+
 # --- what the engine offers to the doors -----------------------------------------------------------------------------
 
 
@@ -323,8 +358,8 @@ class Visitor(Protocol):
 
     def writing_paused(self) -> None: ...
     def writing_resumed(self) -> None: ...
-    def lost(self) -> None:
-        """The link is gone. Called once."""
+    def lost(self, going_away: bool = False) -> None:
+        """The link is gone. Called once. `going_away`: the client's last word was that its page is being closed."""
 
 
 class Inspector(Protocol):

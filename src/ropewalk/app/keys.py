@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ropewalk.app.settings import Settings
-from ropewalk.core.signing import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, derive
+from ropewalk.core.signing import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, RPC_PHRASE, derive
 
 NONE = "none"
 
@@ -16,6 +16,7 @@ class Keys:
     streams: str
     turbo_streams: str
     cable_ready: str
+    rpc: str
     broadcast: str | None
     api: str | None
     journal: str | None
@@ -30,6 +31,7 @@ def keys_of(settings: Settings) -> Keys:
         streams=streams,
         turbo_streams=_blank(auth.turbo_streams_secret or streams),
         cable_ready=_blank(auth.cable_ready_secret or streams),
+        rpc=_blank(settings.app.http_rpc_secret or (derive(secret, RPC_PHRASE) if secret else "")),
         broadcast=_door_key(settings.broadcast.broadcast_key, secret, BROADCAST_PHRASE, auth.public),
         api=_door_key(settings.api.api_secret, secret, API_PHRASE, auth.public),
         journal=_door_key(settings.journal.journal_token, secret, JOURNAL_PHRASE, auth.public),

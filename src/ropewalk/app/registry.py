@@ -12,6 +12,12 @@ JOURNALS = {
 ROW_READERS = {"journal": "ropewalk.adapters.staging.arrow:ArrowRows"}
 PUBSUBS = {"none": "ropewalk.adapters.pubsubs.local:LocalPubSub"}
 ARCHIVES = {"archive": "ropewalk.adapters.archives:DeltaArchive"}
+APPLICATIONS = {
+    "python": "ropewalk.adapters.apps.python:PythonApplication",
+    "calls": "ropewalk.adapters.apps.rpc.calling:Calls",
+    "http": "ropewalk.adapters.apps.rpc.http:HttpApplication",
+    "grpc": "ropewalk.adapters.apps.rpc.grpc:GrpcApplication",
+}
 
 
 def resolve(table: dict[str, str], name: str) -> type:

@@ -16,6 +16,7 @@ from ropewalk.adapters.transports.operations import OperationsDoor
 from ropewalk.adapters.transports.rest import RestDoor
 from ropewalk.adapters.transports.sse import SseDoor
 from ropewalk.adapters.transports.websocket import WebSocketDoor
+from ropewalk.app.applying import application_of, forwarding_of
 from ropewalk.app.archiving import tiered
 from ropewalk.app.journaling import JournalKeeper, RecoveringBackend, StoredJournal, journal_of
 from ropewalk.app.keys import Keys, keys_of
@@ -79,6 +80,8 @@ def build(settings: Settings) -> Parts:
         stats,
         time.time,
         annals,
+        application_of(settings, keys, stats),
+        forwarding_of(settings, keys),
     )
     keeper = JournalKeeper(settings, journal, backend)
     return Parts(node, whole, journal, keeper, transactions_of(settings, node.broker), stats, keys)
@@ -120,6 +123,9 @@ def _limits(settings: Settings) -> Limits:
         ping_precision=settings.websocket.ping_timestamp_precision,
         pong_timeout=settings.websocket.pong_timeout,
         native_pings=settings.websocket.enable_native_pings,
+        disconnect_mode=settings.app.disconnect_mode,
+        disconnect_rate=settings.app.disconnect_rate,
+        disconnect_backlog=settings.app.disconnect_backlog_size,
     )
 
 

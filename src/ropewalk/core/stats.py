@@ -51,5 +51,9 @@ class Stats:
     slow_disconnects: int = 0
     outbox_drops: int = 0
     remote_disconnects: int = 0
+    app_calls: int = 0
+    app_calls_failed: int = 0
+    app_calls_retried: int = 0
+    app_disconnects_dropped: int = 0
     gaps: Counter[str] = field(default_factory=Counter)
     publish_to_deliver: Histogram = field(default_factory=Histogram)

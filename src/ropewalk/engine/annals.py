@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from ropewalk.model.annals import Arrived, Departed, Granted, Seated, Whole
 from ropewalk.model.journal import Row, RowKind
@@ -29,6 +30,9 @@ class Annals:
     def joined(self, session: "Session", stream: str, member: Member, events: Sequence[PresenceEvent]) -> None: ...
     def left(self, session: "Session", stream: str, member: Member, events: Sequence[PresenceEvent]) -> None: ...
     def expired(self, events: Sequence[PresenceEvent]) -> None: ...
+    def changed(self, session: "Session") -> None:
+        """What the application keeps with the session is another."""
+
     def renew(self, sessions: Mapping[str, "Session"]) -> None:
         """Called about once a second: tell again the share of the sessions that is due."""
 
@@ -53,14 +57,17 @@ class JournalAnnals(Annals):
         self._note(RowKind.CONNECTED, session, Arrived(session.ids, session.extended, session.expires_at))
 
     def restored(self, session: "Session", former: str) -> None:
-        self._note(RowKind.RESTORED, session, Whole(session.extended, session.snapshot(), former))
+        self._note(RowKind.RESTORED, session, _whole(session, former))
+
+    def changed(self, session: "Session") -> None:
+        self._note(RowKind.ALIVE, session, _whole(session))
 
     def disconnected(self, session: "Session", kept: bool, reason: str) -> None:
         self._note(RowKind.DISCONNECTED, session, Departed(kept, reason))
 
     def subscribed(self, session: "Session", subscription: "Subscription") -> None:
         granted = subscription.granted
-        detail = Granted(subscription.identifier, granted.streams, granted.whisper, granted.presence)
+        detail = Granted(subscription.identifier, granted.streams, granted.whisper, granted.presence, granted.state)
         self._note(RowKind.SUBSCRIBED, session, detail, granted.streams[0] if len(granted.streams) == 1 else "")
 
     def unsubscribed(self, session: "Session", identifier: str) -> None:
@@ -92,7 +99,7 @@ class JournalAnnals(Annals):
         share = self._round[count * second // RENEWAL : count * (second + 1) // RENEWAL]
         due = [session for sid in share if (session := sessions.get(sid)) and (session.extended or session.members)]
         if due:
-            self._journal.note([self._row(RowKind.ALIVE, each, Whole(each.extended, each.snapshot())) for each in due])
+            self._journal.note([self._row(RowKind.ALIVE, each, _whole(each)) for each in due])
 
     def trouble(self) -> str:
         return self._journal.trouble()
@@ -105,6 +112,15 @@ class JournalAnnals(Annals):
 
     def _row(self, kind: RowKind, session: "Session", detail: msgspec.Struct, stream: str = "") -> Row:
         return Row(kind, session.sid, self._clock(), stream, sid=session.sid, detail=_text(detail))
+
+
+def _whole(session: "Session", former: str = "") -> Whole:
+    """Without cookies and query strings: what lets a browser in somewhere else has no place in a file that analysts read."""
+    snapshot = session.snapshot()
+    if snapshot.app is not None:
+        bare = replace(snapshot.app, url=snapshot.app.url.partition("?")[0], headers={})
+        snapshot = replace(snapshot, app=bare)
+    return Whole(session.extended, snapshot, former)
 
 
 def _text(detail: msgspec.Struct) -> str:

@@ -6,7 +6,7 @@
 import logging
 from typing import TYPE_CHECKING
 
-from ropewalk.engine import presence
+from ropewalk.engine import conversation, presence
 from ropewalk.engine.services import Services
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import commands
@@ -42,8 +42,8 @@ async def handle(session: "Session", services: Services, command: commands.Comma
             return True
         case commands.Pong():
             return True
-        case commands.Perform(identifier):
-            return _refuse(session, f"no application answers actions of {identifier[:80]}")
+        case commands.Perform(identifier, data):
+            return await _perform(session, services, identifier, data)
         case commands.Unusable(reason):
             return _refuse(session, reason)
 
@@ -57,7 +57,11 @@ async def _subscribe(session: "Session", services: Services, command: commands.S
     known = session.subscriptions.get(command.identifier)
     if known is None:
         granted = await _ask_channels(session, services, command.identifier)
+        if granted is None and services.application is not None:
+            reason = await conversation.subscribe(session, services, services.application, command)
+            return _refuse(session, reason) if reason else await _join_along(session, services, command)
         if not isinstance(granted, Subscribed):
+            granted = granted or Rejected(f"no channel answers to {command.identifier[:80]}")
             session.link.send(session.link.codec.about("reject_subscription", command.identifier))
             return _refuse(session, granted.reason)
         known = session.subscriptions[command.identifier] = Subscription(command.identifier, granted)
@@ -69,12 +73,17 @@ async def _subscribe(session: "Session", services: Services, command: commands.S
         session.link.send(session.link.codec.about("confirm_subscription", command.identifier))
         if command.history is not None:
             await services.joiner.replay(session.link, known, command.history)
+    return await _join_along(session, services, command)
+
+
+async def _join_along(session: "Session", services: Services, command: commands.Subscribe) -> bool:
     if command.presence is not None:
         return await presence.join(session, services, command.identifier, command.presence)
     return True
 
 
-async def _ask_channels(session: "Session", services: Services, identifier: str) -> Subscribed | Rejected:
+async def _ask_channels(session: "Session", services: Services, identifier: str) -> Subscribed | Rejected | None:
+    """None: it is no channel of the server's own."""
     if len(session.subscriptions) >= services.limits.max_subscriptions:
         return Rejected(f"more than {services.limits.max_subscriptions} subscriptions in one session")
     for channels in services.channels:
@@ -84,7 +93,16 @@ async def _ask_channels(session: "Session", services: Services, identifier: str)
             return Rejected(str(error))
         if answer is not None:
             return answer
-    return Rejected(f"no channel answers to {identifier[:80]}")
+    return None
+
+
+async def _perform(session: "Session", services: Services, identifier: str, data: str) -> bool:
+    if services.application is None:
+        return _refuse(session, f"no application answers actions of {identifier[:80]}")
+    if identifier not in session.subscriptions:
+        return _refuse(session, "action of what is not subscribed")
+    failed = await conversation.perform(session, services, services.application, identifier, data)
+    return _refuse(session, failed) if failed else True
 
 
 async def _unsubscribe(session: "Session", services: Services, identifier: str) -> bool:
@@ -95,6 +113,9 @@ async def _unsubscribe(session: "Session", services: Services, identifier: str) 
     session.drop(subscription)
     services.annals.unsubscribed(session, identifier)
     await presence.leave_stream(session, services, subscription.granted.presence)
+    if services.application is not None and subscription.granted.state is not None:
+        failed = await conversation.unsubscribe(session, services, services.application, subscription)
+        return _refuse(session, failed) if failed else True
     return True
 
 

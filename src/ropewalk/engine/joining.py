@@ -4,7 +4,7 @@ Where the store answers at once the whole join is one step of the event loop. Wh
 meanwhile is collected and handed on above the snapshot's tip: no duplicate, no hole, no inversion either way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ropewalk.core.stats import Stats
 from ropewalk.engine.hub import Catch, Hub
@@ -28,8 +28,16 @@ class Joiner:
         self._store = store
         self._stats = stats
 
-    async def join(self, link: Link, subscription: Subscription, request: HistoryRequest | None, confirm: bool) -> None:
-        """Go live, with history first where it is asked for. `confirm`: this is a subscribe, say so before anything else."""
+    async def join(
+        self,
+        link: Link,
+        subscription: Subscription,
+        request: HistoryRequest | None,
+        confirm: bool,
+        following: Sequence[bytes] = (),
+    ) -> None:
+        """Go live, with history first where it is asked for. `confirm`: this is a subscribe, say so before anything else but
+        what the application wants said right after it."""
         subscription.claimed = True
         streams = subscription.granted.streams
         collected = [self._hub.collect(stream, link.limit) for stream in streams]
@@ -38,6 +46,8 @@ class Joiner:
             tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
             if confirm:
                 link.send(link.codec.about("confirm_subscription", subscription.identifier, () if request else tips))
+            for frame in following:
+                link.send(frame)
             if request is not None:
                 await self._send_history(link, subscription, answers, tips)
             # While a slow client takes its history more comes in; the last round finds nothing and is one step with going live.
@@ -51,6 +61,30 @@ class Joiner:
             for stream, catch in zip(streams, collected, strict=True):
                 self._hub.release(stream, catch)
 
+    async def extend(self, link: Link, subscription: Subscription, streams: Sequence[str]) -> None:
+        """More streams for a subscription: live from now on, or with the others once it has claimed its history."""
+        new = [stream for stream in dict.fromkeys(streams) if stream not in subscription.granted.streams]
+        if subscription.floors is None:
+            subscription.add_streams(new, (), ())
+            return
+        collected = [self._hub.collect(stream, link.limit) for stream in new]
+        try:
+            answers = [await self._answer(stream, None) for stream in new]
+            while late := _taken(answers, collected):
+                await self._send_items(link, subscription, late)
+            if any(catch.full for catch in collected):
+                link.overflow()
+            groups = [self._hub.join(stream, subscription.identifier, link.codec, link) for stream in new if link.open]
+            subscription.add_streams(new, [_floor(answer) for answer in answers], groups)
+        finally:
+            for stream, catch in zip(new, collected, strict=True):
+                self._hub.release(stream, catch)
+
+    def cut(self, link: Link, subscription: Subscription, streams: Collection[str]) -> None:
+        """Nothing more of these streams for a subscription."""
+        for group in subscription.remove_streams(streams):
+            self._hub.leave(group, link)
+
     async def replay(self, link: Link, subscription: Subscription, request: HistoryRequest) -> None:
         """Answer a history request of a subscription that is live already: only what it did not get live."""
         found = [await self._answer(stream, request) for stream in subscription.granted.streams]
@@ -63,12 +97,16 @@ class Joiner:
 
     async def abandon(self, link: Link, subscription: Subscription) -> None:
         """The resume patience is over: say the gap that may be there, and go live from the tip."""
-        tips = [await self._store.tip(stream) for stream in subscription.granted.streams]
+        streams: tuple[str, ...] = ()
+        tips: list[Position] = []
+        while streams != subscription.granted.streams:  # an action may have changed them while the store was asked
+            streams = subscription.granted.streams
+            tips = [await self._store.tip(stream) for stream in streams]
         if not link.open or subscription.claimed:
             return
         gaps = [
             Gap(stream, GapReason.UNCLAIMED, tip.epoch, tip.offset + 1, tip.offset)
-            for stream, tip in zip(subscription.granted.streams, tips, strict=True)
+            for stream, tip in zip(streams, tips, strict=True)
         ]
         subscription.claimed = True
         self._reject(link, subscription, gaps)

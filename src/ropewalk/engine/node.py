@@ -10,11 +10,12 @@ from ropewalk.core.stats import Stats
 from ropewalk.engine import presence
 from ropewalk.engine.annals import Annals
 from ropewalk.engine.broker import Broker
+from ropewalk.engine.farewells import Farewells, QueuedFarewells
 from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joining import Joiner
 from ropewalk.engine.opening import open_session
-from ropewalk.engine.services import Services
+from ropewalk.engine.services import Forward, Services
 from ropewalk.engine.session import Session
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model import closing as closings
@@ -23,7 +24,7 @@ from ropewalk.model.errors import RopewalkError
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.sessions import ConnectRequest
-from ropewalk.ports import Authenticator, Backend, Channels, Clock, Connection, PubSub
+from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock, Connection, PubSub
 from ropewalk.protocol.codec import Codec
 
 logger = logging.getLogger("ropewalk.node")
@@ -46,6 +47,8 @@ class Node:
         stats: Stats,
         clock: Clock,
         annals: Annals = Annals(),  # noqa: B008 - it says nothing and holds nothing
+        application: Application | None = None,
+        forward: Forward = lambda request: {},
     ) -> None:
         tasks = Tasks()
         hub = Hub(stats, clock)
@@ -61,6 +64,9 @@ class Node:
             joiner=Joiner(hub, backend.streams, stats),
             authenticators=authenticators,
             channels=channels,
+            application=application,
+            farewells=Farewells() if application is None else QueuedFarewells(application, limits, stats),
+            forward=forward,
             rules=rules,
             limits=limits,
             stats=stats,
@@ -75,6 +81,9 @@ class Node:
     async def start(self) -> None:
         await self._backend.start()
         await self._pubsub.start(self.services.hub.deliver, self._obey)
+        if self.services.application is not None:
+            await self.services.application.start(self.broker)
+            self.services.farewells.start()
         self.services.tasks.spawn(self._keep_time())
 
     def leave(self) -> None:
@@ -98,7 +107,12 @@ class Node:
             session.end(closings.SERVER_RESTART)
         if self.services.departing:
             await asyncio.wait(list(self.services.departing.values()))
+        for sid, snapshot in await self._backend.sessions.abandoned():
+            self.services.farewells.say(sid, snapshot)
+        await self.services.farewells.finish()
         await self.services.tasks.cancel()
+        if self.services.application is not None:
+            await self.services.application.stop()
         await self._pubsub.stop()
         await self._backend.stop()
 
@@ -106,13 +120,19 @@ class Node:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             try:
-                await self._backend.sweep()
-                expired = await self._backend.presence.expire()
-                self.services.annals.expired(expired)
-                self.services.annals.renew(self.services.sessions)
-                await presence.announce(self.broker, expired)
+                await self.upkeep()
             except RopewalkError as error:
-                logger.warning("sweep failed", extra={"reason": str(error)})
+                logger.warning("upkeep failed", extra={"reason": str(error)})
+
+    async def upkeep(self) -> None:
+        """What is due: called about once a second."""
+        await self._backend.sweep()
+        for sid, snapshot in await self._backend.sessions.expired(self.services.farewells.room()):
+            self.services.farewells.say(sid, snapshot)
+        expired = await self._backend.presence.expire()
+        self.services.annals.expired(expired)
+        self.services.annals.renew(self.services.sessions)
+        await presence.announce(self.broker, expired)
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
@@ -136,7 +156,9 @@ class Node:
 
     def health(self) -> list[str]:
         journal = self.services.annals.trouble()
-        troubles = (self._backend.trouble(), self._pubsub.trouble(), journal, "shutting down" if self._leaving else "")
+        application = self.services.application.trouble() if self.services.application else ""
+        leaving = "shutting down" if self._leaving else ""
+        troubles = (self._backend.trouble(), self._pubsub.trouble(), journal, application, leaving)
         return [trouble for trouble in troubles if trouble]
 
     def gauges(self) -> dict[str, float]:
@@ -150,4 +172,5 @@ class Node:
             "outbox_bytes": sum(session.link.pending() for session in sessions),
             **self._backend.gauges(),
             **self.services.annals.gauges(),
+            **(self.services.application.gauges() if self.services.application else {}),
         }

@@ -6,12 +6,12 @@ A sid is ours, random, good for one restore, and never outlives the token it was
 import asyncio
 import logging
 
-from ropewalk.engine import presence
+from ropewalk.engine import conversation, presence
 from ropewalk.engine.services import Services
 from ropewalk.engine.session import Session
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
-from ropewalk.model.errors import Unavailable
+from ropewalk.model.errors import ServerError, Unavailable
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, SessionSnapshot
 
 logger = logging.getLogger("ropewalk.session")
@@ -23,6 +23,9 @@ async def open_session(session: Session, services: Services, request: ConnectReq
     try:
         if not await _restore(session, services, request):
             await _authenticate(session, services, request)
+    except ServerError as error:
+        logger.warning("nobody could say who a client is", extra={"session": session.tag, "reason": str(error)})
+        session.end(closings.AUTH_ERROR)
     except Exception:
         logger.exception("opening failed", extra={"session": session.tag})
         session.end(closings.AUTH_ERROR)
@@ -31,7 +34,11 @@ async def open_session(session: Session, services: Services, request: ConnectReq
 
 async def _authenticate(session: Session, services: Services, request: ConnectRequest) -> None:
     answer = await _identify(session, services, request)
-    if isinstance(answer, Refused):
+    if answer is None and services.application is not None:
+        await conversation.connect(session, services, services.application)
+        return
+    if not isinstance(answer, Accepted):
+        answer = answer or Refused(closings.UNAUTHORIZED.reason)
         services.stats.auth_failures += 1
         logger.info("refused", extra={"session": session.tag, "reason": answer.reason})
         session.end(closings.REFUSALS.get(answer.reason, closings.UNAUTHORIZED))
@@ -40,12 +47,13 @@ async def _authenticate(session: Session, services: Services, request: ConnectRe
         session.link.send(session.link.codec.welcome(session.sid, None))
 
 
-async def _identify(session: Session, services: Services, request: ConnectRequest) -> Accepted | Refused:
+async def _identify(session: Session, services: Services, request: ConnectRequest) -> Accepted | Refused | None:
+    """None: none of those who are asked here knows the client."""
     for authenticator in services.authenticators:
         answer = await authenticator.authenticate(request, session.sid)
         if answer is not None:
             return answer
-    return Refused(closings.UNAUTHORIZED.reason)
+    return None
 
 
 async def _restore(session: Session, services: Services, request: ConnectRequest) -> bool:
@@ -63,12 +71,14 @@ async def _restore(session: Session, services: Services, request: ConnectRequest
     if not session.accept(snapshot.ids, standing.expires_at):
         await services.backend.sessions.save(former, snapshot, services.limits.sessions_ttl)
         return True
+    session.app = conversation.side_of(request, services, snapshot.app)
     session.link.names = (session.sid, *snapshot.names)[:MOST_NAMES]
     session.subscriptions = {name: Subscription(name, granted) for name, granted in snapshot.subscriptions.items()}
     services.stats.sessions_restored += 1
     services.annals.restored(session, former)
     session.link.send(session.link.codec.welcome(session.sid, list(session.subscriptions)))
     await _readmit(session, services, former, snapshot)
+    await conversation.restored(session, services, former)
     if session.subscriptions:
         patience = services.limits.resume_patience
         asyncio.get_running_loop().call_later(patience, lambda: services.tasks.spawn(_end_patience(session, services)))
@@ -88,8 +98,8 @@ async def _standing(
 
 
 async def _take(services: Services, sid: str) -> SessionSnapshot | None:
-    if alive := services.sessions.get(sid):
-        return alive.hand_over()
+    if alive := services.sessions.get(sid):  # another connection of a client whose old one only looks alive
+        alive.end(closings.TAKEN_OVER)
     if leaving := services.departing.get(sid):
         await asyncio.wait([leaving])
     try:

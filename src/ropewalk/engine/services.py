@@ -1,6 +1,6 @@
 """What a session works with: one bag, made by the node, shared by all its sessions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -8,17 +8,22 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.annals import Annals
 from ropewalk.engine.broker import Broker
+from ropewalk.engine.farewells import Farewells
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joining import Joiner
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model.limits import Limits
-from ropewalk.ports import Authenticator, Backend, Channels, Clock
+from ropewalk.model.sessions import ConnectRequest
+from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock
 
 if TYPE_CHECKING:
     import asyncio
 
     from ropewalk.engine.heartbeat import Heartbeat
     from ropewalk.engine.session import Session
+
+Forward = Callable[[ConnectRequest], dict[str, str]]
+"""The headers of a request that the application may see."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,6 +34,9 @@ class Services:
     joiner: Joiner
     authenticators: Sequence[Authenticator]
     channels: Sequence[Channels]
+    application: Application | None
+    farewells: Farewells
+    forward: "Forward"
     rules: Rulebook
     limits: Limits
     stats: Stats

@@ -10,6 +10,7 @@ from collections import deque
 from ropewalk.core.lifecycle import Event, State, advance
 from ropewalk.core.rate import TokenBucket
 from ropewalk.engine.commands import handle
+from ropewalk.engine.conversation import side_of
 from ropewalk.engine.hub import Group
 from ropewalk.engine.link import Link
 from ropewalk.engine.services import Services
@@ -17,7 +18,7 @@ from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
-from ropewalk.model.errors import MalformedFrame
+from ropewalk.model.errors import MalformedFrame, Unavailable
 from ropewalk.model.messages import Position
 from ropewalk.model.presence import Member
 from ropewalk.model.sessions import ConnectRequest, SessionSnapshot
@@ -31,7 +32,7 @@ INBOX_LOW = 16
 LONGEST_TIMER = 86400.0  # an expiry further away is looked at again then; timers of years overflow
 
 # After these the client may come back with its sid; after the others the application or the token has spoken.
-RESUMABLE = (closings.TOO_SLOW, closings.NO_PONG, closings.SERVER_RESTART, closings.INTERNAL_ERROR)
+RESUMABLE = (closings.TOO_SLOW, closings.NO_PONG, closings.SERVER_RESTART, closings.INTERNAL_ERROR, closings.TAKEN_OVER)
 
 
 class Session:
@@ -41,9 +42,12 @@ class Session:
         "_bucket",
         "_connection",
         "_expiry",
+        "_handling",
         "_inbox",
+        "_quiet",
         "_services",
         "_working",
+        "app",
         "beat",
         "expires_at",
         "extended",
@@ -66,6 +70,7 @@ class Session:
         self.expires_at: float | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.members: dict[str, Member] | None = None
+        self.app = side_of(request, services)
         self.last_heard = services.clock()
         self.opening: asyncio.Task[None] | None = None
         self.link = Link(self, connection, codec, services.rules, services.stats, services.limits.max_pending)
@@ -74,6 +79,8 @@ class Session:
         self._connection = connection
         self._inbox: deque[bytes] | None = None
         self._working = False
+        self._handling = 0
+        self._quiet: asyncio.Future[None] | None = None
         self._bucket: TokenBucket | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -166,12 +173,16 @@ class Session:
 
     async def _guarded(self, command: Command) -> bool:
         self._services.stats.commands += 1
+        self._handling += 1
         try:
             granted = await handle(self, self._services, command)
         except Exception:
             logger.exception("command failed", extra={"session": self.tag})
             self.end(closings.INTERNAL_ERROR)
             granted = False
+        self._handling -= 1
+        if self._quiet is not None and not self._handling and not self._quiet.done():
+            self._quiet.set_result(None)
         if not granted:
             self._services.stats.commands_failed += 1
         return granted
@@ -216,24 +227,18 @@ class Session:
         self.link.close(closing)
         self._depart(known, closing in RESUMABLE, closing.reason)
 
-    def lost(self) -> None:
+    def lost(self, going_away: bool = False) -> None:
         known = self.state is State.LIVE
         if (following := advance(self.state, Event.LOST)) is None:
             return
         self.state = following
         self.link.lose()
-        self._depart(known, True, "")
-
-    def hand_over(self) -> SessionSnapshot:
-        """Another connection of this client has come with our sid while we still thought this one alive."""
-        snapshot = self.snapshot()
-        self.members = None  # the successor adopts them
-        self.end(closings.TAKEN_OVER)
-        return snapshot
+        # A page that was closed does not come back, and an application that waits to hear of it should not wait in vain.
+        self._depart(known, not (going_away and self.app is not None and self.app.known), "")
 
     def snapshot(self) -> SessionSnapshot:
         granted = {identifier: subscription.granted for identifier, subscription in self.subscriptions.items()}
-        return SessionSnapshot(self.ids, granted, self.expires_at, self.members or {}, self.link.names)
+        return SessionSnapshot(self.ids, granted, self.expires_at, self.members or {}, self.link.names, self.app)
 
     def drop(self, subscription: Subscription) -> None:
         for group in subscription.groups:
@@ -252,16 +257,28 @@ class Session:
         self._services.sessions.pop(self.sid, None)
         keep = resumable and self.extended and self._services.limits.sessions_ttl > 0
         self._services.annals.disconnected(self, keep, reason)
-        if keep or self.members:
+        if keep or self.members or self.app is not None:
+            if self._handling:  # what the application is just granting belongs to what it is told of, or what is kept
+                self._quiet = asyncio.get_running_loop().create_future()
             task = self._services.tasks.spawn(self._farewell(keep))
             self._services.departing[self.sid] = task
 
     async def _farewell(self, keep: bool) -> None:
         services = self._services
         try:
-            if keep:
-                await services.backend.sessions.save(self.sid, self.snapshot(), services.limits.sessions_ttl)
+            if self._quiet is not None:
+                await self._quiet
+            if not (keep and await self._save()):
+                services.farewells.say(self.sid, self.snapshot())
             if self.members:
                 await services.backend.presence.detach(self.sid, services.limits.presence_ttl)
         finally:
             services.departing.pop(self.sid, None)
+
+    async def _save(self) -> bool:
+        try:
+            await self._services.backend.sessions.save(self.sid, self.snapshot(), self._services.limits.sessions_ttl)
+        except Unavailable as error:
+            logger.warning("a session cannot be kept", extra={"session": self.tag, "reason": str(error)})
+            return False
+        return True

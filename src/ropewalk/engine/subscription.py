@@ -1,5 +1,9 @@
 """A subscription: one identifier of one session, the streams behind it, and how far each of them is owed to the client."""
 
+from collections.abc import Collection, Sequence
+
+from msgspec.structs import replace
+
 from ropewalk.engine.hub import Group
 from ropewalk.model.history import Gap, Replay
 from ropewalk.model.messages import Position, Registered
@@ -25,6 +29,22 @@ class Subscription:
     @property
     def held(self) -> bool:
         return self.floors is None
+
+    def add_streams(self, streams: Sequence[str], floors: Sequence[Position], groups: Sequence[Group]) -> None:
+        self.granted = replace(self.granted, streams=(*self.granted.streams, *streams))
+        if self.floors is not None:
+            self.floors = (*self.floors, *floors)
+            self.groups = (*self.groups, *groups)
+
+    def remove_streams(self, streams: Collection[str]) -> list[Group]:
+        """The groups that are to be left."""
+        kept = [index for index, stream in enumerate(self.granted.streams) if stream not in streams]
+        left = [group for group in self.groups if group.stream in streams]
+        self.granted = replace(self.granted, streams=tuple(self.granted.streams[index] for index in kept))
+        self.groups = tuple(group for group in self.groups if group.stream not in streams)
+        if self.floors is not None:
+            self.floors = tuple(self.floors[index] for index in kept)
+        return left
 
     def owed(self, index: int, answer: Replay | Gap) -> tuple[Registered, ...]:
         """The part of an answer that is not, and will not be, delivered live."""

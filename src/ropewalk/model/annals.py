@@ -6,6 +6,7 @@ resume it. They share one shard, for their key is the sid.
 
 from msgspec import Raw, Struct
 
+from ropewalk.model.application import State
 from ropewalk.model.presence import Member
 from ropewalk.model.sessions import SessionSnapshot
 
@@ -34,12 +35,13 @@ class Departed(Struct, frozen=True):
 
 
 class Granted(Struct, frozen=True):
-    """`subscribed`, and with the identifier alone `unsubscribed`."""
+    """`subscribed`, and with the identifier alone `unsubscribed`. `state`: what the application keeps, if it granted it."""
 
     identifier: str
     streams: tuple[str, ...] = ()
     whisper: str = ""
     presence: str = ""
+    state: State | None = None
 
 
 class Seated(Struct, frozen=True):

@@ -23,6 +23,7 @@ SERVER_RESTART = Closing("server_restart", True, 1001, "Server restart")
 NO_PONG = Closing("no_pong", True, 1000, "No Pong")
 TOO_SLOW = Closing("too_slow", True, 1000, "Too slow")
 TAKEN_OVER = Closing("", True, 1000, "Session resumed elsewhere")
+BY_APPLICATION = Closing("", True, 1000, "Closed by the application")
 INTERNAL_ERROR = Closing("", True, 1011, "Internal error")
 
 REFUSALS = {closing.reason: closing for closing in (UNAUTHORIZED, TOKEN_EXPIRED)}

@@ -10,6 +10,7 @@ RopewalkError
 │   ├── LimitReached          a set bounded by the settings is full: the one more is refused
 │   └── UserMistake           a wrong flag, file or argument; the command line prints it without a traceback
 └── ServerError               we erred
+    ├── ApplicationError      the application was asked and failed
     └── Unavailable           a dependency is down: 503
 """
 
@@ -68,6 +69,10 @@ class UserMistake(ClientError):
 
 class ServerError(RopewalkError):
     """Our mistake, or that of something we depend on."""
+
+
+class ApplicationError(ServerError):
+    """The application behind the server answered with an error, or with what cannot be read."""
 
 
 class Unavailable(ServerError):

@@ -17,3 +17,6 @@ class Limits(Struct, frozen=True):
     ping_precision: str = "s"
     pong_timeout: float = 0.0
     native_pings: bool = False
+    disconnect_mode: str = "auto"
+    disconnect_rate: float = 100.0
+    disconnect_backlog: int = 4096

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from ropewalk.model.application import State
 from ropewalk.model.presence import Member
 
 
@@ -31,11 +32,15 @@ class Refused(Struct, frozen=True):
 
 
 class Subscribed(Struct, frozen=True):
-    """A channel said yes: the streams to deliver, and where its whispers and presence go ("" = not allowed)."""
+    """A channel said yes: the streams to deliver, and where its whispers and presence go ("" = not allowed).
+
+    `state` is what the application keeps here if it was the one who answered, and None if the server answered by itself.
+    """
 
     streams: tuple[str, ...]
     whisper: str = ""
     presence: str = ""
+    state: State | None = None
 
 
 class Rejected(Struct, frozen=True):
@@ -44,10 +49,20 @@ class Rejected(Struct, frozen=True):
     reason: str
 
 
+class AppSide(Struct, frozen=True):
+    """What a session keeps for the application: how it came, the connection's state, and whether the application knows it."""
+
+    url: str = ""
+    headers: dict[str, str] = {}
+    state: State = {}
+    known: bool = False
+
+
 class SessionSnapshot(Struct, frozen=True):
     """What survives a lost connection. Positions are the client's own to remember.
 
-    `members`: who it was in which presence set; `names`: its sids so far, so that what excluded one of them stays excluded.
+    `members`: who it was in which presence set; `names`: its sids so far, so that what excluded one of them stays excluded;
+    `app`: None where no application is behind the server.
     """
 
     ids: str
@@ -55,3 +70,4 @@ class SessionSnapshot(Struct, frozen=True):
     expires_at: float | None = None
     members: dict[str, Member] = {}
     names: tuple[str, ...] = ()
+    app: AppSide | None = None

@@ -40,6 +40,9 @@ class Codec(Protocol):
     def presence(self, identifier: str, page: PresencePage | None, records: bool) -> bytes:
         """The answer to a presence query; None is the error answer."""
 
+    def transmission(self, text: str) -> bytes:
+        """JSON text that the application wrote for this client."""
+
     def ping(self, timestamp: int) -> bytes: ...
 
     def pong(self) -> bytes: ...

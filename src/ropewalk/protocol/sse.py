@@ -14,7 +14,7 @@ from ropewalk.model.commands import Command
 from ropewalk.model.history import Gap
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import PresencePage
-from ropewalk.protocol import cable_json
+from ropewalk.protocol import cable_json, transmissions
 from ropewalk.protocol.codec import IdentifierReply, Tip
 
 NEVER = 31_536_000_000
@@ -54,6 +54,12 @@ class SseCodec:
 
     def presence(self, identifier: str, page: PresencePage | None, records: bool) -> bytes:
         return self._typed("presence", cable_json.presence_json(identifier, page, records))
+
+    def transmission(self, text: str) -> bytes:
+        said = transmissions.read(text)
+        if said.type:
+            return self._typed(said.type, text.encode())
+        return _event(b"", _bare(bytes(said.message)) if self._unwrap and said.message else text.encode(), b"")
 
     def ping(self, timestamp: int) -> bytes:
         return self._typed("ping", cable_json.ping_json(timestamp))

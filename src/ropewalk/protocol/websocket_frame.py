@@ -62,6 +62,9 @@ class CableCodec:
     def presence(self, identifier: str, page: PresencePage | None, records: bool) -> bytes:
         return text_frame(cable_json.presence_json(identifier, page, records))
 
+    def transmission(self, text: str) -> bytes:
+        return text_frame(text.encode())
+
     def ping(self, timestamp: int) -> bytes:
         return text_frame(cable_json.ping_json(timestamp)) + self._after_ping
 

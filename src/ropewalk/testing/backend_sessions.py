@@ -1,7 +1,9 @@
 """What every `ports.SessionStore` must do: a sid is good for one restore, within its time."""
 
+from msgspec.structs import replace
+
 from ropewalk.model.presence import Member
-from ropewalk.model.sessions import SessionSnapshot, Subscribed
+from ropewalk.model.sessions import AppSide, SessionSnapshot, Subscribed
 from ropewalk.testing.backend_rig import BackendRig
 
 SNAPSHOT = SessionSnapshot(
@@ -10,6 +12,7 @@ SNAPSHOT = SessionSnapshot(
     expires_at=2_000_000.5,
     members={"chat/2": Member("1", b'{"name":"Bo"}')},
 )
+KNOWN = replace(SNAPSHOT, app=AppSide("http://x/cable", {"cookie": "a=1"}, {"user": "7"}, known=True))
 
 
 class SessionConformance(BackendRig):
@@ -38,6 +41,44 @@ class SessionConformance(BackendRig):
             await self.advance(10)
             await backend.sweep()
             assert backend.gauges()["sessions_kept"] == 0
+
+    async def test_an_application_hears_once_of_a_session_whose_time_is_over(self) -> None:
+        async with self.running() as backend:
+            await backend.sessions.save("known", KNOWN, 10)
+            await backend.sessions.save("resumed", KNOWN, 10)
+            await backend.sessions.save("unknown", SNAPSHOT, 10)
+            assert await backend.sessions.take("resumed") == KNOWN
+            await backend.sweep()
+            assert await backend.sessions.expired(10) == []
+            await self.advance(10)
+            await backend.sweep()
+            assert await backend.sessions.expired(10) == [("known", KNOWN)]
+            assert await backend.sessions.expired(10) == []
+            assert await backend.sessions.take("known") is None
+
+    async def test_a_session_that_came_too_late_is_heard_of_too(self) -> None:
+        async with self.running() as backend:
+            await backend.sessions.save("sid", KNOWN, 10)
+            await self.advance(10)
+            assert await backend.sessions.take("sid") is None
+            await backend.sweep()
+            assert await backend.sessions.expired(10) == [("sid", KNOWN)]
+
+    async def test_sessions_over_are_given_out_in_portions(self) -> None:
+        async with self.running() as backend:
+            for sid in "abc":
+                await backend.sessions.save(sid, KNOWN, 10)
+            await self.advance(10)
+            await backend.sweep()
+            portions = [await backend.sessions.expired(2) for _ in range(3)]
+            assert [len(portion) for portion in portions] == [2, 1, 0]
+
+    async def test_what_ends_with_the_process_is_given_out_at_its_end_and_nothing_that_outlives_it(self) -> None:
+        async with self.running() as backend:
+            await backend.sessions.save("sid", KNOWN, 10)
+            given = await backend.sessions.abandoned()
+            left = await backend.sessions.take("sid")
+            assert (given, left) in (([("sid", KNOWN)], None), ([], KNOWN))
 
     async def test_a_session_saved_again_is_kept_anew(self) -> None:
         async with self.running() as backend:

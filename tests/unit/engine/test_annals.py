@@ -3,15 +3,18 @@
 import json
 from typing import Any
 
+from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine.annals import RENEWAL, JournalAnnals
 from ropewalk.model import closing as closings
+from ropewalk.model.application import Answer
 from ropewalk.model.journal import Recovered, Row, RowKind
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot
 from tests.unit.adapters.backends.paper import PaperJournal
+from tests.unit.engine.script import CHAT, Script
 from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
 
 PATIENT = Limits(ping_interval=0, resume_patience=3600, sessions_ttl=300, presence_ttl=15)
@@ -21,12 +24,20 @@ BO = {"id": "bo", "info": {"name": "Bo"}}
 class Chronicle:
     """A node that writes annals, over a backend whose journal is the same paper."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, script: Script | None = None) -> None:
+        self.script = script
         self.journal = PaperJournal(instant=True)
         self.clock = clock or Clock()
         self.backend = MemoryBackend(Rulebook(StreamRules()), self.clock, journal=self.journal)
         annals = JournalAnnals(self.journal, self.clock)
-        self.bench = Workbench(PATIENT, backend=self.backend, annals=annals, clock=self.clock)
+        self.bench = Workbench(
+            PATIENT,
+            authenticators=(NoAuth(),) if script is None else (),
+            backend=self.backend,
+            annals=annals,
+            clock=self.clock,
+            application=script,
+        )
 
     async def client(self, *streams: str, extended: bool = True) -> Client:
         client = await self.bench.connect(extended=extended)
@@ -49,7 +60,7 @@ class Chronicle:
 
     def crash(self) -> "Chronicle":
         """The process is gone; the next one has what was written."""
-        after = Chronicle(self.clock)
+        after = Chronicle(self.clock, self.script)
         recovered = Recovered(rows=list(self.journal.rows), newest=self.clock.now)
         restored = after.backend.recover(recovered, PATIENT.sessions_ttl, PATIENT.presence_ttl)
         after.journal.note([*self.journal.rows, *restored.interrupted])
@@ -70,7 +81,7 @@ async def test_a_session_is_told_from_its_beginning_to_its_end() -> None:
         assert story.kinds(client) == kinds
         assert {row.key for row in story.journal.rows} == {client.sid}
         assert story.details(RowKind.SUBSCRIBED) == [
-            {"identifier": public("a"), "streams": ["a"], "whisper": "a", "presence": "a"}
+            {"identifier": public("a"), "streams": ["a"], "whisper": "a", "presence": "a", "state": None}
         ]
         assert story.details(RowKind.JOINED) == [{"id": "bo", "told": True, "info": {"name": "Bo"}}]
         assert story.details(RowKind.DISCONNECTED) == [{"kept": True, "reason": ""}]
@@ -228,3 +239,42 @@ async def test_rows_of_a_session_whose_beginning_is_not_there_are_passed_over() 
         client = await story.client("a")
         del story.journal.rows[0]
         assert await story.crash().backend.sessions.take(client.sid) is None
+
+
+async def test_what_the_application_keeps_outlives_a_crash_but_no_cookie_is_written_down() -> None:
+    script = Script(Answer(streams=("s",), state={"user": "7"}, own={"room": "1"}), Answer(streams=("t",), own={"room": "2"}))
+    async with Chronicle(script=script) as story:
+        client = await story.bench.connect(cookie="secret=1", jid="secret")
+        await client.send(command="subscribe", identifier=CHAT)
+        await client.send(command="message", identifier=CHAT, data="{}")
+        after = story.crash()
+        assert "secret" not in str(story.journal.rows)
+    async with after:
+        back = await after.bench.connect(client.sid)
+        assert back.connection.replies()[0]["restored_ids"] == [CHAT]
+        (comeback,) = script.comebacks
+        assert (comeback.caller.ids, comeback.caller.state) == ("bo", {"user": "7"})
+        assert comeback.subscriptions == {CHAT: {"room": "2"}}
+        await back.send(command="history", identifier=CHAT, history={"streams": {}})
+        await after.bench.publish("t", "1")
+        assert back.seen()[-1] == 1
+
+
+async def test_after_a_crash_the_application_hears_of_those_who_do_not_come_back() -> None:
+    script = Script()
+    async with Chronicle(script=script) as story:
+        base = await story.bench.connect(extended=False)
+        away = await story.bench.connect()
+        await away.send(command="subscribe", identifier=CHAT)
+        after = story.crash()
+        script.farewells.clear()
+    script.farewells.clear()
+    async with after:
+        await after.bench.node.upkeep()
+        await settle()
+        assert [farewell.caller.sid for farewell in script.farewells] == [base.sid]
+        after.clock.now += PATIENT.sessions_ttl
+        await after.bench.node.upkeep()
+        await settle()
+        assert [farewell.caller.sid for farewell in script.farewells] == [base.sid, away.sid]
+        assert list(script.farewells[1].subscriptions) == [CHAT]

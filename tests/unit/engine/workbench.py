@@ -9,6 +9,7 @@ from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.pubsubs.local import LocalPubSub
+from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.annals import Annals
@@ -18,7 +19,7 @@ from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, Receipt
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.model.sessions import ConnectRequest
-from ropewalk.ports import Authenticator, Backend
+from ropewalk.ports import Application, Authenticator, Backend
 from ropewalk.protocol.websocket_frame import CableCodec
 
 CODEC = CableCodec()
@@ -99,6 +100,7 @@ class Workbench:
         backend: Backend | None = None,
         annals: Annals = Annals(),  # noqa: B008 - it says nothing and holds nothing
         clock: Clock | None = None,
+        application: Application | None = None,
     ) -> None:
         self.clock = clock or Clock()
         self.stats = Stats()
@@ -114,6 +116,8 @@ class Workbench:
             self.stats,
             self.clock,
             annals,
+            application,
+            Forwarding(("cookie",)),
         )
 
     async def __aenter__(self) -> "Workbench":
@@ -123,12 +127,18 @@ class Workbench:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.node.stop()
 
-    async def connect(self, sid: str = "", extended: bool = True, token: str = "", **params: str) -> Client:
+    async def connect(self, sid: str = "", extended: bool = True, token: str = "", cookie: str = "", **params: str) -> Client:
+        client = self.knock(sid, extended, token, cookie, **params)
+        await client.session.opened()
+        return client
+
+    def knock(self, sid: str = "", extended: bool = True, token: str = "", cookie: str = "", **params: str) -> Client:
+        """A connection that is not welcomed yet."""
         connection = RecordingConnection()
-        request = ConnectRequest("http://x/cable", "/cable", {}, {"sid": sid, **params}, token=token, extended=extended)
-        session = self.node.open(request, connection, CODEC)
-        await session.opened()
-        return Client(session, connection)
+        request = ConnectRequest(
+            "http://x/cable", "/cable", {"cookie": cookie}, {"sid": sid, **params}, token=token, extended=extended
+        )
+        return Client(self.node.open(request, connection, CODEC), connection)
 
     async def publish(self, stream: str, *payloads: str, **extra: Any) -> list[Receipt]:
         receipts = await self.node.broker.publish([Publication(stream, payload.encode(), **extra) for payload in payloads])

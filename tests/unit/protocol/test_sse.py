@@ -178,3 +178,13 @@ def test_any_last_event_id_is_understood_or_refused(text: str) -> None:
     except BadRequest:
         return
     assert answer is None or answer[1].offset >= 0
+
+
+def test_a_transmission_is_an_event_of_its_type_or_a_bare_message() -> None:
+    typed, message, odd = '{"type":"note","x":1}', '{"identifier":"i","message":"hi\\nthere"}', '["no object"]'
+
+    assert read(GET.transmission(typed)) == [Event("note", typed, None)]
+    assert read(GET.transmission(message)) == [Event("", "hi\nthere", None)]
+    assert read(POST.transmission(message)) == [Event("", message, None)]
+    assert read(GET.transmission(odd)) == [Event("", odd, None)]
+    assert RAW.transmission(typed) == b""

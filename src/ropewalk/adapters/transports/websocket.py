@@ -51,7 +51,7 @@ SILENT = _Silent()
 class WebSocketConnection(WSListener):
     """A `Connection`. `write` is the transport's own method, so that a delivery costs one call."""
 
-    __slots__ = ("_closing", "_door", "_parts", "_request", "_size", "_transport", "_visitor", "write")
+    __slots__ = ("_closing", "_door", "_going_away", "_parts", "_request", "_size", "_transport", "_visitor", "write")
 
     def __init__(self, door: "WebSocketDoor", request: ConnectRequest) -> None:
         self._door = door
@@ -59,6 +59,7 @@ class WebSocketConnection(WSListener):
         self._parts: list[bytes] | None = None
         self._size = 0
         self._closing = False
+        self._going_away = False
 
     # --- picows calls -------------------------------------------------------------------------------------------------
 
@@ -76,6 +77,7 @@ class WebSocketConnection(WSListener):
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         match frame.msg_type:
             case WSMsgType.CLOSE:
+                self._going_away = frame.get_close_code() is WSCloseCode.GOING_AWAY
                 self.close(WSCloseCode.OK.value, "")
                 self._transport.close()
             case WSMsgType.PONG:
@@ -106,7 +108,7 @@ class WebSocketConnection(WSListener):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._closing = True
         self._door.connections -= 1
-        self._visitor.lost()
+        self._visitor.lost(self._going_away)
 
     def pause_writing(self) -> None:
         self._visitor.writing_paused()

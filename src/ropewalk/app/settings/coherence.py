@@ -15,6 +15,7 @@ MOST_SHARDS = 256  # each has a file open for writing
 def require_startable(settings: Settings) -> None:
     """Raises UserMistake for the first thing that forbids starting."""
     _require_known_clients(settings)
+    _require_one_application(settings)
     _require_whole_tls(settings)
     _require_loopback_demo(settings)
     _require_distinct_paths(settings)
@@ -27,14 +28,29 @@ def _require_known_clients(settings: Settings) -> None:
     jwt = (auth.jwt_secret or auth.secret) not in ("", "none")
     if not jwt and auth.enforce_jwt:
         raise UserMistake("--enforce_jwt needs a secret: set --jwt_secret or --secret")
-    if not jwt and not auth.noauth:
+    if not jwt and not auth.noauth and not _has_application(settings):
         raise UserMistake(
             "nobody could connect, and the server does not open itself to everybody unasked. Set one of:\n"
             "  --secret SECRET      clients connect with JWT tokens (ropewalk token makes them)\n"
             "  --jwt_secret SECRET  the same, with a secret of its own\n"
+            "  --app MODULE:APP     your Python channels decide\n"
+            "  --rpc_host HOST      your application decides, asked by RPC\n"
             "  --noauth             everybody may connect, and may subscribe to signed streams\n"
             "  --public             everybody may connect, subscribe and publish; for development"
         )
+
+
+def _has_application(settings: Settings) -> bool:
+    return bool(settings.app.app or (settings.app.rpc_host and not settings.app.norpc))
+
+
+def _require_one_application(settings: Settings) -> None:
+    app = settings.app
+    if app.app and app.rpc_host and not app.norpc:
+        raise UserMistake("--app and --rpc_host are two answers to one question: who decides about channels? Set one of them")
+    for name in ("rpc_concurrency", "app_threads", "disconnect_backlog_size"):
+        if getattr(app, name) < 1:
+            raise UserMistake(f"--{name} wants a number from 1 on")
 
 
 def _require_whole_tls(settings: Settings) -> None:

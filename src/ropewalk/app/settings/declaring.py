@@ -86,6 +86,11 @@ def duration(default: float, help: str) -> float:
     return _declare(default, Declared(values.DURATION, help))
 
 
+def milliseconds(default: float, help: str) -> float:
+    """In seconds, like a duration; but whoever writes a bare number means milliseconds, as users of AnyCable do here."""
+    return _declare(default, Declared(values.MILLISECONDS, help))
+
+
 def size(default: int, help: str) -> int:
     return _declare(default, Declared(values.SIZE, help))
 

@@ -12,7 +12,7 @@ from ropewalk.app.settings.presets import MODES, PRESETS
 from ropewalk.app.settings.rules import RULE_KEYS
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS, Settings
 from ropewalk.app.settings.sources import CONFIG_VARIABLE, STANDARD_FILES
-from ropewalk.app.settings.values import DURATION, KINDS, SIZE, SWITCH, Kind, Value
+from ropewalk.app.settings.values import DURATION, KINDS, MILLISECONDS, SIZE, SWITCH, Kind, Value
 from ropewalk.model.rules import StreamRule
 
 
@@ -93,7 +93,7 @@ def _toml_rule(rule: StreamRule) -> Iterator[str]:
 
 def _toml_value(kind: Kind, value: Value) -> str:
     """JSON's texts, numbers, booleans and arrays are TOML's as well; durations and sizes are texts for their unit's sake."""
-    shown = kind.show(value) if kind in (DURATION, SIZE) else value
+    shown = kind.show(value) if kind in (DURATION, MILLISECONDS, SIZE) else value
     return dumps(shown, ensure_ascii=False)
 
 

@@ -13,6 +13,7 @@ from ropewalk.app.settings.declaring import (
     count,
     declared_in,
     duration,
+    milliseconds,
     port_number,
     secret_text,
     size,
@@ -56,6 +57,39 @@ class Auth:
     turbo_streams_secret: str = secret_text("Secret of Turbo's stream names; the streams secret when empty.")
     cable_ready: bool = switch(False, "Accept the signed stream names of CableReady.")
     cable_ready_secret: str = secret_text("Secret of CableReady's stream names; the streams secret when empty.")
+
+
+@dataclass(frozen=True)
+class App:
+    """The application behind the server: Python channels in this process, or another one that is asked by RPC."""
+
+    app: str = text("", "Python channels to run, as `module:app`.")
+    app_dir: str = text(".", "Directory from which the module of --app is imported.")
+    app_reload: bool = switch(False, "Load --app again when its files change; for development.")
+    app_threads: int = count(32, "Threads for handlers that are not async.")
+    app_timeout: float = duration(10.0, "How long a handler of --app may take.")
+    rpc_host: str = text(
+        "", "Application to ask: `host:port`, `dns:///host:port`, `grpc-list://h1:p,h2:p`, or a URL for RPC over HTTP."
+    )
+    norpc: bool = switch(False, "Ask no application, whatever --rpc_host says.")
+    rpc_concurrency: int = count(28, "Calls to the application at once; others wait.")
+    rpc_command_timeout: float = milliseconds(3.0, "How long a call may take with all its retries and its waiting.")
+    rpc_request_timeout: float = milliseconds(0.0, "How long one try of a call may take; 0 sets no limit of its own.")
+    rpc_restore: bool = switch(False, "Tell the application of restored sessions, by the call Restore.")
+    rpc_enable_tls: bool = switch(False, "Speak TLS with a gRPC application.")
+    rpc_tls_root_ca: str = text("", "File with the certificates to trust there (PEM); empty trusts the usual ones.")
+    rpc_max_call_recv_size: int = size(0, "Bytes of an answer over gRPC; 0 leaves it to the library.")
+    rpc_max_call_send_size: int = size(0, "Bytes of a call over gRPC; 0 leaves it to the library.")
+    http_rpc_secret: str = secret_text("Bearer key that RPC over HTTP proves itself with; `none` sends none.")
+    headers: tuple[str, ...] = words(("cookie",), "Headers of a connection that the application sees.")
+    proxy_cookies: tuple[str, ...] = words((), "Cookies that the application sees; empty shows all.")
+    disconnect_mode: str = choice(
+        "auto",
+        ("auto", "always", "never"),
+        "Of which sessions the application hears the end: those it was asked about, all, none.",
+    )
+    disconnect_rate: int = count(100, "Ends a second that the application hears of; 0 sets no limit.")
+    disconnect_backlog_size: int = count(4096, "Ends that may wait to be told; more are dropped and counted.")
 
 
 @dataclass(frozen=True)
@@ -190,6 +224,7 @@ class Settings:
 
     server: Server = Server()
     auth: Auth = Auth()
+    app: App = App()
     broadcast: Broadcast = Broadcast()
     api: Api = Api()
     broker: Broker = Broker()

@@ -77,6 +77,11 @@ def _read_duration(raw: object) -> float:
     return _read_quantity(raw, _DURATION_UNITS, "a duration such as 500ms, 300s, 5m, 1h or a number of seconds")
 
 
+def _read_milliseconds(raw: object) -> float:
+    units = {**_DURATION_UNITS, "": 0.001}
+    return _read_quantity(raw, units, "a duration such as 500ms, 3s or a number of milliseconds")
+
+
 def _read_size(raw: object) -> int:
     size = _read_quantity(raw, _SIZE_UNITS, "a size such as 1MiB, 64KB or a number of bytes")
     if size != int(size):
@@ -120,9 +125,10 @@ SWITCH = Kind("SWITCH", "`true` or `false`; the bare flag means true", _read_swi
 COUNT = Kind("COUNT", "a whole number", _read_count)
 PORT = Kind("PORT", "0 to 65535; 0 takes a free one", _read_port)
 DURATION = Kind("DURATION", "`500ms`, `300s`, `5m`, `1h`, or bare seconds", _read_duration, _show_duration)
+MILLISECONDS = Kind("MILLISECONDS", "`3s`, `500ms`, or bare milliseconds", _read_milliseconds, _show_duration)
 SIZE = Kind("SIZE", "`1MiB` (1024²), `64KB` (1000), or bare bytes", _read_size, _show_size)
 WORDS = Kind("LIST", "comma-separated; in TOML an array", _read_words, _show_words, empty=True)
-KINDS = (TEXT, SWITCH, COUNT, PORT, DURATION, SIZE, WORDS)
+KINDS = (TEXT, SWITCH, COUNT, PORT, DURATION, MILLISECONDS, SIZE, WORDS)
 
 
 def one_of(*choices: str) -> Kind:

@@ -52,7 +52,7 @@ class MemoryBackend:
         self._shelf = Shelf(rulebook, new_epoch, idle_factor, max(dedup_ttl, LEAST_MEMORY))
         self._commit = _commit(self._shelf, self._known, clock, journal)
         self.streams = MemoryStreams(self._shelf, self._commit, clock)
-        self.sessions = MemorySessions(clock, sessions_limit)
+        self.sessions = MemorySessions(clock, sessions_limit, lasting=journal is not None)
         self.presence = MemoryPresence(self._roster, clock)
 
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:

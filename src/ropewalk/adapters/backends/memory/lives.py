@@ -10,7 +10,7 @@ import msgspec
 from ropewalk.model.annals import Arrived, Departed, Granted, Seated, Whole
 from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.presence import Member
-from ropewalk.model.sessions import SessionSnapshot, Subscribed
+from ropewalk.model.sessions import AppSide, SessionSnapshot, Subscribed
 
 _arrived = msgspec.json.Decoder(Arrived).decode
 _whole = msgspec.json.Decoder(Whole).decode
@@ -22,7 +22,7 @@ _seated = msgspec.json.Decoder(Seated).decode
 class Life:
     """One session. `left_at` is None while it had its connection."""
 
-    __slots__ = ("expires_at", "ids", "left_at", "members", "names", "resumable", "sid", "subscriptions")
+    __slots__ = ("app", "expires_at", "ids", "left_at", "members", "names", "resumable", "sid", "subscriptions")
 
     def __init__(self, sid: str, resumable: bool, snapshot: SessionSnapshot) -> None:
         self.sid = sid
@@ -31,11 +31,12 @@ class Life:
         self.ids = snapshot.ids
         self.expires_at = snapshot.expires_at
         self.names = snapshot.names
+        self.app = snapshot.app
         self.subscriptions: dict[str, Subscribed] = dict(snapshot.subscriptions)
         self.members: dict[str, Member] = dict(snapshot.members)
 
     def snapshot(self) -> SessionSnapshot:
-        return SessionSnapshot(self.ids, self.subscriptions, self.expires_at, self.members, self.names)
+        return SessionSnapshot(self.ids, self.subscriptions, self.expires_at, self.members, self.names, self.app)
 
 
 class Lives:
@@ -72,7 +73,10 @@ def _go_on(life: Life, row: Row) -> None:
     match row.kind:
         case RowKind.SUBSCRIBED:
             granted = _granted(row.detail)
-            life.subscriptions[granted.identifier] = Subscribed(granted.streams, granted.whisper, granted.presence)
+            streams, state = granted.streams, granted.state
+            life.subscriptions[granted.identifier] = Subscribed(streams, granted.whisper, granted.presence, state)
+            if state is not None and (life.app is None or not life.app.known):
+                life.app = AppSide(known=True)  # the application has answered, whatever else was said to it
         case RowKind.UNSUBSCRIBED:
             life.subscriptions.pop(_granted(row.detail).identifier, None)
         case RowKind.JOINED:

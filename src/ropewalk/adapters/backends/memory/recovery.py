@@ -51,6 +51,8 @@ class Recovery:
         for life in self._lives.in_order():
             if life.resumable and (left := ttl - self._away(life)) > 0:
                 sessions.keep(life.sid, life.snapshot(), self._now + left)
+            elif life.left_at is None:  # it ended with the process, and its application has not heard of it
+                sessions.forget(life.sid, life.snapshot())
         return len(sessions)
 
     def members(self, roster: Roster, ttl: float) -> None:

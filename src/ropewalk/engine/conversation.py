@@ -1,0 +1,212 @@
+"""What a session says to the application, and what it does with the answers: in order, and never with silence for the client.
+
+The application decides; the server keeps the wire's promises whatever it says: a welcome comes first and carries the sid, a
+subscribe is confirmed or rejected, a confirmation tells where live delivery begins.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ropewalk.engine import presence
+from ropewalk.engine.services import Services
+from ropewalk.engine.subscription import Subscription
+from ropewalk.model import closing as closings
+from ropewalk.model.application import (
+    PRESENCE_KEY,
+    WHISPER_KEY,
+    Action,
+    Answer,
+    Call,
+    Caller,
+    Comeback,
+    Seating,
+    State,
+    merged,
+)
+from ropewalk.model.closing import Closing
+from ropewalk.model.commands import Subscribe
+from ropewalk.model.errors import ServerError
+from ropewalk.model.messages import Publication
+from ropewalk.model.sessions import AppSide, ConnectRequest, Subscribed
+from ropewalk.ports import Application
+from ropewalk.protocol.cable_json import welcome_json
+from ropewalk.protocol.transmissions import around, with_welcome
+
+if TYPE_CHECKING:
+    from ropewalk.engine.session import Session
+
+logger = logging.getLogger("ropewalk.application")
+
+TOLD_WHY = Closing("", False, closings.UNAUTHORIZED.code, closings.UNAUTHORIZED.text)
+"""For a client whom the application itself has told that it may not come in."""
+
+
+def side_of(request: ConnectRequest, services: Services, former: AppSide | None = None) -> AppSide | None:
+    """What a session that came by this request keeps for the application; None where there is none."""
+    if services.application is None:
+        return None
+    known = services.limits.disconnect_mode == "always" or (former is not None and former.known)
+    return AppSide(request.url, services.forward(request), former.state if former else {}, known)
+
+
+def caller(session: "Session") -> Caller:
+    side = session.app or AppSide()
+    return Caller(session.sid, side.url, side.headers, session.ids, side.state)
+
+
+async def connect(session: "Session", services: Services, application: Application) -> None:
+    """Raises ServerError."""
+    admission = await application.connect(caller(session))
+    codec, link = session.link.codec, session.link
+    if not admission.accepted:
+        services.stats.auth_failures += 1
+        logger.info("refused by the application", extra={"session": session.tag, "reason": admission.reason})
+        _transmit(session, admission.transmissions)
+        session.end(TOLD_WHY if admission.transmissions else closings.UNAUTHORIZED)
+        return
+    _remember(session, services, admission.state)
+    if not session.accept(admission.ids, None):  # the client left while the application let it in
+        session.ids = admission.ids
+        services.farewells.say(session.sid, session.snapshot())
+        return
+    services.annals.connected(session)
+    services.annals.changed(session)
+    plain = welcome_json(session.sid, None).decode()
+    for text in with_welcome(admission.transmissions, plain, session.sid):
+        link.send(codec.transmission(text))
+
+
+async def restored(session: "Session", services: Services, former: str) -> None:
+    application, side = services.application, session.app
+    if application is None or side is None or not side.known:
+        return
+    subscriptions = {name: each.granted.state for name, each in session.subscriptions.items() if each.granted.state is not None}
+    try:
+        greeting = await application.restored(Comeback(caller(session), former, subscriptions))
+    except ServerError as error:
+        logger.warning("the application did not hear of a return", extra={"session": session.tag, "reason": str(error)})
+        return
+    for identifier, changes in greeting.own.items():
+        if (subscription := session.subscriptions.get(identifier)) is not None:
+            _keep(subscription, changes)
+    if greeting.state or greeting.own:
+        _remember(session, services, greeting.state)
+        services.annals.changed(session)
+    _transmit(session, greeting.transmissions)
+    await _publish(services, greeting.publications)
+    if greeting.disconnect:
+        session.end(closings.BY_APPLICATION)
+
+
+async def subscribe(session: "Session", services: Services, application: Application, command: Subscribe) -> str:
+    """Why it was refused; "" if it was granted."""
+    identifier, link = command.identifier, session.link
+    try:
+        answer = await application.command(Call(caller(session), Action.SUBSCRIBE, identifier))
+    except ServerError as error:
+        link.send(link.codec.about("reject_subscription", identifier))
+        return str(error)
+    _remember(session, services, answer.state)
+    if not answer.accepted:
+        before, after = around("reject_subscription", identifier, answer.transmissions)
+        _transmit(session, before)
+        link.send(link.codec.about("reject_subscription", identifier))
+        _transmit(session, after)
+        _end_if_asked(session, answer)
+        return answer.reason or "rejected by the application"
+    subscription = Subscription(identifier, Subscribed(tuple(dict.fromkeys(answer.streams)), state={}))
+    _keep(subscription, answer.own)
+    session.subscriptions[identifier] = subscription
+    services.annals.subscribed(session, subscription)
+    before, after = around("confirm_subscription", identifier, answer.transmissions)
+    _transmit(session, before)
+    following = [link.codec.transmission(text) for text in after]
+    await services.joiner.join(link, subscription, command.history, confirm=True, following=following)
+    await _finish(session, services, subscription, answer)
+    return ""
+
+
+async def perform(session: "Session", services: Services, application: Application, identifier: str, data: str) -> str:
+    """Why it failed; "" if it did not."""
+    subscription = session.subscriptions[identifier]
+    call = Call(caller(session), Action.PERFORM, identifier, subscription.granted.state or {}, data)
+    try:
+        answer = await application.command(call)
+    except ServerError as error:
+        return str(error)
+    _remember(session, services, answer.state)
+    _keep(subscription, answer.own)
+    stopped = subscription.granted.streams if answer.stop_all else answer.stopped
+    if stopped:
+        services.joiner.cut(session.link, subscription, stopped)
+    if answer.streams:
+        await services.joiner.extend(session.link, subscription, answer.streams)
+    if answer.state or answer.own or stopped or answer.streams:
+        services.annals.changed(session)
+    _transmit(session, answer.transmissions)
+    await _finish(session, services, subscription, answer)
+    return "" if answer.accepted else answer.reason or "refused by the application"
+
+
+async def unsubscribe(session: "Session", services: Services, application: Application, subscription: Subscription) -> str:
+    """The session has let go of it already. Why it failed; "" if it did not."""
+    state = subscription.granted.state or {}
+    try:
+        answer = await application.command(Call(caller(session), Action.UNSUBSCRIBE, subscription.identifier, state))
+    except ServerError as error:
+        return str(error)
+    _remember(session, services, answer.state)
+    if answer.state:
+        services.annals.changed(session)
+    _transmit(session, answer.transmissions)
+    await _finish(session, services, None, answer)
+    return ""
+
+
+async def _finish(session: "Session", services: Services, subscription: Subscription | None, answer: Answer) -> None:
+    if answer.seating is not None and subscription is not None:
+        await _seat(session, services, subscription, answer.seating)
+    await _publish(services, answer.publications)
+    _end_if_asked(session, answer)
+
+
+async def _seat(session: "Session", services: Services, subscription: Subscription, seating: Seating) -> None:
+    stream = subscription.granted.presence
+    if not stream:
+        logger.warning("the application seats a client where there is no presence", extra={"session": session.tag})
+    elif seating.join:
+        await presence.join_stream(session, services, stream, seating.member)
+    else:
+        await presence.leave_stream(session, services, stream)
+
+
+async def _publish(services: Services, publications: Sequence[Publication]) -> None:
+    if publications:
+        await services.broker.publish(publications)
+
+
+def _transmit(session: "Session", texts: Sequence[str]) -> None:
+    for text in texts:
+        session.link.send(session.link.codec.transmission(text))
+
+
+def _end_if_asked(session: "Session", answer: Answer) -> None:
+    if answer.disconnect:
+        session.end(closings.BY_APPLICATION)
+
+
+def _remember(session: "Session", services: Services, changes: State) -> None:
+    """The application has answered, so that it knows of the session."""
+    side = session.app or AppSide()
+    known = services.limits.disconnect_mode != "never"
+    session.app = replace(side, state=merged(side.state, changes), known=known)
+
+
+def _keep(subscription: Subscription, changes: State) -> None:
+    state = merged(subscription.granted.state or {}, changes)
+    subscription.granted = replace(
+        subscription.granted, state=state, whisper=state.get(WHISPER_KEY, ""), presence=state.get(PRESENCE_KEY, "")
+    )

@@ -1,0 +1,111 @@
+"""Farewells: the application hears once of each session that it knew and that is gone for good.
+
+They wait in a bounded queue and go out at a bounded rate, so that a crowd that leaves at once does not drown the application.
+One that cannot be reached is tried again: what waits behind would meet the same fate.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import suppress
+
+from ropewalk.core.stats import Stats
+from ropewalk.model.application import Caller, Farewell
+from ropewalk.model.errors import RopewalkError, Unavailable
+from ropewalk.model.limits import Limits
+from ropewalk.model.sessions import SessionSnapshot
+from ropewalk.ports import Application
+
+logger = logging.getLogger("ropewalk.application")
+
+SPEAKERS = 8  # calls at once
+FIRST_WAIT = 0.5  # seconds, doubled up to the longest while the application cannot be reached
+LONGEST_WAIT = 30.0
+
+
+class Farewells:
+    """The farewells of a node without an application: nothing is said."""
+
+    def start(self) -> None: ...
+
+    def say(self, sid: str, snapshot: SessionSnapshot) -> None:
+        """The session is gone. Never blocks."""
+
+    def room(self) -> int:
+        """How many more may wait."""
+        return 0
+
+    async def finish(self) -> None:
+        """The node ends: say what waits, as fast as the application can hear it; the caller bounds the time."""
+
+
+class QueuedFarewells(Farewells):
+    def __init__(self, application: Application, limits: Limits, stats: Stats) -> None:
+        self._application = application
+        self._backlog = limits.disconnect_backlog
+        self._pause = SPEAKERS / limits.disconnect_rate if limits.disconnect_rate else 0.0
+        self._stats = stats
+        self._waiting: deque[Farewell] = deque()
+        self._some = asyncio.Event()
+        self._speakers: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._speakers = [asyncio.get_running_loop().create_task(self._speak()) for _ in range(SPEAKERS)]
+
+    def say(self, sid: str, snapshot: SessionSnapshot) -> None:
+        if snapshot.app is None or not snapshot.app.known:
+            return
+        if self.room() <= 0:
+            if not self._stats.app_disconnects_dropped:
+                logger.error("the application does not hear of sessions that end: too many wait", extra={"most": self._backlog})
+            self._stats.app_disconnects_dropped += 1
+            return
+        self._waiting.append(farewell_of(sid, snapshot))
+        self._some.set()
+
+    def room(self) -> int:
+        return self._backlog - len(self._waiting)
+
+    async def finish(self) -> None:
+        self._pause = 0.0
+        try:
+            while self._waiting and self._speakers:
+                await asyncio.wait([asyncio.get_running_loop().create_task(self._deliver_all()) for _ in range(SPEAKERS)])
+        finally:
+            for speaker in self._speakers:
+                speaker.cancel()
+            await asyncio.gather(*self._speakers, return_exceptions=True)
+
+    async def _deliver_all(self) -> None:
+        while self._waiting:
+            with suppress(RopewalkError):
+                await self._application.disconnect(self._waiting.popleft())
+
+    async def _speak(self) -> None:
+        while True:
+            while not self._waiting:
+                self._some.clear()
+                await self._some.wait()
+            await self._deliver(self._waiting.popleft())
+            await asyncio.sleep(self._pause)
+
+    async def _deliver(self, farewell: Farewell) -> None:
+        wait = FIRST_WAIT
+        while True:
+            try:
+                return await self._application.disconnect(farewell)
+            except Unavailable:
+                if self.room() <= 0:  # newer ones wait too; this one had its chance
+                    self._stats.app_disconnects_dropped += 1
+                    return None
+            except RopewalkError as error:
+                logger.warning("the application failed at a disconnect", extra={"reason": str(error)})
+                return None
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, LONGEST_WAIT)
+
+
+def farewell_of(sid: str, snapshot: SessionSnapshot) -> Farewell:
+    assert snapshot.app is not None
+    granted = {name: each.state for name, each in snapshot.subscriptions.items() if each.state is not None}
+    return Farewell(Caller(sid, snapshot.app.url, snapshot.app.headers, snapshot.ids, snapshot.app.state), granted)

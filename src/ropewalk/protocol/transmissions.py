@@ -1,0 +1,47 @@
+"""Transmissions: JSON texts that an application writes for a client, and what the server must know of them.
+
+The server passes them on as they are, but for two: a welcome has to carry the session's own sid, and a confirmation is the
+server's to say, for it tells where live delivery begins.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw, Struct
+
+
+class Said(Struct):
+    """What counts of a transmission; everything is empty in one that is no JSON object."""
+
+    type: str = ""
+    identifier: str = ""
+    message: Raw = Raw(b"")
+
+
+_said = msgspec.json.Decoder(Said).decode
+_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def read(text: str) -> Said:
+    try:
+        return _said(text)
+    except (msgspec.DecodeError, RecursionError):
+        return Said()
+
+
+def with_welcome(texts: Sequence[str], plain: str, sid: str) -> list[str]:
+    """A welcome first, whatever the application said: its own with the sid in it, or the `plain` one."""
+    welcome = next((text for text in texts if read(text).type == "welcome"), None)
+    if welcome is None:
+        return [plain, *texts]
+    fields = {**_fields(welcome), "sid": sid}
+    return [msgspec.json.encode(fields).decode(), *(text for text in texts if text is not welcome)]
+
+
+def around(kind: str, identifier: str, texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What comes before and what after the reply of this kind to this identifier; all of it before one that was not said."""
+    for index, text in enumerate(texts):
+        said = read(text)
+        if said.type == kind and said.identifier == identifier:
+            return list(texts[:index]), list(texts[index + 1 :])
+    return list(texts), []

@@ -1,0 +1,401 @@
+"""The application decides; the session carries it out, in order, and never leaves its client without an answer."""
+
+import asyncio
+import json
+
+from ropewalk.model.application import Action, Admission, Answer, Greeting, Seating
+from ropewalk.model.errors import ApplicationError, Unavailable
+from ropewalk.model.limits import Limits
+from ropewalk.model.messages import Publication
+from ropewalk.model.presence import Member
+from tests.unit.engine.script import CHAT, NEWS, Script
+from tests.unit.engine.workbench import Client, Workbench, public, settle
+
+PATIENT = Limits(ping_interval=0, resume_patience=3600, disconnect_rate=0)
+
+
+def bench_of(script: Script, limits: Limits = PATIENT) -> Workbench:
+    return Workbench(limits, authenticators=(), application=script)
+
+
+def said(text: str) -> str:
+    return json.dumps({"identifier": CHAT, "message": text})
+
+
+def control(kind: str, identifier: str = CHAT) -> str:
+    return json.dumps({"type": kind, "identifier": identifier})
+
+
+async def chatting(bench: Workbench, cookie: str = "") -> Client:
+    client = await bench.connect(cookie=cookie)
+    await client.send(command="subscribe", identifier=CHAT)
+    return client
+
+
+def heard(client: Client) -> list[object]:
+    """Types, and texts of messages, in order."""
+    return [reply.get("type") or reply["message"] for reply in client.connection.replies()]
+
+
+# --- connecting ------------------------------------------------------------------------------------------------------
+
+
+async def test_an_accepted_client_is_welcomed_with_its_sid_whatever_the_application_said() -> None:
+    script = Script()
+    async with bench_of(script) as bench:
+        plain = await bench.connect(cookie="user=bo")
+        script.admission = Admission(True, "bo", ('{"type":"note"}', '{"type":"welcome","motd":"hi"}'))
+        custom = await bench.connect()
+        assert plain.connection.replies() == [{"type": "welcome", "sid": plain.sid}]
+        assert custom.connection.replies() == [{"type": "welcome", "motd": "hi", "sid": custom.sid}, {"type": "note"}]
+        assert plain.session.ids == "bo"
+        assert script.callers[0].headers == {"cookie": "user=bo"}
+        assert script.callers[0].sid == plain.sid
+
+
+async def test_a_refused_client_hears_the_applications_words_or_ours() -> None:
+    script = Script()
+    async with bench_of(script) as bench:
+        script.admission = Admission(False, transmissions=('{"type":"disconnect","reason":"unauthorized","reconnect":false}',))
+        told = await bench.connect()
+        script.admission = Admission(False)
+        silent = await bench.connect()
+        for client in (told, silent):
+            assert client.connection.replies() == [{"type": "disconnect", "reason": "unauthorized", "reconnect": False}]
+            assert client.connection.closed == (1000, "Auth Failed")
+        assert bench.stats.auth_failures == 2
+        assert script.farewells == []
+
+
+async def test_an_application_that_fails_at_a_connect_costs_that_client_its_connection_and_nothing_else() -> None:
+    script = Script()
+    async with bench_of(script) as bench:
+        there = await chatting(bench)
+        for error in (Unavailable("down"), ApplicationError("boom")):
+            script.admission = error
+            assert (await bench.connect()).connection.closed == (1011, "Auth Error")
+        await bench.publish("s", "1")
+        assert heard(there)[-1] == 1
+
+
+async def test_a_client_that_left_while_it_was_let_in_is_said_goodbye_to() -> None:
+    script = Script()
+    async with bench_of(script) as bench:
+        script.held = asyncio.Event()
+        client = bench.knock()
+        await settle()
+        client.session.lost()
+        script.held.set()
+        await settle()
+    assert script.told == ["start", "connect", "disconnect", "stop"]
+    assert script.farewells[0].caller.ids == "bo"
+
+
+# --- subscribing -----------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_transmitted_keeps_its_place_around_the_confirmation() -> None:
+    script = Script(Answer(transmissions=(said("before"), control("confirm_subscription"), said("after")), streams=("s",)))
+    async with bench_of(script) as bench:
+        client = await chatting(bench)
+        await bench.publish("s", '"live"')
+        assert heard(client) == ["welcome", "before", "confirm_subscription", "after", "live"]
+        confirmation = client.connection.replies()[2]
+        assert list(confirmation["streams"]) == ["s"]
+
+
+async def test_an_application_that_confirms_nothing_is_completed() -> None:
+    script = Script(Answer(transmissions=(said("hello"),)), Answer(False, transmissions=(said("no"),)))
+    async with bench_of(script) as bench:
+        client = await chatting(bench)
+        await client.send(command="subscribe", identifier=NEWS)
+        assert heard(client) == ["welcome", "hello", "confirm_subscription", "no", "reject_subscription"]
+
+
+async def test_an_error_on_subscribe_is_answered_with_a_rejection() -> None:
+    script = Script(Unavailable("down"), ApplicationError("boom"))
+    async with bench_of(script) as bench:
+        client = await chatting(bench)
+        await client.send(command="subscribe", identifier=NEWS)
+        assert heard(client) == ["welcome", "reject_subscription", "reject_subscription"]
+        assert client.session.subscriptions == {}
+        assert client.connection.closed is None
+        await client.send(command="subscribe", identifier=CHAT)
+        assert heard(client)[-1] == "confirm_subscription"
+
+
+async def test_many_streams_and_history_of_all_of_them() -> None:
+    script = Script(Answer(streams=("a", "b", "a")))
+    async with bench_of(script) as bench:
+        await bench.publish("a", '"a1"')
+        await bench.publish("b", '"b1"')
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=CHAT, history={"since": 1})
+        await bench.publish("b", '"b2"')
+        assert heard(client) == ["welcome", "confirm_subscription", "a1", "b1", "confirm_history", "b2"]
+
+
+async def test_a_gap_in_one_of_many_streams_is_said_and_the_others_join_up() -> None:
+    script = Script(Answer(streams=("a", "b")))
+    async with bench_of(script) as bench:
+        (first, *_) = await bench.publish("a", '"a1"', '"a2"')
+        await bench.publish("b", '"b1"')
+        client = await bench.connect()
+        streams = {"a": {"epoch": first.epoch, "offset": 1}, "b": {"epoch": "another", "offset": 7}}
+        await client.send(command="subscribe", identifier=CHAT, history={"streams": streams})
+        assert heard(client) == ["welcome", "confirm_subscription", "a2", "reject_history"]
+        assert list(client.connection.replies()[-1]["streams"]) == ["b"]
+        await bench.publish("b", '"b2"')
+        assert heard(client)[-1] == "b2"
+
+
+async def test_the_servers_own_channels_are_answered_without_the_application() -> None:
+    script = Script()
+    async with bench_of(script) as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("open"))
+        await client.send(command="unsubscribe", identifier=public("open"))
+        assert script.calls == []
+
+
+# --- actions ---------------------------------------------------------------------------------------------------------
+
+
+async def test_an_action_reaches_the_application_with_all_state_and_changes_it() -> None:
+    script = Script(
+        Answer(streams=("s",), state={"user": "7", "gone": "x"}, own={"room": "1"}),
+        Answer(state={"gone": "", "seen": "1"}, own={"room": "2"}, transmissions=(said("done"),)),
+    )
+    async with bench_of(script) as bench:
+        client = await chatting(bench)
+        await client.send(command="message", identifier=CHAT, data='{"action":"speak"}')
+        await client.send(command="message", identifier=CHAT, data="{}")
+        first, second = script.calls[1:]
+        assert (first.action, first.data, first.state) == (Action.PERFORM, '{"action":"speak"}', {"room": "1"})
+        assert first.caller.state == {"user": "7", "gone": "x"}
+        assert second.caller.state == {"user": "7", "seen": "1"}
+        assert second.state == {"room": "2"}
+        assert heard(client)[-1] == "done"
+
+
+async def test_an_action_may_add_and_stop_streams() -> None:
+    script = Script(Answer(streams=("a", "b")), Answer(streams=("c",), stopped=("a",)), Answer(stop_all=True))
+    async with bench_of(script) as bench:
+        client = await chatting(bench)
+        await client.send(command="message", identifier=CHAT, data="{}")
+        for stream in "abc":
+            await bench.publish(stream, f'"{stream}"')
+        assert heard(client)[2:] == ["b", "c"]
+        await client.send(command="message", identifier=CHAT, data="{}")
+        for stream in "abc":
+            await bench.publish(stream, f'"{stream}"')
+        assert heard(client)[2:] == ["b", "c"]
+        assert bench.node.gauges()["streams_listened"] == 0
+
+
+async def test_history_of_a_subscription_follows_its_streams() -> None:
+    script = Script(Answer(streams=("a", "b")), Answer(streams=("c",), stopped=("a",)))
+    async with bench_of(script) as bench:
+        for stream in "abc":
+            await bench.publish(stream, f'"old {stream}"')
+        client = await chatting(bench)
+        await client.send(command="message", identifier=CHAT, data="{}")
+        await client.send(command="history", identifier=CHAT, history={"since": 1})
+        assert heard(client)[2:] == ["old b", "old c", "confirm_history"]
+
+
+async def test_an_action_that_fails_is_counted_and_the_session_goes_on() -> None:
+    script = Script(Answer(streams=("s",)), ApplicationError("boom"), Unavailable("down"))
+    async with bench_of(script) as bench:
+        client = await chatting(bench)
+        await client.send(command="message", identifier=CHAT, data="{}")
+        await client.send(command="message", identifier=CHAT, data="{}")
+        await client.send(command="message", identifier=NEWS, data="{}")
+        assert bench.stats.commands_failed == 3
+        await bench.publish("s", "1")
+        assert heard(client) == ["welcome", "confirm_subscription", 1]
+
+
+async def test_the_application_publishes_after_its_client_has_joined() -> None:
+    script = Script(Answer(streams=("s",), publications=(Publication("s", b'"bo came"'),)))
+    async with bench_of(script) as bench:
+        assert heard(await chatting(bench)) == ["welcome", "confirm_subscription", "bo came"]
+
+
+async def test_whispers_and_presence_go_where_the_application_says() -> None:
+    join = Seating(True, Member("bo", b'{"name":"Bo"}'))
+    script = Script(
+        Answer(streams=("s",), own={"$w": "s", "$p": "s"}),
+        Answer(streams=("s",), own={"$w": "s", "$p": "s"}, seating=join),
+        Answer(seating=Seating(False, Member("bo"))),
+    )
+    async with bench_of(script) as bench:
+        one, two = await chatting(bench), await chatting(bench)
+        await one.send(command="whisper", identifier=CHAT, data="psst")
+        assert heard(two)[-1] == "psst"
+        assert [event["message"] for event in one.connection.replies() if event.get("type") == "presence"] == [
+            {"type": "join", "info": {"name": "Bo"}, "id": "bo"}
+        ]
+        await two.send(command="message", identifier=CHAT, data="{}")
+        assert one.connection.replies()[-1]["message"] == {"type": "leave", "id": "bo"}
+
+
+async def test_the_application_may_close_the_connection_after_what_it_said() -> None:
+    script = Script(Answer(streams=("s",), transmissions=(said("bye"),), disconnect=True))
+    async with bench_of(script) as bench:
+        client = await chatting(bench)
+        assert heard(client) == ["welcome", "bye", "confirm_subscription"]
+        assert client.connection.closed == (1000, "Closed by the application")
+        assert "restored" not in (await bench.connect(client.sid)).connection.replies()[0]
+    assert list(script.farewells[0].subscriptions) == [CHAT]
+
+
+async def test_unsubscribing_is_told_with_the_subscriptions_state() -> None:
+    script = Script(Answer(streams=("s",), own={"room": "1"}))
+    async with bench_of(script) as bench:
+        client = await chatting(bench)
+        await client.send(command="unsubscribe", identifier=CHAT)
+        await bench.publish("s", "1")
+        assert (script.calls[-1].action, script.calls[-1].state) == (Action.UNSUBSCRIBE, {"room": "1"})
+        assert heard(client) == ["welcome", "confirm_subscription"]
+
+
+async def test_a_slow_answer_keeps_its_own_session_waiting_in_order_and_nobody_else() -> None:
+    script = Script()
+    async with bench_of(script) as bench:
+        slow, other = await chatting(bench), await chatting(bench)
+        script.held = asyncio.Event()
+        await slow.send(command="message", identifier=CHAT, data="{}")
+        await slow.send(command="ping")
+        await other.send(command="ping")
+        await bench.publish("s", "1")
+        assert heard(slow) == ["welcome", "confirm_subscription", 1]
+        assert heard(other) == ["welcome", "confirm_subscription", "pong", 1]
+        assert bench.node.health() == ["the application is down"]
+        script.held.set()
+        await settle()
+        assert heard(slow)[-1] == "pong"
+        script.held = None
+
+
+# --- resuming and leaving --------------------------------------------------------------------------------------------
+
+
+async def test_a_return_is_told_once_and_no_farewell_before_the_session_is_gone_for_good() -> None:
+    script = Script(Answer(streams=("s",), state={"user": "7"}, own={"room": "1"}))
+    script.greeting = Greeting((said("welcome back"),), {"returns": "1"}, {CHAT: {"room": "2"}}, (Publication("s", b'"back"'),))
+    async with bench_of(script) as bench:
+        client = await chatting(bench, cookie="old")
+        client.session.lost()
+        back = await bench.connect(client.sid, cookie="new")
+        assert heard(back)[:2] == ["welcome", "welcome back"]
+        (comeback,) = script.comebacks
+        assert (comeback.former, comeback.caller.sid) == (client.sid, back.sid)
+        assert comeback.caller.headers == {"cookie": "new"}
+        assert (comeback.caller.state, comeback.subscriptions) == ({"user": "7"}, {CHAT: {"room": "1"}})
+        await back.send(command="message", identifier=CHAT, data="{}")
+        assert (script.calls[-1].caller.state, script.calls[-1].state) == ({"user": "7", "returns": "1"}, {"room": "2"})
+        back.session.lost()
+        await settle()
+        await bench.node.upkeep()
+        assert script.farewells == []
+        bench.clock.now += PATIENT.sessions_ttl
+        await bench.node.upkeep()
+        await settle()
+        assert script.told[1:] == ["connect", "subscribe", "restored", "message", "disconnect"]
+        assert script.farewells[0].subscriptions == {CHAT: {"room": "2"}}
+        assert script.farewells[0].caller.sid == back.sid
+
+
+async def test_an_application_that_fails_at_a_return_does_not_keep_the_client_out() -> None:
+    script = Script()
+    script.greeting = Unavailable("down")
+    async with bench_of(script) as bench:
+        client = await chatting(bench)
+        client.session.lost()
+        back = await bench.connect(client.sid)
+        await back.send(command="history", identifier=CHAT, history={"streams": {}})
+        assert heard(back) == ["welcome", "confirm_history"]
+
+
+async def test_who_cannot_come_back_is_said_goodbye_to_at_once() -> None:
+    script = Script()
+    async with bench_of(script) as bench:
+        base = await bench.connect(extended=False)
+        base.session.lost()
+        closed_page = await bench.connect()
+        closed_page.session.lost(going_away=True)
+        await settle()
+        assert [farewell.caller.sid for farewell in script.farewells] == [base.sid, closed_page.sid]
+
+
+async def test_a_session_that_the_application_never_heard_of_is_not_said_goodbye_to() -> None:
+    script = Script()
+    async with Workbench(PATIENT, application=script) as bench:
+        client = await bench.connect(extended=False)
+        client.session.lost()
+    assert script.told == ["start", "stop"]
+
+
+async def test_by_settings_every_session_or_none_is_said_goodbye_to() -> None:
+    for mode, expected in (("always", ["start", "disconnect", "stop"]), ("never", ["start", "subscribe", "stop"])):
+        script = Script()
+        limits = Limits(ping_interval=0, disconnect_mode=mode)
+        async with Workbench(limits, application=script) as bench:
+            client = await bench.connect(extended=False)
+            if mode == "never":
+                await client.send(command="subscribe", identifier=CHAT)
+            client.session.lost()
+        assert script.told == expected
+
+
+async def test_what_is_granted_while_the_client_leaves_is_part_of_the_goodbye() -> None:
+    script = Script()
+    async with bench_of(script) as bench:
+        client = await bench.connect(extended=False)
+        script.held = asyncio.Event()
+        await client.send(command="subscribe", identifier=CHAT)
+        client.session.lost()
+        await settle()
+        assert script.farewells == []
+        script.held.set()
+        await settle()
+        assert list(script.farewells[0].subscriptions) == [CHAT]
+
+
+async def test_a_client_that_takes_over_its_old_connection_is_a_return_without_a_farewell() -> None:
+    script = Script()
+    async with bench_of(script) as bench:
+        client = await chatting(bench)
+        back = await bench.connect(client.sid)
+        await settle()
+        assert back.connection.replies()[0]["restored_ids"] == [CHAT]
+        assert script.told == ["start", "connect", "subscribe", "restored"]
+
+
+async def test_at_the_end_of_the_process_all_who_were_there_are_said_goodbye_to() -> None:
+    script = Script()
+    async with bench_of(script) as bench:
+        for _ in range(3):
+            await chatting(bench)
+        (await chatting(bench)).session.lost()
+    assert script.told[-5:] == ["disconnect"] * 4 + ["stop"]
+
+
+async def test_a_farewell_that_fails_is_not_repeated_and_does_not_hold_up_the_next() -> None:
+    script = Script()
+    script.refused_farewells.append(ApplicationError("boom"))
+    async with bench_of(script) as bench:
+        for _ in range(2):
+            (await bench.connect(extended=False)).session.lost()
+            await settle()
+    assert len(script.farewells) == 1
+
+
+async def test_farewells_beyond_the_bound_are_dropped_and_counted() -> None:
+    script = Script()
+    async with bench_of(script, Limits(ping_interval=0, disconnect_backlog=1)) as bench:
+        clients = [await bench.connect(extended=False) for _ in range(12)]
+        for client in clients:
+            bench.node.services.farewells.say(client.sid, client.session.snapshot())
+        assert bench.stats.app_disconnects_dropped == 11
