@@ -35,6 +35,13 @@ def test_holes_of_damage_do_not_end_an_epoch() -> None:
     assert between(3, spans, Mark("old", 10), Mark("new", LIFE)) == [Piece(3, "old", 10, 90)]
 
 
+def test_an_end_that_damage_took_is_part_of_its_epoch() -> None:
+    spans = [ShardSpan(3, "old", 0, 60), ShardSpan(3, "old", 90, 90), NEW]
+
+    assert between(3, spans, Mark("old", 10), Mark("new", LIFE)) == [Piece(3, "old", 10, 90)]
+    assert between(3, spans, Mark("old", 90), Mark("new", LIFE)) == []
+
+
 def test_an_epoch_the_journal_never_had_is_a_loss_of_unknown_size_before_everything_it_has() -> None:
     lost, rest = between(3, [OLD], Mark("other", 40), Mark("old", 90))
 

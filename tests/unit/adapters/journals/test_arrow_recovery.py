@@ -83,12 +83,15 @@ async def test_a_shard_that_lost_what_was_promised_goes_on_above_all_its_positio
         assert "shard 1 is damaged" in recovered.notes[0]
         placed = by_shard([publication(f"stream {number}", 2) for number in range(20)])
         assert tips(recovered) == {row.stream: 2 for shard in (0, 2) for row in placed[shard]}
-        old, new = (span for span in journal.spans() if span.shard == 1)
+        old, lost, new = (span for span in journal.spans() if span.shard == 1)
         assert (old.first, old.end) == (0, len(placed[1]))
+        assert (lost.epoch, lost.first, lost.end) == (old.epoch, 2 * len(placed[1]), 2 * len(placed[1]))
         assert (new.first, new.end) == (1 << LIFE_BITS, 1 << LIFE_BITS)
         assert old.epoch != new.epoch
         assert journal.gauges()["journal_damaged_shards"] == 1
     assert list((directory / "journal" / "shard=01").glob("*.damaged"))
+    async with running(directory, ManualClock()) as (journal, _):
+        assert [span for span in journal.spans() if span.shard == 1] == [old, lost, new], "it is told for good"
 
 
 async def test_without_a_witness_a_torn_end_counts_as_a_loss(tmp_path: Path) -> None:

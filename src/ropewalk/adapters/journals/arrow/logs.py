@@ -21,12 +21,14 @@ ENDED_LIVES = 64
 class Life:
     """One name of a shard's positions. `holes` are positions whose batches turned out bad when they were read.
 
-    `reached` is where it begins and ends while it has no segments: at its beginning, or where its last one ended.
+    `reached` is where it begins and ends while it has no segments: at its beginning, or where its last one ended. Positions from
+    its end to `promised` were given and are lost.
     """
 
-    __slots__ = ("_changing", "epoch", "holes", "number", "reached", "segments")
+    __slots__ = ("_changing", "epoch", "holes", "number", "promised", "reached", "segments")
 
-    def __init__(self, epoch: str, number: int, segments: list[Segment], reached: int | None = None) -> None:
+    def __init__(self, epoch: str, number: int, segments: list[Segment], reached: int | None = None, promised: int = 0) -> None:
+        self.promised = promised
         self.epoch = epoch
         self.number = number
         self.segments = segments
@@ -51,7 +53,7 @@ class Life:
             self.segments = change(self.segments)
 
     def record(self) -> LifeRecord:
-        return LifeRecord(self.epoch, self.number, self.first, self.end)
+        return LifeRecord(self.epoch, self.number, self.first, self.end, self.promised)
 
     def spans(self, shard: int) -> list[ShardSpan]:
         spans, first = [], self.first
@@ -59,12 +61,15 @@ class Life:
             if hole_end > first:
                 spans.append(ShardSpan(shard, self.epoch, first, max(first, hole)))
                 first = hole_end
-        return [*(span for span in spans if span.end > span.first), ShardSpan(shard, self.epoch, first, self.end)]
+        # An empty span at the end of what was promised: whoever has read less sees that something is missing before it.
+        last = ShardSpan(shard, self.epoch, first, self.end)
+        ends = [last, ShardSpan(shard, self.epoch, self.promised, self.promised)] if self.promised > self.end else [last]
+        return [*(span for span in [*spans, *ends[:-1]] if span.end > span.first), ends[-1]]
 
 
 def remembered(lives: list[Life]) -> list[Life]:
     """Without former lives in which nothing ever happened, and without those that ended longest ago of too many."""
-    former = [life for life in lives[:-1] if life.end > life.number << LIFE_BITS]
+    former = [life for life in lives[:-1] if max(life.end, life.promised) > life.number << LIFE_BITS]
     surplus = max(0, sum(1 for life in former if not life.segments) - ENDED_LIVES)
     gone = [life for life in former if not life.segments][:surplus]
     return [*(life for life in former if life not in gone), lives[-1]]

@@ -19,12 +19,13 @@ LIFE_BITS = 40
 
 class LifeRecord(Struct, frozen=True):
     """`first` is the oldest position still kept, `end` the first one not written yet when this was recorded. They are the same
-    for a life whose rows are gone."""
+    for a life whose rows are gone. `promised` lies above `end` where damage took what was between them."""
 
     epoch: str
     number: int
     first: int
     end: int
+    promised: int = 0
 
 
 class Manifest(Struct, frozen=True):

@@ -46,7 +46,12 @@ def recover(site: Site, horizon: float) -> Recovery:
     group = max((found.tail[0].group for found in current if found.tail), default=0)
     flaws = _flaws(site, manifest, current, witness, group)
     doubt = _doubt(site, manifest, current)
-    settled = [settle(site, shard, lives[shard], flaws[shard] or doubt, bool(flaws[shard])) for shard in range(site.shards)]
+    settled = [
+        settle(
+            site, shard, lives[shard], flaws[shard] or doubt, bool(flaws[shard]), _promised(lives[shard][-1], shard, witness)
+        )
+        for shard in range(site.shards)
+    ]
     return Recovery(
         [each.log for each in settled],
         max(group, witness.group),
@@ -122,6 +127,11 @@ def _flaw(shard: int, found: Found, witness: Witness, doubtful: bool) -> str:
     if found.spare and doubtful:
         return f"it ends in {found.spare} bytes of which nobody knows whether they were promised"
     return ""
+
+
+def _promised(found: Found, shard: int, witness: Witness) -> int:
+    """A segment that is there was begun when everything before it was written, whatever the witness says."""
+    return max(witness.ends.get(shard, 0), *(int(path.stem) for path in found.rest), found.end)
 
 
 def _notes(lives: list[list[Found]], flaws: list[str], doubt: str) -> list[str]:

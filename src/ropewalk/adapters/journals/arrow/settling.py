@@ -33,9 +33,10 @@ class Settled(Struct, frozen=True):
     cut_bytes: int
 
 
-def settle(site: Site, shard: int, lives: Sequence[Found], why: str, damaged: bool) -> Settled:
+def settle(site: Site, shard: int, lives: Sequence[Found], why: str, damaged: bool, promised: int) -> Settled:
+    """`promised`: how far the last life had come, as far as anybody can say."""
     gone = sum(cut(found, bool(found.flaw) or (damaged and found is lives[-1]), site.disk) for found in lives)
-    log = ShardLog(shard, [_life(shard, found) for found in lives])
+    log = ShardLog(shard, [_life(shard, found, promised if found is lives[-1] else found.record.end) for found in lives])
     state = _state(shard, lives[-1], site.disk)
     if why:
         state = without_tips(state)
@@ -48,12 +49,13 @@ def settle(site: Site, shard: int, lives: Sequence[Found], why: str, damaged: bo
     return Settled(log, state, bool(why), gone)
 
 
-def _life(shard: int, found: Found) -> Life:
+def _life(shard: int, found: Found, promised: int) -> Life:
     for number, segment in enumerate(found.segments):
         follower = found.segments[number + 1] if number + 1 < len(found.segments) else None
         indexed = load_index(segment.path, shard, segment.first) is not None
         segment.sealed = indexed and (follower is None or load_state(follower.path, shard, follower.first) is not None)
-    return Life(found.record.epoch, found.record.number, found.segments, found.end)
+    lost = max(promised, found.record.promised)
+    return Life(found.record.epoch, found.record.number, found.segments, found.end, lost if lost > found.end else 0)
 
 
 def _state(shard: int, found: Found, disk: Disk) -> Any:
@@ -71,13 +73,13 @@ def _state(shard: int, found: Found, disk: Disk) -> Any:
 
 
 def _told(found: Found, former: Life, damaged: bool) -> bool:
-    """Files without rows go, but where a life ended is still told; unless it lost its end, for then nobody can say."""
+    """Files without rows go, but where a life ended is still told; unless nobody can say it."""
     if former.end > former.first:
         return True
     for segment in former.segments:
         remove(segment.path, False)
     former.change(lambda _: [])
-    return not damaged and former.end >= found.record.end
+    return former.promised > 0 or (not damaged and former.end >= found.record.end)
 
 
 def _go_on(log: ShardLog, state: Any, site: Site) -> None:
