@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from pathlib import Path
 
@@ -249,3 +250,28 @@ def test_a_server_that_comes_back_is_waited_for(spark: SparkSession, tmp_path: P
 def test_a_misspelt_option_is_an_error_that_names_the_right_one(spark: SparkSession, server: RunningServer) -> None:
     with pytest.raises(PySparkException, match="did you mean startingOffsets"):
         batch(spark, server, startingOfsets="earliest").count()
+
+
+def test_rows_that_damage_took_off_the_end_of_a_journal_fail_the_query_with_their_range(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flags = ("--public", "--journal_shards", "1", "--data_dir", str(tmp_path / "data"))
+    with running_server(*flags) as server:
+        publish_all(server, [("end/1", n) for n in range(10)])
+        to_parquet(stream(spark, server), tmp_path)
+        publish_all(server, [("end/1", n) for n in range(10, 15)])
+        server.kill()
+    (segment,) = (tmp_path / "data" / "journal" / "shard=00").glob("*.arrow")
+    os.truncate(segment, segment.stat().st_size - 100)
+    with running_server(*flags) as server:
+        publish_all(server, [("end/1", n) for n in range(100, 105)])
+
+        with pytest.raises(PySparkException, match=r"positions \d+ to 14 are not in the journal"):
+            to_parquet(stream(spark, server), tmp_path)
+        to_parquet(stream(spark, server, failOnDataLoss=False), tmp_path)
+
+    rows = spark.read.parquet(str(tmp_path / "rows"))
+    values = {json.loads(row.value) for row in rows.where("event = 'publish'").collect()}
+    (gap,) = [json.loads(row.detail) for row in rows.where("event = 'gap'").collect()]
+    assert values == {*range(gap["first"]), *range(100, 105)}
+    assert (gap["reason"], gap["end"]) == ("trimmed", 15)
