@@ -28,7 +28,7 @@ from ropewalk.model.application import (
 )
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Subscribe
-from ropewalk.model.errors import ServerError
+from ropewalk.model.errors import ApplicationError, ServerError
 from ropewalk.model.messages import Publication
 from ropewalk.model.sessions import AppSide, ConnectRequest, Subscribed
 from ropewalk.ports import Application
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from ropewalk.engine.session import Session
 
 logger = logging.getLogger("ropewalk.application")
+
+MOST_STREAMS = 1000  # of one answer
 
 TOLD_WHY = Closing("", False, closings.UNAUTHORIZED.code, closings.UNAUTHORIZED.text)
 """For a client whom the application itself has told that it may not come in."""
@@ -105,7 +107,7 @@ async def subscribe(session: "Session", services: Services, application: Applica
     """Why it was refused; "" if it was granted."""
     identifier, link = command.identifier, session.link
     try:
-        answer = await application.command(Call(caller(session), Action.SUBSCRIBE, identifier))
+        answer = _checked(await application.command(Call(caller(session), Action.SUBSCRIBE, identifier)), services)
     except ServerError as error:
         link.send(link.codec.about("reject_subscription", identifier))
         return str(error)
@@ -134,7 +136,7 @@ async def perform(session: "Session", services: Services, application: Applicati
     subscription = session.subscriptions[identifier]
     call = Call(caller(session), Action.PERFORM, identifier, subscription.granted.state or {}, data)
     try:
-        answer = await application.command(call)
+        answer = _checked(await application.command(call), services)
     except ServerError as error:
         return str(error)
     _remember(session, services, answer.state)
@@ -154,8 +156,9 @@ async def perform(session: "Session", services: Services, application: Applicati
 async def unsubscribe(session: "Session", services: Services, application: Application, subscription: Subscription) -> str:
     """The session has let go of it already. Why it failed; "" if it did not."""
     state = subscription.granted.state or {}
+    call = Call(caller(session), Action.UNSUBSCRIBE, subscription.identifier, state)
     try:
-        answer = await application.command(Call(caller(session), Action.UNSUBSCRIBE, subscription.identifier, state))
+        answer = _checked(await application.command(call), services)
     except ServerError as error:
         return str(error)
     _remember(session, services, answer.state)
@@ -164,6 +167,19 @@ async def unsubscribe(session: "Session", services: Services, application: Appli
     _transmit(session, answer.transmissions)
     await _finish(session, services, None, answer)
     return ""
+
+
+def _checked(answer: Answer, services: Services) -> Answer:
+    """Names often hold what a client sent, so they are bounded here too. Raises ApplicationError, and then nothing was done."""
+    longest = services.limits.max_stream_name
+    streams = (*answer.streams, *(each.stream for each in answer.publications))
+    if len(answer.streams) > MOST_STREAMS:
+        raise ApplicationError(f"more than {MOST_STREAMS} streams in one answer")
+    if not all(streams) or any(len(stream.encode("utf-8", "surrogatepass")) > longest for stream in streams):
+        raise ApplicationError(f"the name of a stream is empty or longer than {longest} bytes")
+    if any(len(each.payload) > services.limits.max_payload for each in answer.publications):
+        raise ApplicationError(f"a publication is larger than {services.limits.max_payload} bytes")
+    return answer
 
 
 async def _finish(session: "Session", services: Services, subscription: Subscription | None, answer: Answer) -> None:

@@ -47,6 +47,7 @@ class QueuedFarewells(Farewells):
         self._stats = stats
         self._waiting: deque[Farewell] = deque()
         self._some = asyncio.Event()
+        self._ending = asyncio.Event()
         self._speakers: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -67,27 +68,24 @@ class QueuedFarewells(Farewells):
         return self._backlog - len(self._waiting)
 
     async def finish(self) -> None:
-        self._pause = 0.0
+        self._ending.set()
+        self._some.set()
         try:
-            while self._waiting and self._speakers:
-                await asyncio.wait([asyncio.get_running_loop().create_task(self._deliver_all()) for _ in range(SPEAKERS)])
+            if self._speakers:
+                await asyncio.wait(self._speakers)
         finally:
             for speaker in self._speakers:
                 speaker.cancel()
             await asyncio.gather(*self._speakers, return_exceptions=True)
 
-    async def _deliver_all(self) -> None:
-        while self._waiting:
-            with suppress(RopewalkError):
-                await self._application.disconnect(self._waiting.popleft())
-
     async def _speak(self) -> None:
-        while True:
-            while not self._waiting:
+        while not (self._ending.is_set() and not self._waiting):
+            if self._waiting:
+                await self._deliver(self._waiting.popleft())
+                await self._rest(self._pause)
+            else:
                 self._some.clear()
                 await self._some.wait()
-            await self._deliver(self._waiting.popleft())
-            await asyncio.sleep(self._pause)
 
     async def _deliver(self, farewell: Farewell) -> None:
         wait = FIRST_WAIT
@@ -95,14 +93,20 @@ class QueuedFarewells(Farewells):
             try:
                 return await self._application.disconnect(farewell)
             except Unavailable:
-                if self.room() <= 0:  # newer ones wait too; this one had its chance
+                if self.room() <= 0 or self._ending.is_set():  # newer ones wait too, or nobody will be there to try again
                     self._stats.app_disconnects_dropped += 1
                     return None
             except RopewalkError as error:
                 logger.warning("the application failed at a disconnect", extra={"reason": str(error)})
                 return None
-            await asyncio.sleep(wait)
+            await self._rest(wait)
             wait = min(2 * wait, LONGEST_WAIT)
+
+    async def _rest(self, seconds: float) -> None:
+        """Cut short by the end."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._ending.wait()
 
 
 def farewell_of(sid: str, snapshot: SessionSnapshot) -> Farewell:

@@ -56,6 +56,7 @@ class Script:
         return _given(self.greeting)
 
     async def disconnect(self, farewell: Farewell) -> None:
+        await self._hold()
         if self.refused_farewells:
             raise self.refused_farewells.popleft()
         self.told.append("disconnect")

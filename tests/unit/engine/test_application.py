@@ -158,6 +158,23 @@ async def test_the_servers_own_channels_are_answered_without_the_application() -
         assert script.calls == []
 
 
+async def test_an_answer_with_what_is_too_large_is_a_failure_of_the_application() -> None:
+    long = "x" * 513
+    script = Script(
+        Answer(streams=(long,)),
+        Answer(streams=("",)),
+        Answer(streams=tuple(str(number) for number in range(1001))),
+        Answer(publications=(Publication(long, b"1"),)),
+        Answer(publications=(Publication("s", b"1" * (1 << 20) + b"1"),)),
+    )
+    async with bench_of(script) as bench:
+        client = await bench.connect()
+        for _ in range(5):
+            await client.send(command="subscribe", identifier=CHAT)
+        assert heard(client) == ["welcome", *["reject_subscription"] * 5]
+        assert bench.stats.publications == 0
+
+
 # --- actions ---------------------------------------------------------------------------------------------------------
 
 
@@ -380,6 +397,29 @@ async def test_at_the_end_of_the_process_all_who_were_there_are_said_goodbye_to(
             await chatting(bench)
         (await chatting(bench)).session.lost()
     assert script.told[-5:] == ["disconnect"] * 4 + ["stop"]
+
+
+async def test_the_end_waits_for_a_farewell_that_is_being_said() -> None:
+    script = Script()
+    async with bench_of(script) as bench:
+        (await bench.connect(extended=False)).session.lost()
+        script.held = asyncio.Event()
+        await settle()
+        ending = asyncio.create_task(bench.node.stop())
+        await settle()
+        assert script.told == ["start", "connect"]
+        script.held.set()
+        await ending
+        assert script.told == ["start", "connect", "disconnect", "stop"]
+
+
+async def test_what_cannot_be_said_at_the_end_is_counted() -> None:
+    script = Script()
+    async with bench_of(script) as bench:
+        await bench.connect(extended=False)
+        script.refused_farewells.extend([Unavailable("down"), Unavailable("down")])
+    assert script.told == ["start", "connect", "stop"]
+    assert bench.stats.app_disconnects_dropped == 1
 
 
 async def test_a_farewell_that_fails_is_not_repeated_and_does_not_hold_up_the_next() -> None:

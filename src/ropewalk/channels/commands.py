@@ -1,0 +1,57 @@
+"""A client's command for a channel: one handler, one answer. Records in, records out."""
+
+import logging
+from typing import Any
+
+from ropewalk.channels.errors import BadCall
+from ropewalk.channels.running import Runner
+from ropewalk.channels.texts import json_object
+from ropewalk.channels.turn import Channels, Turn
+from ropewalk.model.application import Action, Answer, Call
+from ropewalk.model.errors import ApplicationError
+
+logger = logging.getLogger("ropewalk.channels")
+
+UNNAMED = "receive"
+"""The action for data that names none."""
+
+
+async def handle(channels: Channels, call: Call, runner: Runner) -> Answer:
+    """Raises ApplicationError, but for a subscribe: what fails there is a rejection."""
+    match call.action:
+        case Action.SUBSCRIBE:
+            return await _subscribe(channels, call, runner)
+        case Action.UNSUBSCRIBE:
+            turn = Turn(channels, call.caller, call.identifier, call.state, settled="unsubscribed")
+            return await turn.take("unsubscribed", runner) if turn.overrides("unsubscribed") else Answer()
+        case Action.PERFORM:
+            return await _perform(channels, call, runner)
+
+
+async def _subscribe(channels: Channels, call: Call, runner: Runner) -> Answer:
+    try:
+        turn = Turn(channels, call.caller, call.identifier, call.state)
+        return await turn.take("subscribed", runner) if turn.overrides("subscribed") else Answer()
+    except ApplicationError as error:
+        return Answer(accepted=False, reason=str(error))
+
+
+async def _perform(channels: Channels, call: Call, runner: Runner) -> Answer:
+    try:
+        turn = Turn(channels, call.caller, call.identifier, call.state)
+        action, data = _said(call.data)
+        callee = turn.callee(action)
+    except BadCall as error:
+        logger.warning("a client called what is not there", extra={"reason": str(error)})
+        raise
+    return await turn.take(callee.method, runner, *([data] if callee.takes_data else []))
+
+
+def _said(text: str) -> tuple[str, dict[str, Any]]:
+    data = json_object(text)
+    if data is None:
+        raise BadCall("what it sent is no JSON object")
+    action = data.get("action", UNNAMED)
+    if not isinstance(action, str):
+        raise BadCall("the name of its action is no string")
+    return action, data

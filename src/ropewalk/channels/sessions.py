@@ -1,0 +1,94 @@
+"""A session comes, comes back, and is gone for good. Records in, records out."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from ropewalk.channels.connection import Connection
+from ropewalk.channels.errors import BadCall, Reject
+from ropewalk.channels.running import Runner, guarded, name_of, run, run_alone
+from ropewalk.channels.state import changes
+from ropewalk.channels.turn import Channels, Turn
+from ropewalk.model.application import Admission, Answer, Caller, Comeback, Farewell, Greeting, State, merged
+from ropewalk.model.errors import ServerError
+from ropewalk.model.messages import Publication
+
+logger = logging.getLogger("ropewalk.channels")
+
+ConnectionHandler = Callable[[Connection], Awaitable[None] | None]
+
+NOBODY = "{}"
+"""The ids of a client that was let in without a word about who it is."""
+
+
+async def connect(handler: ConnectionHandler | None, caller: Caller, runner: Runner) -> Admission:
+    if handler is None:
+        return Admission(False, reason="the app has no on_connect, so that it lets nobody in")
+    connection = Connection(caller, arriving=True)
+    try:
+        with guarded(name_of(handler)):
+            await run(runner, handler, connection)
+            return Admission(True, connection.ids or NOBODY, state=changes(caller.state, connection.state, "connection.state"))
+    except Reject as no:
+        return Admission(False, reason=no.reason or f"rejected by {name_of(handler)}")
+
+
+async def comeback(channels: Channels, returned: Comeback, runner: Runner) -> Greeting:
+    """One that fails does not keep the others from hearing of it."""
+    round = _Round(returned.caller)
+    for identifier, kept in returned.subscriptions.items():
+        await round.ask(channels, identifier, kept, "restored", runner)
+    return Greeting(
+        tuple(text for _, answer in round.answers for text in answer.transmissions),
+        round.changed,
+        {identifier: answer.own for identifier, answer in round.answers if answer.own},
+        tuple(round.publications()),
+        any(answer.disconnect for _, answer in round.answers),
+    )
+
+
+async def farewell(
+    channels: Channels, handler: ConnectionHandler | None, gone: Farewell, runner: Runner
+) -> tuple[Publication, ...]:
+    """Every subscription's `unsubscribed`, then the app's handler. What they broadcast; the client hears nothing any more."""
+    round = _Round(gone.caller)
+    for identifier, kept in gone.subscriptions.items():
+        await round.ask(channels, identifier, kept, "unsubscribed", runner)
+    if handler is not None:
+        with suppress(ServerError):  # the log has it
+            await run_alone(runner, handler, Connection(round.caller))
+    return tuple(round.publications())
+
+
+class _Round:
+    """The same handler of each subscription, one after another. Each sees the connection's state as the last one left it."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.changed: State = {}
+        self.answers: list[tuple[str, Answer]] = []
+
+    async def ask(self, channels: Channels, identifier: str, kept: State, method: str, runner: Runner) -> None:
+        try:
+            turn = Turn(channels, self.caller, identifier, kept, settled=method)
+            if not turn.overrides(method):
+                return
+            answer = await turn.take(method, runner)
+        except BadCall as error:  # of an earlier version of the app
+            logger.info("a subscription has no channel any more", extra={"reason": str(error)})
+        except ServerError:
+            return  # the log has it
+        else:
+            if answer.accepted:
+                self._note(identifier, answer)
+
+    def _note(self, identifier: str, answer: Answer) -> None:
+        self.answers.append((identifier, answer))
+        self.changed |= answer.state
+        self.caller = replace(self.caller, state=merged(self.caller.state, answer.state))
+
+    def publications(self) -> Iterator[Publication]:
+        for _, answer in self.answers:
+            yield from answer.publications

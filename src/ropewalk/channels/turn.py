@@ -1,0 +1,77 @@
+"""One turn of a channel: an object is made for a call, one of its handlers runs, and what it asked for is the answer."""
+
+from collections.abc import Mapping
+
+from ropewalk.channels.actions import Callee
+from ropewalk.channels.channel import Channel
+from ropewalk.channels.connection import Connection
+from ropewalk.channels.effects import Effects
+from ropewalk.channels.errors import BadCall, Reject
+from ropewalk.channels.running import Runner, guarded, run
+from ropewalk.channels.state import changes
+from ropewalk.channels.texts import json_object
+from ropewalk.model.application import Answer, Caller, State
+
+LONGEST_SHOWN = 64
+
+Channels = Mapping[str, type[Channel]]
+
+
+class Turn:
+    """Raises BadCall when it is made for an identifier that names none of the channels."""
+
+    def __init__(self, channels: Channels, caller: Caller, identifier: str, kept: State, settled: str = "") -> None:
+        params = json_object(identifier)
+        if params is None:
+            raise BadCall("the identifier is no JSON object")
+        name = params.pop("channel", None)
+        if not isinstance(name, str):
+            raise BadCall("the identifier names no channel")
+        if name not in channels:
+            raise BadCall(f"there is no channel {quoted(name)}")
+        self.name = name
+        self._caller = caller
+        self._effects = Effects(kept, settled)
+        self._channel = channels[name](Connection(caller), identifier, params, self._effects)
+
+    def overrides(self, method: str) -> bool:
+        return getattr(type(self._channel), method) is not getattr(Channel, method)
+
+    def callee(self, action: str) -> Callee:
+        """Raises BadCall: clients call what is declared an action, and nothing else."""
+        found = type(self._channel)._actions.get(action)
+        if found is None:
+            raise BadCall(f"{self.name} has no action {quoted(action)}")
+        return found
+
+    async def take(self, method: str, runner: Runner, *args: object) -> Answer:
+        """Raises ApplicationError, and then nothing of what the handler asked for counts."""
+        try:
+            with guarded(f"{self.name}.{method}"):
+                await run(runner, getattr(self._channel, method), *args)
+                return self._answer()
+        except Reject as no:
+            reason = no.reason or f"rejected by {self.name}.{method}"
+            transmissions = tuple(self._effects.transmissions)
+            return Answer(False, transmissions, disconnect=self._effects.disconnect, reason=reason)
+        finally:
+            self._effects.over = True
+
+    def _answer(self) -> Answer:
+        effects, channel = self._effects, self._channel
+        return Answer(
+            transmissions=tuple(effects.transmissions),
+            streams=tuple(effects.streams),
+            stopped=tuple(effects.stopped),
+            stop_all=effects.stop_all,
+            state=changes(self._caller.state, channel.connection.state, "connection.state"),
+            own=changes(effects.kept, channel.state, "self.state") | effects.own,
+            seating=effects.seating,
+            publications=tuple(effects.publications),
+            disconnect=effects.disconnect,
+        )
+
+
+def quoted(name: str) -> str:
+    """What a client called something, for a message; not at any length."""
+    return repr(name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}…")

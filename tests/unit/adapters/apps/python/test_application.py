@@ -1,0 +1,256 @@
+"""The application port over an app in this process: bounded calls, counted, and a start that fails clearly."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from ropewalk.adapters.apps.python import PythonApplication
+from ropewalk.channels import App, Channel, Connection, action
+from ropewalk.core.stats import Stats
+from ropewalk.model.application import Action, Admission, Call, Caller, Comeback, Farewell, Greeting
+from ropewalk.model.errors import ApplicationError, Unavailable, UserMistake
+from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
+from ropewalk.ports import Application
+
+BO = Caller("s-1", ids='{"name":"Bo"}')
+ROOM = '{"channel":"Room"}'
+
+
+class Press:
+    """A publisher that remembers, or has no power."""
+
+    def __init__(self, down: bool = False) -> None:
+        self.published: list[Publication] = []
+        self._down = down
+
+    async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
+        if self._down:
+            raise Unavailable("no power")
+        self.published += publications
+        return [Receipt(each.stream, "e", 1) for each in publications]
+
+    async def disconnect(self, order: RemoteDisconnect) -> int:
+        return 0
+
+
+@asynccontextmanager
+async def running(
+    app: App, stats: Stats | None = None, press: Press | None = None, **settings: Any
+) -> AsyncIterator[PythonApplication]:
+    application = PythonApplication(lambda: app, stats or Stats(), **settings)
+    await application.start(press or Press())
+    try:
+        yield application
+    finally:
+        await application.stop()
+
+
+def perform(name: str) -> Call:
+    return Call(BO, Action.PERFORM, ROOM, data=f'{{"action":"{name}"}}')
+
+
+def chat() -> App:
+    app = App()
+
+    @app.on_connect
+    def connect(connection: Connection) -> None:
+        connection.identify(thread=threading.current_thread() is not threading.main_thread())
+
+    @app.channel
+    class Room(Channel):
+        def subscribed(self) -> None:
+            self.stream_from("room")
+
+        def restored(self) -> None:
+            self.state["back"] = True
+
+        def unsubscribed(self) -> None:
+            self.broadcast("room", "left")
+
+        @action
+        def fail(self) -> None:
+            raise ValueError
+
+        @action
+        async def hang(self) -> None:
+            await asyncio.Event().wait()
+
+        @action
+        def publish(self) -> None:
+            app.publish_sync("room", "now")
+
+    return app
+
+
+async def test_it_fills_the_port() -> None:
+    application: Application = PythonApplication(chat, Stats())
+    assert application.trouble() == "the app does not run"
+    assert application.gauges() == {"app_calls_active": 0.0, "app_calls_waiting": 0.0}
+
+
+async def test_every_call_is_answered_and_counted() -> None:
+    stats, press = Stats(), Press()
+    async with running(chat(), stats, press) as application:
+        assert application.trouble() == ""
+        assert await application.connect(BO) == Admission(True, '{"name":"Bo","thread":true}')
+        assert (await application.command(Call(BO, Action.SUBSCRIBE, ROOM))).streams == ("room",)
+        assert await application.restored(Comeback(BO, "s-0", {ROOM: {}})) == Greeting(own={ROOM: {"back": "true"}})
+        await application.disconnect(Farewell(BO, {ROOM: {}}))
+    assert press.published == [Publication("room", b'"left"')]
+    assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (4, 0, 0)
+
+
+async def test_a_call_that_fails_is_counted_as_failed() -> None:
+    stats = Stats()
+    async with running(chat(), stats) as application:
+        with pytest.raises(ApplicationError, match=r"Room\.fail failed"):
+            await application.command(perform("fail"))
+        with pytest.raises(ApplicationError, match="no action 'nothing'"):
+            await application.command(perform("nothing"))
+    assert (stats.app_calls, stats.app_calls_failed) == (2, 2)
+
+
+async def test_a_call_that_takes_too_long_is_unavailable_and_names_its_handler(caplog: pytest.LogCaptureFixture) -> None:
+    stats = Stats()
+    caplog.set_level("INFO", "ropewalk.channels")
+    async with running(chat(), stats, timeout=0) as application:
+        with pytest.raises(Unavailable, match="no answer within 0 s"):
+            await application.command(perform("hang"))
+    assert stats.app_calls_failed == 1
+    assert any(vars(record).get("handler") == "Room.hang" for record in caplog.records)
+
+
+async def test_a_farewell_that_takes_too_long_is_not_said_again() -> None:
+    app = App()
+
+    @app.on_disconnect
+    async def gone(connection: Connection) -> None:
+        await asyncio.Event().wait()
+
+    async with running(app, timeout=0) as application:
+        with pytest.raises(ApplicationError, match="no answer"):
+            await application.disconnect(Farewell(BO))
+
+
+async def test_a_farewell_whose_broadcasts_cannot_be_published_is_not_said_again() -> None:
+    async with running(chat(), press=Press(down=True)) as application:
+        with pytest.raises(ApplicationError, match="lost: no power"):
+            await application.disconnect(Farewell(BO, {ROOM: {}}))
+
+
+async def test_calls_are_seen_while_they_are_under_way() -> None:
+    app, begun, open = App(), threading.Semaphore(0), threading.Event()
+
+    @app.on_connect
+    def connect(connection: Connection) -> None:
+        begun.release()
+        assert open.wait(60)
+
+    async with running(app, threads=1) as application:
+        calls = [asyncio.get_running_loop().create_task(application.connect(BO)) for _ in range(3)]
+        await asyncio.to_thread(begun.acquire)
+        assert application.gauges() == {"app_calls_active": 1.0, "app_calls_waiting": 2.0}
+        assert application.trouble() == ""
+        open.set()
+        assert all([(await call).accepted for call in calls])
+
+
+async def test_an_app_whose_threads_are_all_held_is_in_trouble() -> None:
+    app, begun, open = App(), threading.Semaphore(0), threading.Event()
+
+    @app.on_connect
+    def connect(connection: Connection) -> None:
+        begun.release()
+        assert open.wait(60)
+
+    @app.channel
+    class Room(Channel):
+        @action
+        async def think(self) -> None: ...
+
+    async with running(app, threads=1) as application:
+        call = asyncio.get_running_loop().create_task(application.connect(BO))
+        await asyncio.to_thread(begun.acquire)
+        call.cancel()
+        await asyncio.wait([call])
+        assert "every thread" in application.trouble()
+        with pytest.raises(Unavailable, match="held by handlers"):
+            await application.connect(BO)
+        with pytest.raises(Unavailable, match="held by handlers"):
+            await application.disconnect(Farewell(BO))
+        assert (await application.command(perform("think"))).accepted
+        open.set()
+
+
+async def test_an_action_in_a_thread_publishes_at_once() -> None:
+    press = Press()
+    async with running(chat(), press=press) as application:
+        await application.command(perform("publish"))
+        assert press.published == [Publication("room", b'"now"')]
+
+
+async def test_an_app_that_does_not_run_cannot_be_asked() -> None:
+    application, stats = PythonApplication(chat, Stats()), Stats()
+    with pytest.raises(Unavailable, match="does not run"):
+        await application.connect(BO)
+    async with running(chat(), stats) as application:
+        pass
+    with pytest.raises(Unavailable, match="does not run"):
+        await application.connect(BO)
+    assert application.trouble() == "the app does not run"
+
+
+async def test_a_startup_that_fails_keeps_the_server_from_starting(caplog: pytest.LogCaptureFixture) -> None:
+    app = App()
+
+    @app.on_startup
+    def open_pool() -> None:
+        raise OSError("refused")
+
+    application = PythonApplication(lambda: app, Stats())
+    with pytest.raises(UserMistake, match=r"^the app cannot start: open_pool failed: OSError$"):
+        await application.start(Press())
+    assert "refused" in caplog.text
+    await application.stop()
+
+
+async def test_the_app_shuts_down_when_its_calls_are_done() -> None:
+    app, order, begun, go_on = App(), list[str](), asyncio.Event(), asyncio.Event()
+
+    @app.on_connect
+    async def connect(connection: Connection) -> None:
+        begun.set()
+        await go_on.wait()
+        order.append("call")
+
+    app.on_shutdown(lambda: order.append("shutdown"))
+    application = PythonApplication(lambda: app, Stats())
+    await application.start(Press())
+    call = asyncio.get_running_loop().create_task(application.connect(BO))
+    await begun.wait()
+    stopping = asyncio.get_running_loop().create_task(application.stop())
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(call, stopping)
+    assert order == ["call", "shutdown"]
+
+
+async def test_a_shutdown_that_hangs_does_not_keep_the_server_from_ending(caplog: pytest.LogCaptureFixture) -> None:
+    app = App()
+
+    @app.on_shutdown
+    async def close_pool() -> None:
+        await asyncio.Event().wait()
+
+    async with running(app, timeout=0):
+        pass
+    assert "did not shut down in time" in caplog.text
+
+
+async def test_only_an_app_with_a_name_can_be_reloaded() -> None:
+    with pytest.raises(UserMistake, match="module:attribute"):
+        PythonApplication(chat, Stats(), reload=True)

@@ -1,0 +1,171 @@
+"""Threads for plain functions: bounded, with the caller's context, and honest about those that hang."""
+
+import asyncio
+import concurrent.futures
+import contextvars
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ropewalk.adapters.apps.python.threads import Threads
+from ropewalk.model.errors import Unavailable
+
+user = contextvars.ContextVar("user", default="nobody")
+
+
+class Gate:
+    """A handler that says when it has begun, and returns when it may."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.open = threading.Event()
+
+    def wait(self) -> str:
+        self.begun.release()
+        assert self.open.wait(60)
+        return "done"
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.open.set()
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    threads = Threads(2)
+    yield threads
+    threads.stop()
+
+
+async def begin(threads: Threads, gate: Gate) -> asyncio.Task[object]:
+    """A call whose handler is certainly running."""
+    call = asyncio.get_running_loop().create_task(threads(gate.wait))
+    await asyncio.to_thread(gate.begun.acquire)
+    return call
+
+
+async def cancelled(call: asyncio.Task[object]) -> None:
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_a_handler_runs_in_another_thread_in_the_context_of_the_caller(threads: Threads) -> None:
+    user.set("Bo")
+    seen = await threads(lambda a, b: (a + b, user.get(), threading.current_thread() is threading.main_thread()), 1, 2)
+    assert seen == (3, "Bo", False)
+    await threads(user.set, "Eve")
+    assert user.get() == "Bo"
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), StopIteration(1), SystemExit(2), concurrent.futures.CancelledError(), TimeoutError()], ids=repr
+)
+async def test_what_a_handler_raises_arrives_as_it_is(threads: Threads, error: BaseException) -> None:
+    def handler() -> None:
+        raise error
+
+    found: BaseException | None = None
+    try:
+        await threads(handler)
+    except BaseException as raised:
+        # A coroutine may not raise StopIteration: Python makes it the cause of a RuntimeError.
+        found = raised.__cause__ if isinstance(raised, RuntimeError) else raised
+    assert found is error
+
+
+async def test_threads_are_used_again(threads: Threads) -> None:
+    names = {await threads(lambda: threading.current_thread().name) for _ in range(20)}
+    assert len(names) == 1
+
+
+async def test_no_more_handlers_run_at_once_than_there_are_threads(threads: Threads, gate: Gate) -> None:
+    running = [await begin(threads, gate) for _ in range(2)]
+    third = asyncio.get_running_loop().create_task(threads(gate.wait))
+    await asyncio.sleep(0)
+    assert threads.waiting() == 1
+    assert not gate.begun.acquire(blocking=False)
+    gate.open.set()
+    assert await asyncio.gather(*running, third) == ["done"] * 3
+    assert threads.waiting() == 0
+
+
+async def test_a_call_that_is_given_up_while_it_waits_never_runs(threads: Threads, gate: Gate) -> None:
+    for _ in range(2):
+        await begin(threads, gate)
+    ran: list[int] = []
+    waiting = asyncio.get_running_loop().create_task(threads(ran.append, 1))
+    await asyncio.sleep(0)
+    await cancelled(waiting)
+    assert threads.waiting() == 0
+    gate.open.set()
+    await threads(ran.append, 2)
+    assert ran == [2]
+
+
+async def test_a_handler_that_goes_on_after_its_time_is_named_once(
+    threads: Threads, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        await cancelled(await begin(threads, gate))
+    [record] = [each for each in caplog.records if "a thread cannot be ended" in each.getMessage()]
+    assert vars(record)["handler"] == "Gate.wait"
+
+
+async def test_when_every_thread_is_held_nobody_is_kept_waiting_and_it_passes(threads: Threads, gate: Gate) -> None:
+    held = [await begin(threads, gate) for _ in range(2)]
+    assert not threads.exhausted()
+    for call in held:
+        await cancelled(call)
+    assert threads.exhausted()
+    with pytest.raises(Unavailable, match="all 2 threads are held"):
+        await threads(len, "")
+    gate.open.set()
+    while threads.exhausted():
+        await asyncio.sleep(0)
+    assert await threads(len, "abc") == 3
+
+
+async def test_an_idle_thread_keeps_nothing_of_the_last_call_alive(threads: Threads) -> None:
+    class Body:
+        def handler(self) -> None: ...
+
+    body = Body()
+    gone = weakref.ref(body)
+    handler: Callable[[], None] = body.handler
+    await threads(handler)
+    del body, handler
+    async with asyncio.timeout(60):
+        while gone() is not None:
+            gc.collect()
+            await asyncio.sleep(0)
+
+
+async def test_a_handler_that_hangs_does_not_keep_the_process_from_ending() -> None:
+    program = (
+        "import asyncio, threading\n"
+        "from ropewalk.adapters.apps.python.threads import Threads\n"
+        "begun = threading.Event()\n"
+        "def hang():\n"
+        "    begun.set()\n"
+        "    threading.Event().wait()\n"
+        "async def main():\n"
+        "    call = asyncio.create_task(Threads(1)(hang))\n"
+        "    await asyncio.to_thread(begun.wait)\n"
+        "    call.cancel()\n"
+        "    await asyncio.wait([call])\n"
+        "asyncio.run(main())\n"
+        "print('ended')\n"
+    )
+    done = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "ended\n"

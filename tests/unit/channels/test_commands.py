@@ -1,0 +1,307 @@
+"""Subscribing, actions, unsubscribing: what a channel's handlers ask for is the answer, and nothing of it if they fail."""
+
+import json
+import logging
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from ropewalk.channels import App, BadCall, Channel, action
+from ropewalk.model.application import Answer, Seating
+from ropewalk.model.errors import ApplicationError
+from ropewalk.model.messages import Publication
+from ropewalk.model.presence import Member
+from ropewalk.testing.auth import HOSTILE_IDENTIFIERS
+from tests.unit.channels.asking import named, perform, send, subscribe, unsubscribe
+
+app = App()
+ROOM = named("Chat", room="a", deep={"n": 1.5, "list": [None, True]})
+
+
+@app.channel
+class Chat(Channel):
+    async def subscribed(self) -> None:
+        self.stream_from(f"chat/{self.params['room']}", whisper=True, presence=True)
+        self.transmit({"hello": self.connection.identity["name"]})
+
+    @action
+    async def speak(self, data: dict[str, Any]) -> None:
+        self.broadcast("chat/a", {"text": data["text"]})
+
+    @action
+    def whoami(self) -> None:
+        self.transmit([self.connection.sid, self.params, self.identifier == ROOM])
+
+    @action
+    def receive(self, data: dict[str, Any]) -> None:
+        self.transmit({"received": data})
+
+    @action("fail-now")
+    async def fail(self) -> None:
+        self.transmit("before")
+        self.broadcast("chat/a", 1)
+        self.state["count"] = 1
+        raise ZeroDivisionError
+
+    @action
+    def refuse(self) -> None:
+        self.transmit("not for you")
+        self.broadcast("chat/a", 1)
+        self.reject("too loud")
+
+    @action
+    def leave(self) -> None:
+        self.disconnect()
+
+    def not_for_clients(self) -> None:
+        raise AssertionError
+
+
+@app.channel
+class Bare(Channel): ...
+
+
+def message(data: object, identifier: str = ROOM) -> str:
+    return json.dumps({"identifier": identifier, "message": data}, separators=(",", ":"))
+
+
+async def test_subscribed_says_what_is_streamed_and_transmitted() -> None:
+    assert await subscribe(app, ROOM) == Answer(
+        transmissions=(message({"hello": "Bo"}),), streams=("chat/a",), own={"$w": "chat/a", "$p": "chat/a"}
+    )
+
+
+async def test_a_channel_without_subscribed_accepts_everybody_and_streams_nothing() -> None:
+    assert await subscribe(app, named("Bare")) == Answer()
+    assert await unsubscribe(app, named("Bare")) == Answer()
+
+
+async def test_an_action_gets_what_the_client_sent_and_broadcasts_when_it_is_done() -> None:
+    answer = await perform(app, ROOM, "speak", text="hi")
+    assert answer == Answer(publications=(Publication("chat/a", b'{"text":"hi"}'),))
+
+
+async def test_an_action_without_data_is_called_without_and_sees_its_params_as_they_were_sent() -> None:
+    answer = await perform(app, ROOM, "whoami", ignored=1)
+    params = {"room": "a", "deep": {"n": 1.5, "list": [None, True]}}
+    assert answer.transmissions == (message(["s-1", params, True]),)
+
+
+async def test_data_that_names_no_action_is_received() -> None:
+    assert (await send(app, ROOM, '{"a":1}')).transmissions == (message({"received": {"a": 1}}),)
+
+
+async def test_data_that_names_no_action_is_refused_where_nothing_receives() -> None:
+    with pytest.raises(BadCall, match="Bare has no action 'receive'"):
+        await send(app, named("Bare"), '{"a":1}')
+
+
+@pytest.mark.parametrize("name", ["not_for_clients", "subscribed", "transmit", "fail", "__init__", "state", "", "x" * 10_000])
+async def test_only_actions_can_be_called(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(BadCall, match="Chat has no action"):
+        await perform(app, ROOM, name)
+    [record] = caplog.records
+    assert (record.name, record.levelno) == ("ropewalk.channels", logging.WARNING)
+    reason = vars(record)["reason"]
+    assert "Chat has no action" in reason
+    assert name[:50] in reason
+    assert len(reason) < 150
+
+
+@pytest.mark.parametrize("data", ["", "hi", "[1]", "null", "{", '{"action":1}', '{"action":null}', "[" * 50_000, '"\\ud800"'])
+async def test_data_that_cannot_be_read_is_refused(data: str) -> None:
+    with pytest.raises(BadCall):
+        await send(app, ROOM, data)
+
+
+@pytest.mark.parametrize("case", HOSTILE_IDENTIFIERS)
+async def test_an_identifier_that_names_no_channel_is_rejected_with_a_reason(case: str) -> None:
+    answer = await subscribe(app, HOSTILE_IDENTIFIERS[case])
+    assert not answer.accepted
+    assert 0 < len(answer.reason) < 150
+    with pytest.raises(BadCall):
+        await send(app, HOSTILE_IDENTIFIERS[case], "{}")
+
+
+async def test_an_action_that_fails_has_done_nothing_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ApplicationError, match=r"^Chat\.fail failed: ZeroDivisionError$"):
+        await perform(app, ROOM, "fail-now")
+    assert "Chat.fail failed" in caplog.text
+    assert "Traceback" in caplog.text
+
+
+async def test_a_subscribed_that_fails_rejects_the_subscription(caplog: pytest.LogCaptureFixture) -> None:
+    assert await subscribe(app, named("Chat")) == Answer(accepted=False, reason="Chat.subscribed failed: KeyError")
+    assert "Traceback" in caplog.text
+
+
+async def test_an_action_may_refuse_and_tell_the_client_why() -> None:
+    answer = await perform(app, ROOM, "refuse")
+    assert answer == Answer(accepted=False, transmissions=(message("not for you"),), reason="too loud")
+
+
+async def test_a_handler_may_close_the_connection() -> None:
+    assert await perform(app, ROOM, "leave") == Answer(disconnect=True)
+
+
+async def test_a_subscription_that_is_rejected_streams_nothing() -> None:
+    app = App()
+
+    @app.channel
+    class Closed(Channel):
+        def subscribed(self) -> None:
+            self.stream_from("a", whisper=True)
+            self.transmit("closed")
+            self.connection.state["seen"] = True
+            self.reject()
+
+    answer = await subscribe(app, named("Closed"))
+    assert answer == Answer(False, (message("closed", named("Closed")),), reason="rejected by Closed.subscribed")
+
+
+async def test_subclasses_inherit_actions_and_may_change_them() -> None:
+    app = App()
+
+    class Base(Channel):
+        @action
+        def one(self) -> None:
+            self.transmit("base")
+
+        @action
+        def two(self) -> None:
+            self.transmit("base")
+
+    @app.channel
+    class Chat(Base):
+        @action
+        def two(self, data: dict[str, Any] | None = None) -> None:
+            self.transmit(data)
+
+    said = [(await perform(app, named("Chat"), name)).transmissions[0] for name in ("one", "two")]
+    assert [json.loads(text)["message"] for text in said] == ["base", {"action": "two"}]
+
+
+# --- streams and presence --------------------------------------------------------------------------------------------
+
+
+class Act(Channel):
+    """Does what its test says."""
+
+    @action
+    def act(self) -> None:
+        type(self).script(self)
+
+    @staticmethod
+    def script(channel: Any) -> None: ...
+
+
+async def acted(script: Any, **state: str) -> Answer:
+    app = App()
+    app.channel("Act")(type("Acting", (Act,), {"script": staticmethod(script)}))
+    kept = {f"${key}" if key in ("w", "p") else key: value for key, value in state.items()}
+    return await perform(app, named("Act"), "act", kept)
+
+
+async def test_a_stream_asked_for_twice_is_streamed_once() -> None:
+    answer = await acted(lambda self: (self.stream_from("a"), self.stream_from("b"), self.stream_from("a")))
+    assert answer == Answer(streams=("a", "b"))
+
+
+async def test_the_last_stream_with_whispers_has_them() -> None:
+    answer = await acted(lambda self: (self.stream_from("a", whisper=True), self.stream_from("b", whisper=True)))
+    assert answer.own == {"$w": "b"}
+
+
+async def test_a_stream_that_is_stopped_takes_its_whispers_and_presence_along() -> None:
+    assert await acted(lambda self: self.stop_stream("a"), w="a", p="b") == Answer(stopped=("a",), own={"$w": ""})
+
+
+async def test_stopping_and_starting_happen_as_they_were_said() -> None:
+    anew = await acted(lambda self: (self.stop_stream("a"), self.stream_from("a", presence=True)), p="a")
+    assert anew == Answer(streams=("a",), stopped=("a",), own={"$p": "a"})
+    gone = await acted(lambda self: (self.stream_from("a", whisper=True), self.stop_stream("a"), self.stop_stream("a")))
+    assert gone == Answer(stopped=("a",), own={"$w": ""})
+
+
+async def test_all_streams_can_be_stopped_and_others_begun() -> None:
+    answer = await acted(
+        lambda self: (self.stop_stream("x"), self.stream_from("a"), self.stop_all_streams(), self.stream_from("b")),
+        w="o",
+        p="o",
+    )
+    assert answer == Answer(streams=("b",), stop_all=True, own={"$w": "", "$p": ""})
+
+
+@pytest.mark.parametrize("name", ["", None, 7, "\ud800"])
+async def test_what_names_no_stream_is_an_error(name: Any) -> None:
+    for script in (
+        lambda self: self.stream_from(name),
+        lambda self: self.stop_stream(name),
+        lambda self: self.broadcast(name, 1),
+    ):
+        with pytest.raises(ApplicationError, match=r"TypeError|ValueError|UnicodeEncodeError"):
+            await acted(script)
+
+
+async def test_a_client_can_be_seated_where_presence_is_on() -> None:
+    now = await acted(lambda self: (self.stream_from("a", presence=True), self.join_presence("bo", {"mood": "fine"})))
+    assert now.seating == Seating(True, Member("bo", b'{"mood":"fine"}'))
+    later = await acted(lambda self: self.join_presence("bo"), p="a")
+    assert later.seating == Seating(True, Member("bo"))
+    gone = await acted(lambda self: self.leave_presence(), p="a")
+    assert gone.seating == Seating(False, Member(""))
+
+
+async def test_a_client_cannot_be_seated_where_there_is_no_presence(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ApplicationError):
+        await acted(lambda self: self.join_presence("bo"))
+    assert "presence=True" in caplog.text
+
+
+async def test_a_broadcast_carries_what_was_said_of_it() -> None:
+    answer = await acted(lambda self: self.broadcast("a", None, exclude_self=True, transient=True, uid="u", type="note"))
+    assert answer.publications == (Publication("a", b"null", "s-1", "note", True, "u"),)
+
+
+async def test_dates_may_be_sent_and_objects_may_not(caplog: pytest.LogCaptureFixture) -> None:
+    answer = await acted(lambda self: self.transmit(datetime(2030, 1, 2)))
+    assert json.loads(answer.transmissions[0])["message"] == "2030-01-02T00:00:00"
+    with pytest.raises(ApplicationError):
+        await acted(lambda self: self.transmit(object()))
+    assert "what is transmitted cannot be written as JSON" in caplog.text
+
+
+async def test_streams_cannot_change_in_unsubscribed(caplog: pytest.LogCaptureFixture) -> None:
+    app = App()
+
+    @app.channel
+    class Late(Channel):
+        def unsubscribed(self) -> None:
+            self.stream_from("a")
+
+    with pytest.raises(ApplicationError, match=r"Late\.unsubscribed failed"):
+        await unsubscribe(app, named("Late"))
+    assert "stream_from cannot be used in unsubscribed" in caplog.text
+
+
+async def test_unsubscribed_may_tell_the_others() -> None:
+    app = App()
+
+    @app.channel
+    class Room(Channel):
+        async def unsubscribed(self) -> None:
+            self.broadcast("room", {"left": self.state["name"]})
+
+    assert (await unsubscribe(app, named("Room"), {"name": '"Bo"'})).publications == (Publication("room", b'{"left":"Bo"}'),)
+
+
+async def test_who_asks_after_the_handler_is_done_is_told_that_nobody_listens() -> None:
+    kept: list[Channel] = []
+    await acted(kept.append)
+    with pytest.raises(RuntimeError, match=r"transmit .* app\.publish"):
+        kept[0].transmit(1)
+    with pytest.raises(RuntimeError, match=r"broadcast .* app\.publish"):
+        kept[0].broadcast("a", 1)
+    with pytest.raises(RuntimeError, match=r"stream_from .* app\.publish"):
+        kept[0].stream_from("a")
