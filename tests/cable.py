@@ -124,11 +124,15 @@ class Cable:
         return frame
 
     async def until(self, wanted: str, fits: Callable[[Frame], bool] = lambda frame: True) -> Frame:
-        """The first frame of this kind that fits; what comes before it is passed over."""
-        while True:
-            frame = await self._receive()
-            if kind(frame) == wanted and fits(frame):
-                return frame
+        """The first frame of this kind that fits; what comes before it is passed over. Pings alone do not keep it waiting."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    frame = await self._receive()
+                    if kind(frame) == wanted and fits(frame):
+                        return frame
+        except TimeoutError:
+            raise Unexpected(f"no such {wanted} came in {PATIENCE} s, received {self._story()}") from None
 
     async def messages_until(self, wanted: str) -> list[Frame]:
         """The messages before the next frame of this kind; nothing else may be among them."""

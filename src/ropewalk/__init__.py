@@ -1,3 +1,44 @@
 """Ropewalk: a real-time message server with reliable streams, resumable sessions and presence."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from ropewalk.channels import App as App
+    from ropewalk.channels import Channel as Channel
+    from ropewalk.channels import Connection as Connection
+    from ropewalk.channels import action as action
+    from ropewalk.client.direct import aclose as aclose
+    from ropewalk.client.direct import apublish as apublish
+    from ropewalk.client.direct import apublish_batch as apublish_batch
+    from ropewalk.client.direct import configure as configure
+    from ropewalk.client.direct import publish as publish
+    from ropewalk.client.direct import publish_batch as publish_batch
+    from ropewalk.client.publishing import Draft as Draft
+else:
+    # Imported when first asked for: who wants one of them does not pay for the others, and `ropewalk --version` for none.
+    _EXPORTS = {
+        "App": "ropewalk.channels",
+        "Channel": "ropewalk.channels",
+        "Connection": "ropewalk.channels",
+        "Draft": "ropewalk.client.publishing",
+        "aclose": "ropewalk.client.direct",
+        "action": "ropewalk.channels",
+        "apublish": "ropewalk.client.direct",
+        "apublish_batch": "ropewalk.client.direct",
+        "configure": "ropewalk.client.direct",
+        "publish": "ropewalk.client.direct",
+        "publish_batch": "ropewalk.client.direct",
+    }
+
+    def __getattr__(name):
+        if name not in _EXPORTS:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_EXPORTS[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *_EXPORTS})

@@ -8,6 +8,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+from ropewalk.app.settings.sections import SETTINGS
 from ropewalk.cli.main import COMMANDS, main
 from ropewalk.model import closing as closings
 from ropewalk.model.closing import Closing
@@ -19,6 +20,7 @@ from tests.docs.pages import ROOT, blocks
 from tests.server import running_server
 
 METRICS, PROTOCOL, CLI = (ROOT / "docs" / "reference" / name for name in ("metrics.md", "protocol.md", "cli.md"))
+MOVING = ROOT / "docs" / "how-to" / "from-anycable-go.md"
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z_-]*")
 
 
@@ -88,3 +90,15 @@ def test_cli_names_only_flags_that_the_command_has(command: str, capsys: pytest.
     assert flags_in(chapter) - known == set()
     if command not in ("serve", "config"):  # whose flags are the settings, which have a page of their own
         assert known - {"--help"} - flags_in(chapter) == set()
+
+
+def test_moving_from_another_server_names_settings_that_exist() -> None:
+    table = re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|", MOVING.read_text().split("## Flag by flag")[1], re.MULTILINE)
+    names = {
+        name.replace("-", "_")
+        for theirs, ours in table
+        for name in re.findall(r"`([\w*-]+)`", theirs if ours == "same" else ours)
+    }
+
+    assert len(names) > 50
+    assert sorted(names - SETTINGS.keys() - {"config_path", "http", "memory", "none"}) == []

@@ -1,26 +1,27 @@
 """Publishing over HTTP. What got no answer is sent again under the same uid, so that a retry never doubles it."""
 
 import asyncio
+import math
 import random
-import uuid
 from collections.abc import Sequence
 from typing import Any, Self
 
 from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTimeout
-from msgspec.structs import replace
 
 from ropewalk.client import publishing
 from ropewalk.client.addresses import addresses
+from ropewalk.client.attempts import Attempts, NotSent, Patience
 from ropewalk.client.backoff import Backoff, Chance
 from ropewalk.client.errors import PublishUnavailable
-from ropewalk.client.publishing import Draft
+from ropewalk.client.publishing import PATH, Draft
 from ropewalk.model.messages import Receipt
-
-PATH = "/api/publish"
 
 
 class Publisher:
-    """Use it as `async with Publisher(url, key) as publisher`. With an `http` session of your own, that is left open."""
+    """Use it as `async with Publisher(url, key) as publisher`. With an `http` session of your own, that is left open.
+
+    `timeout` bounds an attempt, `total` all attempts of a call together; both in seconds.
+    """
 
     def __init__(
         self,
@@ -32,15 +33,14 @@ class Publisher:
         backoff: Backoff | None = None,
         chance: Chance = random.random,
         timeout: float = 10.0,
+        total: float = math.inf,
     ) -> None:
         self._url = addresses(url).base + PATH
-        self._headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+        self._headers = publishing.headers(key)
         self._given = http
         self._http = http
-        self._attempts = attempts
-        self._backoff = backoff or Backoff()
+        self._patience = Patience(attempts, backoff or Backoff(), timeout, total)
         self._chance = chance
-        self._timeout = ClientTimeout(total=timeout)
 
     async def __aenter__(self) -> Self:
         self._http = self._http or ClientSession()
@@ -66,36 +66,22 @@ class Publisher:
 
     async def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
         """All of them in this order, or none. A receipt for each."""
-        named = [draft if draft.uid or draft.transient else replace(draft, uid=uuid.uuid4().hex) for draft in drafts]
-        body = publishing.body(named)
-        # What has no uid could be delivered twice, so it is sent again only if it never left.
-        safe = not any(draft.transient for draft in named)
-        attempt = 0
+        attempts = Attempts(drafts, self._patience, self._chance)
         while True:
             try:
-                return await self._send(body)
-            except _NotSent as error:
-                trouble: PublishUnavailable = error
-            except PublishUnavailable as error:
-                if not safe:
-                    raise
-                trouble = error
-            attempt += 1
-            if attempt >= self._attempts:
-                raise trouble
-            await asyncio.sleep(self._backoff.delay(attempt - 1, self._chance))
+                return await self._send(attempts.body, attempts.timeout())
+            except PublishUnavailable as trouble:
+                pause = attempts.pause(trouble)
+            await asyncio.sleep(pause)
 
-    async def _send(self, body: bytes) -> list[Receipt]:
+    async def _send(self, body: bytes, timeout: float) -> list[Receipt]:
         if self._http is None:
             raise RuntimeError("use the publisher inside `async with`")
+        bounded = ClientTimeout(total=timeout)
         try:
-            async with self._http.post(self._url, data=body, headers=self._headers, timeout=self._timeout) as response:
+            async with self._http.post(self._url, data=body, headers=self._headers, timeout=bounded) as response:
                 return publishing.receipts(response.status, await response.read())
         except ClientConnectorError as error:
-            raise _NotSent(f"{self._url} cannot be reached: {error}") from error
+            raise NotSent(f"{self._url} cannot be reached: {error}") from error
         except (ClientError, OSError) as error:
             raise PublishUnavailable(f"{self._url} gave no answer: {str(error) or type(error).__name__}") from error
-
-
-class _NotSent(PublishUnavailable):
-    """No connection, so nothing can have been registered."""

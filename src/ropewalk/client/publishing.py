@@ -8,6 +8,7 @@ from msgspec import Struct
 from ropewalk.client.errors import KeyRefused, PublicationRefused, PublishError, PublishUnavailable
 from ropewalk.model.messages import Receipt
 
+PATH = "/api/publish"
 RETRY_STATUSES = frozenset({429, 500, 502, 503, 504})
 
 
@@ -43,6 +44,11 @@ class _Refusal(Struct):
 
 _answer = msgspec.json.Decoder(_Answer)
 _refusal = msgspec.json.Decoder(_Refusal)
+
+
+def headers(key: str) -> dict[str, str]:
+    """An empty key is none: the server may be a public one."""
+    return {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
 
 
 def body(drafts: list[Draft]) -> bytes:

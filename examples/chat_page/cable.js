@@ -1,0 +1,127 @@
+// One channel of Ropewalk, over as many connections as it takes. What came while a connection was away is asked for by position,
+// so that each message is shown once and in order. A page of more than a few channels is better off with @anycable/core.
+//
+// Events: state {name: online | offline | refused, reason}, message {message, replayed}, whisper {message},
+// presence {type: join | leave | info, …}, gap {reason}
+
+const LONGEST_DELAY = 10_000;
+const SILENCE = 10_000; // the server pings every three seconds
+
+export class Channel extends EventTarget {
+  #url;
+  #identifier;
+  #since = Math.floor(Date.now() / 1000) - 300; // the last minutes, as long as no position is known
+  #positions = {};
+  #replaying = false;
+  #sid = "";
+  #socket = null;
+  #failures = 0;
+  #silence = 0;
+
+  constructor(url, name, params) {
+    super();
+    this.#url = url;
+    this.#identifier = JSON.stringify({ channel: name, ...params });
+  }
+
+  open() {
+    const url = new URL(this.#url);
+    if (this.#sid) url.searchParams.set("sid", this.#sid);
+    this.#socket = new WebSocket(url, "actioncable-v1-ext-json");
+    this.#socket.onmessage = ({ data }) => this.#receive(JSON.parse(data));
+    this.#socket.onclose = () => this.#lost();
+    this.#listen();
+  }
+
+  perform(action, data) {
+    this.#send("message", { data: JSON.stringify({ ...data, action }) });
+  }
+
+  whisper(data) {
+    this.#send("whisper", { data });
+  }
+
+  #receive(frame) {
+    this.#listen();
+    switch (frame.type) {
+      case "ping":
+        return;
+      case "welcome":
+        return this.#welcomed(frame);
+      case "disconnect":
+        return frame.reconnect ? undefined : this.#refused(frame.reason);
+      case "reject_subscription":
+        return this.#refused("rejected");
+      case "confirm_subscription":
+        return this.#online();
+      case "confirm_history":
+        this.#replaying = false;
+        return;
+      case "reject_history":
+        return this.#gap(frame);
+      case "presence":
+        return this.#emit("presence", frame.message);
+      default:
+        if (frame.identifier === this.#identifier) this.#deliver(frame);
+    }
+  }
+
+  #welcomed({ sid, restored, restored_ids: ids = [] }) {
+    this.#sid = sid;
+    this.#failures = 0;
+    this.#replaying = true;
+    const resumed = restored && ids.includes(this.#identifier);
+    this.#send(resumed ? "history" : "subscribe", { history: { since: this.#since, streams: this.#positions } });
+    if (resumed) this.#online();
+  }
+
+  #online() {
+    this.#send("presence", {});
+    this.#emit("state", { name: "online" });
+  }
+
+  #deliver({ message, stream_id: stream, epoch, offset }) {
+    if (!offset) return this.#emit("whisper", { message });
+    this.#positions[stream] = { epoch, offset };
+    this.#emit("message", { message, replayed: this.#replaying });
+  }
+
+  #gap({ reason = "unknown", streams = {} }) {
+    for (const [stream, { epoch, tip }] of Object.entries(streams)) this.#positions[stream] = { epoch, offset: tip };
+    this.#replaying = false;
+    this.#emit("gap", { reason });
+  }
+
+  #lost() {
+    this.#leave();
+    this.#emit("state", { name: "offline" });
+    const delay = Math.min(LONGEST_DELAY, 250 * 2 ** this.#failures++);
+    setTimeout(() => this.open(), delay * (0.5 + Math.random() / 2)); // a restarted server should not meet everybody at once
+  }
+
+  #refused(reason) {
+    this.#leave();
+    this.#sid = "";
+    this.#emit("state", { name: "refused", reason });
+  }
+
+  #leave() {
+    clearTimeout(this.#silence);
+    this.#socket.onmessage = this.#socket.onclose = null;
+    this.#socket.close();
+  }
+
+  #listen() {
+    clearTimeout(this.#silence);
+    this.#silence = setTimeout(() => this.#lost(), SILENCE);
+  }
+
+  #send(command, fields) {
+    if (this.#socket.readyState !== WebSocket.OPEN) return;
+    this.#socket.send(JSON.stringify({ command, identifier: this.#identifier, ...fields }));
+  }
+
+  #emit(type, detail) {
+    this.dispatchEvent(new CustomEvent(type, { detail }));
+  }
+}

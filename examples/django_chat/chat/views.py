@@ -1,0 +1,69 @@
+"""The web half: the page, logging in, and writing and reading messages over HTTP."""
+
+import json
+from functools import partial
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth import get_user_model, login
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+from django.views.decorators.csrf import ensure_csrf_cookie
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+import ropewalk
+from chat.models import Message
+
+NEWEST = 50
+
+
+@require_GET
+@ensure_csrf_cookie
+def page(request: HttpRequest) -> HttpResponse:
+    return render(request, "index.html", {"cable": settings.CABLE_URL})
+
+
+@require_POST
+def log_in(request: HttpRequest) -> HttpResponse:
+    """Whoever says a name has it. A site of yours asks for a password here."""
+    name = field(request, "name")[:40]
+    if not name:
+        return JsonResponse({"error": "what is your name?"}, status=422)
+    user, _ = get_user_model().objects.get_or_create(username=name)
+    login(request, user)
+    return HttpResponse(status=204)
+
+
+@require_http_methods(["GET", "POST"])
+def messages(request: HttpRequest, room: str) -> HttpResponse:
+    if not request.user.is_authenticated:
+        return JsonResponse({"error": "log in first"}, status=401)
+    if request.method == "POST":
+        return say(request, room)
+    newest = Message.objects.filter(room=room).select_related("author").order_by("-id")[:NEWEST]
+    return JsonResponse({"messages": [message.shown() for message in reversed(newest)]})
+
+
+def say(request: HttpRequest, room: str) -> HttpResponse:
+    message = Message(room=room, author=request.user, text=field(request, "text"))
+    try:
+        message.full_clean()
+    except ValidationError as error:
+        return JsonResponse({"error": error.message_dict}, status=422)
+    with transaction.atomic():
+        message.save()
+        # Not before the commit: nobody must hear of what is rolled back. Robust: who is not told at once can still read it.
+        transaction.on_commit(partial(ropewalk.publish, message.stream, message.shown(), uid=message.uid), robust=True)
+    return JsonResponse(message.shown(), status=201)
+
+
+def field(request: HttpRequest, name: str) -> str:
+    """A text out of a JSON object; "" where there is none."""
+    try:
+        said: Any = json.loads(request.body)
+    except ValueError:
+        return ""
+    value = said.get(name) if isinstance(said, dict) else None
+    return value if isinstance(value, str) else ""

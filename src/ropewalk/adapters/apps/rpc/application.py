@@ -1,0 +1,82 @@
+"""What both wires share: a call of the engine becomes a message, the message an answer, the answer a record."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
+
+from ropewalk.adapters.apps.rpc import records
+from ropewalk.adapters.apps.rpc.calling import Calls
+from ropewalk.adapters.apps.rpc.messages import COMMAND, CONNECT, DISCONNECT, RESTORE, M, Method, Q
+from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
+from ropewalk.model.errors import ApplicationError
+from ropewalk.ports import Publisher
+
+log = logging.getLogger("ropewalk.application")
+
+PROTOCOL = "v1"
+"""The version of the messages that is said with every call; servers refuse those they do not know."""
+
+T = TypeVar("T")
+
+
+class UnknownMethod(ApplicationError):
+    """It was asked for what it does not have."""
+
+
+class RpcApplication(ABC):
+    """An application over some wire. With `restore` it is told of sessions that come back, unless it does not know how."""
+
+    def __init__(self, calls: Calls, restore: bool) -> None:
+        self._calls = calls
+        self._restore = restore
+
+    @abstractmethod
+    async def start(self, publisher: Publisher) -> None: ...
+
+    @abstractmethod
+    async def stop(self) -> None: ...
+
+    @abstractmethod
+    async def _ask(self, method: Method[Q, M], sid: str, request: Q, seconds: float) -> M:
+        """One attempt, as `calling.Attempt` has it; UnknownMethod where the application has no such method."""
+
+    async def connect(self, caller: Caller) -> Admission:
+        return await self._call(CONNECT, caller.sid, records.connection_request(caller), records.admission)
+
+    async def command(self, call: Call) -> Answer:
+        return await self._call(COMMAND, call.caller.sid, records.command_message(call), records.answer)
+
+    async def restored(self, comeback: Comeback) -> Greeting:
+        if not self._restore:
+            return Greeting()
+        request = records.restore_request(comeback)
+
+        async def attempt(seconds: float) -> Greeting:
+            try:
+                return records.greeting(await self._ask(RESTORE, comeback.caller.sid, request, seconds))
+            except UnknownMethod:
+                self._forget_restore()
+                return Greeting()
+
+        return await self._calls.make(attempt)
+
+    async def disconnect(self, farewell: Farewell) -> None:
+        await self._call(DISCONNECT, farewell.caller.sid, records.disconnect_request(farewell), records.acknowledged)
+
+    def trouble(self) -> str:
+        return self._calls.trouble()
+
+    def gauges(self) -> dict[str, float]:
+        return self._calls.gauges()
+
+    async def _call(self, method: Method[Q, M], sid: str, request: Q, read: Callable[[M], T]) -> T:
+        async def attempt(seconds: float) -> T:
+            return read(await self._ask(method, sid, request, seconds))
+
+        return await self._calls.make(attempt)
+
+    def _forget_restore(self) -> None:
+        if self._restore:
+            log.info("the application does not know Restore and is not asked again: sessions come back without it")
+        self._restore = False

@@ -1,0 +1,39 @@
+"""Whether the application can be reached, judged by the calls that were made. The log hears once that it is lost or back."""
+
+import logging
+
+from ropewalk.ports import Clock
+
+log = logging.getLogger("ropewalk.application")
+
+MISSES = 3
+"""Calls in a row that were not answered, before it is called a trouble."""
+
+FADES = 30.0
+"""Seconds after which a miss says nothing any more. A server that is taken out of service for its trouble would never get the
+call that proves it well."""
+
+
+class Reach:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._misses = 0
+        self._why = ""
+        self._missed_at = 0.0
+
+    def answered(self) -> None:
+        """Any answer counts, an error too."""
+        if self._misses >= MISSES:
+            log.info("the application answers again")
+        self._misses = 0
+
+    def missed(self, why: str) -> None:
+        self._misses += 1
+        self._why, self._missed_at = why, self._clock()
+        if self._misses == MISSES:
+            log.warning("the application does not answer", extra={"why": why})
+
+    def trouble(self) -> str:
+        if self._misses < MISSES or self._clock() - self._missed_at > FADES:
+            return ""
+        return f"the application does not answer: {self._why}"

@@ -1,0 +1,65 @@
+"""How often a batch of publications is sent: the rule that blocking and asynchronous senders share. No I/O, no sleeping.
+
+What got no answer may have been registered, so it is sent again under the same uid. What has no uid could be delivered twice,
+and is sent again only if it never left.
+"""
+
+import math
+import time
+import uuid
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ropewalk.client import publishing
+from ropewalk.client.backoff import Backoff, Chance
+from ropewalk.client.errors import PublishUnavailable
+from ropewalk.client.publishing import Draft
+
+_SHORTEST = 0.001  # seconds: some libraries read 0 as "no limit"
+
+
+class NotSent(PublishUnavailable):
+    """No connection could be made, so nothing can have been registered."""
+
+
+class Patience(Struct, frozen=True):
+    """How long a batch is tried: so many attempts, of `timeout` seconds each, and of `total` seconds with the pauses."""
+
+    attempts: int = 5
+    backoff: Backoff = Backoff()
+    timeout: float = 10.0
+    total: float = math.inf
+
+
+class Attempts:
+    """One batch on its way. Send `body` within `timeout()`; after trouble wait for `pause()` and send it again."""
+
+    def __init__(
+        self, drafts: Sequence[Draft], patience: Patience, chance: Chance, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        named = [draft if draft.uid or draft.transient else replace(draft, uid=uuid.uuid4().hex) for draft in drafts]
+        self.body = publishing.body(named)
+        self._repeatable = not any(draft.transient for draft in named)
+        self._patience = patience
+        self._chance = chance
+        self._clock = clock
+        self._deadline = clock() + patience.total
+        self._failed = 0
+
+    def timeout(self) -> float:
+        """Seconds for the attempt that begins now."""
+        return max(min(self._patience.timeout, self._left()), _SHORTEST)
+
+    def pause(self, trouble: PublishUnavailable) -> float:
+        """Seconds until the next attempt. Raises the trouble itself where there must not be one."""
+        pause = self._patience.backoff.delay(self._failed, self._chance)
+        self._failed += 1
+        harmless = self._repeatable or isinstance(trouble, NotSent)
+        if not harmless or self._failed >= self._patience.attempts or pause >= self._left():
+            raise trouble
+        return pause
+
+    def _left(self) -> float:
+        return self._deadline - self._clock()

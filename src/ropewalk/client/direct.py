@@ -1,0 +1,143 @@
+"""Publishing in one call from ordinary application code: nothing to open, nothing to close.
+
+    ropewalk.publish("chat/1", {"text": "hi"})             # from blocking code
+    await ropewalk.apublish("chat/1", {"text": "hi"})      # from asynchronous code
+
+Where to, and with which key, is said by the environment, or by `configure`. A call is bounded in time, and what got no answer
+is sent again under the same uid.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ropewalk.client import publishing
+from ropewalk.client.addresses import addresses
+from ropewalk.client.attempts import Attempts, Patience
+from ropewalk.client.errors import KeyRefused, PublishUnavailable
+from ropewalk.client.kept import KeptConnections
+from ropewalk.client.per_loop import SessionPerLoop
+from ropewalk.client.publisher import Publisher
+from ropewalk.client.publishing import PATH, Draft
+from ropewalk.core.signing import API_PHRASE, derive
+from ropewalk.model.messages import Receipt
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+DEFAULT_TIMEOUT = 10.0
+
+_NO_KEY = "no key is set here: set ROPEWALK_SECRET or ROPEWALK_API_SECRET, or call ropewalk.configure(key=...)"
+
+
+class Direct:
+    """One server to publish to, for the threads and the event loops of this process."""
+
+    def __init__(self, url: str, key: str, timeout: float) -> None:
+        self._url = url
+        self._key = key
+        self._timeout = timeout
+        self._connections = KeptConnections(addresses(url).base + PATH, publishing.headers(key))
+
+    def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        _refuse_to_block_a_loop()
+        attempts = Attempts(drafts, Patience(timeout=self._timeout, total=self._timeout), random.random)
+        while True:
+            try:
+                return publishing.receipts(*self._connections.post(attempts.body, attempts.timeout()))
+            except PublishUnavailable as trouble:
+                pause = attempts.pause(trouble)
+            except KeyRefused as refused:
+                raise self._explained(refused) from None
+            time.sleep(pause)
+
+    async def apublish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        http = await _sessions.current()
+        publisher = Publisher(self._url, self._key, http=http, timeout=self._timeout, total=self._timeout)
+        try:
+            return await publisher.publish_batch(drafts)
+        except KeyRefused as refused:
+            raise self._explained(refused) from None
+
+    def _explained(self, refused: KeyRefused) -> KeyRefused:
+        return refused if self._key else KeyRefused(f"{refused}; {_NO_KEY}")
+
+
+_sessions = SessionPerLoop()
+_configured: Direct | None = None
+
+
+def configure(*, url: str | None = None, key: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
+    """Where this process publishes to. What is not given comes from the environment, which is read now.
+
+    `url` is the server's address (ROPEWALK_URL), `key` the bearer key of its API (ROPEWALK_API_SECRET, or derived from
+    ROPEWALK_SECRET), `timeout` how many seconds a call may take, all its attempts together. Raises UserMistake for a bad URL.
+    """
+    global _configured
+    environ = os.environ
+    _configured = Direct(
+        url if url is not None else environ.get("ROPEWALK_URL") or DEFAULT_URL,
+        key if key is not None else key_in(environ),
+        timeout,
+    )
+
+
+def publish(
+    stream: str, data: Any, *, uid: str = "", transient: bool = False, exclude_socket: str = "", type: str = ""
+) -> Receipt:
+    """Publish from blocking code and return the position. `data` is anything that JSON can say.
+
+    With a `uid` of your own the same call is safe to repeat. A `transient` message keeps no place in its stream. The session
+    with the sid `exclude_socket` does not get it. `type` is shown beside the message. Raises PublishError, and RuntimeError
+    where an event loop runs.
+    """
+    return publish_batch([Draft(stream, data, uid, transient, exclude_socket, type)])[0]
+
+
+def publish_batch(drafts: Sequence[Draft]) -> list[Receipt]:
+    """All of them in this order, or none. A receipt for each. From blocking code."""
+    return _current().publish_batch(drafts)
+
+
+async def apublish(
+    stream: str, data: Any, *, uid: str = "", transient: bool = False, exclude_socket: str = "", type: str = ""
+) -> Receipt:
+    """`publish` for asynchronous code."""
+    return (await apublish_batch([Draft(stream, data, uid, transient, exclude_socket, type)]))[0]
+
+
+async def apublish_batch(drafts: Sequence[Draft]) -> list[Receipt]:
+    """`publish_batch` for asynchronous code."""
+    return await _current().apublish_batch(drafts)
+
+
+async def aclose() -> None:
+    """Close what `apublish` keeps open for the running event loop.
+
+    A loop that `asyncio.run` or a web server runs does it by itself when it ends. In a loop that you run by hand, call it last.
+    """
+    await _sessions.close()
+
+
+def key_in(environ: Mapping[str, str]) -> str:
+    """The key of the API that a server with this environment would ask for."""
+    if key := environ.get("ROPEWALK_API_SECRET") or environ.get("ANYCABLE_API_SECRET"):
+        return key
+    secret = environ.get("ROPEWALK_SECRET") or environ.get("ANYCABLE_SECRET")
+    return derive(secret, API_PHRASE) if secret else ""
+
+
+def _current() -> Direct:
+    if _configured is None:
+        configure()
+    assert _configured is not None
+    return _configured
+
+
+def _refuse_to_block_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError("an event loop runs in this thread, and publishing would stop it: write `await ropewalk.apublish(...)`")

@@ -1,0 +1,107 @@
+"""What stands behind the real servers of these tests, and an application that asks it."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from ropewalk.adapters.apps.rpc.calling import Calls
+from ropewalk.adapters.apps.rpc.grpc import GrpcApplication
+from ropewalk.adapters.apps.rpc.http import HttpApplication
+from ropewalk.core.stats import Stats
+from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
+from ropewalk.model.errors import ServerError
+from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
+from ropewalk.ports import Application
+from tests.rpc_servers import GrpcServer, HttpServer
+
+PATIENCE = 20.0
+CALLER = Caller("sid", "http://x/cable", {"cookie": "a=1", "REMOTE_ADDR": "10.0.0.1"}, "", {"c": "1"})
+WELCOME = Admission(True, "me", ('{"type":"welcome"}',), {"seen": "1"})
+
+T = TypeVar("T")
+Server = GrpcServer | HttpServer
+
+
+class Scripted:
+    """Takes the next step of its script at each call, and says yes when there is none: an error is raised, an event waited for,
+    a record answered. `asked` keeps what it was asked."""
+
+    def __init__(self, *script: Any) -> None:
+        self.script = deque(script)
+        self.asked: list[Any] = []
+
+    async def connect(self, caller: Caller) -> Admission:
+        return await self._next(caller, WELCOME)
+
+    async def command(self, call: Call) -> Answer:
+        return await self._next(call, Answer())
+
+    async def restored(self, comeback: Comeback) -> Greeting:
+        return await self._next(comeback, Greeting())
+
+    async def disconnect(self, farewell: Farewell) -> None:
+        await self._next(farewell, None)
+
+    async def _next(self, asked: object, otherwise: T) -> T:
+        self.asked.append(asked)
+        match self.script.popleft() if self.script else otherwise:
+            case Exception() as error:
+                raise error
+            case asyncio.Event() as event:
+                await event.wait()
+                return otherwise
+            case said:
+                answer: T = said
+                return answer
+
+
+class NoPublisher:
+    """Applications behind a wire publish by themselves."""
+
+    async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
+        raise AssertionError(publications)
+
+    async def disconnect(self, order: RemoteDisconnect) -> int:
+        raise AssertionError(order)
+
+
+def calls(stats: Stats | None = None, **options: Any) -> Calls:
+    """With time enough for a busy machine, unless a test is about time."""
+    return Calls(stats or Stats(), **{"command_timeout": PATIENCE, **options})
+
+
+def once(stats: Stats | None = None) -> Calls:
+    """Never asks again: chance makes every pause longer than the budget."""
+    return calls(stats, chance=lambda: 1e9)
+
+
+@asynccontextmanager
+async def running(application: Application) -> AsyncIterator[Application]:
+    await application.start(NoPublisher())
+    try:
+        yield application
+    finally:
+        await application.stop()
+
+
+def asking(server: Server, calls: Calls, restore: bool = False) -> Application:
+    if isinstance(server, GrpcServer):
+        return GrpcApplication(server.host, calls, restore=restore)
+    return HttpApplication(server.url, "", calls, restore=restore)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await ask()
+            except ServerError:
+                await asyncio.sleep(0.02)

@@ -1,0 +1,227 @@
+"""Applications behind real servers: what holds for gRPC and HTTP alike."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from ropewalk.core.stats import Stats
+from ropewalk.model.application import Action, Admission, Answer, Call, Caller, Comeback, Farewell, Greeting, Seating
+from ropewalk.model.errors import ApplicationError, Unavailable
+from ropewalk.model.presence import Member
+from tests.rpc_servers import GrpcServer, HttpServer
+from tests.unit.adapters.apps.rpc.backends import (
+    CALLER,
+    WELCOME,
+    Scripted,
+    Server,
+    asking,
+    calls,
+    once,
+    running,
+    until,
+    until_answered,
+)
+
+Serve = Callable[[Scripted], Server]
+
+KNOWN = Caller(CALLER.sid, CALLER.url, CALLER.headers, '{"user":1}', CALLER.state)
+SUBSCRIPTIONS = {"a": {"$w": "chat", "ж": "\u2028"}, "b": {}}
+
+
+@pytest.fixture(params=[GrpcServer, HttpServer], ids=["grpc", "http"])
+def serve(request: pytest.FixtureRequest) -> Serve:
+    chosen: Serve = request.param
+    return chosen
+
+
+# --- what is asked arrives, and so does the answer --------------------------------------------------------------------
+
+
+async def test_a_connect_arrives_as_it_was_asked_and_its_admission_comes_back(serve: Serve) -> None:
+    backend, stats = Scripted(), Stats()
+    async with serve(backend) as server, running(asking(server, calls(stats))) as application:
+        assert await application.connect(CALLER) == WELCOME
+    assert backend.asked == [CALLER]
+    assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (1, 0, 0)
+
+
+async def test_a_client_that_is_refused_is_no_failure(serve: Serve) -> None:
+    refused = Admission(False, "", ('{"type":"disconnect"}',), {}, "who are you")
+    stats = Stats()
+    async with serve(Scripted(refused)) as server, running(asking(server, calls(stats))) as application:
+        assert await application.connect(CALLER) == refused
+    assert stats.app_calls_failed == 0
+
+
+async def test_an_error_of_the_application_says_what_it_said(serve: Serve) -> None:
+    backend, stats = Scripted(ApplicationError("undefined method"), ApplicationError("")), Stats()
+    async with serve(backend) as server, running(asking(server, calls(stats))) as application:
+        with pytest.raises(ApplicationError, match="undefined method"):
+            await application.connect(CALLER)
+        with pytest.raises(ApplicationError, match="did not say which"):
+            await application.command(Call(KNOWN, Action.SUBSCRIBE, "a"))
+    assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (2, 2, 0)
+
+
+@pytest.mark.parametrize("action", Action)
+async def test_a_command_and_its_answer_arrive_whole(serve: Serve, action: Action) -> None:
+    call = Call(KNOWN, action, '{"channel":"Chat"}', {"$w": "chat", "n": "1"}, '{"action":"speak","text":"ж 😀 \\u0000"}')
+    answer = Answer(
+        accepted=action is not Action.SUBSCRIBE,
+        transmissions=("one", "two"),
+        streams=("chat", "чат"),
+        stopped=("old",),
+        stop_all=True,
+        state={"c": ""},
+        own={"n": "2"},
+        seating=Seating(True, Member("7", b'{"name":"ann"}')),
+        disconnect=True,
+        reason="because",
+    )
+    backend = Scripted(answer)
+    async with serve(backend) as server, running(asking(server, calls())) as application:
+        assert await application.command(call) == answer
+        assert await application.command(call) == Answer()
+    assert backend.asked == [call, call]
+
+
+async def test_a_farewell_arrives_with_the_state_of_every_subscription(serve: Serve) -> None:
+    farewell = Farewell(KNOWN, SUBSCRIPTIONS)
+    backend = Scripted(None, ApplicationError("no"))
+    async with serve(backend) as server, running(asking(server, calls())) as application:
+        await application.disconnect(farewell)
+        with pytest.raises(ApplicationError, match="no"):
+            await application.disconnect(farewell)
+    assert backend.asked[0] == farewell
+
+
+async def test_every_call_says_whose_it_is_and_which_protocol(serve: Serve) -> None:
+    async with serve(Scripted()) as server, running(asking(server, calls(), restore=True)) as application:
+        await application.connect(CALLER)
+        await application.command(Call(KNOWN, Action.SUBSCRIBE, "a"))
+        await application.restored(Comeback(KNOWN, "former"))
+        await application.disconnect(Farewell(KNOWN))
+    prefix = "" if serve is GrpcServer else "x-anycable-meta-"
+    seen = [(each["method"], each[f"{prefix}sid"], each[f"{prefix}protov"]) for each in server.seen]
+    assert seen == [(method, "sid", "v1") for method in ("Connect", "Command", "Restore", "Disconnect")]
+
+
+# --- comebacks --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_comeback_is_told_where_the_application_wants_to_hear_of_it(serve: Serve) -> None:
+    greeting = Greeting(("hello again",), {"c": ""}, {"a": {"$w": ""}}, disconnect=True)
+    comeback = Comeback(KNOWN, "former", SUBSCRIPTIONS)
+    backend = Scripted(greeting)
+    async with serve(backend) as server, running(asking(server, calls(), restore=True)) as application:
+        assert await application.restored(comeback) == greeting
+    assert backend.asked == [comeback]
+
+
+async def test_a_comeback_is_not_told_unasked(serve: Serve) -> None:
+    backend, stats = Scripted(), Stats()
+    async with serve(backend) as server, running(asking(server, calls(stats))) as application:
+        assert await application.restored(Comeback(KNOWN, "former")) == Greeting()
+    assert (backend.asked, stats.app_calls) == ([], 0)
+
+
+async def test_an_application_without_restore_is_asked_for_it_once(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ropewalk.application")
+    backend, stats = Scripted(NotImplementedError()), Stats()
+    async with serve(backend) as server, running(asking(server, calls(stats), restore=True)) as application:
+        for _ in range(3):
+            assert await application.restored(Comeback(KNOWN, "former")) == Greeting()
+    assert len(backend.asked) == 1
+    assert stats.app_calls_failed == 0
+    assert len([record for record in caplog.records if "Restore" in record.message]) == 1
+
+
+# --- when it hangs, dies and comes back -------------------------------------------------------------------------------
+
+
+async def test_an_application_that_hangs_is_given_up_in_time(serve: Serve) -> None:
+    stats = Stats()
+    async with (
+        serve(Scripted(asyncio.Event())) as server,
+        running(asking(server, calls(stats, command_timeout=0.05))) as application,
+    ):
+        with pytest.raises(Unavailable):
+            await application.connect(CALLER)
+    assert (stats.app_calls_failed, stats.app_calls_retried) == (1, 0)
+
+
+async def test_a_slow_call_does_not_stall_others(serve: Serve) -> None:
+    event = asyncio.Event()
+    backend = Scripted(event)
+    async with serve(backend) as server, running(asking(server, calls())) as application:
+        slow = asyncio.ensure_future(application.connect(CALLER))
+        await until(lambda: len(backend.asked) == 1)
+        assert application.gauges()["app_calls_active"] == 1
+        for _ in range(40):
+            await application.connect(CALLER)
+        assert not slow.done()
+        event.set()
+        assert await slow == WELCOME
+    assert application.gauges()["app_calls_active"] == 0
+
+
+async def test_a_call_outlives_a_restart_of_the_application(serve: Serve) -> None:
+    backend, stats = Scripted(), Stats()
+    async with serve(backend) as server, running(asking(server, calls(stats))) as application:
+        await application.connect(CALLER)
+        await server.stop()
+        call = asyncio.ensure_future(application.connect(CALLER))
+        await until(lambda: stats.app_calls_retried > 0)
+        await server.start()
+        assert await call == WELCOME
+    assert stats.app_calls_failed == 0
+
+
+async def test_an_application_that_is_away_is_a_trouble_until_it_is_back(serve: Serve) -> None:
+    async with serve(Scripted()) as server, running(asking(server, once())) as application:
+        await until_answered(lambda: application.connect(CALLER))
+        assert application.trouble() == ""
+        await server.stop()
+        for _ in range(3):
+            with pytest.raises(Unavailable):
+                await application.connect(CALLER)
+        assert "does not answer" in application.trouble()
+        await server.start()
+        assert await until_answered(lambda: application.connect(CALLER)) == WELCOME
+        assert application.trouble() == ""
+
+
+async def test_a_caller_who_is_gone_is_cancelled_and_nobody_else(serve: Serve) -> None:
+    backend, stats = Scripted(asyncio.Event()), Stats()
+    async with serve(backend) as server, running(asking(server, calls(stats))) as application:
+        gone = asyncio.ensure_future(application.connect(CALLER))
+        await until(lambda: len(backend.asked) == 1)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        assert await application.connect(CALLER) == WELCOME
+    assert stats.app_calls_failed == 0
+
+
+async def test_who_asks_when_it_is_stopped_is_told_so(serve: Serve) -> None:
+    backend = Scripted(asyncio.Event())
+    async with serve(backend) as server:
+        application = asking(server, calls())
+        with pytest.raises(Unavailable, match="closed"):
+            await application.connect(CALLER)
+        async with running(application):
+            call = asyncio.ensure_future(application.connect(CALLER))
+            await until(lambda: len(backend.asked) == 1)
+        with pytest.raises(Unavailable):
+            await call
+        with pytest.raises(Unavailable, match="closed"):
+            await application.connect(CALLER)
+
+
+async def test_text_that_no_wire_can_carry_costs_only_its_own_call(serve: Serve) -> None:
+    async with serve(Scripted()) as server, running(asking(server, calls())) as application:
+        with pytest.raises(ApplicationError, match="Unicode"):
+            await application.command(Call(KNOWN, Action.SUBSCRIBE, "\ud800"))
+        assert await application.connect(Caller("sid", "http://x/", {"cookie": "\udcff"})) == WELCOME

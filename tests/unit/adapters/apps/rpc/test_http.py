@@ -1,0 +1,213 @@
+"""What is particular to applications behind HTTP."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from ropewalk.adapters.apps.rpc.http import MAX_ANSWER, HttpApplication
+from ropewalk.core.stats import Stats
+from ropewalk.model.application import Admission
+from ropewalk.model.errors import ApplicationError, Unavailable, UserMistake
+from ropewalk.testing.clock import ManualClock
+from tests.rpc_servers import CERTIFICATE, HttpServer, Refusal
+from tests.unit.adapters.apps.rpc.backends import CALLER, WELCOME, Scripted, calls, once, running
+
+
+@asynccontextmanager
+async def answering(response: web.StreamResponse | Exception, stats: Stats | None = None) -> AsyncIterator[HttpApplication]:
+    """An application whose every answer is this one."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if isinstance(response, Exception):
+            raise response
+        return response
+
+    server = web.Application()
+    server.router.add_route("*", "/{path:.*}", handle)
+    async with TestServer(server) as running_server:
+        application = HttpApplication(str(running_server.make_url("/base/")), "", calls(stats))
+        async with running(application):
+            yield application
+
+
+# --- who asks ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_secret_is_sent_with_every_call() -> None:
+    async with HttpServer(Scripted(), secret="s3cret") as server:
+        application = HttpApplication(server.url, "s3cret", calls())
+        async with running(application):
+            assert await application.connect(CALLER) == WELCOME
+    assert server.seen[0]["authorization"] == "Bearer s3cret"
+    assert server.seen[0]["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("secret", ["", "wrong"])
+async def test_a_wrong_secret_is_called_unauthorized_and_is_not_tried_again(secret: str) -> None:
+    async with HttpServer(Scripted(), secret="s3cret") as server:
+        application = HttpApplication(server.url, secret, calls())
+        async with running(application):
+            with pytest.raises(ApplicationError, match="unauthorized"):
+                await application.connect(CALLER)
+    assert len(server.seen) == 1
+    assert ("authorization" in server.seen[0]) is bool(secret)
+
+
+async def test_the_secret_shows_neither_in_logs_nor_in_errors(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "ropewalk")
+    application = HttpApplication("http://ann:s3cret@127.0.0.1:1/base?key=s3cret", "", once())
+    async with running(application):
+        for _ in range(12):
+            with pytest.raises(Unavailable) as caught:
+                await application.connect(CALLER)
+            assert "s3cret" not in str(caught.value)
+    assert caplog.records
+    assert "s3cret" not in "".join(str(vars(record)) for record in caplog.records)
+    assert "s3cret" not in application.trouble()
+
+
+@pytest.mark.parametrize("url", ["", "localhost:50051", "ftp://x/", "http://", "http://[::1", "http://x:99999/"])
+def test_a_url_that_is_none_is_a_mistake(url: str) -> None:
+    with pytest.raises(UserMistake, match="must look like"):
+        HttpApplication(url, "", calls())
+
+
+def test_a_user_and_a_secret_cannot_both_be_sent() -> None:
+    with pytest.raises(UserMistake, match="only one") as caught:
+        HttpApplication("http://ann:s3cret@x/", "other", calls())
+    assert "s3cret" not in str(caught.value)
+
+
+async def test_the_certificate_must_be_one_to_believe() -> None:
+    async with HttpServer(Scripted(), tls=True) as server:
+        async with running(HttpApplication(server.url, "", calls(), tls_root_ca=str(CERTIFICATE))) as trusting:
+            assert await trusting.connect(CALLER) == WELCOME
+        async with running(HttpApplication(server.url, "", once())) as suspicious:
+            with pytest.raises(Unavailable):
+                await suspicious.connect(CALLER)
+    with pytest.raises(UserMistake, match="nowhere"):
+        HttpApplication("https://x/", "", calls(), tls_root_ca="/nowhere.pem")
+
+
+# --- what is answered -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [201, 204, 400, 403, 404, 422, 429, 500, 503])
+async def test_only_200_is_an_answer_and_nothing_else_is_asked_again(status: int) -> None:
+    backend = Scripted(Refusal(status=status))
+    async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls())) as application:
+        with pytest.raises(ApplicationError, match=str(status)):
+            await application.connect(CALLER)
+    assert len(backend.asked) == 1
+
+
+async def test_redirects_are_not_followed() -> None:
+    async with HttpServer(Scripted()) as elsewhere:
+        moved = web.HTTPTemporaryRedirect(f"{elsewhere.url}/connect")
+        async with answering(moved) as application:
+            with pytest.raises(ApplicationError, match="307"):
+                await application.connect(CALLER)
+    assert elsewhere.seen == []
+
+
+async def test_a_status_may_be_a_name_and_null_is_nothing() -> None:
+    answer = {"status": "SUCCESS", "identifiers": "me", "transmissions": None, "env": {"cstate": {"gone": None}}, "news": 1}
+    async with answering(web.json_response(answer)) as application:
+        assert await application.connect(CALLER) == Admission(True, "me", (), {"gone": ""})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b"[]", b"null", b'{"status":1', b"\xff", b"[" * 100_000, b'{"status":7}', b'{"status":1,"env":7}'],
+    ids=lambda body: repr(body[:12]),
+)
+async def test_an_answer_that_cannot_be_read_is_the_applications_error(body: bytes) -> None:
+    async with answering(web.Response(body=body)) as application:
+        with pytest.raises(ApplicationError, match="cannot be read"):
+            await application.connect(CALLER)
+
+
+async def test_an_answer_that_does_not_end_is_cut_off() -> None:
+    async with answering(web.Response(body=b" " * (MAX_ANSWER + 1))) as application:
+        with pytest.raises(ApplicationError, match="larger than"):
+            await application.connect(CALLER)
+
+
+async def test_a_compressed_answer_is_not_unpacked() -> None:
+    packed = web.Response(body=b'{"status":1}', headers={"Content-Encoding": "gzip"})
+    async with answering(packed) as application:
+        assert (await application.connect(CALLER)).accepted, "the body is read as it came"
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "retried"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", Unavailable, False),
+        (b"HTTP/1.1 200 OK\r\n", Unavailable, True),
+        (b"nonsense\r\n\r\n", ApplicationError, False),
+    ],
+    ids=["cut in the answer", "cut in the head", "no HTTP"],
+)
+async def test_a_server_that_breaks_off_is_asked_again_only_if_it_had_not_answered(
+    said: bytes, error: type[Exception], retried: bool
+) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    stats = Stats()
+    at_most_twice = calls(stats, chance=iter([0.0, 1e9]).__next__)
+    async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        application = HttpApplication(f"http://127.0.0.1:{port}", "", at_most_twice)
+        async with running(application):
+            with pytest.raises(error):
+                await application.connect(CALLER)
+    assert (stats.app_calls_retried > 0) is retried
+
+
+# --- the circuit ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_circuit_opens_when_nothing_gets_through_and_closes_when_it_does_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "ropewalk.application")
+    clock = ManualClock()
+    async with HttpServer(Scripted()) as server:
+        application = HttpApplication(server.url, "", once(), clock=clock)
+        async with running(application):
+            await server.stop()
+            for _ in range(10):
+                assert application.gauges()["app_circuit_open"] == 0
+                with pytest.raises(Unavailable, match="cannot be reached"):
+                    await application.connect(CALLER)
+            assert application.gauges()["app_circuit_open"] == 1
+            await server.start()
+            with pytest.raises(Unavailable, match="left alone"):
+                await application.connect(CALLER)
+            clock.advance(5)
+            for _ in range(5):
+                assert application.gauges()["app_circuit_open"] == 1
+                assert await application.connect(CALLER) == WELCOME
+            assert application.gauges()["app_circuit_open"] == 0
+            assert application.trouble() == ""
+    said = [record.message for record in caplog.records]
+    assert len([line for line in said if "left alone" in line]) == 1
+    assert len([line for line in said if "get through again" in line]) == 1
+
+
+async def test_errors_of_the_application_do_not_open_the_circuit() -> None:
+    backend = Scripted(*[Refusal(status=500)] * 20, *[ApplicationError("it broke")] * 20)
+    async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls())) as application:
+        for _ in range(40):
+            with pytest.raises(ApplicationError):
+                await application.connect(CALLER)
+        assert await application.connect(CALLER) == WELCOME

@@ -1,0 +1,130 @@
+"""The engine's records and what becomes of them on the wire."""
+
+import json
+
+import pytest
+
+from ropewalk.adapters.apps.rpc import records
+from ropewalk.adapters.apps.rpc.messages import (
+    CommandMessage,
+    CommandResponse,
+    ConnectionRequest,
+    ConnectionResponse,
+    DisconnectResponse,
+    Env,
+    EnvResponse,
+    PresenceResponse,
+    RestoreResponse,
+    Status,
+)
+from ropewalk.model.application import Action, Admission, Answer, Call, Caller, Comeback, Farewell, Greeting, Seating
+from ropewalk.model.errors import ApplicationError
+from ropewalk.model.presence import Member
+
+CALLER = Caller("sid", "http://x/cable", {"cookie": "a=1", "REMOTE_ADDR": "10.0.0.1"}, "me", {"c": "1"})
+ENV = Env("http://x/cable", {"cookie": "a=1", "REMOTE_ADDR": "10.0.0.1"}, {"c": "1"})
+
+
+def test_a_connect_tells_where_the_client_comes_from() -> None:
+    assert records.connection_request(CALLER) == ConnectionRequest(ENV)
+
+
+def test_a_command_brings_the_state_of_its_subscription() -> None:
+    message = records.command_message(Call(CALLER, Action.PERFORM, "id", {"i": "2"}, '{"action":"speak"}'))
+    env = Env(ENV.url, ENV.headers, {"c": "1"}, {"i": "2"})
+    assert message == CommandMessage("message", "id", "me", '{"action":"speak"}', env)
+
+
+def test_farewells_and_comebacks_bring_the_state_of_every_subscription_as_json_text() -> None:
+    subscriptions = {"a": {"$w": "chat"}, "b": {}}
+    farewell = records.disconnect_request(Farewell(CALLER, subscriptions))
+    comeback = records.restore_request(Comeback(CALLER, "former", subscriptions))
+    assert (farewell.identifiers, comeback.identifiers, comeback.former_sid) == ("me", "me", "former")
+    for request in (farewell, comeback):
+        assert request.subscriptions == ["a", "b"]
+        assert {name: json.loads(text) for name, text in request.env.istate.items()} == {"a": {"$w": "chat"}}
+
+
+def test_bytes_of_a_header_that_are_no_text_are_replaced() -> None:
+    caller = Caller("sid", "http://x/\udcff", {"cookie": "név=\udcfa"})
+    env = records.connection_request(caller).env
+    assert env.headers["cookie"].startswith("név=\ufffd")
+    assert "\ufffd" in env.url
+
+
+def test_an_admission_is_read() -> None:
+    response = ConnectionResponse(Status.SUCCESS, "me", ["hi"], env=EnvResponse({"c": "1"}))
+    assert records.admission(response) == Admission(True, "me", ("hi",), {"c": "1"})
+    refused = ConnectionResponse(Status.FAILURE, transmissions=["bye"], error_msg="who are you")
+    assert records.admission(refused) == Admission(False, "", ("bye",), {}, "who are you")
+
+
+def test_an_answer_is_read() -> None:
+    response = CommandResponse(
+        Status.SUCCESS,
+        disconnect=True,
+        stop_streams=True,
+        streams=["s"],
+        transmissions=["t"],
+        error_msg="why",
+        env=EnvResponse({"c": ""}, {"i": "2"}),
+        stopped_streams=["old"],
+        presence=PresenceResponse("join", "7", '{"n": 1}'),
+    )
+    seating = Seating(True, Member("7", b'{"n": 1}'))
+    assert records.answer(response) == Answer(
+        True, ("t",), ("s",), ("old",), True, {"c": ""}, {"i": "2"}, seating, (), True, "why"
+    )
+    assert records.answer(CommandResponse(Status.FAILURE)) == Answer(accepted=False)
+
+
+@pytest.mark.parametrize(
+    ("info", "expected"),
+    [
+        ("", b""),
+        ("12345678901234567890", b"12345678901234567890"),
+        ("plain text", b'"plain text"'),
+        ("{", b'"{"'),
+        ("[" * 9000, None),
+    ],
+)
+def test_presence_info_is_json_text_or_becomes_a_string(info: str, expected: bytes | None) -> None:
+    answer = records.answer(CommandResponse(Status.SUCCESS, presence=PresenceResponse("leave", "7", info)))
+    assert answer.seating == Seating(False, Member("7", json.dumps(info).encode() if expected is None else expected))
+
+
+@pytest.mark.parametrize(
+    "presence", [PresenceResponse("join"), PresenceResponse("dance", "7")], ids=lambda presence: presence.type
+)
+def test_a_presence_that_makes_no_sense_is_the_applications_error(presence: PresenceResponse) -> None:
+    with pytest.raises(ApplicationError, match="presence"):
+        records.answer(CommandResponse(Status.SUCCESS, presence=presence))
+
+
+def test_a_greeting_is_read() -> None:
+    env = EnvResponse({"c": ""}, {"a": '{"i":"2","gone":""}'})
+    response = RestoreResponse(Status.SUCCESS, transmissions=["t"], env=env)
+    assert records.greeting(response) == Greeting(("t",), {"c": ""}, {"a": {"i": "2", "gone": ""}})
+
+
+def test_a_comeback_that_is_not_accepted_ends_the_session() -> None:
+    assert records.greeting(RestoreResponse(Status.FAILURE)).disconnect
+    assert records.greeting(RestoreResponse(Status.SUCCESS, disconnect=True)).disconnect
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"i":1}', "[" * 9000], ids=["empty", "cut", "a number", "deep"])
+def test_a_state_that_is_not_json_text_of_strings_is_the_applications_error(text: str) -> None:
+    with pytest.raises(ApplicationError, match="state of a subscription"):
+        records.greeting(RestoreResponse(Status.SUCCESS, env=EnvResponse(istate={"a": text})))
+
+
+def test_an_error_is_an_error_in_every_answer() -> None:
+    with pytest.raises(ApplicationError, match="it broke"):
+        records.admission(ConnectionResponse(error_msg="it broke"))
+    with pytest.raises(ApplicationError, match="it broke"):
+        records.answer(CommandResponse(error_msg="it broke"))
+    with pytest.raises(ApplicationError, match="it broke"):
+        records.greeting(RestoreResponse(error_msg="it broke"))
+    with pytest.raises(ApplicationError, match="did not say which"):
+        records.acknowledged(DisconnectResponse())
+    records.acknowledged(DisconnectResponse(Status.FAILURE))
