@@ -47,7 +47,7 @@ class Chatterbox:
     def writing_resumed(self) -> None:
         self.told.append("resumed")
 
-    def lost(self) -> None:
+    def lost(self, going_away: bool = False) -> None:
         self.told.append("lost")
 
 

@@ -21,8 +21,8 @@ ENDED_LIVES = 64
 class Life:
     """One name of a shard's positions. `holes` are positions whose batches turned out bad when they were read.
 
-    `reached` is where it begins and ends while it has no segments: at its beginning, or where its last one ended. Positions from
-    its end to `promised` were given and are lost.
+    `reached` is where it begins and ends while it has no segments: at its beginning, or where its last one ended. Positions
+    from its end to `promised` were given and are lost.
     """
 
     __slots__ = ("_changing", "epoch", "holes", "number", "promised", "reached", "segments")
