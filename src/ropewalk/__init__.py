@@ -1,7 +1,8 @@
 """Ropewalk: a real-time message server with reliable streams, resumable sessions and presence."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ropewalk.lazy import exports
 
 __version__ = "0.1.0"
 
@@ -19,26 +20,19 @@ if TYPE_CHECKING:
     from ropewalk.client.publishing import Draft as Draft
 else:
     # Imported when first asked for: who wants one of them does not pay for the others, and `ropewalk --version` for none.
-    _EXPORTS = {
-        "App": "ropewalk.channels",
-        "Channel": "ropewalk.channels",
-        "Connection": "ropewalk.channels",
-        "Draft": "ropewalk.client.publishing",
-        "aclose": "ropewalk.client.direct",
-        "action": "ropewalk.channels",
-        "apublish": "ropewalk.client.direct",
-        "apublish_batch": "ropewalk.client.direct",
-        "configure": "ropewalk.client.direct",
-        "publish": "ropewalk.client.direct",
-        "publish_batch": "ropewalk.client.direct",
-    }
-
-    def __getattr__(name):
-        if name not in _EXPORTS:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(_EXPORTS[name]), name)
-        globals()[name] = value
-        return value
-
-    def __dir__():
-        return sorted({*globals(), *_EXPORTS})
+    __getattr__, __dir__ = exports(
+        globals(),
+        {
+            "App": "ropewalk.channels",
+            "Channel": "ropewalk.channels",
+            "Connection": "ropewalk.channels",
+            "Draft": "ropewalk.client.publishing",
+            "aclose": "ropewalk.client.direct",
+            "action": "ropewalk.channels",
+            "apublish": "ropewalk.client.direct",
+            "apublish_batch": "ropewalk.client.direct",
+            "configure": "ropewalk.client.direct",
+            "publish": "ropewalk.client.direct",
+            "publish_batch": "ropewalk.client.direct",
+        },
+    )

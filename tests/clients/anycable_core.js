@@ -70,6 +70,7 @@ obey({
   },
 
   unsubscribe: args => channelOf(args).disconnect(),
+  perform: args => channelOf(args).perform(args.action, args.data),
   whisper: args => channelOf(args).whisper(args.data),
   join: args => channelOf(args).presence.join(args.id, args.info),
   leave: args => channelOf(args).presence.leave(),

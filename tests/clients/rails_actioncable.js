@@ -33,6 +33,7 @@ obey({
   },
 
   unsubscribe: ({ channel }) => subscriptions.get(channel).unsubscribe(),
+  perform: ({ channel, action, data }) => subscriptions.get(channel).perform(action, data),
   cut: ({ how }) => cuts[how](consumer.connection.webSocket),
   disconnect: () => consumer.disconnect()
 })

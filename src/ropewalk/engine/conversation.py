@@ -33,7 +33,7 @@ from ropewalk.model.messages import Publication
 from ropewalk.model.sessions import AppSide, ConnectRequest, Subscribed
 from ropewalk.ports import Application
 from ropewalk.protocol.cable_json import welcome_json
-from ropewalk.protocol.transmissions import around, with_welcome
+from ropewalk.protocol.transmissions import around, refusals, with_welcome
 
 if TYPE_CHECKING:
     from ropewalk.engine.session import Session
@@ -66,7 +66,7 @@ async def connect(session: "Session", services: Services, application: Applicati
     if not admission.accepted:
         services.stats.auth_failures += 1
         logger.info("refused by the application", extra={"session": session.tag, "reason": admission.reason})
-        _transmit(session, admission.transmissions)
+        _transmit(session, refusals(admission.transmissions))
         session.end(TOLD_WHY if admission.transmissions else closings.UNAUTHORIZED)
         return
     _remember(session, services, admission.state)

@@ -1,7 +1,7 @@
 """Transmissions: JSON texts that an application writes for a client, and what the server must know of them.
 
-The server passes them on as they are, but for two: a welcome has to carry the session's own sid, and a confirmation is the
-server's to say, for it tells where live delivery begins.
+The server passes them on as they are, but for three: a welcome has to carry the session's own sid, a goodbye has to say whether
+to come back, and a confirmation is the server's to say, for it tells where live delivery begins.
 """
 
 from collections.abc import Sequence
@@ -36,6 +36,16 @@ def with_welcome(texts: Sequence[str], plain: str, sid: str) -> list[str]:
         return [plain, *texts]
     fields = {**_fields(welcome), "sid": sid}
     return [msgspec.json.encode(fields).decode(), *(text for text in texts if text is not welcome)]
+
+
+def refusals(texts: Sequence[str]) -> list[str]:
+    """A `disconnect` that does not say whether to come back says no: a client that was refused would come back for ever."""
+    return [_final(text) if read(text).type == "disconnect" else text for text in texts]
+
+
+def _final(text: str) -> str:
+    fields = _fields(text)
+    return text if "reconnect" in fields else msgspec.json.encode({**fields, "reconnect": False}).decode()
 
 
 def around(kind: str, identifier: str, texts: Sequence[str]) -> tuple[list[str], list[str]]:

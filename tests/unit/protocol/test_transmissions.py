@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.protocol.transmissions import around, read, with_welcome
+from ropewalk.protocol.transmissions import around, read, refusals, with_welcome
 
 PLAIN = '{"type":"welcome","sid":"ours"}'
 CONFIRM = '{"type":"confirm_subscription","identifier":"i"}'
@@ -29,8 +29,15 @@ def test_texts_stand_around_the_reply_to_their_own_identifier() -> None:
     assert around("confirm_subscription", "i", ["a", "b"]) == (["a", "b"], [])
 
 
+def test_who_is_refused_is_told_not_to_come_back_unless_the_application_wants_it() -> None:
+    silent, kind, other = '{"type":"disconnect","reason":"x"}', '{"type":"disconnect","reconnect":true}', '{"reconnect":1}'
+
+    assert refusals([silent, kind, other]) == ['{"type":"disconnect","reason":"x","reconnect":false}', kind, other]
+
+
 @given(st.text())
 def test_whatever_an_application_writes_can_be_looked_at(text: str) -> None:
     said = read(text)
 
     assert with_welcome([text], PLAIN, "ours")[-1] == text or said.type == "welcome"
+    assert refusals([text]) == [text] or said.type == "disconnect"

@@ -1,0 +1,51 @@
+"""A chat as Python channels: who may connect, and what happens in a room. Run it with `ropewalk serve --app chat:app`."""
+
+import re
+from typing import Any
+
+from ropewalk import App, Channel, Connection, action
+
+ROOM = re.compile("[a-z0-9-]{1,40}")
+LONGEST_TEXT = 2000
+
+app = App()
+
+
+@app.on_connect
+async def connect(connection: Connection) -> None:
+    name = connection.params.get("name")
+    if not name:
+        connection.reject("nobody is let in without a name")
+    connection.identify(name=name)
+
+
+@app.channel
+class ChatChannel(Channel):
+    @property
+    def name(self) -> str:
+        return str(self.connection.identity["name"])
+
+    @property
+    def stream(self) -> str:
+        return f"chat/{self.params['room']}"
+
+    async def subscribed(self) -> None:
+        room = self.params.get("room")
+        if not isinstance(room, str) or not ROOM.fullmatch(room):
+            self.reject("there is no such room")
+        self.stream_from(self.stream, whisper=True, presence=True)
+        self.join_presence(self.name)
+
+    @action
+    async def speak(self, data: dict[str, Any]) -> None:
+        text = data.get("text")
+        if not isinstance(text, str) or not 1 <= len(text) <= LONGEST_TEXT:
+            self.reject("a text is neither empty nor endless")
+        self.state["said"] = self.state.get("said", 0) + 1
+        self.broadcast(self.stream, {"name": self.name, "text": text, "number": self.state["said"]})
+
+    async def restored(self) -> None:
+        self.broadcast(self.stream, {"name": self.name, "event": "came back"})
+
+    async def unsubscribed(self) -> None:
+        self.broadcast(self.stream, {"name": self.name, "event": "left"})

@@ -1,0 +1,210 @@
+"""A chat written as Python channels, and both JavaScript clients in it: what one library does, the other sees."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.clients.script import Client, Script
+from tests.server import RunningServer, running_server
+
+pytestmark = pytest.mark.needs_node
+
+CHAT = Path(__file__).parents[2] / "examples" / "chat_channels"
+
+
+@pytest.fixture(scope="module")
+def chat() -> Iterator[RunningServer]:
+    with running_server("--app", "chat:app", "--app_dir", str(CHAT)) as server:
+        yield server
+
+
+@pytest.fixture
+def room(request: pytest.FixtureRequest) -> str:
+    """One of its own for each test."""
+    return str(request.node.name).removeprefix("test_").replace("_", "-")[:40]
+
+
+def address(server: RunningServer, name: str) -> str:
+    return f"{server.cable}?{urlencode({'name': name})}"
+
+
+async def enter(script: Script, server: RunningServer, name: str, room: str) -> Client:
+    """A client of `@anycable/core` that is in the room."""
+    client = await script.connect(name, address(server, name))
+    await client.subscribe("room", kind="ChatChannel", params={"room": room})
+    return client
+
+
+async def enter_by_page(script: Script, server: RunningServer, name: str, room: str) -> Client:
+    """A client of `@rails/actioncable` that is in the room."""
+    client = await script.open(name, address(server, name))
+    await client.subscribe("room", params={"channel": "ChatChannel", "room": room})
+    return client
+
+
+async def heard(script: Script, client: Client, count: int, channel: str = "room") -> list[object]:
+    """What was said in the room, once it is so much. To `@rails/actioncable` comings and goings are messages too."""
+
+    def said() -> list[object]:
+        messages = [event["message"] for event in client.all("message", channel=channel)]
+        return [message for message in messages if "name" in message]
+
+    await script.until(lambda: len(said()) >= count, f"{client.name} hears {count} messages")
+    return said()
+
+
+async def members(client: Client) -> dict[str, Any]:
+    """Who is there, by the client's first question."""
+    await client.order("members", channel="room")
+    await client.sees("members")
+    answer = next(frame["message"] for frame in client.frames("presence") if frame["message"]["type"] == "info")
+    return {record["id"]: record.get("info") for record in answer["records"]}
+
+
+async def speak(client: Client, text: str) -> None:
+    await client.order("perform", channel="room", action="speak", data={"text": text})
+
+
+def said(name: str, text: str, number: int) -> object:
+    return {"name": name, "text": text, "number": number}
+
+
+async def test_both_hear_what_each_of_them_says(anycable: Script, rails: Script, chat: RunningServer, room: str) -> None:
+    ann = await enter(anycable, chat, "Ann", room)
+    bo = await enter_by_page(rails, chat, "Bo", room)
+
+    await speak(ann, "hello")
+    await heard(rails, bo, 1)
+    await speak(bo, "hello, Ann")
+    await heard(anycable, ann, 2)
+    await speak(ann, "how are you?")
+
+    conversation = [said("Ann", "hello", 1), said("Bo", "hello, Ann", 1), said("Ann", "how are you?", 2)]
+    assert await heard(anycable, ann, 3) == conversation
+    assert await heard(rails, bo, 3) == conversation
+
+
+async def test_nobody_without_a_name_comes_in(anycable: Script, rails: Script, chat: RunningServer) -> None:
+    nobody = await anycable.open("nobody", chat.cable)
+    page = await rails.open("page", chat.cable)
+    await page.order("subscribe", channel="room", params={"channel": "ChatChannel", "room": "lobby"})
+
+    assert (await nobody.sees("close"))["reason"] == "unauthorized"
+    await page.sees("disconnect", willAttemptReconnect=False)
+    assert page.frames() == [{"type": "disconnect", "reason": "unauthorized", "reconnect": False}]
+
+
+async def test_a_room_that_is_not_there_is_rejected_and_the_others_go_on(
+    anycable: Script, rails: Script, chat: RunningServer, room: str
+) -> None:
+    ann = await enter(anycable, chat, "Ann", room)
+    bo = await enter_by_page(rails, chat, "Bo", room)
+
+    await ann.order("subscribe", channel="cellar", kind="ChatChannel", params={"room": "The Cellar"})
+    await bo.order("subscribe", channel="cellar", params={"channel": "ChatChannel", "room": "The Cellar"})
+
+    assert (await ann.sees("channel_close", channel="cellar"))["error"] == "SubscriptionRejectedError"
+    await bo.sees("rejected", channel="cellar")
+    await speak(ann, "nobody is in the cellar")
+    assert await heard(rails, bo, 1) == [said("Ann", "nobody is in the cellar", 1)]
+
+
+async def test_an_action_that_is_refused_or_not_there_changes_nothing(
+    anycable: Script, rails: Script, chat: RunningServer, room: str
+) -> None:
+    ann = await enter(anycable, chat, "Ann", room)
+    bo = await enter_by_page(rails, chat, "Bo", room)
+
+    for script, client in ((anycable, ann), (rails, bo)):
+        await speak(client, "")
+        for action in ("unsubscribed", "sing"):
+            await client.order("perform", channel="room", action=action, data={})
+        await speak(client, "done")
+        await heard(script, client, 1)
+
+    assert await heard(anycable, ann, 2) == [said("Ann", "done", 1), said("Bo", "done", 1)]
+
+
+async def test_who_unsubscribes_has_left_and_hears_no_more(
+    anycable: Script, rails: Script, chat: RunningServer, room: str
+) -> None:
+    ann = await enter(anycable, chat, "Ann", room)
+    bo = await enter_by_page(rails, chat, "Bo", room)
+
+    await bo.order("unsubscribe", channel="room")
+    assert await heard(anycable, ann, 1) == [{"name": "Bo", "event": "left"}]
+    await speak(ann, "alone at last")
+    await heard(anycable, ann, 2)
+    await bo.subscribe("again", params={"channel": "ChatChannel", "room": room})
+    await speak(ann, "welcome")
+
+    assert await heard(rails, bo, 1, "again") == [said("Ann", "welcome", 2)]
+    assert await heard(rails, bo, 0) == []
+
+
+async def test_a_whisper_reaches_the_others_whatever_their_library(
+    anycable: Script, rails: Script, chat: RunningServer, room: str
+) -> None:
+    ann, cy = [await enter(anycable, chat, name, room) for name in ("Ann", "Cy")]
+    bo = await enter_by_page(rails, chat, "Bo", room)
+
+    await ann.order("whisper", channel="room", data={"name": "Ann", "typing": True})
+    assert await heard(rails, bo, 1) == await heard(anycable, cy, 1) == [{"name": "Ann", "typing": True}]
+    await speak(ann, "written")
+
+    assert await heard(anycable, ann, 1) == [said("Ann", "written", 1)]
+
+
+async def test_presence_is_what_the_channel_and_the_client_say(
+    anycable: Script, rails: Script, chat: RunningServer, room: str
+) -> None:
+    ann = await enter(anycable, chat, "Ann", room)
+    bo = await enter_by_page(rails, chat, "Bo", room)
+
+    await ann.sees("presence", type="join", id="Bo")
+    await bo.order("unsubscribe", channel="room")
+    await ann.sees("presence", type="leave", id="Bo")
+    cy = await enter(anycable, chat, "Cy", room)
+    await ann.sees("presence", type="join", id="Cy")
+    await cy.order("join", channel="room", id="Cy", info={"mood": "fine"})  # there already: only what is told of it is new
+    assert await members(cy) == {"Ann": None, "Cy": {"mood": "fine"}}
+    await cy.order("leave", channel="room")
+    await ann.sees("presence", type="leave", id="Cy")
+    await cy.order("join", channel="room", id="Cy", info={"mood": "better"})
+
+    assert (await ann.sees("presence", type="join", id="Cy", times=2))["info"] == {"mood": "better"}
+    assert await members(ann) == {"Ann": None, "Cy": {"mood": "better"}}
+
+
+@pytest.mark.parametrize("how", ["fin", "reset", "stall"])
+async def test_who_comes_back_has_missed_nothing_and_the_channel_hears_of_it(
+    anycable: Script, rails: Script, chat: RunningServer, how: str
+) -> None:
+    room = f"resume-{how}"
+    ann = await enter(anycable, chat, "Ann", room)
+    bo = await enter_by_page(rails, chat, "Bo", room)
+    await speak(ann, "one")
+    await heard(rails, bo, 1)
+
+    await ann.lose(how)
+    await speak(bo, "two")
+    await speak(bo, "three")
+    await heard(rails, bo, 3)
+    back = await ann.come_back()
+    await heard(rails, bo, 4)
+    await speak(ann, "four")
+
+    assert (back["reconnect"], back["restored"]) == (True, True)
+    conversation = [
+        said("Ann", "one", 1),
+        said("Bo", "two", 1),
+        said("Bo", "three", 2),
+        {"name": "Ann", "event": "came back"},
+        said("Ann", "four", 2),
+    ]
+    assert await heard(anycable, ann, 5) == conversation
+    assert await heard(rails, bo, 5) == conversation
+    assert (await members(ann)).keys() == {"Ann", "Bo"}

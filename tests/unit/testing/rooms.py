@@ -1,0 +1,109 @@
+"""An app with a bit of everything, made anew for each test. `told` is what its handlers were called for."""
+
+import asyncio
+from typing import Any
+
+from ropewalk import App, Channel, Connection, action
+
+
+class Rooms(App):
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+        self.gate = asyncio.Event()
+
+
+def rooms() -> Rooms:
+    app = Rooms()
+    app.on_startup(lambda: app.told.append("startup"))
+    app.on_shutdown(lambda: app.told.append("shutdown"))
+    app.on_connect(_connect)
+    app.on_disconnect(lambda connection: app.told.append(f"gone {connection.identity['name']}"))
+    app.channel("RoomChannel")(_room_channel(app))
+    return app
+
+
+async def _connect(connection: Connection) -> None:
+    name = connection.params.get("name") or connection.cookies.get("name") or connection.headers.get("x-name")
+    if not name:
+        connection.reject("no name")
+    connection.identify(name=name)
+    connection.state["from"] = connection.remote
+
+
+def _room_channel(app: Rooms) -> type[Channel]:
+    class RoomChannel(Channel):
+        def _tell(self, what: str) -> None:
+            app.told.append(f"{what} {self.connection.identity['name']} {self.params['room']}")
+
+        async def subscribed(self) -> None:
+            self._tell("subscribed")
+            match self.params["room"]:
+                case "full":
+                    self.transmit("no chair is left")
+                    self.reject("full")
+                case "broken":
+                    raise KeyError("the room's plan")
+            open_to_all = self.params.get("open", True)
+            self.stream_from(f"room/{self.params['room']}", whisper=open_to_all, presence=open_to_all)
+
+        def unsubscribed(self) -> None:
+            self._tell("unsubscribed")
+            if self.params.get("fragile"):
+                raise ValueError("cannot let go")
+
+        async def restored(self) -> None:
+            self._tell("restored")
+            self.transmit(f"welcome back after {self.state.get('said', 0)}")
+            if self.params.get("fragile"):
+                raise ValueError("cannot go on")
+
+        @action
+        async def speak(self, data: dict[str, Any]) -> None:
+            self.state["said"] = self.state.get("said", 0) + 1
+            self.broadcast(f"room/{self.params['room']}", data["text"])
+
+        @action
+        def speak_from_a_thread(self, data: dict[str, Any]) -> None:
+            app.publish_sync(f"room/{self.params['room']}", data["text"])
+
+        @action
+        async def wait(self) -> None:
+            await app.gate.wait()
+            self.transmit("waited")
+
+        @action
+        async def promise(self) -> None:
+            async def keep() -> None:
+                await app.gate.wait()
+                await app.publish(f"room/{self.params['room']}", "kept")
+
+            self.connection.state["promise"] = True
+            _running.add(asyncio.create_task(keep()))
+
+        @action
+        async def move(self, data: dict[str, Any]) -> None:
+            self.stop_all_streams()
+            self.stream_from(f"room/{data['to']}")
+
+        @action
+        async def refuse(self) -> None:
+            self.transmit("sorry")
+            self.reject("not today")
+
+        @action
+        async def quit(self) -> None:
+            self.disconnect()
+
+        @action
+        async def crash(self) -> None:
+            raise ZeroDivisionError("by hand")
+
+        @action
+        def exit(self) -> None:
+            raise SystemExit(3)
+
+    return RoomChannel
+
+
+_running: set[asyncio.Task[None]] = set()

@@ -1,0 +1,20 @@
+"""The page on testing channels: its tests pass, in a directory with the chat that they test and nothing else."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.docs.pages import ROOT, blocks
+
+PAGE = ROOT / "docs" / "how-to" / "test-channels.md"
+CHAT = ROOT / "examples" / "chat_channels" / "chat.py"
+
+
+def test_what_the_page_shows_works(tmp_path: Path) -> None:
+    shutil.copy(CHAT, tmp_path)
+    (tmp_path / "test_chat.py").write_text(blocks(PAGE)[0].text)
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
