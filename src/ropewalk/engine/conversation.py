@@ -92,7 +92,8 @@ async def restored(session: "Session", services: Services, former: str) -> None:
         logger.warning("the application did not hear of a return", extra={"session": session.tag, "reason": str(error)})
         return
     for identifier, changes in greeting.own.items():
-        if (subscription := session.subscriptions.get(identifier)) is not None:
+        subscription = session.subscriptions.get(identifier)
+        if subscription is not None and subscription.granted.state is not None:
             _keep(subscription, changes)
     if greeting.state or greeting.own:
         _remember(session, services, greeting.state)
@@ -140,13 +141,10 @@ async def perform(session: "Session", services: Services, application: Applicati
     except ServerError as error:
         return str(error)
     _remember(session, services, answer.state)
-    _keep(subscription, answer.own)
-    stopped = subscription.granted.streams if answer.stop_all else answer.stopped
-    if stopped:
-        services.joiner.cut(session.link, subscription, stopped)
-    if answer.streams:
-        await services.joiner.extend(session.link, subscription, answer.streams)
-    if answer.state or answer.own or stopped or answer.streams:
+    if subscription.granted.state is not None:  # what the server granted by itself is not the application's to change
+        _keep(subscription, answer.own)
+        await _restream(session, services, subscription, answer)
+    if answer.state or answer.own or answer.stop_all or answer.stopped or answer.streams:
         services.annals.changed(session)
     _transmit(session, answer.transmissions)
     await _finish(session, services, subscription, answer)
@@ -167,6 +165,14 @@ async def unsubscribe(session: "Session", services: Services, application: Appli
     _transmit(session, answer.transmissions)
     await _finish(session, services, None, answer)
     return ""
+
+
+async def _restream(session: "Session", services: Services, subscription: Subscription, answer: Answer) -> None:
+    stopped = subscription.granted.streams if answer.stop_all else answer.stopped
+    if stopped:
+        services.joiner.cut(session.link, subscription, stopped)
+    if answer.streams:
+        await services.joiner.extend(session.link, subscription, answer.streams)
 
 
 def _checked(answer: Answer, services: Services) -> Answer:

@@ -112,6 +112,7 @@ class Session:
     def begin(self) -> None:
         """Welcomed: handle what the client sent ahead."""
         self.opening = None
+        self._fall_quiet()
         self._start_work()
 
     def _watch_expiry(self) -> None:
@@ -151,7 +152,7 @@ class Session:
         return await self._guarded(command)
 
     def _start_work(self) -> None:
-        if self._inbox and not self._working:
+        if self._inbox and not self._working and self.opening is None:
             self._working = True
             self._services.tasks.spawn(self._work())
 
@@ -181,11 +182,14 @@ class Session:
             self.end(closings.INTERNAL_ERROR)
             granted = False
         self._handling -= 1
-        if self._quiet is not None and not self._handling and not self._quiet.done():
-            self._quiet.set_result(None)
+        self._fall_quiet()
         if not granted:
             self._services.stats.commands_failed += 1
         return granted
+
+    def _fall_quiet(self) -> None:
+        if self._quiet is not None and not self._handling and not self._quiet.done():
+            self._quiet.set_result(None)
 
     async def _pace(self) -> None:
         """A client that sends faster than its rate waits; it loses nothing and nobody waits with it."""
@@ -258,7 +262,7 @@ class Session:
         keep = resumable and self.extended and self._services.limits.sessions_ttl > 0
         self._services.annals.disconnected(self, keep, reason)
         if keep or self.members or self.app is not None:
-            if self._handling:  # what the application is just granting belongs to what it is told of, or what is kept
+            if self._handling or self.opening is not None:  # what the application is just granting belongs to what it is told of, or what is kept
                 self._quiet = asyncio.get_running_loop().create_future()
             task = self._services.tasks.spawn(self._farewell(keep))
             self._services.departing[self.sid] = task

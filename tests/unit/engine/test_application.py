@@ -175,6 +175,21 @@ async def test_an_answer_with_what_is_too_large_is_a_failure_of_the_application(
         assert bench.stats.publications == 0
 
 
+async def test_an_action_of_the_servers_own_channel_is_heard_and_leaves_it_as_it_is() -> None:
+    script = Script(Answer(streams=("x",), stop_all=True, own={"$w": ""}, transmissions=(said("done"),)))
+    async with bench_of(script) as bench:
+        client, other = await bench.connect(), await bench.connect()
+        for each in (client, other):
+            await each.send(command="subscribe", identifier=public("open"))
+        await client.send(command="message", identifier=public("open"), data="{}")
+        await client.send(command="whisper", identifier=public("open"), data="psst")
+        await bench.publish("open", '"live"')
+        assert heard(client)[2:] == ["done", "live"]
+        assert heard(other)[2:] == ["psst", "live"]
+        await client.send(command="unsubscribe", identifier=public("open"))
+        assert script.told == ["start", "connect", "connect", "message"]
+
+
 # --- actions ---------------------------------------------------------------------------------------------------------
 
 
