@@ -10,6 +10,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ropewalk.pipeline.session import spark_session
 
 Options = dict[str, str]
+# Whose workers' time counts as ours.
+DAEMON = {"spark.python.daemon.module": "benchmarks.pipeline.daemon"}
 # For a run that measures nothing: code that is compiled fast instead of fast code.
 HURRIED = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
@@ -38,7 +40,7 @@ class Spark:
     def session(self) -> SparkSession:
         """Made at the first call, not with the process: there an error would be nobody's answer."""
         if self._session is None:
-            self._session = spark_session("benchmarks", **(HURRIED if self._hurried else {}))
+            self._session = spark_session("benchmarks", **DAEMON, **(HURRIED if self._hurried else {}))
             # a query that is stopped amid a batch would be logged at length; one that fails is raised here anyway
             self._session.sparkContext.setLogLevel("OFF")
         return self._session
