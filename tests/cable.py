@@ -111,10 +111,7 @@ class Cable:
 
     async def next(self) -> Frame:
         """The next frame that is no ping."""
-        while True:
-            frame = await self._receive()
-            if kind(frame) != "ping":
-                return frame
+        return await self._first(lambda frame: kind(frame) != "ping", "more")
 
     async def expect(self, wanted: str, **fields: Any) -> Frame:
         """The very next frame, which must be of this kind and have these fields."""
@@ -124,15 +121,8 @@ class Cable:
         return frame
 
     async def until(self, wanted: str, fits: Callable[[Frame], bool] = lambda frame: True) -> Frame:
-        """The first frame of this kind that fits; what comes before it is passed over. Pings alone do not keep it waiting."""
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while True:
-                    frame = await self._receive()
-                    if kind(frame) == wanted and fits(frame):
-                        return frame
-        except TimeoutError:
-            raise Unexpected(f"no such {wanted} came in {PATIENCE} s, received {self._story()}") from None
+        """The first frame of this kind that fits; what comes before it is passed over."""
+        return await self._first(lambda frame: kind(frame) == wanted and fits(frame), f"such {wanted}")
 
     async def messages_until(self, wanted: str) -> list[Frame]:
         """The messages before the next frame of this kind; nothing else may be among them."""
@@ -164,22 +154,33 @@ class Cable:
         with contextlib.suppress(Closed):
             while True:
                 await self._receive()
-        return self._ws.close_code or 0, self._close_text
+        return self._close_code, self._close_text
+
+    async def _first(self, fits: Callable[[Frame], bool], what: str) -> Frame:
+        """All its waiting is bounded: pings do not keep it going."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not fits(frame := await self._receive()):
+                    pass
+        except TimeoutError:
+            raise Unexpected(f"no {what} came in {PATIENCE} s, received {self._story()}") from None
+        return frame
 
     async def _receive(self) -> Frame:
-        try:
-            message = await self._ws.receive(PATIENCE)
-        except TimeoutError:
-            raise Unexpected(f"nothing more came in {PATIENCE} s, received {self._story()}") from None
+        message = await self._ws.receive(PATIENCE)
         if message.type is not aiohttp.WSMsgType.TEXT:
+            # The frame's own code: what the client makes of the end depends on whose FIN comes first.
+            said = message.type is aiohttp.WSMsgType.CLOSE
+            self._close_code = int(message.data) if said else self._ws.close_code or 0
             self._close_text = str(message.extra or "")
-            raise Closed(f"closed with {self._ws.close_code} {self._close_text}, received {self._story()}")
+            raise Closed(f"closed with {self._close_code} {self._close_text}, received {self._story()}")
         frame: Frame = json.loads(message.data)
         self.received.append(frame)
         if frame.get("offset"):
             self.positions[frame["stream_id"]] = {"epoch": frame["epoch"], "offset": frame["offset"]}
         return frame
 
+    _close_code = 0
     _close_text = ""
 
     def _story(self) -> str:

@@ -4,6 +4,7 @@ The application decides; the server keeps the wire's promises whatever it says: 
 subscribe is confirmed or rejected, a confirmation tells where live delivery begins.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -81,10 +82,17 @@ async def connect(session: "Session", services: Services, application: Applicati
         link.send(codec.transmission(text))
 
 
-async def restored(session: "Session", services: Services, former: str) -> None:
-    application, side = services.application, session.app
-    if application is None or side is None or not side.known:
-        return
+async def restored(session: "Session", services: Services, application: Application, former: str) -> None:
+    """Runs beside the session's commands: what the application is asked waits for it, history and the like do not."""
+    try:
+        await _tell_return(session, services, application, former)
+    except ServerError as error:
+        logger.warning("what the application said at a return failed", extra={"session": session.tag, "reason": str(error)})
+    finally:
+        session.returning = None
+
+
+async def _tell_return(session: "Session", services: Services, application: Application, former: str) -> None:
     subscriptions = {name: each.granted.state for name, each in session.subscriptions.items() if each.granted.state is not None}
     try:
         greeting = await application.restored(Comeback(caller(session), former, subscriptions))
@@ -108,6 +116,7 @@ async def subscribe(session: "Session", services: Services, application: Applica
     """Why it was refused; "" if it was granted."""
     identifier, link = command.identifier, session.link
     try:
+        await _returned(session)
         answer = _checked(await application.command(Call(caller(session), Action.SUBSCRIBE, identifier)), services)
     except ServerError as error:
         link.send(link.codec.about("reject_subscription", identifier))
@@ -134,6 +143,7 @@ async def subscribe(session: "Session", services: Services, application: Applica
 
 async def perform(session: "Session", services: Services, application: Application, identifier: str, data: str) -> str:
     """Why it failed; "" if it did not."""
+    await _returned(session)
     subscription = session.subscriptions[identifier]
     call = Call(caller(session), Action.PERFORM, identifier, subscription.granted.state or {}, data)
     try:
@@ -153,6 +163,7 @@ async def perform(session: "Session", services: Services, application: Applicati
 
 async def unsubscribe(session: "Session", services: Services, application: Application, subscription: Subscription) -> str:
     """The session has let go of it already. Why it failed; "" if it did not."""
+    await _returned(session)
     state = subscription.granted.state or {}
     call = Call(caller(session), Action.UNSUBSCRIBE, subscription.identifier, state)
     try:
@@ -173,6 +184,12 @@ async def _restream(session: "Session", services: Services, subscription: Subscr
         services.joiner.cut(session.link, subscription, stopped)
     if answer.streams:
         await services.joiner.extend(session.link, subscription, answer.streams)
+
+
+async def _returned(session: "Session") -> None:
+    """Calls of one session come one after another: the return is the first."""
+    if session.returning is not None:
+        await asyncio.wait([session.returning])
 
 
 def _checked(answer: Answer, services: Services) -> Answer:

@@ -93,7 +93,9 @@ class QueuedFarewells(Farewells):
             try:
                 return await self._application.disconnect(farewell)
             except Unavailable:
-                if self.room() <= 0 or self._ending.is_set():  # newer ones wait too, or nobody will be there to try again
+                if self._ending.is_set():
+                    return self._give_up()
+                if self.room() <= 0:  # newer ones wait too; this one had its chance
                     self._stats.app_disconnects_dropped += 1
                     return None
             except RopewalkError as error:
@@ -101,6 +103,13 @@ class QueuedFarewells(Farewells):
                 return None
             await self._rest(wait)
             wait = min(2 * wait, LONGEST_WAIT)
+
+    def _give_up(self) -> None:
+        """The node ends, and what waits would meet the same fate."""
+        lost = 1 + len(self._waiting)
+        self._waiting.clear()
+        self._stats.app_disconnects_dropped += lost
+        logger.error("the application did not hear of sessions that ended with the server", extra={"sessions": lost})
 
     async def _rest(self, seconds: float) -> None:
         """Cut short by the end."""

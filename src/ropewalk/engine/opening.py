@@ -78,7 +78,9 @@ async def _restore(session: Session, services: Services, request: ConnectRequest
     services.annals.restored(session, former)
     session.link.send(session.link.codec.welcome(session.sid, list(session.subscriptions)))
     await _readmit(session, services, former, snapshot)
-    await conversation.restored(session, services, former)
+    if services.application is not None and session.app is not None and session.app.known:
+        telling = conversation.restored(session, services, services.application, former)
+        session.returning = services.tasks.spawn(telling)
     if session.subscriptions:
         patience = services.limits.resume_patience
         asyncio.get_running_loop().call_later(patience, lambda: services.tasks.spawn(_end_patience(session, services)))

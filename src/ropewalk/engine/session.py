@@ -56,6 +56,7 @@ class Session:
         "link",
         "members",
         "opening",
+        "returning",
         "sid",
         "state",
         "subscriptions",
@@ -73,6 +74,7 @@ class Session:
         self.app = side_of(request, services)
         self.last_heard = services.clock()
         self.opening: asyncio.Task[None] | None = None
+        self.returning: asyncio.Task[None] | None = None
         self.link = Link(self, connection, codec, services.rules, services.stats, services.limits.max_pending)
         self.link.names = (sid,)
         self._services = services
@@ -262,7 +264,9 @@ class Session:
         keep = resumable and self.extended and self._services.limits.sessions_ttl > 0
         self._services.annals.disconnected(self, keep, reason)
         if keep or self.members or self.app is not None:
-            if self._handling or self.opening is not None:  # what the application is just granting belongs to what it is told of, or what is kept
+            if (
+                self._handling or self.opening is not None
+            ):  # what the application is just granting belongs to what it is told of, or what is kept
                 self._quiet = asyncio.get_running_loop().create_future()
             task = self._services.tasks.spawn(self._farewell(keep))
             self._services.departing[self.sid] = task
@@ -272,6 +276,8 @@ class Session:
         try:
             if self._quiet is not None:
                 await self._quiet
+            if self.returning is not None:
+                await asyncio.wait([self.returning])
             if not (keep and await self._save()):
                 services.farewells.say(self.sid, self.snapshot())
             if self.members:

@@ -1,0 +1,70 @@
+"""The obedient application: one behaviour, which every kind of application under test has.
+
+It lets clients in by name and otherwise does what they order it to, so that a test says in one place what the application does
+and what the client must see of it. What it is told it writes down, see `events`.
+
+Connect: the name is the cookie `user`, or else the parameter `user` of the URL. A client without one is refused, one named
+`boom` is an error. Others are known by `{"user": name}`, and the connection's state gets `entered`.
+
+With the parameter `slow` in the URL it takes its time for connect and restored.
+
+Subscribe to `ObedientChannel`: the order is in the identifier, under `order`. Any other channel is an error.
+
+Perform `obey`: the order is in the data, under `order`. Any other action is an error.
+
+Restored: `welcome back` is transmitted to every subscription, and `returned` is noted in its state and the connection's.
+
+Unsubscribe and disconnect are written down, and that is all.
+"""
+
+import json
+
+from msgspec import Struct, to_builtins
+
+CHANNEL = "ObedientChannel"
+ACTION = "obey"
+NAME = "user"
+FAILING = "boom"
+WELCOME_BACK = "welcome back"
+YES = "yes"
+SLOW = "slow"
+PAUSE = 0.3  # seconds: enough for a server that does not wait for the answer to be seen doing something else
+
+
+class Order(Struct, frozen=True, omit_defaults=True):
+    """What to do; whatever is said comes before a confirmation or rejection.
+
+    `streams` to stream from; `whisper` and `presence` are streams too, to which the client may whisper, or where it may be
+    present. `keep` changes the state of the subscription, `remember` that of the connection; "" deletes a key. `join` is the id
+    under which the application puts the client into the presence set. `slow`: take your time.
+    """
+
+    streams: tuple[str, ...] = ()
+    whisper: str = ""
+    presence: str = ""
+    stop: tuple[str, ...] = ()
+    stop_all: bool = False
+    say: tuple[str, ...] = ()
+    keep: dict[str, str] = {}
+    remember: dict[str, str] = {}
+    join: str = ""
+    leave: bool = False
+    reject: bool = False
+    fail: bool = False
+    disconnect: bool = False
+    slow: bool = False
+
+
+def seat(order: Order | None = None, number: int = 0) -> str:
+    """The identifier of a subscription; the number tells those apart that begin with the same order."""
+    return json.dumps({"channel": CHANNEL, "number": number, "order": to_builtins(order or Order())})
+
+
+def call(order: Order | None = None) -> str:
+    """The data of an action."""
+    return json.dumps({"action": ACTION, "order": to_builtins(order or Order())})
+
+
+def info(member: str) -> dict[str, str]:
+    """What the application says of a member that it lets join."""
+    return {"name": member}

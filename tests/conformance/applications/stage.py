@@ -1,0 +1,123 @@
+"""A server with the obedient application behind it, and what the application was told."""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.cable import Cable, cable
+from tests.conformance.applications import events, obedient_channels
+from tests.conformance.applications.events import Event
+from tests.conformance.applications.orders import NAME
+from tests.conformance.applications.rpc_process import ROOT, rpc_process
+from tests.server import RunningServer, running_server
+
+PYTHON, GRPC, HTTP = "python", "grpc", "http"
+PATIENCE = 15.0
+
+RESTORE = "--rpc_restore"
+OPEN_DOORS = ("--broadcast_key", "none", "--api_secret", "none", "--public_streams")
+SILENT = ("--ping_interval", "0")  # so that a client that waits in vain notices
+
+
+class Stage:
+    def __init__(self, kind: str, server: RunningServer, log: Path) -> None:
+        self.kind = kind
+        self.server = server
+        self._log = log
+
+    @asynccontextmanager
+    async def client(self, user: str = "ann", **options: Any) -> AsyncIterator[Cable]:
+        """One that is let in and welcomed; options are those of `tests.cable`."""
+        params = {NAME: user, **options.pop("params", {})}
+        async with cable(self.server, params=params, **options) as client:
+            yield client
+
+    def told(self) -> list[Event]:
+        written = events.read(self._log)
+        return events.folded(written) if self.kind == PYTHON else written
+
+    def story(self, *sids: str) -> list[str]:
+        """The kinds of what was told of these sessions, in order."""
+        return [event.kind for event in self.told() if event.sid in sids]
+
+    async def heard(self, sid: str, kind: str) -> Event:
+        """The latest of its kind that was told of a session, as soon as there is one."""
+        return await self._first(kind, lambda event: event.sid == sid)
+
+    async def heard_by(self, query: str, kind: str) -> Event:
+        """The same for whoever came with this in its URL."""
+        return await self._first(kind, lambda event: query in event.url)
+
+    async def _first(self, kind: str, fits: Callable[[Event], bool]) -> Event:
+        deadline = time.monotonic() + PATIENCE
+        while not (found := [event for event in self.told() if event.kind == kind and fits(event)]):
+            told = [event.kind for event in self.told() if fits(event)]
+            assert time.monotonic() < deadline, f"no {kind} in {PATIENCE} s, but {told}"
+            await asyncio.sleep(0.02)
+        return found[-1]
+
+    async def dismiss(self, ids: str, path: str = "/_broadcast", reconnect: bool = False) -> int:
+        """End the sessions of somebody from outside; how many there were."""
+        body = {"command": "disconnect", "payload": {"identifier": ids, "reconnect": reconnect}}
+        async with aiohttp.ClientSession() as http, http.post(f"{self.server.url}{path}", json=body) as response:
+            assert response.status == 201, await response.text()
+            return int((await response.json())["disconnected"])
+
+
+@contextmanager
+def staged(kind: str, *flags: str) -> Iterator[Stage]:
+    """When it is over, every session that was let in must have been told to the end."""
+    with tempfile.TemporaryDirectory() as home:
+        log = Path(home) / "events.jsonl"
+        with application(kind, log) as named, running_stage(kind, log, *named, *flags) as stage:
+            yield stage
+            if stage.server.process.poll() is None:
+                stage.server.stop()
+            assert_whole_lives(stage.told(), returns_told=kind == PYTHON or RESTORE in flags)
+            assert_no_surprises(stage.server.log())
+
+
+@contextmanager
+def running_stage(kind: str, log: Path, *flags: str) -> Iterator[Stage]:
+    with running_server(*OPEN_DOORS, *SILENT, *flags) as server:
+        yield Stage(kind, server, log)
+
+
+@contextmanager
+def application(kind: str, log: Path) -> Iterator[tuple[str, ...]]:
+    """The flags that name it."""
+    if kind == PYTHON:
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv(obedient_channels.LOG, str(log))
+            yield "--app", f"{obedient_channels.__name__}:app", "--app_dir", str(ROOT)
+    else:
+        with rpc_process(kind, log) as backend:
+            yield "--rpc_host", backend.address
+
+
+BEGINNINGS = ("connect", "restored", "refused")
+
+
+def assert_whole_lives(told: list[Event], returns_told: bool) -> None:
+    """Each sid begins once and ends at most once, nothing comes before or after; who was let in was told to be gone, once."""
+    for sid in {event.sid for event in told}:
+        kinds = [event.kind for event in told if event.sid == sid]
+        assert sum(kinds.count(beginning) for beginning in BEGINNINGS) == (kinds[0] in BEGINNINGS), kinds
+        assert kinds[0] in BEGINNINGS or not returns_told, kinds
+        assert kinds == ["refused"] or "refused" not in kinds, kinds
+        assert "disconnect" not in kinds[:-1], kinds
+    kinds = [event.kind for event in told]
+    assert kinds.count("connect") == kinds.count("disconnect"), f"not everybody was said goodbye to, once: {kinds}"
+
+
+def assert_no_surprises(log: str) -> None:
+    """The only tracebacks are of errors that the application was ordered to make."""
+    ordered = log.count("\nRuntimeError: as ordered") + log.count("\nRuntimeError: as its name demands")
+    assert log.count("Traceback (most recent call last)") == ordered, log

@@ -1,0 +1,180 @@
+"""The application behind the server dies or hangs under a crowd: nobody is disconnected, nothing is left unanswered."""
+
+import asyncio
+import time
+from collections import Counter
+
+import pytest
+
+from tests.cable import BASE, Cable, cable
+from tests.conformance.applications.orders import NAME, seat
+from tests.metrics import metrics, metrics_when
+from tests.scenarios.rpc_outage import LISTENING, OWN, STREAM, Guest, House, answers, house, until
+
+CLIENTS = 500
+ASKING = 400  # of them; the others want nothing of the application meanwhile
+HANGING = 100
+MESSAGES = 20  # published during the outage
+LEAVERS = 10
+WANTED = seat(number=1)
+STOP_SECONDS = 20
+
+QUICK = ("--rpc_command_timeout", "1000")
+PATIENT = ("--rpc_command_timeout", "60000")
+
+
+async def served(bystanders: list[Guest]) -> None:
+    """They get what the server can give without the application."""
+    for guest in bystanders:
+        await guest.ask(OWN)
+        await guest.cable.send(command="ping")
+    assert await answers(bystanders, OWN) == {"confirm_subscription": len(bystanders)}
+    await until(lambda: all(guest.pongs for guest in bystanders))
+
+
+async def returned(here: House, guest: Guest) -> None:
+    """A session that is lost comes back with what it missed, without the application."""
+    await guest.cable.cut()
+    here.guests.remove(guest)
+    missed = await here.publish(1)
+    async with cable(here.server, sid=guest.cable.sid) as back:
+        position = guest.cable.positions[STREAM]
+        await back.send(command="history", identifier=LISTENING, history={"streams": {STREAM: position}})
+        assert [frame["message"] for frame in await back.messages_until("confirm_history")] == missed
+
+
+async def arrived(here: House) -> list[Cable]:
+    """Some more, whose session ends with their connection."""
+    more = [await Cable.connect(here.server.cable, protocol=BASE, params={NAME: "leaver"}) for _ in range(LEAVERS)]
+    for each in more:
+        await each.welcomed()
+    return more
+
+
+async def without_application(here: House, leavers: list[Cable]) -> tuple[Counter[str], int]:
+    """Everything that happens meanwhile; the answers to subscribes, and how many messages were delivered."""
+    asking, bystanders = here.guests[:ASKING], here.guests[ASKING:]
+    for guest in asking:
+        await guest.ask(WANTED)
+    await served(bystanders)
+    delivered = await here.heard_by_all(await here.publish(MESSAGES))
+    found = await answers(asking, WANTED)
+    async with cable(here.server, welcome=False, params={NAME: "newcomer"}) as newcomer:
+        assert await newcomer.closed() == (1011, "Auth Error")
+    for leaver in leavers:
+        await leaver.close()
+    await metrics_when(here.server, lambda now: now["sessions"] == CLIENTS)
+    await returned(here, bystanders[-1])
+    return found, delivered
+
+
+async def with_application_again(here: House) -> tuple[float, int]:
+    """Seconds until the first subscribe is granted, and how many were rejected until all are."""
+    since = time.monotonic()
+    rejected = await here.guests[0].ask_until_granted(WANTED)
+    seconds = time.monotonic() - since
+    return seconds, rejected + sum(await asyncio.gather(*(guest.ask_until_granted(WANTED) for guest in here.guests[1:ASKING])))
+
+
+@pytest.mark.parametrize("how", ["killed", "held"])
+@pytest.mark.parametrize("kind", ["grpc", "http"])
+async def test_a_crowd_outlives_the_outage_of_its_application(kind: str, how: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async with house(kind, CLIENTS, *QUICK) as here:
+        leavers = await arrived(here)
+        await here.heard_by_all(await here.publish(1))
+        assert await here.health() == (200, [])
+        before = await metrics(here.server)
+
+        (here.backend.kill if how == "killed" else here.backend.hold)()
+        found, delivered = await without_application(here, leavers)
+        assert found == {"reject_subscription": ASKING}
+        status, reasons = await here.health()
+        assert (status, reasons[0].partition(":")[0]) == (503, "the application does not answer")
+        during = await metrics(here.server)
+        assert during["app_calls_failed_total"] - before["app_calls_failed_total"] >= ASKING
+
+        (here.backend.restart if how == "killed" else here.backend.go_on)()
+        seconds, rejected = await with_application_again(here)
+        await here.healthy()
+        await here.heard_by_all(await here.publish(1))
+        sids = {leaver.sid for leaver in leavers}
+        await until(lambda: sids <= here.farewells().keys())
+        if how == "killed":  # who is held may hear twice of what it did not answer in time
+            assert [here.farewells()[sid] for sid in sids] == [1] * LEAVERS
+
+        after = await metrics(here.server)
+        assert [guest for guest in here.guests if guest.gone] == []
+        assert after["app_disconnects_dropped_total"] == 0
+        assert "Traceback" not in here.server.log(), here.server.log()
+        with capsys.disabled():
+            print(f"\n{kind} application {how} under {CLIENTS} clients, of whom none was disconnected.")
+            print(f"  meanwhile: {found.total()} subscribes rejected, {delivered} messages delivered, health {status},")
+            print(f"  {reasons[0]}")
+            print(f"  once it is back: the first subscribe granted after {seconds:.2f} s, {rejected} rejected until all were")
+            counted = ("app_calls", "app_calls_failed", "app_calls_retried")
+            print("  as the server counted it:", {name: int(after[f"{name}_total"]) for name in counted})
+
+
+@pytest.mark.parametrize("kind", ["grpc", "http"])
+async def test_an_application_that_hangs_stalls_nobody_else(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async with house(kind, CLIENTS, *PATIENT) as here:
+        await here.heard_by_all(await here.publish(1))
+        here.backend.hold()
+        asking, bystanders = here.guests[:HANGING], here.guests[HANGING:]
+        for guest in asking:
+            await guest.ask(WANTED)
+        hanging = await metrics_when(here.server, lambda now: now["app_calls_active"] + now["app_calls_waiting"] == HANGING)
+        await served(bystanders)
+        delivered = await here.heard_by_all(await here.publish(MESSAGES))
+        assert [guest for guest in asking if guest.replies[WANTED]] == []
+        here.backend.go_on()
+        assert await answers(asking, WANTED) == {"confirm_subscription": HANGING}
+        with capsys.disabled():
+            active, waiting = int(hanging["app_calls_active"]), int(hanging["app_calls_waiting"])
+            print(f"\n{kind} application hangs in {active} calls, {waiting} wait for their turn.")
+            print(f"  meanwhile: {len(bystanders)} other subscribes granted, {delivered} messages delivered")
+
+
+async def test_who_returns_while_the_application_hangs_gets_what_it_missed() -> None:
+    async with house("grpc", 1, *PATIENT) as here:
+        await here.heard_by_all(await here.publish(1))
+        here.backend.hold()
+        async with asyncio.timeout(STOP_SECONDS):
+            await returned(here, here.guests[0])
+        here.server.kill()  # else it would wait for the application's answer, as patiently as it was told
+
+
+async def test_calls_under_way_when_the_application_dies_are_made_again() -> None:
+    async with house("grpc", HANGING, *PATIENT) as here:
+        here.backend.hold()
+        for guest in here.guests:
+            await guest.ask(WANTED)
+        await metrics_when(here.server, lambda now: now["app_calls_active"] + now["app_calls_waiting"] == HANGING)
+        here.backend.kill()
+        here.backend.restart()
+        assert await answers(here.guests, WANTED) == {"confirm_subscription": HANGING}
+
+
+async def test_http_calls_are_not_even_tried_for_a_while_when_nearly_all_have_failed() -> None:
+    async with house("http", 10, *QUICK) as here:
+        here.backend.kill()
+        number = 1
+        while not (await metrics(here.server))["app_circuit_open"]:
+            number += 1
+            for guest in here.guests:
+                await guest.ask(seat(number=number))
+            assert await answers(here.guests, seat(number=number)) == {"reject_subscription": 10}
+        here.backend.restart()
+        await asyncio.gather(*(guest.ask_until_granted(WANTED) for guest in here.guests))
+        await metrics_when(here.server, lambda now: now["app_circuit_open"] == 0)
+        await here.healthy()
+
+
+@pytest.mark.parametrize("how", ["killed", "held"])
+async def test_a_server_whose_application_is_dead_does_not_wait_for_it_to_end(how: str) -> None:
+    async with house("grpc", CLIENTS, *QUICK, "--shutdown_timeout", "10m") as here:
+        (here.backend.kill if how == "killed" else here.backend.hold)()
+        here.server.process.terminate()
+        assert await asyncio.to_thread(here.server.process.wait, STOP_SECONDS) == 0
+        await until(lambda: all(guest.gone for guest in here.guests))
+        assert all(guest.goodbye == "server_restart" for guest in here.guests)
