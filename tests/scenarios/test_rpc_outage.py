@@ -88,8 +88,7 @@ async def test_a_crowd_outlives_the_outage_of_its_application(kind: str, how: st
         (here.backend.kill if how == "killed" else here.backend.hold)()
         found, delivered = await without_application(here, leavers)
         assert found == {"reject_subscription": ASKING}
-        status, reasons = await here.health()
-        assert (status, reasons[0].partition(":")[0]) == (503, "the application does not answer")
+        assert await here.health() == (503, ["the application does not answer"])
         during = await metrics(here.server)
         assert during["app_calls_failed_total"] - before["app_calls_failed_total"] >= ASKING
 
@@ -108,8 +107,7 @@ async def test_a_crowd_outlives_the_outage_of_its_application(kind: str, how: st
         assert "Traceback" not in here.server.log(), here.server.log()
         with capsys.disabled():
             print(f"\n{kind} application {how} under {CLIENTS} clients, of whom none was disconnected.")
-            print(f"  meanwhile: {found.total()} subscribes rejected, {delivered} messages delivered, health {status},")
-            print(f"  {reasons[0]}")
+            print(f"  meanwhile: {found.total()} subscribes rejected, {delivered} messages delivered, health 503")
             print(f"  once it is back: the first subscribe granted after {seconds:.2f} s, {rejected} rejected until all were")
             counted = ("app_calls", "app_calls_failed", "app_calls_retried")
             print("  as the server counted it:", {name: int(after[f"{name}_total"]) for name in counted})

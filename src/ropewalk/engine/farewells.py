@@ -1,7 +1,8 @@
 """Farewells: the application hears once of each session that it knew and that is gone for good.
 
 They wait in a bounded queue and go out at a bounded rate, so that a crowd that leaves at once does not drown the application.
-One that cannot be reached is tried again: what waits behind would meet the same fate.
+One that cannot be reached is tried again: what waits behind would meet the same fate. One that was asked and did not answer is
+asked again only a few times, for it may have heard.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from contextlib import suppress
 
 from ropewalk.core.stats import Stats
 from ropewalk.model.application import Caller, Farewell
-from ropewalk.model.errors import RopewalkError, Unavailable
+from ropewalk.model.errors import RopewalkError, Unanswered, Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.sessions import SessionSnapshot
 from ropewalk.ports import Application
@@ -21,6 +22,7 @@ logger = logging.getLogger("ropewalk.application")
 SPEAKERS = 8  # calls at once
 FIRST_WAIT = 0.5  # seconds, doubled up to the longest while the application cannot be reached
 LONGEST_WAIT = 30.0
+MOST_ASKED = 3  # times, without an answer
 
 
 class Farewells:
@@ -88,14 +90,15 @@ class QueuedFarewells(Farewells):
                 await self._some.wait()
 
     async def _deliver(self, farewell: Farewell) -> None:
-        wait = FIRST_WAIT
+        wait, asked = FIRST_WAIT, 0
         while True:
             try:
                 return await self._application.disconnect(farewell)
-            except Unavailable:
+            except Unavailable as error:
+                asked += isinstance(error, Unanswered)
                 if self._ending.is_set():
                     return self._give_up()
-                if self.room() <= 0:  # newer ones wait too; this one had its chance
+                if self.room() <= 0 or asked >= MOST_ASKED:  # newer ones wait too; this one had its chance
                     self._stats.app_disconnects_dropped += 1
                     return None
             except RopewalkError as error:

@@ -12,6 +12,7 @@ RopewalkError
 └── ServerError               we erred
     ├── ApplicationError      the application was asked and failed
     └── Unavailable           a dependency is down: 503
+        └── Unanswered        it was asked, and whether it heard is not known
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,3 +78,7 @@ class ApplicationError(ServerError):
 
 class Unavailable(ServerError):
     """A dependency cannot be reached now."""
+
+
+class Unanswered(Unavailable):
+    """A dependency was asked and gave no answer in time: it may have done what it was asked for, or may do it yet."""

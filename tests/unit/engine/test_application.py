@@ -3,8 +3,11 @@
 import asyncio
 import json
 
+import pytest
+
+from ropewalk.engine import farewells
 from ropewalk.model.application import Action, Admission, Answer, Greeting, Seating
-from ropewalk.model.errors import ApplicationError, Unavailable
+from ropewalk.model.errors import ApplicationError, Unanswered, Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member
@@ -445,6 +448,26 @@ async def test_a_farewell_that_fails_is_not_repeated_and_does_not_hold_up_the_ne
             (await bench.connect(extended=False)).session.lost()
             await settle()
     assert len(script.farewells) == 1
+
+
+async def test_a_farewell_is_repeated_while_nobody_is_there_but_not_for_ever_where_somebody_may_have_heard_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(farewells, "FIRST_WAIT", 0.0)
+    script = Script()
+    script.refused_farewells.extend([Unavailable("nobody there")] * 5 + [Unanswered("late")] * 2)
+    async with bench_of(script) as bench:
+        (await bench.connect(extended=False)).session.lost()
+        while script.refused_farewells:
+            await settle()
+        await settle()
+        assert len(script.farewells) == 1
+        script.refused_farewells.extend([Unanswered("late")] * 3)
+        (await bench.connect(extended=False)).session.lost()
+        while script.refused_farewells:
+            await settle()
+        await settle()
+        assert (len(script.farewells), bench.stats.app_disconnects_dropped) == (1, 1)
 
 
 async def test_farewells_beyond_the_bound_are_dropped_and_counted() -> None:

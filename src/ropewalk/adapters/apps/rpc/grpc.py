@@ -12,7 +12,7 @@ from ropewalk.adapters.apps.rpc.calling import Busy, Calls, Unreachable
 from ropewalk.adapters.apps.rpc.channels import Channels, opener, targets
 from ropewalk.adapters.apps.rpc.messages import M, Method, Q
 from ropewalk.adapters.apps.rpc.protobuf import PACKAGE, decode, encode
-from ropewalk.model.errors import ApplicationError, ServerError, Unavailable
+from ropewalk.model.errors import ApplicationError, ServerError, Unanswered, Unavailable
 from ropewalk.ports import Publisher
 
 log = logging.getLogger("ropewalk.application")
@@ -78,7 +78,7 @@ async def _send(channel: Channel, method: str, sid: str, body: bytes, seconds: f
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise Unavailable("the connection to the application was closed") from None
+        raise Unanswered("the connection to the application was closed") from None
     return answer
 
 
@@ -92,7 +92,7 @@ def _translated(error: AioRpcError) -> ServerError:
         case StatusCode.RESOURCE_EXHAUSTED if _TOO_LARGE not in details:
             return Busy(text)
         case StatusCode.DEADLINE_EXCEEDED | StatusCode.CANCELLED:
-            return Unavailable(text)
+            return Unanswered(text)
         case StatusCode.UNIMPLEMENTED:
             return UnknownMethod(text)
         case _:

@@ -14,7 +14,7 @@ from ropewalk.adapters.apps.rpc.application import PROTOCOL, RpcApplication, Unk
 from ropewalk.adapters.apps.rpc.breaker import Breaker
 from ropewalk.adapters.apps.rpc.calling import Calls, Unreachable
 from ropewalk.adapters.apps.rpc.messages import M, Message, Method, Q, from_plain
-from ropewalk.model.errors import ApplicationError, Unavailable, UserMistake
+from ropewalk.model.errors import ApplicationError, Unanswered, Unavailable, UserMistake
 from ropewalk.ports import Clock, Publisher
 
 log = logging.getLogger("ropewalk.application")
@@ -111,12 +111,12 @@ class HttpApplication(RpcApplication):
                 _check(response.status, path)
                 return _decode(await _bounded(response))
         except TimeoutError:
-            raise Unavailable(f"{self._shown} gave no answer in time") from None
+            raise Unanswered(f"{self._shown} gave no answer in time") from None
         except aiohttp.ClientConnectionError as error:
             raise Unreachable(f"{self._shown} cannot be reached: {error}") from None
         except aiohttp.ClientPayloadError:
             # It has done its work, so that to ask again would have it done twice.
-            raise Unavailable(f"the answer of {self._shown} was cut off") from None
+            raise Unanswered(f"the answer of {self._shown} was cut off") from None
         except aiohttp.ClientError as error:
             raise ApplicationError(f"{self._shown} does not speak HTTP as we know it: {type(error).__name__}") from None
 

@@ -18,7 +18,6 @@ class Reach:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._misses = 0
-        self._why = ""
         self._missed_at = 0.0
 
     def answered(self) -> None:
@@ -29,11 +28,11 @@ class Reach:
 
     def missed(self, why: str) -> None:
         self._misses += 1
-        self._why, self._missed_at = why, self._clock()
+        self._missed_at = self._clock()
         if self._misses == MISSES:
             log.warning("the application does not answer", extra={"why": why})
 
     def trouble(self) -> str:
         if self._misses < MISSES or self._clock() - self._missed_at > FADES:
             return ""
-        return f"the application does not answer: {self._why}"
+        return "the application does not answer"  # why is for the log: the health page is for everybody

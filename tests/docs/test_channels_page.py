@@ -1,0 +1,28 @@
+"""The channels on the page about them are what a reader would run: they are imported from it and tried."""
+
+from types import ModuleType
+
+from ropewalk.channels import App
+from ropewalk.testing import Cable
+from tests.docs.pages import ROOT, blocks
+
+PAGE = ROOT / "docs" / "how-to" / "python-channels.md"
+
+
+def app_of_the_page() -> App:
+    source = next(block.text for block in blocks(PAGE) if block.language == "python")
+    module = ModuleType("chat")
+    exec(compile(source, str(PAGE), "exec"), vars(module))
+    found = vars(module)["app"]
+    assert isinstance(found, App)
+    return found
+
+
+async def test_the_chat_of_the_page_works() -> None:
+    async with Cable(app_of_the_page()) as cable:
+        bo = await cable.connect(params={"name": "Bo"})
+        chat = await bo.subscribe("ChatChannel", room=1)
+        await chat.perform("speak", text="hello")
+
+        assert await chat.receive() == {"from": "Bo", "text": "hello"}
+        assert chat.streams == ("chat/1",)
