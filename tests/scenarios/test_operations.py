@@ -203,3 +203,10 @@ async def test_logs_are_json_lines_without_a_secret() -> None:
         assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
         for secret in (SECRET, BROADCAST_KEY, good, bad, sid):
             assert secret not in log
+
+
+def test_cookies_for_an_application_without_a_word_about_origins_are_warned_of() -> None:
+    application = ("--rpc_host", "http://127.0.0.1:1/rpc")
+    with running_server(*application) as careless, running_server(*application, "--allowed_origins", "x.test") as careful:
+        assert "set --allowed_origins" in careless.log()
+        assert "set --allowed_origins" not in careful.log()

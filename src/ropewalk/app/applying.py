@@ -2,7 +2,7 @@
 
 from ropewalk.app.keys import Keys
 from ropewalk.app.registry import APPLICATIONS, resolve
-from ropewalk.app.settings import Settings
+from ropewalk.app.settings import Settings, has_application
 from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.stats import Stats
 from ropewalk.ports import Application
@@ -15,7 +15,7 @@ def application_of(settings: Settings, keys: Keys, stats: Stats) -> Application 
     app = settings.app
     if app.app:
         return _python(settings, stats)
-    if not app.rpc_host or app.norpc:
+    if not has_application(settings):
         return None
     calls = resolve(APPLICATIONS, "calls")(
         stats,

@@ -11,7 +11,7 @@ from aiohttp import web
 from ropewalk import __version__
 from ropewalk.adapters.transports.door import Door
 from ropewalk.app import wiring
-from ropewalk.app.settings import Settings
+from ropewalk.app.settings import Settings, has_application
 from ropewalk.model.errors import UserMistake
 
 logger = logging.getLogger("ropewalk.server")
@@ -81,6 +81,10 @@ class Server:
             logger.warning("publishing over HTTP is off; set --secret or --broadcast_key to turn it on")
         elif not keys.broadcast:
             logger.warning("publishing over HTTP needs no key")
+        if has_application(settings) and "cookie" in settings.app.headers and not settings.server.allowed_origins:
+            logger.warning(
+                "the application sees cookies, and pages of every origin may connect with them; set --allowed_origins"
+            )
         if settings.auth.public:
             logger.warning("public mode: everybody may connect, subscribe and publish")
 

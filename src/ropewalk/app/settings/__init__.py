@@ -1,8 +1,8 @@
 """Settings, declared once in `sections`; flags, variables, TOML keys, help and the reference page derive from there."""
 
-from ropewalk.app.settings.coherence import require_startable
+from ropewalk.app.settings.coherence import has_application, require_startable
 from ropewalk.app.settings.loading import load
 from ropewalk.app.settings.reference import help_text
 from ropewalk.app.settings.sections import Settings
 
-__all__ = ["Settings", "help_text", "load", "require_startable"]
+__all__ = ["Settings", "has_application", "help_text", "load", "require_startable"]

@@ -28,7 +28,7 @@ def _require_known_clients(settings: Settings) -> None:
     jwt = (auth.jwt_secret or auth.secret) not in ("", "none")
     if not jwt and auth.enforce_jwt:
         raise UserMistake("--enforce_jwt needs a secret: set --jwt_secret or --secret")
-    if not jwt and not auth.noauth and not _has_application(settings):
+    if not jwt and not auth.noauth and not has_application(settings):
         raise UserMistake(
             "nobody could connect, and the server does not open itself to everybody unasked. Set one of:\n"
             "  --secret SECRET      clients connect with JWT tokens (ropewalk token makes them)\n"
@@ -40,7 +40,7 @@ def _require_known_clients(settings: Settings) -> None:
         )
 
 
-def _has_application(settings: Settings) -> bool:
+def has_application(settings: Settings) -> bool:
     return bool(settings.app.app or (settings.app.rpc_host and not settings.app.norpc))
 
 
