@@ -60,7 +60,8 @@ async def test_it_lets_clients_in_and_turns_them_away(anycable: Script, server: 
     assert await ann.frame("welcome") == {"type": "welcome", "sid": sid}
     assert (await backend.sees("asked", method="connect"))["authorization"] == f"Bearer {RPC_KEY}"
     assert backend.all("asked", sid=sid) != []
-    assert await nobody.frame("disconnect") == {"type": "disconnect", "reason": "unauthorized"}  # in its own words
+    refusal = {"type": "disconnect", "reason": "unauthorized", "reconnect": False}  # the last of it is added by the server
+    assert await nobody.frame("disconnect") == refusal
     assert (await nobody.sees("socket_close"))["code"] == 1000
     assert (await mallory.sees("socket_close"))["code"] == 1011
     assert mallory.frames() == []

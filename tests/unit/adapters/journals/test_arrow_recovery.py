@@ -222,3 +222,27 @@ async def test_a_segment_is_a_plain_arrow_stream(tmp_path: Path) -> None:
             table = pa.ipc.open_stream(file).read_all()
         assert table["offset"].to_pylist() == [1, 2]
         assert table.schema.metadata[b"ropewalk.epoch"].decode() == journal.spans()[0].epoch
+
+
+async def test_of_an_old_segment_with_a_bad_spot_the_rest_is_read_after_every_start(tmp_path: Path) -> None:
+    clock = ManualClock()
+    options: dict[str, Any] = {"shards": 1, "segment_size": 16_000}
+    async with running(tmp_path / "alive", clock, **options) as (journal, _):
+        for number in range(1, 81):
+            await journal.write([publication("stream", number, at=clock.now + number)])
+        await journal.sweep()
+        directory = as_if_killed(tmp_path / "alive", tmp_path / "killed")
+    first, second, *later = sorted((directory / "journal" / "shard=00").glob("*.arrow"))
+    assert len(later) >= 2
+    data = bytearray(first.read_bytes())
+    data[len(data) // 2] ^= 1
+    first.write_bytes(data)
+    second.unlink()
+    async with running(directory, clock, 0.0, **options) as (journal, recovered):
+        assert recovered.reset_shards == (0,)
+        await journal.write([publication("stream", 1, at=clock.now + 100)])
+        found = await read_all(journal)
+        assert int(second.stem) - 1 in found[0], "what follows the bad spot"
+        assert len(found[0]) <= int(second.stem)
+    async with running(directory, clock, 0.0, **options) as (journal, _):
+        assert await read_all(journal) == found

@@ -16,7 +16,7 @@ from ropewalk.adapters.journals.arrow.segment import Segment, load_index, mapped
 from ropewalk.adapters.journals.arrow.state import load_state
 
 ALWAYS_READ = 2
-"""Last segments of a life that are read whatever their age: the last group lies there."""
+"""Last segments of the life in use that are read whatever their age: the last group lies there."""
 
 
 class Found(Struct):
@@ -69,11 +69,11 @@ class Scans:
         return max((self.scan(path, shard)[0].newest for path, shard in last), default=0)
 
 
-def inspect(shard: int, record: LifeRecord, paths: Sequence[Path], oldest: int, scans: Scans) -> Found:
+def inspect(shard: int, record: LifeRecord, paths: Sequence[Path], oldest: int, scans: Scans, in_use: bool) -> Found:
     """Follow the chain of a life's segments as far as it holds."""
     left_over = [path for path in paths if int(path.stem) < record.first]
     paths = paths[len(left_over) :]
-    found = Found(record, [], _read_from(shard, paths, oldest), left_over=left_over)
+    found = Found(record, [], _read_from(shard, paths, oldest, ALWAYS_READ if in_use else 0), left_over=left_over)
     for number, path in enumerate(paths):
         first = int(path.stem)
         if first != found.end:
@@ -95,13 +95,17 @@ def inspect(shard: int, record: LifeRecord, paths: Sequence[Path], oldest: int, 
     return found
 
 
-def _read_from(shard: int, paths: Sequence[Path], oldest: int) -> int:
-    """The first segment that must be read: all before it hold older rows only, and are summed up in the state beside it."""
+def _read_from(shard: int, paths: Sequence[Path], oldest: int, always: int) -> int:
+    """The first segment that must be read: all before it hold older rows only, and are summed up in the state beside it.
+
+    Of a former life all may be so old. Then none is read: one that was damaged meanwhile is not cut, for readers find out what
+    can still be read of it.
+    """
     indexed = [load_index(path, shard, int(path.stem)) for path in paths]
-    number = max(0, len(paths) - ALWAYS_READ)
+    number = max(0, len(paths) - always)
     while number > 0:
         old = all(segment is not None and segment.newest < oldest for segment in indexed[:number])
-        if old and load_state(paths[number], shard, int(paths[number].stem)) is not None:
+        if old and (number == len(paths) or load_state(paths[number], shard, int(paths[number].stem)) is not None):
             break
         number -= 1
     return number

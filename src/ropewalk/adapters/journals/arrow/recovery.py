@@ -80,7 +80,9 @@ def _lives(
         first = int(paths[number][0].stem)
         records.append(LifeRecord(named_by_its_opening(paths[number]) or site.new_epoch(), number, first, first))
     records = sorted(records, key=lambda record: record.number) or [LifeRecord(site.new_epoch(), 0, 0, 0)]
-    return [inspect(shard, record, paths.get(record.number, []), oldest, scans) for record in records]
+    return [
+        inspect(shard, record, paths.get(record.number, []), oldest, scans, in_use=record is records[-1]) for record in records
+    ]
 
 
 def _witness(site: Site, manifest: Manifest | None) -> Witness:
