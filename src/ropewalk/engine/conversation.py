@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ropewalk.engine import presence
+from ropewalk.engine.bounds import check_admission, check_answer, check_greeting
 from ropewalk.engine.services import Services
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
@@ -29,7 +30,7 @@ from ropewalk.model.application import (
 )
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Subscribe
-from ropewalk.model.errors import ApplicationError, ServerError
+from ropewalk.model.errors import ServerError
 from ropewalk.model.messages import Publication
 from ropewalk.model.sessions import AppSide, ConnectRequest, Subscribed
 from ropewalk.ports import Application
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from ropewalk.engine.session import Session
 
 logger = logging.getLogger("ropewalk.application")
-
-MOST_STREAMS = 1000  # of one answer
 
 TOLD_WHY = Closing("", False, closings.UNAUTHORIZED.code, closings.UNAUTHORIZED.text)
 """For a client whom the application itself has told that it may not come in."""
@@ -62,7 +61,7 @@ def caller(session: "Session") -> Caller:
 
 async def connect(session: "Session", services: Services, application: Application) -> None:
     """Raises ServerError."""
-    admission = await application.connect(caller(session))
+    admission = check_admission(await application.connect(caller(session)))
     codec, link = session.link.codec, session.link
     if not admission.accepted:
         services.stats.auth_failures += 1
@@ -86,8 +85,6 @@ async def restored(session: "Session", services: Services, application: Applicat
     """Runs beside the session's commands: what the application is asked waits for it, history and the like do not."""
     try:
         await _tell_return(session, services, application, former)
-    except ServerError as error:
-        logger.warning("what the application said at a return failed", extra={"session": session.tag, "reason": str(error)})
     finally:
         session.returning = None
 
@@ -95,7 +92,10 @@ async def restored(session: "Session", services: Services, application: Applicat
 async def _tell_return(session: "Session", services: Services, application: Application, former: str) -> None:
     subscriptions = {name: each.granted.state for name, each in session.subscriptions.items() if each.granted.state is not None}
     try:
-        greeting = await application.restored(Comeback(caller(session), former, subscriptions))
+        comeback = Comeback(caller(session), former, subscriptions)
+        greeting = check_greeting(
+            await application.restored(comeback), services.limits, comeback.caller.state, comeback.subscriptions
+        )
     except ServerError as error:
         logger.warning("the application did not hear of a return", extra={"session": session.tag, "reason": str(error)})
         return
@@ -115,9 +115,9 @@ async def _tell_return(session: "Session", services: Services, application: Appl
 async def subscribe(session: "Session", services: Services, application: Application, command: Subscribe) -> str:
     """Why it was refused; "" if it was granted."""
     identifier, link = command.identifier, session.link
+    await _returned(session)
     try:
-        await _returned(session)
-        answer = _checked(await application.command(Call(caller(session), Action.SUBSCRIBE, identifier)), services)
+        answer = await _ask(services, application, Call(caller(session), Action.SUBSCRIBE, identifier))
     except ServerError as error:
         link.send(link.codec.about("reject_subscription", identifier))
         return str(error)
@@ -147,7 +147,7 @@ async def perform(session: "Session", services: Services, application: Applicati
     subscription = session.subscriptions[identifier]
     call = Call(caller(session), Action.PERFORM, identifier, subscription.granted.state or {}, data)
     try:
-        answer = _checked(await application.command(call), services)
+        answer = await _ask(services, application, call)
     except ServerError as error:
         return str(error)
     _remember(session, services, answer.state)
@@ -157,8 +157,8 @@ async def perform(session: "Session", services: Services, application: Applicati
     if answer.state or answer.own or answer.stop_all or answer.stopped or answer.streams:
         services.annals.changed(session)
     _transmit(session, answer.transmissions)
-    await _finish(session, services, subscription, answer)
-    return "" if answer.accepted else answer.reason or "refused by the application"
+    lost = await _finish(session, services, subscription, answer)
+    return lost if answer.accepted else answer.reason or "refused by the application"
 
 
 async def unsubscribe(session: "Session", services: Services, application: Application, subscription: Subscription) -> str:
@@ -167,15 +167,19 @@ async def unsubscribe(session: "Session", services: Services, application: Appli
     state = subscription.granted.state or {}
     call = Call(caller(session), Action.UNSUBSCRIBE, subscription.identifier, state)
     try:
-        answer = _checked(await application.command(call), services)
+        answer = await _ask(services, application, call)
     except ServerError as error:
         return str(error)
     _remember(session, services, answer.state)
     if answer.state:
         services.annals.changed(session)
     _transmit(session, answer.transmissions)
-    await _finish(session, services, None, answer)
-    return ""
+    return await _finish(session, services, None, answer)
+
+
+async def _ask(services: Services, application: Application, call: Call) -> Answer:
+    """Raises ServerError."""
+    return check_answer(await application.command(call), services.limits, call.caller.state, call.state)
 
 
 async def _restream(session: "Session", services: Services, subscription: Subscription, answer: Answer) -> None:
@@ -192,24 +196,13 @@ async def _returned(session: "Session") -> None:
         await asyncio.wait([session.returning])
 
 
-def _checked(answer: Answer, services: Services) -> Answer:
-    """Names often hold what a client sent, so they are bounded here too. Raises ApplicationError, and then nothing was done."""
-    longest = services.limits.max_stream_name
-    streams = (*answer.streams, *(each.stream for each in answer.publications))
-    if len(answer.streams) > MOST_STREAMS:
-        raise ApplicationError(f"more than {MOST_STREAMS} streams in one answer")
-    if not all(streams) or any(len(stream.encode("utf-8", "surrogatepass")) > longest for stream in streams):
-        raise ApplicationError(f"the name of a stream is empty or longer than {longest} bytes")
-    if any(len(each.payload) > services.limits.max_payload for each in answer.publications):
-        raise ApplicationError(f"a publication is larger than {services.limits.max_payload} bytes")
-    return answer
-
-
-async def _finish(session: "Session", services: Services, subscription: Subscription | None, answer: Answer) -> None:
+async def _finish(session: "Session", services: Services, subscription: Subscription | None, answer: Answer) -> str:
+    """Why what it published is lost; "" if it is not."""
     if answer.seating is not None and subscription is not None:
         await _seat(session, services, subscription, answer.seating)
-    await _publish(services, answer.publications)
+    lost = await _publish(services, answer.publications)
     _end_if_asked(session, answer)
+    return lost
 
 
 async def _seat(session: "Session", services: Services, subscription: Subscription, seating: Seating) -> None:
@@ -222,9 +215,15 @@ async def _seat(session: "Session", services: Services, subscription: Subscripti
         await presence.leave_stream(session, services, stream)
 
 
-async def _publish(services: Services, publications: Sequence[Publication]) -> None:
-    if publications:
-        await services.broker.publish(publications)
+async def _publish(services: Services, publications: Sequence[Publication]) -> str:
+    """A backend that is down costs the publications, not the session whose action brought them."""
+    try:
+        if publications:
+            await services.broker.publish(publications)
+    except ServerError as error:
+        logger.error("what the application published is lost", extra={"reason": str(error), "messages": len(publications)})
+        return str(error)
+    return ""
 
 
 def _transmit(session: "Session", texts: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine import presence
 from ropewalk.engine.annals import Annals
+from ropewalk.engine.bounds import BoundedPublisher
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.farewells import Farewells, QueuedFarewells
 from ropewalk.engine.heartbeat import Heartbeat
@@ -82,7 +83,7 @@ class Node:
         await self._backend.start()
         await self._pubsub.start(self.services.hub.deliver, self._obey)
         if self.services.application is not None:
-            await self.services.application.start(self.broker)
+            await self.services.application.start(BoundedPublisher(self.broker, self.services.limits))
             self.services.farewells.start()
         self.services.tasks.spawn(self._keep_time())
 

@@ -31,6 +31,7 @@ class Script:
         self.held: asyncio.Event | None = None
 
     async def start(self, publisher: Publisher) -> None:
+        self.publisher = publisher
         self.told.append("start")
 
     async def stop(self) -> None:

@@ -5,14 +5,18 @@ import json
 
 import pytest
 
+from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.core.rules import Rulebook
 from ropewalk.engine import farewells
 from ropewalk.model.application import Action, Admission, Answer, Greeting, Seating
 from ropewalk.model.errors import ApplicationError, Unanswered, Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member
+from ropewalk.model.rules import StreamRules
+from tests.unit.adapters.backends.paper import PaperJournal
 from tests.unit.engine.script import CHAT, NEWS, Script
-from tests.unit.engine.workbench import Client, Workbench, public, settle
+from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
 
 PATIENT = Limits(ping_interval=0, resume_patience=3600, disconnect_rate=0)
 
@@ -169,13 +173,55 @@ async def test_an_answer_with_what_is_too_large_is_a_failure_of_the_application(
         Answer(streams=tuple(str(number) for number in range(1001))),
         Answer(publications=(Publication(long, b"1"),)),
         Answer(publications=(Publication("s", b"1" * (1 << 20) + b"1"),)),
+        Answer(own={"key": "x" * 65536}),
+        Answer(seating=Seating(True, Member("bo", b"1" * 4097)), own={"$p": "s"}),
     )
     async with bench_of(script) as bench:
         client = await bench.connect()
-        for _ in range(5):
+        for _ in range(7):
             await client.send(command="subscribe", identifier=CHAT)
-        assert heard(client) == ["welcome", *["reject_subscription"] * 5]
+        assert heard(client) == ["welcome", *["reject_subscription"] * 7]
         assert bench.stats.publications == 0
+
+
+async def test_state_does_not_grow_beyond_its_bound_by_many_small_answers() -> None:
+    script = Script(Answer(), *(Answer(state={f"key {number}": "x" * 20_000}) for number in range(4)))
+    async with bench_of(script) as bench:
+        client = await chatting(bench)
+        for _ in range(4):
+            await client.send(command="message", identifier=CHAT, data="{}")
+        assert script.calls[-1].caller.state.keys() == {"key 0", "key 1", "key 2"}
+        assert bench.stats.commands_failed == 1
+        script.admission = Admission(True, "x" * 65536)
+        assert (await bench.connect()).connection.closed == (1011, "Auth Error")
+
+
+async def test_what_an_application_publishes_by_itself_or_at_a_return_is_bounded_too() -> None:
+    script = Script()
+    too_long = Publication("x" * 513, b"1")
+    script.greeting = Greeting((said("never said"),), publications=(too_long,))
+    async with bench_of(script) as bench:
+        client = await chatting(bench)
+        client.session.lost()
+        back = await bench.connect(client.sid)
+        await settle()
+        assert heard(back) == ["welcome"]
+        with pytest.raises(ApplicationError, match="longer than 512"):
+            await script.publisher.publish([too_long])
+        assert bench.stats.publications == 0
+
+
+async def test_a_backend_that_is_down_costs_what_was_published_and_not_the_session() -> None:
+    script = Script(Answer(streams=("s",)), Answer(publications=(Publication("s", b"1"),)))
+    clock, journal = Clock(), PaperJournal(hold=True)
+    backend = MemoryBackend(Rulebook(StreamRules()), clock, journal=journal)
+    async with Workbench(PATIENT, authenticators=(), backend=backend, clock=clock, application=script) as bench:
+        client = await chatting(bench)
+        await client.send(command="message", identifier=CHAT, data="{}")
+        await journal.refuse()
+        await client.send(command="ping")
+        assert heard(client) == ["welcome", "confirm_subscription", "pong"]
+        assert bench.stats.commands_failed == 1
 
 
 async def test_an_action_of_the_servers_own_channel_is_heard_and_leaves_it_as_it_is() -> None:

@@ -1,0 +1,75 @@
+"""How much an application may ask for. It is trusted, but what it says often holds what a client sent.
+
+Everything here raises ApplicationError, before anything was done.
+"""
+
+from collections.abc import Sequence
+
+from ropewalk.model.application import Admission, Answer, Greeting, State, merged
+from ropewalk.model.errors import ApplicationError
+from ropewalk.model.limits import Limits
+from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
+from ropewalk.ports import Publisher
+
+MOST_STREAMS = 1000  # of one answer
+MOST_STATE = 65536  # characters that a session keeps for its connection, and for each subscription
+
+
+class BoundedPublisher:
+    """The `Publisher` that an application gets."""
+
+    def __init__(self, publisher: Publisher, limits: Limits) -> None:
+        self._publisher = publisher
+        self._limits = limits
+
+    async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
+        check_publications(publications, self._limits)
+        return await self._publisher.publish(publications)
+
+    async def disconnect(self, order: RemoteDisconnect) -> int:
+        return await self._publisher.disconnect(order)
+
+
+def check_admission(admission: Admission) -> Admission:
+    _check_state({}, {"ids": admission.ids, **admission.state})
+    return admission
+
+
+def check_answer(answer: Answer, limits: Limits, state: State, own: State) -> Answer:
+    """`state` and `own`: what is kept already, of the connection and of the subscription."""
+    if len(answer.streams) > MOST_STREAMS:
+        raise ApplicationError(f"more than {MOST_STREAMS} streams in one answer")
+    _check_names(answer.streams, limits)
+    check_publications(answer.publications, limits)
+    _check_state(state, answer.state)
+    _check_state(own, answer.own)
+    if answer.seating is not None:
+        member, longest = answer.seating.member, limits.max_member_info
+        if len(member.info) > longest or len(member.id) > longest:
+            raise ApplicationError(f"what a member says of itself is longer than {longest} bytes")
+    return answer
+
+
+def check_greeting(greeting: Greeting, limits: Limits, state: State, own: dict[str, State]) -> Greeting:
+    check_publications(greeting.publications, limits)
+    _check_state(state, greeting.state)
+    for identifier, changes in greeting.own.items():
+        _check_state(own.get(identifier, {}), changes)
+    return greeting
+
+
+def check_publications(publications: Sequence[Publication], limits: Limits) -> None:
+    _check_names([each.stream for each in publications], limits)
+    if any(len(each.payload) > limits.max_payload for each in publications):
+        raise ApplicationError(f"a publication is larger than {limits.max_payload} bytes")
+
+
+def _check_names(streams: Sequence[str], limits: Limits) -> None:
+    longest = limits.max_stream_name
+    if not all(streams) or any(len(stream.encode("utf-8", "surrogatepass")) > longest for stream in streams):
+        raise ApplicationError(f"the name of a stream is empty or longer than {longest} bytes")
+
+
+def _check_state(kept: State, changes: State) -> None:
+    if changes and sum(len(key) + len(value) for key, value in merged(kept, changes).items()) > MOST_STATE:
+        raise ApplicationError(f"more than {MOST_STATE} characters of state")
