@@ -32,7 +32,7 @@ class Histogram:
 
 @dataclass(slots=True)
 class Stats:
-    """Counters since start, one field each; `gaps` is by reason, `publish_to_deliver` in seconds."""
+    """Counters since start, one field each; `gaps` and `refusals` are by reason, `publish_to_deliver` in seconds."""
 
     connections_accepted: int = 0
     connections_closed: int = 0
@@ -56,4 +56,5 @@ class Stats:
     app_calls_retried: int = 0
     app_disconnects_dropped: int = 0
     gaps: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
     publish_to_deliver: Histogram = field(default_factory=Histogram)

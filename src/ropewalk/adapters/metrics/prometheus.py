@@ -3,7 +3,7 @@
 Each page has a registry of its own, so that two nodes in one process do not meet in a global one.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from ropewalk.core.stats import Histogram, Stats
 from ropewalk.model.history import GapReason
+from ropewalk.model.refusals import Refusal
 from ropewalk.ports import Inspector
 
 PREFIX = "ropewalk_"
@@ -51,7 +52,8 @@ class _NodeCollector(Collector):
                 yield CounterMetricFamily(PREFIX + field.name, _words(field.name), value)
         for name, size in {**self._inspector.gauges(), **self._more()}.items():
             yield GaugeMetricFamily(PREFIX + name, _words(name), size)
-        yield _gaps(self._stats)
+        yield _by_reason("gaps", "Gaps that clients were told about", GapReason, self._stats.gaps)
+        yield _by_reason("refusals", "What was refused, dropped or ended", Refusal, self._stats.refusals)
         yield _latency(self._stats.publish_to_deliver)
 
 
@@ -59,10 +61,10 @@ def _words(name: str) -> str:
     return name.replace("_", " ").capitalize()
 
 
-def _gaps(stats: Stats) -> Metric:
-    family = CounterMetricFamily(PREFIX + "gaps", "Gaps that clients were told about", labels=["reason"])
-    for reason in GapReason:  # those that never happened too: a rate needs a zero to rise from
-        family.add_metric([reason], stats.gaps[reason])
+def _by_reason(name: str, words: str, reasons: Iterable[str], counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, words, labels=["reason"])
+    for reason in reasons:  # those that never happened too: a rate needs a zero to rise from
+        family.add_metric([reason], counts[reason])
     return family
 
 

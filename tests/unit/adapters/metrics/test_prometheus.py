@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ropewalk.adapters.metrics.prometheus import MetricsPage
 from ropewalk.core.stats import Stats
 from ropewalk.model.history import GapReason
+from ropewalk.model.refusals import Refusal
 
 
 class Gauges:
@@ -80,3 +81,11 @@ def test_two_pages_in_one_process_do_not_mix() -> None:
     one.deliveries = 5
     pages = MetricsPage(one, Gauges()), MetricsPage(other, Gauges())
     assert [samples(page)["ropewalk_deliveries_total", ""] for page in pages] == [5, 0]
+
+
+def test_refusals_are_counted_by_reason_also_those_that_never_happened() -> None:
+    stats = Stats()
+    stats.refusals[Refusal.ORIGIN] += 2
+    seen = samples(MetricsPage(stats, Gauges()))
+    assert seen["ropewalk_refusals_total", "origin"] == 2
+    assert all(seen["ropewalk_refusals_total", reason] == 0 for reason in Refusal if reason is not Refusal.ORIGIN)

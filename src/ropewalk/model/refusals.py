@@ -1,0 +1,58 @@
+"""Why the server refused, dropped or ended something. One word each, counted in `ropewalk_refusals_total{reason=…}`."""
+
+from enum import StrEnum
+
+
+class Refusal(StrEnum):
+    """In alphabetical order. docs/reference/metrics.md explains each to operators."""
+
+    BAD_FRAME = "bad_frame"
+    """A WebSocket frame or a message that cannot be read."""
+
+    BAD_KEY = "bad_key"
+    """An HTTP request without the key that its endpoint asks for."""
+
+    BODY_TOO_LARGE = "body_too_large"
+    """An HTTP body beyond its limit, as sent or once it was inflated."""
+
+    CONNECTIONS = "connections"
+    """A connection beyond `--max_conn`."""
+
+    DESCRIPTORS = "descriptors"
+    """A connection that could not be accepted because the process has no file descriptors left."""
+
+    FRAGMENTS = "fragments"
+    """A WebSocket message in too many fragments."""
+
+    HEAD_TIMEOUT = "head_timeout"
+    """A connection that did not send a whole request in time."""
+
+    IDENTIFIER = "identifier"
+    """A subscription identifier that is too long."""
+
+    IDLE = "idle"
+    """A kept-alive HTTP connection that was not used again in time."""
+
+    MESSAGE_TOO_BIG = "message_too_big"
+    """A WebSocket message beyond `--max_message_size`."""
+
+    NESTING = "nesting"
+    """JSON that is nested too deeply."""
+
+    ORIGIN = "origin"
+    """A browser page of an origin that is not in `--allowed_origins`."""
+
+    OUTBOX_FULL = "outbox_full"
+    """A connection that was closed because more waited for it than `--ws_max_pending_size`."""
+
+    PONG_TIMEOUT = "pong_timeout"
+    """A client that left pings unanswered for `--pong_timeout`."""
+
+    SESSIONS_FULL = "sessions_full"
+    """A session that could not be kept for resuming because the kept sessions hold as many bytes as they may."""
+
+    SUBSCRIPTIONS = "subscriptions"
+    """A subscription beyond `--max_subscriptions`."""
+
+    WRITE_TIMEOUT = "write_timeout"
+    """A connection that took nothing of what waited for it for `--ws_write_timeout`."""
