@@ -3,14 +3,16 @@
 Each page has a registry of its own, so that two nodes in one process do not meet in a global one.
 """
 
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
+from ropewalk import __version__
 from ropewalk.core.stats import Histogram, Stats
 from ropewalk.model.history import GapReason
 from ropewalk.model.refusals import Refusal
@@ -46,6 +48,7 @@ class _NodeCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
+        yield _build()
         for field in fields(self._stats):
             value = getattr(self._stats, field.name)
             if isinstance(value, int):
@@ -55,6 +58,16 @@ class _NodeCollector(Collector):
         yield _by_reason("gaps", "Gaps that clients were told about", GapReason, self._stats.gaps)
         yield _by_reason("refusals", "What was refused, dropped or ended", Refusal, self._stats.refusals)
         yield _latency(self._stats.publish_to_deliver)
+
+
+def _build() -> Metric:
+    """Always 1: its labels say what runs, for joining with other metrics and for seeing what a roll-out has reached."""
+    labels = {
+        "version": __version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+    return InfoMetricFamily(PREFIX + "build", "What runs", labels)
 
 
 def _words(name: str) -> str:

@@ -215,7 +215,7 @@ class Logging:
 
     log_level: str = choice("info", ("debug", "info", "warn", "error"), "Least serious level to log.")
     log_format: str = choice("text", ("text", "json"), "One line a record, as text or JSON.")
-    debug: bool = switch(False, "Log everything, payloads too.")
+    debug: bool = switch(False, "Log at level debug, and what clients and publishers send and get; for development.")
 
 
 @dataclass(frozen=True)

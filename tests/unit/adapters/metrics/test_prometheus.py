@@ -1,9 +1,11 @@
 """The metrics page, read back by Prometheus' own parser."""
 
+import platform
 from dataclasses import fields
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from ropewalk import __version__
 from ropewalk.adapters.metrics.prometheus import MetricsPage
 from ropewalk.core.stats import Stats
 from ropewalk.model.history import GapReason
@@ -89,3 +91,11 @@ def test_refusals_are_counted_by_reason_also_those_that_never_happened() -> None
     seen = samples(MetricsPage(stats, Gauges()))
     assert seen["ropewalk_refusals_total", "origin"] == 2
     assert all(seen["ropewalk_refusals_total", reason] == 0 for reason in Refusal if reason is not Refusal.ORIGIN)
+
+
+def test_what_runs_is_told_by_the_labels_of_one_metric() -> None:
+    page = MetricsPage(Stats(), Gauges()).render().decode()
+    (line,) = [line for line in page.splitlines() if line.startswith("ropewalk_build_info{")]
+    assert f'version="{__version__}"' in line
+    assert f'python="{platform.python_version()}"' in line
+    assert line.endswith(" 1.0")
