@@ -12,7 +12,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from ropewalk import __version__
 from ropewalk.core.stats import Histogram, Stats
 from ropewalk.model.history import GapReason
 from ropewalk.model.refusals import Refusal
@@ -28,9 +27,9 @@ class MetricsPage:
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, stats: Stats, inspector: Inspector, more: Gauges = dict) -> None:
+    def __init__(self, stats: Stats, inspector: Inspector, more: Gauges = dict, version: str = "") -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_NodeCollector(stats, inspector, more))
+        self._registry.register(_NodeCollector(stats, inspector, more, version))
         ProcessCollector(registry=self._registry)
 
     def render(self) -> bytes:
@@ -38,7 +37,8 @@ class MetricsPage:
 
 
 class _NodeCollector(Collector):
-    def __init__(self, stats: Stats, inspector: Inspector, more: Gauges) -> None:
+    def __init__(self, stats: Stats, inspector: Inspector, more: Gauges, version: str) -> None:
+        self._version = version
         self._stats = stats
         self._inspector = inspector
         self._more = more
@@ -48,7 +48,7 @@ class _NodeCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        yield _build()
+        yield _build(self._version)
         for field in fields(self._stats):
             value = getattr(self._stats, field.name)
             if isinstance(value, int):
@@ -60,10 +60,10 @@ class _NodeCollector(Collector):
         yield _latency(self._stats.publish_to_deliver)
 
 
-def _build() -> Metric:
+def _build(version: str) -> Metric:
     """Always 1: its labels say what runs, for joining with other metrics and for seeing what a roll-out has reached."""
     labels = {
-        "version": __version__,
+        "version": version,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
     }
