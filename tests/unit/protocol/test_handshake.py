@@ -67,6 +67,11 @@ def test_a_close_frame_never_carries_more_than_a_control_frame_may() -> None:
     assert frame[4:].decode() == "ü" * 61
 
 
+def test_a_token_is_found_in_its_header_however_the_parameter_is_written() -> None:
+    assert token_of("My-Token", {"x-my-token": "t"}, {}) == "t"
+    assert token_of("My-Token", {}, {"My-Token": "t"}) == "t"
+
+
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536])
 def test_frames_are_readable_again_for_the_log_one_a_line(size: int) -> None:
     text = "ä" * (size // 2) + "x" * (size % 2)
