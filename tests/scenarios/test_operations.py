@@ -194,6 +194,8 @@ async def test_logs_are_json_lines_without_a_secret() -> None:
             await client.messages(1)
             await client.send_raw("nonsense")
             assert (await client.closed())[0] == 1007
+        async with aiohttp.ClientSession() as http, http.get(f"{server.url}/health", params={"jid": good}) as answer:
+            assert answer.status == 200
         bad = token(secret="wrong secret of more than thirty-two bytes")
         async with cable(server, welcome=False, params={"jid": bad}) as client:
             assert (await client.expect("disconnect"))["reason"] == "unauthorized"
