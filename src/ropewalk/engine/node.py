@@ -20,7 +20,7 @@ from ropewalk.engine.opening import open_session
 from ropewalk.engine.services import Forward, Services
 from ropewalk.engine.session import Session
 from ropewalk.engine.tasks import Tasks
-from ropewalk.engine.tracing import TracedApplication, TracedConnection, tag_of, traced_delivery, tracing
+from ropewalk.engine.tracing import tag_of, traced_application, traced_connection, traced_delivery, tracing
 from ropewalk.model import closing as closings
 from ropewalk.model.closing import Closing
 from ropewalk.model.errors import RopewalkError
@@ -54,7 +54,7 @@ class Node:
         forward: Forward = lambda request: {},
     ) -> None:
         if application is not None and tracing():
-            application = TracedApplication(application)
+            application = traced_application(application)
         tasks = Tasks()
         hub = Hub(stats, clock)
         self._backend = backend
@@ -150,7 +150,7 @@ class Node:
         sid = secrets.token_urlsafe(16)
         logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
         if tracing():
-            connection = TracedConnection(connection, sid)
+            connection = traced_connection(connection, sid)
         session = Session(self.services, sid, connection, codec, request)
         if self._draining:
             session.end(closings.SERVER_RESTART)

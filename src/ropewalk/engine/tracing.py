@@ -7,6 +7,7 @@ who reads the log must not be able to take a session over.
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
 from ropewalk.model.commands import Command
@@ -52,12 +53,23 @@ def traced_delivery(deliver: Deliver) -> Deliver:
     return tell
 
 
-class TracedConnection:
-    """A `Connection` that tells what is written to it, one line for each write."""
+def traced_connection(connection: Connection, sid: str) -> Connection:
+    """`connection`, and a line for each write to it."""
+    return cast(Connection, _TracedConnection(connection, sid))
 
+
+def traced_application(application: Application) -> Application:
+    """`application`, and a line for each call of it, with what it was asked and answered."""
+    return cast(Application, _TracedApplication(application))
+
+
+class _TracedConnection:
     def __init__(self, connection: Connection, sid: str) -> None:
         self._connection = connection
         self._sid = sid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
 
     def write(self, data: bytes) -> None:
         shown = readable(data).replace(self._sid, f"{tag_of(self._sid)}…")
@@ -68,22 +80,13 @@ class TracedConnection:
         logger.debug("close", extra={"session": tag_of(self._sid), "code": code, "reason": text})
         self._connection.close(code, text)
 
-    def pending(self) -> int:
-        return self._connection.pending()
 
-    def hold_reading(self, hold: bool) -> None:
-        self._connection.hold_reading(hold)
-
-
-class TracedApplication:
-    """An `Application` that tells what it is asked and what it answers."""
-
+class _TracedApplication:
     def __init__(self, application: Application) -> None:
         self._application = application
-        self.start = application.start
-        self.stop = application.stop
-        self.trouble = application.trouble
-        self.gauges = application.gauges
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._application, name)
 
     async def connect(self, caller: Caller) -> Admission:
         admission = await self._application.connect(caller)
