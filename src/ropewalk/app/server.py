@@ -10,6 +10,7 @@ from aiohttp import web
 
 from ropewalk import __version__
 from ropewalk.adapters.transports.door import Door
+from ropewalk.adapters.transports.request_log import RequestLog, request_logger
 from ropewalk.app import wiring
 from ropewalk.app.settings import Settings, has_application
 from ropewalk.model.errors import UserMistake
@@ -33,7 +34,9 @@ class Server:
         application = web.Application(client_max_size=settings.limits.max_publish_size)
         application.add_routes(wiring.http_routes(settings, self._parts))
         websocket = wiring.websocket_door(settings, self._parts)
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
+        self._runner = web.AppRunner(
+            application, access_log=request_logger(), access_log_class=RequestLog, handle_signals=False
+        )
         # The door needs the runner's protocol factory, and the application a route into the door, which must be
         # there before it is frozen by `setup`: so the door is given its factory as soon as there is one.
         door = Door(websocket, settings.limits.max_conn)

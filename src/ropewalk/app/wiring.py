@@ -6,6 +6,7 @@ from math import inf
 
 from aiohttp import web
 
+from ropewalk import __version__
 from ropewalk.adapters.apps.jwt import JwtAuthenticator
 from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
@@ -149,7 +150,7 @@ def http_routes(settings: Settings, parts: Parts) -> list[web.RouteDef]:
     bounds = PublicationLimits(
         settings.limits.max_stream_name, settings.limits.max_publish_batch, settings.limits.max_publish_size
     )
-    metrics = MetricsPage(parts.stats, node, parts.transactions.gauges if parts.transactions else dict)
+    metrics = MetricsPage(parts.stats, node, parts.transactions.gauges if parts.transactions else dict, __version__)
     operations = OperationsDoor(node, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
     if "http" in settings.broadcast.broadcast_adapter and parts.keys.broadcast is not None:

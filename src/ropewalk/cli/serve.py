@@ -18,7 +18,8 @@ def run(argv: list[str]) -> int:
         return 0
     settings = load(argv, os.environ)
     require_startable(settings)
-    logs.configure("debug" if settings.logging.debug else settings.logging.log_level, settings.logging.log_format)
+    logging = settings.logging
+    logs.configure(logging.log_level, logging.log_format, payloads=logging.debug)
     _calm_collector()
     uvloop.run(_serve(settings))
     return 0
