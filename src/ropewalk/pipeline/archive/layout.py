@@ -1,10 +1,12 @@
 """The archive's layout: columns, directories, and how one Parquet file is written and described.
 
-The rule it keeps: a file holds rows of one date and one shard, sorted by (stream, offset, position), in small row groups.
+The rule it keeps: a file holds rows of one date and one generation of a shard, sorted by (stream, offset, position), in small
+row groups.
 """
 
 import os
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 
 import msgspec
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.offsets import LIFE
 
 ROW_GROUP = 4096
 """Rows. Decoding one row group is what a cold read costs, and files hardly grow with small ones."""
@@ -74,12 +77,15 @@ def directory(date: str, shard: int) -> str:
 
 
 def partitioned(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
-    """The rows by date (of their time, in UTC) and shard, each part with the columns of a file. Raises UserMistake."""
+    """The rows by date (of their time, in UTC), shard and generation, each part with the columns of a file.
+
+    Raises UserMistake.
+    """
     shards, body = _shard_column(rows), _body(rows)
-    dates = _dates(body["timestamp"])
-    parts = pa.table([dates, shards], list(PARTITIONS)).group_by(list(PARTITIONS)).aggregate([]).to_pylist()
+    keys = pa.table({"date": _dates(body["timestamp"]), "shard": shards, "generation": pc.divide(body["position"], LIFE)})
+    parts = keys.group_by(keys.column_names).aggregate([]).to_pylist()
     for part in parts:
-        mine = pc.and_(pc.equal(dates, part["date"]), pc.equal(shards, part["shard"]))
+        mine = reduce(pc.and_, (pc.equal(keys[name], value) for name, value in part.items()))
         # a task has mostly one shard of one day, and copying all of it would cost as much as writing it
         yield part["date"].isoformat(), part["shard"], body if len(parts) == 1 else body.filter(mine)
 
@@ -87,7 +93,10 @@ def partitioned(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
 def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row_group: int = ROW_GROUP) -> Written:
     """Sort, write and describe one file. Its name must be new: readers may have an older file of that name open."""
     ordered = rows.sort_by([(name, "ascending") for name in _ORDER])
-    path = f"{directory(date, shard)}/{name}.parquet"
+    first, last = _extremes(ordered["position"])
+    # Two generations of a shard may come in one batch, and their files would have the same name.
+    generation = f".g{first // LIFE}" if first >= LIFE else ""
+    path = f"{directory(date, shard)}/{name}{generation}.parquet"
     place = root / path
     place.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(
@@ -100,7 +109,6 @@ def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row
         sorting_columns=[pq.SortingColumn(BODY.get_field_index(name)) for name in _ORDER],
         write_page_index=True,
     )
-    first, last = _extremes(ordered["position"])
     return Written(path, os.path.getsize(place), date, shard, first, last, _stats(ordered))
 
 

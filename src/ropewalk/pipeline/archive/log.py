@@ -11,11 +11,14 @@ from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.journal import ShardSpan
 from ropewalk.pipeline.archive.layout import PARTITIONS, TABLE, Written
+from ropewalk.pipeline.offsets import LIFE, Spans
 
 APPENDING = "ropewalk.archive"
 COMPACTING = "ropewalk.compact"
@@ -25,28 +28,54 @@ ARCHIVED = "ropewalk.archived"
 _SCHEMA = Schema.from_arrow(TABLE)
 
 
-class _Extent(NamedTuple):
-    """Positions of one shard in the archive, and how many of them there are."""
+class Extent(NamedTuple):
+    """What the archive holds of one generation of a shard: first and last position, and how many there are."""
 
     shard: int
+    generation: int
     first: int
     last: int
     rows: int
+
+    @property
+    def dense(self) -> bool:
+        return self.rows == self.last + 1 - self.first
 
 
 def opened(root: str) -> DeltaTable | None:
     return DeltaTable(root) if DeltaTable.is_deltatable(root) else None
 
 
-def archived_positions(root: str) -> dict[int, int]:
-    """By shard: everything the archive began with and up to below this position is there, without a hole.
+def archived_positions(root: str, journal: Spans | None = None) -> dict[int, int]:
+    """By shard: everything from where the archive begins up to below this position can be read back from it.
 
-    Positions are dense, so counting proves it. A shard with a hole, as a query that selects streams leaves it, is not named.
+    Positions of a generation are dense, so counting proves it. A shard with a hole, as a query that selects streams leaves it,
+    is not named; neither is what lies in files that are missing or cut short. A newer generation counts only if the archive has
+    the older ones to the ends that `journal` tells.
     """
     table = opened(root)
     if table is None:
         return {}
-    return {extent.shard: extent.last + 1 for extent in _extents(table) if extent.rows == extent.last + 1 - extent.first}
+    by_shard: dict[int, list[Extent]] = {}
+    for extent in sorted(_extents(_readable(table, root))):
+        by_shard.setdefault(extent.shard, []).append(extent)
+    found = {shard: _claimed(own, (journal or {}).get(shard, ())) for shard, own in by_shard.items()}
+    return {shard: end for shard, end in found.items() if end is not None}
+
+
+def _claimed(archived: Sequence[Extent], journal: Sequence[ShardSpan]) -> int | None:
+    claimed: int | None = None
+    for extent in archived:
+        begins = claimed is None or extent.first % LIFE == 0
+        older = [span for span in journal if span.first // LIFE < extent.generation and span.first < span.end]
+        if not (extent.dense and begins and all(_covered(span, archived) for span in older)):
+            break
+        claimed = extent.last + 1
+    return claimed
+
+
+def _covered(span: ShardSpan, archived: Sequence[Extent]) -> bool:
+    return any(extent.generation == span.first // LIFE and extent.last + 1 >= span.end for extent in archived)
 
 
 def append(root: str, app: str, batch: int, files: Sequence[Written]) -> bool:
@@ -120,18 +149,35 @@ def _milliseconds() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _ends(table: DeltaTable) -> dict[int, int]:
-    return {extent.shard: extent.last + 1 for extent in _extents(table)}
-
-
-def _extents(table: DeltaTable) -> list[_Extent]:
+def _readable(table: DeltaTable, root: str) -> pa.Table:
+    """The files of the table that are there in their full length."""
     files = add_actions(table)
+    sizes = zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True)
+    return files.filter(pa.array([_size(Path(root) / path) == size for path, size in sizes], pa.bool_()))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _ends(table: DeltaTable) -> dict[int, int]:
+    ends: dict[int, int] = {}
+    for extent in _extents(add_actions(table)):
+        ends[extent.shard] = max(ends.get(extent.shard, 0), extent.last + 1)
+    return ends
+
+
+def _extents(files: pa.Table) -> list[Extent]:
     if not files.num_rows:
         return []
-    by_shard = files.group_by("partition.shard", use_threads=False)
-    found = by_shard.aggregate([("min.position", "min"), ("max.position", "max"), ("num_records", "sum")])
-    columns = ("partition.shard", "min.position_min", "max.position_max", "num_records_sum")
-    return [_Extent(*row) for row in zip(*(found[name].to_pylist() for name in columns), strict=True)]
+    generation = pc.divide(files["min.position"], LIFE)
+    groups = files.append_column("generation", generation).group_by(["partition.shard", "generation"], use_threads=False)
+    found = groups.aggregate([("min.position", "min"), ("max.position", "max"), ("num_records", "sum")])
+    columns = ("partition.shard", "generation", "min.position_min", "max.position_max", "num_records_sum")
+    return [Extent(*row) for row in zip(*(found[name].to_pylist() for name in columns), strict=True)]
 
 
 def _with(before: Mapping[int, int], files: Sequence[Written]) -> dict[int, int]:

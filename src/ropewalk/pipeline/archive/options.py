@@ -15,13 +15,15 @@ _SPARKS = {"checkpointlocation", "queryname", "outputmode"}
 class ArchiveOptions(Struct, frozen=True):
     """`root`: the table's directory. `url`: the server that is told what it need not keep any more; "" tells nobody.
 
-    `app` names the writer in the table's transactions; "" takes the query's id, which lives in its checkpoint.
+    `app` names the writer in the table's transactions; "" takes the query's id, which lives in its checkpoint. `checkpoint` is
+    the query's, "" where Spark does not tell it.
     """
 
     root: str
     url: str = ""
     token: str = ""
     app: str = ""
+    checkpoint: str = ""
 
 
 def archive_options(given: Mapping[str, str]) -> ArchiveOptions:
@@ -37,4 +39,5 @@ def archive_options(given: Mapping[str, str]) -> ArchiveOptions:
         options.get("url", "").rstrip("/"),
         options.get("token", os.environ.get(TOKEN_VARIABLE, "")),
         options.get("txnappid", ""),
+        options.get("checkpointlocation", ""),
     )

@@ -5,6 +5,7 @@ The rule it keeps: a file's name is never used again, so that a batch which runs
 
 import http.client
 import logging
+import re
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -18,14 +19,18 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ropewalk.model.errors import UserMistake
+from ropewalk.model.errors import RopewalkError, UserMistake
+from ropewalk.pipeline.archive import binding
 from ropewalk.pipeline.archive.layout import Written, partitioned, write_file
 from ropewalk.pipeline.archive.log import append, archived_positions
 from ropewalk.pipeline.archive.options import ArchiveOptions, archive_options
+from ropewalk.pipeline.options import Address
+from ropewalk.pipeline.wire import Wire
 
 logger = logging.getLogger("ropewalk.archive")
 
 ANNOUNCE_SECONDS = 10
+_FILE_NAME = re.compile(r"[\w.-]{1,80}")
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,9 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         assert context is not None
         query = context.getLocalProperty("sql.streaming.queryId") or ""
         batch = context.getLocalProperty("streaming.sql.batchId")
-        name = f"{query[:8]}-{batch}-{context.partitionId()}-{context.attemptNumber()}-{uuid4().hex[:8]}"
+        # Vacuum reads from the name whether the batch is committed.
+        app = self._options.app if _FILE_NAME.fullmatch(self._options.app) else query
+        name = f"{app}-{batch}-{context.partitionId()}-{context.attemptNumber()}-{uuid4().hex[:8]}"
         batches = [each for each in iterator if each.num_rows]
         if not batches:
             return TaskFiles(query, ())
@@ -72,25 +79,32 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         done = [message for message in messages if isinstance(message, TaskFiles)]
+        app = self._options.app or next((message.query for message in done), "")
         files = [file for message in done for file in message.files]
-        if files and not self._append(self._options.app or done[0].query, batchId, files):
+        if app and not self._append(app, batchId, files):
             _remove(self._options.root, files)
         self._announce()
 
     def _append(self, app: str, batch: int, files: Sequence[Written]) -> bool:
+        root, checkpoint = self._options.root, self._options.checkpoint
         try:
-            return append(self._options.root, app, batch, files)
+            binding.check(root, checkpoint, app, batch)
+            # A first batch without rows makes the table too: from then on one that is not there has vanished.
+            added = bool(files or batch == 0) and append(root, app, batch, files)
         except UserMistake:  # refused, so that no commit can name them
-            _remove(self._options.root, files)
+            _remove(root, files)
             raise
+        binding.bind(root, checkpoint)
+        return added
 
     def _announce(self) -> None:
         """Tell the server how far the archive is. What it does not hear now it hears after the next batch."""
         if not self._options.url:
             return
         try:
-            announce(self._options, archived_positions(self._options.root))
-        except (http.client.HTTPException, OSError) as error:
+            spans = Wire(Address(self._options.url, self._options.token, retries=0)).spans()
+            announce(self._options, archived_positions(self._options.root, spans))
+        except (http.client.HTTPException, OSError, RopewalkError) as error:
             logger.warning("the server was not told what is archived", extra={"reason": str(error)})
 
 

@@ -18,5 +18,5 @@ def compact(context: Context, options: CompactOptions) -> int:
     from ropewalk.pipeline.archive import compact as compact_table
 
     done = compact_table(context.place.archive_dir, options.before, options.min_files)
-    context.say(f"compact: {done.files_before} files became {done.files_after}, {done.rows:,} rows")
+    context.say(f"compact: {done.files_before} files became {done.files_after}, {done.rows:,} rows rewritten")
     return 0

@@ -12,6 +12,7 @@ from ropewalk.pipeline.registry import BatchOptions, job
 
 class VacuumOptions(BatchOptions, frozen=True, kw_only=True):
     retention: Annotated[str, Meta(description="How long files stay that readers may still have open.")] = "24h"
+    force: Annotated[bool, Meta(description="Delete files of batches too that are written and not committed yet.")] = False
     dry_run: Annotated[bool, Meta(description="Only say which files would go.")] = False
 
 
@@ -19,6 +20,8 @@ class VacuumOptions(BatchOptions, frozen=True, kw_only=True):
 def vacuum(context: Context, options: VacuumOptions) -> int:
     from ropewalk.pipeline.archive import vacuum as vacuum_table
 
-    gone = vacuum_table(context.place.archive_dir, timedelta(seconds=seconds(options.retention)), options.dry_run)
+    gone = vacuum_table(
+        context.place.archive_dir, timedelta(seconds=seconds(options.retention)), options.dry_run, options.force
+    )
     context.say(f"vacuum: {len(gone)} files {'would be deleted' if options.dry_run else 'deleted'}")
     return 0
