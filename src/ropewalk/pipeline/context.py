@@ -1,6 +1,6 @@
 """What a job is given: the server, the archive, a place for its tables, and Spark, which starts when it is first asked for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
 from threading import Event
@@ -67,13 +67,17 @@ class Context:
         """What the journal holds now."""
         return self.spark.read.format("ropewalk").options(**self._server(), **extra).load()
 
-    def archive_now(self) -> "DataFrame | None":
-        """What the archive holds now; None where there is none yet. Only what its log names: other files are waste."""
+    def archive_now(self, without: Collection[str] = ()) -> "DataFrame | None":
+        """What the archive holds now; None where there is none yet. Only what its log names: other files are waste.
+
+        `without` are paths in the table that are left out.
+        """
         from deltalake import DeltaTable
 
         if not DeltaTable.is_deltatable(self.place.archive_dir):
             return None
-        files = DeltaTable(self.place.archive_dir).file_uris()
+        uris = DeltaTable(self.place.archive_dir).file_uris()
+        files = [uri for uri in uris if not any(uri.endswith(f"/{path}") for path in without)]
         frame = self.spark.read.option("basePath", self.place.archive_dir).parquet(*files) if files else None
         # What a directory's name says comes typed by its looks; these are what they are.
         return frame and frame.withColumns({"shard": frame["shard"].cast("int"), "date": frame["date"].cast("string")})

@@ -41,9 +41,12 @@ class JournalRefused(ClientError):
         self.status = status
 
 
-class _Journal(Struct):
+class JournalState(Struct):
+    """What can be read, and up to which position each shard is archived as far as the server was told."""
+
     shards: int
     spans: list[ShardSpan]
+    archived: dict[int, int] = {}
 
 
 class _Committed(Struct):
@@ -62,8 +65,11 @@ class Wire:
 
     def spans(self) -> Spans:
         """What can be read now, by shard."""
-        journal = msgspec.json.decode(self._call("GET", "/journal"), type=_Journal)
+        journal = self.journal()
         return by_shard(journal.spans, journal.shards)
+
+    def journal(self) -> JournalState:
+        return msgspec.json.decode(self._call("GET", "/journal"), type=JournalState)
 
     def read(self, shard: int, first: int, end: int, max_bytes: int = READ_BYTES) -> pa.Table:
         """The beginning of [first, end), or all of it; exactly cut. Raises JournalRefused for what is not there (any more)."""

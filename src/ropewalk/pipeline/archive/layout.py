@@ -4,7 +4,8 @@ The rule it keeps: a file holds rows of one date and one generation of a shard, 
 row groups.
 """
 
-import os
+import hashlib
+import re
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -53,6 +54,7 @@ TABLE = pa.schema([*BODY, pa.field("date", pa.string()), pa.field("shard", pa.in
 _ORDER = ("stream", "offset", "position")
 _PACKED = ("position", "offset", "timestamp", "sequence")
 _DESCRIBED = ("position", "stream", "offset", "timestamp")  # the columns whose extremes a commit tells
+_DIGEST = re.compile(r"\.([0-9a-f]{16})\.parquet$")
 _SHARD_NAMES = ("shard", "partition")  # the journal's word, and Kafka's for the same thing
 
 
@@ -65,6 +67,7 @@ class Written(Struct, frozen=True):
     shard: int
     first: int
     last: int
+    rows: int
     stats: str
 
     @property
@@ -96,9 +99,9 @@ def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row
     first, last = _extremes(ordered["position"])
     # Two generations of a shard may come in one batch, and their files would have the same name.
     generation = f".g{first // LIFE}" if first >= LIFE else ""
-    path = f"{directory(date, shard)}/{name}{generation}.parquet"
-    place = root / path
-    place.parent.mkdir(parents=True, exist_ok=True)
+    where = root / directory(date, shard)
+    where.mkdir(parents=True, exist_ok=True)
+    place = where / f"{name}{generation}.parquet"
     pq.write_table(
         ordered,
         place,
@@ -109,7 +112,22 @@ def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row
         sorting_columns=[pq.SortingColumn(BODY.get_field_index(name)) for name in _ORDER],
         write_page_index=True,
     )
-    return Written(path, os.path.getsize(place), date, shard, first, last, _stats(ordered))
+    # The digest in the name stays as long as the table names the file, so that an audit finds every change in it.
+    final = place.with_name(f"{name}{generation}.{digest(place)}.parquet")
+    place.rename(final)
+    path = f"{directory(date, shard)}/{final.name}"
+    return Written(path, final.stat().st_size, date, shard, first, last, len(ordered), _stats(ordered))
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+
+
+def digest_in(name: str) -> str:
+    """The digest that a file's name tells; "" for files of other writers and older versions."""
+    match = _DIGEST.search(name)
+    return match[1] if match else ""
 
 
 def _fitting(row_group: int, rows: pa.Table) -> int:

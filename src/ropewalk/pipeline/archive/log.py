@@ -25,6 +25,13 @@ COMPACTING = "ropewalk.compact"
 ARCHIVED = "ropewalk.archived"
 """Custom metadata of a commit: the archived position of every shard, as JSON."""
 
+HELD = "ropewalk.held"
+"""Custom metadata of a commit: what the archive must hold, as JSON: the extents of all generations of all shards. It is carried
+from commit to commit, so that rows which leave the table in any other way are missed."""
+
+_LOOK_BACK = 1000
+"""Commits among which the last of ours is looked for; others may have been made by other tools."""
+
 _SCHEMA = Schema.from_arrow(TABLE)
 
 
@@ -87,8 +94,8 @@ def append(root: str, app: str, batch: int, files: Sequence[Written]) -> bool:
     committed = table.transaction_version(app)
     if committed is not None and committed >= batch:
         return False
-    before = _ends(table)
-    _refuse_overlap(before, files)
+    before = held(table)
+    _refuse_overlap(_ends(before), files)
     table.create_write_transaction(
         [_add(file, data_change=True) for file in files],
         "append",
@@ -97,6 +104,13 @@ def append(root: str, app: str, batch: int, files: Sequence[Written]) -> bool:
         commit_properties=_properties(app, batch, _turn(table, APPENDING), _with(before, files)),
     )
     return True
+
+
+def held(table: DeltaTable) -> list[Extent]:
+    """What the archive must hold, by what its commits say; of a table from before they said it, what it holds."""
+    commits = (commit for limit in (1, _LOOK_BACK) for commit in table.history(limit))
+    told = next((commit[HELD] for commit in commits if HELD in commit), None)
+    return msgspec.json.decode(told, type=list[Extent]) if told else _extents(add_actions(table))
 
 
 def replace(table: DeltaTable, old: Sequence[str], date: str, shard: int, new: Written) -> None:
@@ -110,7 +124,7 @@ def replace(table: DeltaTable, old: Sequence[str], date: str, shard: int, new: W
         "append",
         _SCHEMA,
         list(PARTITIONS),
-        commit_properties=CommitProperties(app_transactions=[turn]),
+        commit_properties=CommitProperties(custom_metadata=_metadata(held(table)), app_transactions=[turn]),
     )
 
 
@@ -126,14 +140,18 @@ def _create(root: str, app: str, batch: int, files: Sequence[Written]) -> None:
         [_add(file, data_change=True) for file in files],
         mode="error",
         partition_by=list(PARTITIONS),
-        commit_properties=_properties(app, batch, 0, _with({}, files)),
+        commit_properties=_properties(app, batch, 0, _with([], files)),
     )
 
 
-def _properties(app: str, batch: int, turn: int, archived: Mapping[int, int]) -> CommitProperties:
-    told = msgspec.json.encode({str(shard): end for shard, end in sorted(archived.items())}).decode()
+def _properties(app: str, batch: int, turn: int, after: Sequence[Extent]) -> CommitProperties:
     transactions = [Transaction(app, batch), Transaction(APPENDING, turn)]
-    return CommitProperties(custom_metadata={ARCHIVED: told}, app_transactions=transactions)
+    return CommitProperties(custom_metadata=_metadata(after), app_transactions=transactions)
+
+
+def _metadata(extents: Sequence[Extent]) -> dict[str, str]:
+    ends = {str(shard): end for shard, end in sorted(_ends(extents).items())}
+    return {ARCHIVED: msgspec.json.encode(ends).decode(), HELD: msgspec.json.encode(extents).decode()}
 
 
 def _turn(table: DeltaTable, kind: str) -> int:
@@ -163,11 +181,8 @@ def _size(path: Path) -> int:
         return -1
 
 
-def _ends(table: DeltaTable) -> dict[int, int]:
-    ends: dict[int, int] = {}
-    for extent in _extents(add_actions(table)):
-        ends[extent.shard] = max(ends.get(extent.shard, 0), extent.last + 1)
-    return ends
+def _ends(extents: Sequence[Extent]) -> dict[int, int]:
+    return {extent.shard: extent.last + 1 for extent in sorted(extents)}
 
 
 def _extents(files: pa.Table) -> list[Extent]:
@@ -180,11 +195,16 @@ def _extents(files: pa.Table) -> list[Extent]:
     return [Extent(*row) for row in zip(*(found[name].to_pylist() for name in columns), strict=True)]
 
 
-def _with(before: Mapping[int, int], files: Sequence[Written]) -> dict[int, int]:
-    after = dict(before)
+def _with(before: Sequence[Extent], files: Sequence[Written]) -> list[Extent]:
+    after = {(extent.shard, extent.generation): extent for extent in before}
     for file in files:
-        after[file.shard] = max(after.get(file.shard, 0), file.last + 1)
-    return after
+        new = Extent(file.shard, file.first // LIFE, file.first, file.last, file.rows)
+        key = (new.shard, new.generation)
+        old = after.get(key)
+        after[key] = (
+            new if old is None else Extent(*key, min(old.first, new.first), max(old.last, new.last), old.rows + new.rows)
+        )
+    return sorted(after.values())
 
 
 def _refuse_overlap(archived: Mapping[int, int], files: Sequence[Written]) -> None:

@@ -24,8 +24,8 @@ RETENTION = timedelta(hours=24)
 OPEN_COMMIT = timedelta(hours=24)
 """How long a file whose batch is not committed is taken for one of a commit that is still to come."""
 
-WRITTEN = re.compile(r"(?P<app>.+)-(?P<batch>\d+)-\d+-\d+-[0-9a-f]{8}(\.g\d+)?\.parquet")
-"""The names that the archive sink gives: application, batch, task, attempt, chance."""
+WRITTEN = re.compile(r"(?P<app>.+)-(?P<batch>\d+)-\d+-\d+-[0-9a-f]{8}(\.g\d+)?(\.[0-9a-f]{16})?\.parquet")
+"""The names that the archive sink gives: application, batch, task, attempt, chance, and what the file holds."""
 
 
 def vacuum(root: str, retention: timedelta = RETENTION, dry_run: bool = False, force: bool = False) -> list[str]:
