@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
+from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
 from ropewalk.model.journal import ShardSpan
 from ropewalk.pipeline.archive import compact
-from ropewalk.pipeline.archive.layout import partitioned, write_file
+from ropewalk.pipeline.archive.layout import TABLE, partitioned, write_file
 from ropewalk.pipeline.archive.log import append
 from ropewalk.pipeline.context import Context, Place
 from ropewalk.pipeline.jobs.audit import report_of
@@ -42,8 +43,9 @@ class Log:
         scribe.begin_generation()
         newer = scribe.rows([message(f"s{n % 3}", n // 3 + 1, "new", 100 + n) for n in range(END)])
         for batch, (rows, first) in enumerate((rows, first) for rows in (older, newer) for first in range(0, ARCHIVED, 10)):
+            name = f"query-{batch}-0-0-{batch:08x}"
             parts = partitioned(rows.slice(first, 10))
-            files = [write_file(self.root, *where, f"query-{batch}-0-0-{batch:08x}", part) for *where, part in parts]
+            files = [write_file(self.root, date, shard, name, part) for date, shard, part in parts]
             append(str(self.root), "query", batch, files)
         self.journal = pa.concat_tables([older.slice(TRIMMED), newer.slice(TRIMMED)])
         self.spans = [ShardSpan(0, "a", TRIMMED, END), ShardSpan(0, "b", LIFE + TRIMMED, LIFE + END)]
@@ -54,7 +56,7 @@ class Log:
 
     def file(self, number: int) -> Path:
         files = pa.table(DeltaTable(self.root).get_add_actions(True)).sort_by("min.position")["path"].to_pylist()
-        return self.root / files[number]
+        return Path(self.root, files[number])
 
 
 def changed(rows: pa.Table, column: str, at: int, value: object) -> pa.Table:
@@ -114,10 +116,8 @@ def add_twice(log: Log) -> None:
     """The same rows come in under another name."""
     rows = pq.read_table(log.file(2), partitioning=None)
     copy = write_file(log.root, "2026-03-01", 0, "query-99-0-0-00000099", rows)
-    table = DeltaTable(log.root)
-    from ropewalk.pipeline.archive.log import _SCHEMA, _add
-
-    table.create_write_transaction([_add(copy, True)], "append", _SCHEMA, ["date", "shard"])
+    added = AddAction(copy.path, copy.size, copy.values, 0, True, copy.stats)
+    DeltaTable(log.root).create_write_transaction([added], "append", Schema.from_arrow(TABLE), ["date", "shard"])
 
 
 def archive_gone(log: Log) -> None:
@@ -137,6 +137,16 @@ def unnamed_generation(log: Log) -> None:
     log.journal = without(LIFE, 2 * LIFE)(log.journal)
 
 
+def cut_short(log: Log) -> None:
+    path = log.file(1)
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def hole_between(log: Log) -> None:
+    log.journal = without(0, ARCHIVED + 5)(log.journal)
+    log.spans[0] = ShardSpan(0, "a", ARCHIVED + 5, END)
+
+
 def ended_elsewhere(log: Log) -> None:
     """The journal let go of a generation, and tells that it ended further on than the archive has it."""
     log.spans[0] = ShardSpan(0, "a", END, END)
@@ -153,7 +163,7 @@ DAMAGES: dict[str, Callable[[Log], None]] = {
     "a generation everywhere": unnamed_generation,
     "the end of a generation that the journal let go": ended_elsewhere,
     "a file of the archive": lambda log: log.file(1).unlink(),
-    "a file cut short": lambda log: log.file(1).write_bytes(log.file(1).read_bytes()[:-9]),
+    "a file cut short": cut_short,
     "a byte in a file": flip_a_byte,
     "a file twice": add_twice,
     "a value in the archive alone": rewrite(0, lambda rows: changed(rows, "value", 2, b'"other"')),
@@ -163,10 +173,7 @@ DAMAGES: dict[str, Callable[[Log], None]] = {
     "positions of a file": rewrite(0, shifted),
     "a row of the journal alone": in_journal(without(END - 2, END - 1)),
     "the last row of the journal": in_journal(without(END - 1, END)),
-    "a range between archive and journal": lambda log: (
-        in_journal(without(0, ARCHIVED + 5))(log),
-        log.spans.__setitem__(0, ShardSpan(0, "a", ARCHIVED + 5, END)),
-    ),
+    "a range between archive and journal": hole_between,
     "a generation of the journal": in_journal(without(LIFE, 2 * LIFE)),
     "a row of the journal twice": in_journal(doubled),
     "a value that both have": in_journal(lambda rows: changed(rows, "value", 1, b'"other"')),

@@ -49,6 +49,13 @@ class JournalState(Struct):
     archived: dict[int, int] = {}
 
 
+class Produced(Struct):
+    """Rows that got their position by this call, and rows that had it before."""
+
+    published: int
+    skipped: int
+
+
 class _Committed(Struct):
     duplicate: bool = False
 
@@ -111,9 +118,9 @@ class Wire:
         """Publish rows that are numbered from `sequence` on; those the server has seen from this producer are passed over."""
         self._call("POST", f"/journal/producers/{_quote(producer)}", {"sequence": sequence}, body, ARROW)
 
-    def publish(self, body: bytes) -> None:
-        """Publish rows that each carry a uid; those whose uid their stream knows are passed over."""
-        self._call("POST", "/journal/publications", _NOTHING, body, ARROW)
+    def publish(self, body: bytes) -> Produced:
+        """Publish rows that each carry a uid, or a producer and a sequence; those that are known are passed over."""
+        return msgspec.json.decode(self._call("POST", "/journal/publications", _NOTHING, body, ARROW), type=Produced)
 
     def _call(self, method: str, path: str, query: Query = _NOTHING, body: bytes | None = None, kind: str = "") -> bytes:
         attempt = 0
