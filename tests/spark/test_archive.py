@@ -180,8 +180,12 @@ def test_each_commit_says_how_far_the_archive_is(feed: Feed) -> None:
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"paht": "x"}, "no option 'paht'"), ({"path": ""}, "needs the option path")],
-    ids=["unknown", "no path"],
+    [
+        ({"paht": "x"}, "no option 'paht'"),
+        ({"path": ""}, "needs the option path"),
+        ({"path": "s3://bucket/archive"}, "not 's3://bucket/archive'"),
+    ],
+    ids=["unknown", "no path", "not a directory"],
 )
 def test_a_wrong_option_is_named(feed: Feed, options: dict[str, str], reason: str) -> None:
     feed.bring(*messages("a", 1, 2))

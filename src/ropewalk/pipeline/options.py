@@ -153,6 +153,11 @@ class _Options:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
+        if "provider" in self._given:  # a property of tables that Spark's catalog keeps
+            raise UserMistake(
+                "Spark's catalog would keep the table and forget its options, for it does not hand them to sources in Python: "
+                "use CREATE TEMPORARY VIEW … USING ropewalk OPTIONS (…)"
+            )
         for name in self._given:
             if name not in _KNOWN:
                 near = get_close_matches(name, _KNOWN, n=1)

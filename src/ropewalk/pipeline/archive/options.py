@@ -26,6 +26,14 @@ class ArchiveOptions(Struct, frozen=True):
     checkpoint: str = ""
 
 
+def local_path(path: str) -> str:
+    """Raises UserMistake for a place that is not a directory of this machine: nothing here could write there."""
+    bare = path.removeprefix("file://")
+    if "://" in bare or bare.startswith("file:"):
+        raise UserMistake(f"the archive is a directory that tasks and server can reach, like /mnt/archive, not {path!r}")
+    return bare
+
+
 def archive_options(given: Mapping[str, str]) -> ArchiveOptions:
     """Raises UserMistake that names the option."""
     options = {name.lower(): value.strip() for name, value in given.items()}
@@ -35,7 +43,7 @@ def archive_options(given: Mapping[str, str]) -> ArchiveOptions:
     if not options.get("path"):
         raise UserMistake("the format ropewalk_archive needs the option path: the directory of the archive's table")
     return ArchiveOptions(
-        options["path"].removeprefix("file://"),
+        local_path(options["path"]),
         options.get("url", "").rstrip("/"),
         options.get("token", os.environ.get(TOKEN_VARIABLE, "")),
         options.get("txnappid", ""),
