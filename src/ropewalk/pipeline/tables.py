@@ -3,21 +3,22 @@
 The rule it keeps: a commit names its query and batch, so that a batch which comes again after a crash changes nothing.
 """
 
-import datetime
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import CommitProperties, Transaction
 
 from ropewalk.model.errors import UserMistake
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+NOTE = "ropewalk.note"
+_LOOK_BACK = 100  # commits; others than ours may have tended the table
 
 
 def query_id(checkpoint: str) -> str:
@@ -47,14 +48,15 @@ class JobTable:
             )
         return committed >= batch
 
-    def replace(self, batch: int, rows: pa.Table, keys: Sequence[str]) -> None:
-        """Rows of the same keys are replaced, the others added. `keys` that partition the table come first."""
+    def replace(self, batch: int, rows: pa.Table, keys: Sequence[str], note: str = "") -> None:
+        """Rows of the same keys are replaced, the others added. `keys` that partition the table come first. `note` is for the
+        next batch."""
         if opened(self._root) is None:
-            self.append(batch, rows)
+            self.append(batch, rows, note)
             return
         same = " AND ".join(f"t.{key} = s.{key}" for key in keys)
         merge = DeltaTable(self._root).merge(
-            rows, same, source_alias="s", target_alias="t", commit_properties=self._properties(batch)
+            rows, same, source_alias="s", target_alias="t", commit_properties=self._properties(batch, note)
         )
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
@@ -66,22 +68,27 @@ class JobTable:
         filters = [("date", "in", list(dates)), (column, ">=", low), (column, "<=", high)]
         return table.to_pyarrow_table(filters=filters)
 
-    def newest(self, column: str) -> datetime.datetime | None:
-        """The greatest time in a column, as the commits tell it; None for an empty table."""
+    def frame(self, spark: "SparkSession") -> "DataFrame":
+        """Everything in the table, for Spark to read. Only what its log names: other files are waste."""
+        table = DeltaTable(self._root)
+        frame = spark.read.option("basePath", self._root).parquet(*table.file_uris())
+        # What a directory's name says comes typed by its looks.
+        return frame.withColumns({name: frame[name].cast("string") for name in self._partition_by})
+
+    def note(self) -> str:
+        """What the last batch left with `replace`."""
         table = opened(self._root)
-        if table is None:
-            return None
-        greatest: datetime.datetime | None = pc.max(pa.table(table.get_add_actions(flatten=True))[f"max.{column}"]).as_py()
-        return greatest
+        commits = table.history(_LOOK_BACK) if table else []
+        return next((str(commit[NOTE]) for commit in commits if NOTE in commit), "")
 
-    def append(self, batch: int, rows: pa.Table) -> None:
+    def append(self, batch: int, rows: pa.Table, note: str = "") -> None:
         Path(self._root).mkdir(parents=True, exist_ok=True)
-        write_deltalake(
-            self._root, rows, mode="append", partition_by=self._partition_by, commit_properties=self._properties(batch)
-        )
+        properties = self._properties(batch, note)
+        write_deltalake(self._root, rows, mode="append", partition_by=self._partition_by, commit_properties=properties)
 
-    def _properties(self, batch: int) -> CommitProperties:
-        return CommitProperties(app_transactions=[Transaction(self._query, batch)])
+    def _properties(self, batch: int, note: str) -> CommitProperties:
+        metadata = {NOTE: note} if note else None
+        return CommitProperties(custom_metadata=metadata, app_transactions=[Transaction(self._query, batch)])
 
 
 class Appending:
