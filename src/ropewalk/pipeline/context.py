@@ -1,9 +1,8 @@
 """What a job is given: the server, the archive, a place for its tables, and Spark, which starts when it is first asked for."""
 
 from collections.abc import Callable, Collection
-from functools import cached_property
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -39,14 +38,22 @@ class Context:
         self.say = say
         self.stopping = Event()
         self._session = session
+        self._made: SparkSession | None = None
+        self._making = Lock()
 
     def named(self, name: str) -> "Context":
         """The same for one of the run's jobs; `stopping` is its own."""
         return Context(self.place, lambda: self.spark, self.say, name)
 
-    @cached_property
+    @property
     def spark(self) -> "SparkSession":
-        return self._session()
+        """Made when it is first asked for, and anew after its JVM has died."""
+        from ropewalk.pipeline.session import lost_jvm
+
+        with self._making:
+            if self._made is None or lost_jvm():
+                self._made = self._session()
+            return self._made
 
     def journal(self, options: StreamOptions, timers: bool = False, **extra: str) -> "DataFrame":
         """The journal as a stream, with all of its columns; `extra` are further options of the format.

@@ -105,6 +105,19 @@ class Appending:
             table.append(batch, found)
 
 
+def job_tables(state_dir: Path) -> list[str]:
+    """The tables of all jobs that were ever run from a state directory."""
+    return [str(log.parent) for log in sorted((state_dir / "tables").glob("*/_delta_log"))]
+
+
+def join_files(root: str) -> int:
+    """Small files of a job's table are joined, by date. How many there were."""
+    table = opened(root)
+    if table is None:
+        return 0
+    return int(table.optimize.compact()["numFilesRemoved"])
+
+
 def opened(root: str) -> DeltaTable | None:
     return DeltaTable(root) if DeltaTable.is_deltatable(root) else None
 
