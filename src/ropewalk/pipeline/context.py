@@ -56,7 +56,8 @@ class Context:
             return self._made
 
     def journal(self, options: StreamOptions, timers: bool = False, **extra: str) -> "DataFrame":
-        """The journal as a stream, with all of its columns; `extra` are further options of the format.
+        """The journal as a stream, with all of its columns; what it has let go of comes from the archive. `extra` are further
+        options of the format.
 
         `timers`: for a query whose state has timers of the machine's time.
         """
@@ -64,6 +65,7 @@ class Context:
             "startingOffsets": options.starting,
             "failOnDataLoss": str(options.fail_on_data_loss).lower(),
             "maxOffsetsPerTrigger": str(options.max_rows),
+            "archive": self.place.archive_dir,
             **({"subscribe": options.subscribe} if options.subscribe else {}),
             **({"subscribePattern": options.pattern} if options.pattern else {}),
         }

@@ -5,14 +5,19 @@ The rule it keeps: a commit names its query and batch, so that a batch which com
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
-from deltalake.transaction import CommitProperties, Transaction
+from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.archive.log import milliseconds, opened
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,6 +65,39 @@ class JobTable:
         )
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
+    def rewrite(self, batch: int, rows: pa.Table, column: str, note: str = "") -> None:
+        """Rows in the place of all that lie between their smallest and greatest value of `column`, a time. Of the table's other
+        files, those that hold nothing of this range are not touched."""
+        if opened(self._root) is None:
+            self.append(batch, rows, note)
+            return
+        table = DeltaTable(self._root)
+        low, high = pc.min_max(rows[column]).as_py().values()
+        touched = _touched(table, column, low, high)
+        actions: list[AddAction | RemoveAction] = []
+        for date, paths in touched.items():
+            old = pa.concat_tables([pq.read_table(Path(self._root) / path, partitioning=None) for path in paths])
+            kept = old.filter(pc.or_(pc.less(old[column], low), pc.greater(old[column], high)))
+            # A file of its own, so that the next batch, which mostly touches the newest rows, need not write these again.
+            actions += self._added(date, kept, column)
+            actions += [RemoveAction(path, True, milliseconds(), None, {"date": date}) for path in paths]
+        for date in sorted(set(rows["date"].to_pylist())):
+            actions += self._added(date, rows.filter(pc.equal(rows["date"], date)).drop_columns("date"), column)
+        properties = self._properties(batch, note)
+        table.create_write_transaction(actions, "append", table.schema(), self._partition_by, commit_properties=properties)
+
+    def _added(self, date: str, rows: pa.Table, column: str) -> list[AddAction]:
+        """A file with these rows, if there are any."""
+        if not rows.num_rows:
+            return []
+        path = f"date={date}/part-{uuid4().hex}.parquet"
+        place = Path(self._root) / path
+        place.parent.mkdir(exist_ok=True)
+        pq.write_table(rows, place, compression="zstd")
+        low, high = (bound.isoformat() for bound in pc.min_max(rows[column]).as_py().values())
+        stats = {"numRecords": rows.num_rows, "minValues": {column: low}, "maxValues": {column: high}, "nullCount": {}}
+        return [AddAction(path, place.stat().st_size, {"date": date}, milliseconds(), True, json.dumps(stats))]
+
     def between(self, column: str, low: object, high: object, dates: Sequence[str]) -> pa.Table | None:
         """Rows of these dates whose `column` lies in [low, high]; None where there is no table yet."""
         table = opened(self._root)
@@ -105,6 +143,18 @@ class Appending:
             table.append(batch, found)
 
 
+def _touched(table: DeltaTable, column: str, low: datetime, high: datetime) -> dict[str, list[str]]:
+    """By date, the files that hold something between `low` and `high`."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    found: dict[str, list[str]] = {}
+    for path, date, first, last in zip(
+        *(files[name].to_pylist() for name in ("path", "partition.date", f"min.{column}", f"max.{column}")), strict=True
+    ):
+        if first <= high and last >= low:
+            found.setdefault(date, []).append(path)
+    return found
+
+
 def job_tables(state_dir: Path) -> list[str]:
     """The tables of all jobs that were ever run from a state directory."""
     return [str(log.parent) for log in sorted((state_dir / "tables").glob("*/_delta_log"))]
@@ -116,10 +166,6 @@ def join_files(root: str) -> int:
     if table is None:
         return 0
     return int(table.optimize.compact()["numFilesRemoved"])
-
-
-def opened(root: str) -> DeltaTable | None:
-    return DeltaTable(root) if DeltaTable.is_deltatable(root) else None
 
 
 def read_table(root: str) -> pa.Table | None:

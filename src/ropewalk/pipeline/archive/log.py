@@ -115,7 +115,7 @@ def held(table: DeltaTable) -> list[Extent]:
 
 def replace(table: DeltaTable, old: Sequence[str], date: str, shard: int, new: Written) -> None:
     """One file for many with the same rows. Raises CommitFailedError if another compaction came first."""
-    now = _milliseconds()
+    now = milliseconds()
     values: dict[str, str | None] = {"date": date, "shard": str(shard)}
     removed = [RemoveAction(path, False, now, None, values) for path in old]
     turn = Transaction(COMPACTING, _turn(table, COMPACTING))
@@ -160,10 +160,10 @@ def _turn(table: DeltaTable, kind: str) -> int:
 
 
 def _add(file: Written, data_change: bool) -> AddAction:
-    return AddAction(file.path, file.size, file.values, _milliseconds(), data_change, file.stats)
+    return AddAction(file.path, file.size, file.values, milliseconds(), data_change, file.stats)
 
 
-def _milliseconds() -> int:
+def milliseconds() -> int:
     return time.time_ns() // 1_000_000
 
 

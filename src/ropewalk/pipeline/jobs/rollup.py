@@ -15,7 +15,7 @@ from ropewalk.pipeline.config import seconds
 from ropewalk.pipeline.context import Context
 from ropewalk.pipeline.registry import StreamOptions, job
 from ropewalk.pipeline.tables import JobTable, query_id
-from ropewalk.pipeline.transforms.rollup import KEYS, combined, minutely, newest, timed
+from ropewalk.pipeline.transforms.rollup import combined, minutely, newest, timed
 
 
 class RollupOptions(StreamOptions, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class Fold:
         whole = combined(parts[0].unionByName(parts[1]) if len(parts) > 1 else parts[0]).toArrow()
         now = newest(by_shard)
         after = {shard: max(filter(None, (reached.get(shard), now.get(shard)))) for shard in reached.keys() | now.keys()}
-        table.replace(batch, whole, KEYS, note=msgspec.json.encode(after).decode())
+        table.rewrite(batch, whole, "minute", note=msgspec.json.encode(after).decode())
 
 
 def _reached(table: JobTable) -> dict[int, datetime.datetime]:

@@ -1,4 +1,4 @@
-"""`vacuum`: files that the archive, and the tables of other jobs, do not name any more are deleted. Needs no Spark and no server."""
+"""`vacuum`: deletes files that the archive, and the tables of other jobs, name no more. Needs no Spark and no server."""
 
 from datetime import timedelta
 from pathlib import Path
