@@ -23,10 +23,18 @@ class Place(Struct, frozen=True):
     token: str
     archive_dir: str
     state_dir: Path
+    ca: str = ""
+    retries: int = 8
 
     @property
     def address(self) -> Address:
-        return Address(self.url, self.token)
+        return Address(self.url, self.token, self.retries, ca=self.ca)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The same for Spark's formats."""
+        named = {"url": self.url, "token": self.token, "caFile": self.ca}
+        return {name: value for name, value in named.items() if value}
 
 
 class Context:
@@ -105,8 +113,7 @@ class Context:
         return options.checkpoint or str(self.place.state_dir / "checkpoints" / self.name / "v1")
 
     def _server(self) -> dict[str, str]:
-        token = {"token": self.place.token} if self.place.token else {}
-        return {"url": self.place.url, "columns": "journal", **token}
+        return {**self.place.options, "columns": "journal", "fetchOffset.numRetries": str(self.place.retries)}
 
 
 def only_with_rows(spark: "SparkSession") -> "SparkSession":

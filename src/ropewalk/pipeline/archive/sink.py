@@ -3,17 +3,14 @@
 The rule it keeps: a file's name is never used again, so that a batch which runs twice overwrites nothing that is committed.
 """
 
-import http.client
 import logging
 import re
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -29,7 +26,6 @@ from ropewalk.pipeline.wire import Wire
 
 logger = logging.getLogger("ropewalk.archive")
 
-ANNOUNCE_SECONDS = 10
 _FILE_NAME = re.compile(r"[\w.-]{1,80}")
 
 
@@ -101,21 +97,11 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         """Tell the server how far the archive is. What it does not hear now it hears after the next batch."""
         if not self._options.url:
             return
+        wire = Wire(Address(self._options.url, self._options.token, retries=0, ca=self._options.ca))
         try:
-            spans = Wire(Address(self._options.url, self._options.token, retries=0)).spans()
-            announce(self._options, archived_positions(self._options.root, spans))
-        except (http.client.HTTPException, OSError, RopewalkError) as error:
+            wire.archived(archived_positions(self._options.root, wire.spans()))
+        except RopewalkError as error:
             logger.warning("the server was not told what is archived", extra={"reason": str(error)})
-
-
-def announce(options: ArchiveOptions, positions: dict[int, int]) -> None:
-    body = msgspec.json.encode({"positions": {str(shard): end for shard, end in sorted(positions.items())}})
-    headers = {"Content-Type": "application/json"}
-    if options.token:
-        headers["Authorization"] = f"Bearer {options.token}"
-    request = urllib.request.Request(f"{options.url}/journal/archived", body, headers, method="POST")
-    with urllib.request.urlopen(request, timeout=ANNOUNCE_SECONDS):
-        pass
 
 
 def _remove(root: str, files: Sequence[Written]) -> None:

@@ -15,7 +15,6 @@ class ArchiveOptions(StreamOptions, frozen=True, kw_only=True):
 def archive(context: Context, options: ArchiveOptions) -> DataStreamWriter:
     place = context.place
     check_started(place.archive_dir, context.checkpoint(options))
-    token = {"token": place.token} if place.token else {}
     # Not from what it writes itself: what the journal let go of before it was archived is lost, and has to be said.
     sink = context.journal(options, archive="").writeStream.format("ropewalk_archive")
-    return sink.options(path=place.archive_dir, url=place.url, **token)
+    return sink.options(path=place.archive_dir, **place.options)
