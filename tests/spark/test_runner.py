@@ -232,3 +232,23 @@ def test_a_wrong_token_is_said_before_spark_starts(tmp_path: Path, capsys: pytes
     with running_server("--noauth", "--secret", "s", "--data_dir", str(tmp_path / "data")) as closed:
         assert Terminal(closed, tmp_path, capsys).run("collect", "--token", "wrong") == 2
     assert "refused the journal's token" in capsys.readouterr().err
+
+
+def test_a_fresh_server_has_nothing_to_archive_and_nothing_wrong(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_server("--public", "--data_dir", str(tmp_path / "data")) as fresh:
+        assert (
+            Terminal(fresh, tmp_path, capsys).run(
+                "archive", "audit", "replay", "--available-now", "--set", "replay.source=journal"
+            )
+            == 0
+        )
+    said = capsys.readouterr().out
+    assert "the log holds" in said
+    assert "there is nothing to publish" in said
+
+
+def test_an_option_that_cannot_be_is_the_persons_mistake(terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
+    assert terminal.run("collect", "--available_now", "--set", "collect.pattern=(?!x)") == 2
+    assert "RE2" in capsys.readouterr().err
