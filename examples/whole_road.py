@@ -112,7 +112,7 @@ def table(rows: DataFrame) -> str:
 
 
 def picture(rows: DataFrame, seconds: float, path: Path) -> None:
-    """Messages a minute above, latency below, over the time of the run."""
+    """How many messages came above, and their latency below, over the time of the run."""
     width = max(1.0, seconds / BUCKETS)
     bucket = (F.floor(F.col("timestamp").cast("double") / width) * width).alias("bucket")
     found = rows.groupBy(bucket).agg(
@@ -121,8 +121,8 @@ def picture(rows: DataFrame, seconds: float, path: Path) -> None:
     buckets = found.orderBy("bucket").collect()
     times = [row.bucket - buckets[0].bucket for row in buckets]
     figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(9, 6), layout="constrained")
-    above.bar(times, [row.messages * 60 / width for row in buckets], width=width * 0.9, align="edge")
-    above.set_ylabel("messages per minute")
+    above.bar(times, [row.messages for row in buckets], width=width * 0.9, align="edge")
+    above.set_ylabel(f"messages in {width:g} s")
     for place, name in enumerate(("p50", "p99")):
         below.plot([time + width / 2 for time in times], [row.latency[place] for row in buckets], marker=".", label=name)
     below.set(xlabel="seconds", ylabel="sender to log, ms", ylim=(0, None))

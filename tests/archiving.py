@@ -16,6 +16,7 @@ from ropewalk.model.messages import Registered
 from ropewalk.pipeline.archive import archived_positions
 from ropewalk.pipeline.archive.layout import BODY, ROW_GROUP, partitioned, write_file
 from ropewalk.pipeline.archive.log import append
+from ropewalk.pipeline.offsets import LIFE
 from tests.server import RunningServer
 
 START = datetime(2026, 3, 1, 23, 59, tzinfo=UTC)
@@ -45,10 +46,14 @@ class Scribe:
     def archive(self, messages: Sequence[Registered], joined: Sequence[tuple[str, str]] = ()) -> None:
         """One batch."""
         parts = list(partitioned(self.rows(messages, joined)))
-        name = f"query-{self._batch}-0-0"
+        name = f"query-{self._batch}-0-0-{self._batch:08x}"
         files = [write_file(self.root, date, shard, name, rows, self._row_group) for date, shard, rows in parts]
         assert not files or append(str(self.root), "query", self._batch, files)
         self._batch += 1
+
+    def begin_generation(self, shard: int = 0) -> None:
+        """As a shard does that lost something."""
+        self._positions[shard] = (self._positions[shard] // LIFE + 1) * LIFE
 
     def _row(self, key: str, kind: RowKind, timestamp: float, **cells: object) -> dict[str, object]:
         shard = shard_of(key, self.shards)

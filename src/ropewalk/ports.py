@@ -247,7 +247,8 @@ class Transactor(Protocol):
         """Publish rows with the sequences `first`, `first` + 1 …; those that are known already are skipped."""
 
     async def publish(self, body: bytes) -> Produced:
-        """Publish rows without a number. Those with a uid that is known in their stream are skipped."""
+        """Publish rows as they come. Those with a uid that is known in their stream, and those with a producer whose sequence
+        has come that far, are skipped."""
 
 
 class Archive(Protocol):

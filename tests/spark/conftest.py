@@ -20,12 +20,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> SparkSession:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """Two cores, and tasks that may fail twice. Left running for the next test file; it ends with this process."""
     session = spark_session(
         "tests",
         **{
             "spark.master": "local[2,3]",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             # Tests are short: code that is compiled fast beats fast code.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },

@@ -1,6 +1,7 @@
 """The archive sink in a real Spark session: sorted files, each batch once, and a server that serves what was archived."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,10 @@ class Feed:
     def bring(self, *messages: Registered, joined: tuple[tuple[str, str], ...] = ()) -> None:
         self.told += messages
         rows = self._scribe.rows(messages, joined)
-        pq.write_table(rows, self._incoming / f"{len(self.told):06d}.parquet")
+        path = self._incoming / f"{len(self.told):06d}.parquet"
+        pq.write_table(rows, path)
+        # Spark takes the oldest first, and two files written at once have no order.
+        os.utime(path, (len(self.told), len(self.told)))
 
     def frame(self) -> DataFrame:
         schema = self._spark.read.parquet(str(self._incoming)).schema
@@ -97,7 +101,7 @@ def test_files_are_dated_sharded_sorted_and_hold_every_row_as_it_was(feed: Feed)
         assert place.startswith("date=2026-03-0")
         assert body.schema.names == BODY.names
         assert body == body.sort_by([("stream", "ascending"), ("offset", "ascending"), ("position", "ascending")])
-        assert name.split("-")[1:4] == ["0", "0", "0"]
+        assert name.rsplit("-", 4)[1:4] == ["0", "0", "0"]
 
 
 def test_a_batch_that_runs_again_after_its_commit_changes_nothing(feed: Feed) -> None:
@@ -176,8 +180,12 @@ def test_each_commit_says_how_far_the_archive_is(feed: Feed) -> None:
 
 @pytest.mark.parametrize(
     ("options", "reason"),
-    [({"paht": "x"}, "no option 'paht'"), ({"path": ""}, "needs the option path")],
-    ids=["unknown", "no path"],
+    [
+        ({"paht": "x"}, "no option 'paht'"),
+        ({"path": ""}, "needs the option path"),
+        ({"path": "s3://bucket/archive"}, "not 's3://bucket/archive'"),
+    ],
+    ids=["unknown", "no path", "not a directory"],
 )
 def test_a_wrong_option_is_named(feed: Feed, options: dict[str, str], reason: str) -> None:
     feed.bring(*messages("a", 1, 2))

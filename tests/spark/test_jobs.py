@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ropewalk.cli.main import main
+from ropewalk.core.ring import shard_of
 from ropewalk.pipeline.tables import read_table
 from tests.cable import cable
 from tests.metrics import metrics_when
@@ -148,4 +150,26 @@ def test_a_replay_publishes_in_order_under_new_names_and_only_once(
 
     for track in range(3):
         assert kept(server, f"copy/{track}") == list(range(track, 60, 3))
-    assert "60 of 60 rows published" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "60 of 60 rows published\n" in said
+    assert "0 of 60 rows published, 60 were published before" in said
+
+
+def test_a_replay_goes_on_though_the_archive_has_grown_between_its_rows(
+    run: Run, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A number that is a rank among the rows there are would name other rows after that, and publish some of them twice."""
+    # Of different shards, as the archive is uneven between shards only: after a batch that took some and not others.
+    tracks = list({shard_of(f"uneven/{number}", 16): number for number in range(40)}.values())
+    publish_all(server, [(f"uneven/{track}", n) for n in range(10) for track in tracks])
+    options = {"replay__pattern": "uneven/.*", "replay__match": "^uneven", "replay__to": "even", "replay__name": "grow"}
+    some = "|".join(str(track) for track in tracks[:5])
+    assert run("archive", archive__pattern=f"uneven/({some})", archive__checkpoint=str(tmp_path / "some")) == 0
+    assert run("replay", **options, replay__fail_on_data_loss="false") == 0
+    shutil.rmtree(tmp_path / "archive")
+    assert run("archive") == 0
+
+    assert run("replay", **options) == 0
+
+    for track in tracks:
+        assert kept(server, f"even/{track}") == list(range(10))

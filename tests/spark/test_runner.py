@@ -1,6 +1,7 @@
 """A run seen from outside: it restarts what fails, tells how it does, and stops when it is asked to."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 from ropewalk.cli.main import main
+from ropewalk.pipeline.archive import archived_positions
 from tests.server import RunningServer, running_server
 from tests.spark.journal import publish_all
 
@@ -174,8 +176,48 @@ def test_an_interrupted_run_stops_in_order(terminal: Terminal, server: RunningSe
         finally:
             process.kill()
 
-    assert process.returncode == 0, said
+    assert process.returncode == 130, said
+    assert "archive   stopped" in said
     assert terminal.status()["archive"]["condition"] == "stopped"
+
+
+def children(pid: int, name: str) -> list[int]:
+    found = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(pid)], capture_output=True, text=True).stdout
+    return [int(line.split()[0]) for line in found.splitlines() if line.split()[1] == name]
+
+
+def test_a_killed_jvm_is_replaced_and_a_killed_driver_leaves_none_behind(
+    terminal: Terminal, server: RunningServer, tmp_path: Path
+) -> None:
+    def archived() -> int:
+        return sum(archived_positions(str(tmp_path / "state" / "archive")).values())
+
+    publish_all(server, [("mine", 1)])
+    words = ["pipeline", "run", "archive", "--url", server.url, "--config_path", "", "--state_dir", str(tmp_path / "state")]
+    log = (tmp_path / "log").open("w")
+    with subprocess.Popen(
+        [sys.executable, "-m", "ropewalk", *words, "--set", "archive.trigger=100ms"], cwd=tmp_path, stdout=log, stderr=log
+    ) as process:
+        try:
+            terminal.status_when(lambda found: "archive" in found and found["archive"]["progress"]["rows"] > 0)
+            [jvm] = children(process.pid, "java")
+            os.kill(jvm, signal.SIGKILL)
+            terminal.status_when(lambda found: found["archive"]["restarts"] == 1)
+            before = archived()
+            publish_all(server, [("mine", 2)])
+            terminal.status_when(lambda found: archived() > before and found["archive"]["condition"] == "running")
+            [jvm] = children(process.pid, "java")
+        finally:
+            process.kill()
+    said = (tmp_path / "log").read_text()
+    assert "Spark's JVM has ended" in said
+    assert "Traceback" not in said
+    deadline = time.monotonic() + PATIENCE
+    while Path(f"/proc/{jvm}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    note = terminal.status()["archive"]
+    assert (note["condition"], note["pid"]) == ("lost", 0), "nobody is named who is no more"
 
 
 def test_a_server_without_a_journal_is_said_before_spark_starts(
@@ -190,3 +232,23 @@ def test_a_wrong_token_is_said_before_spark_starts(tmp_path: Path, capsys: pytes
     with running_server("--noauth", "--secret", "s", "--data_dir", str(tmp_path / "data")) as closed:
         assert Terminal(closed, tmp_path, capsys).run("collect", "--token", "wrong") == 2
     assert "refused the journal's token" in capsys.readouterr().err
+
+
+def test_a_fresh_server_has_nothing_to_archive_and_nothing_wrong(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running_server("--public", "--data_dir", str(tmp_path / "data")) as fresh:
+        assert (
+            Terminal(fresh, tmp_path, capsys).run(
+                "archive", "audit", "replay", "--available-now", "--set", "replay.source=journal"
+            )
+            == 0
+        )
+    said = capsys.readouterr().out
+    assert "the log holds" in said
+    assert "there is nothing to publish" in said
+
+
+def test_an_option_that_cannot_be_is_the_persons_mistake(terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
+    assert terminal.run("collect", "--available_now", "--set", "collect.pattern=(?!x)") == 2
+    assert "RE2" in capsys.readouterr().err

@@ -127,3 +127,10 @@ def test_a_row_that_cannot_be_published_keeps_the_others_back(spark: SparkSessio
         frame.drop("stream").write.format("ropewalk").option("url", server.url).mode("append").save()
 
     assert batch(spark, server, subscribe="out/bad").count() == 0
+
+
+def test_nothing_can_be_overwritten(spark: SparkSession, server: RunningServer) -> None:
+    frame = spark.createDataFrame([("kept", "1")], "stream string, value string")
+    with pytest.raises(PySparkException, match="only ever appended"):
+        frame.write.format("ropewalk").option("url", server.url).mode("overwrite").save()
+    assert not [row for row in batch(spark, server).collect() if row.stream == "kept"]

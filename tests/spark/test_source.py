@@ -10,6 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from ropewalk.core.ring import shard_of
 from ropewalk.pipeline.options import source_options
 from ropewalk.pipeline.source import ShardStreamReader
 from tests.cable import Cable
@@ -178,11 +179,9 @@ def test_a_consumer_moves_with_the_batches_that_are_done(spark: SparkSession, tm
         query = to_parquet(stream(spark, server, maxOffsetsPerTrigger=100, consumer="etl"), tmp_path)
         (consumer,) = call(f"{server.url}/journal/consumers")["consumers"]
 
-        # The last batch is done for good when another one begins.
         assert batch_sizes(query) == [100, 100, 50]
-        assert sum(consumer["lag"].values()) == 50
+        assert sum(consumer["lag"].values()) == 0
         publish_all(server, [("moving/0", 250)])
-        to_parquet(stream(spark, server, consumer="etl"), tmp_path)
         (consumer,) = call(f"{server.url}/journal/consumers")["consumers"]
         assert sum(consumer["lag"].values()) == 1
 
@@ -275,3 +274,41 @@ def test_rows_that_damage_took_off_the_end_of_a_journal_fail_the_query_with_thei
     (gap,) = [json.loads(row.detail) for row in rows.where("event = 'gap'").collect()]
     assert values == {*range(gap["first"]), *range(100, 105)}
     assert (gap["reason"], gap["end"]) == ("trimmed", 15)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"startingOffsets": "latest"}, {"startingTimestamp": "9999999999999"}, {"subscribe": "nobody"}],
+    ids=["latest", "in the future", "no such stream"],
+)
+def test_nothing_to_read_is_an_empty_frame(spark: SparkSession, server: RunningServer, options: dict[str, str]) -> None:
+    publish_all(server, [("something", 1)])
+    assert spark.read.format("ropewalk").options(url=server.url, **options).load().collect() == []
+
+
+def test_an_empty_journal_and_a_condition_that_no_shard_fits_are_empty_frames(spark: SparkSession, tmp_path: Path) -> None:
+    with running_server(*FLAGS, "--data_dir", str(tmp_path / "data")) as server:
+        reader = spark.read.format("ropewalk").options(url=server.url, pushdown="true")
+        assert reader.load().count() == 0
+        publish_all(server, [("something", 1)])
+        assert reader.load().where("partition = 99").count() == 0
+        assert reader.load().count() == 1
+
+
+def test_the_journal_is_a_view_in_sql_but_no_table_that_would_forget_its_options(
+    spark: SparkSession, server: RunningServer
+) -> None:
+    publish_all(server, [("tabled", 1), ("tabled", 2)])
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE journal_table USING ropewalk OPTIONS (url '{server.url}')")
+    spark.sql(f"CREATE TEMPORARY VIEW journal_view USING ropewalk OPTIONS (url '{server.url}')")
+    [row] = spark.sql("SELECT count(*) AS n FROM journal_view WHERE stream = 'tabled'").collect()
+    assert row.n == 2
+
+
+def test_shards_that_the_end_leaves_out_are_read_to_their_end(spark: SparkSession, server: RunningServer) -> None:
+    publish_all(server, [(f"ends/{n}", n) for n in range(20)])
+    ended = spark.read.format("ropewalk").options(url=server.url, endingOffsets='{"0": -2}').load()
+    assert {row.partition for row in ended.where("stream LIKE 'ends/%'").collect()} == {
+        shard_of(f"ends/{n}", 16) for n in range(20)
+    } - {0}

@@ -10,6 +10,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from ropewalk.cli.main import main
+from ropewalk.pipeline.tables import read_table
 from tests.server import RunningServer, running_server
 from tests.spark.journal import FLAGS, batch, batch_sizes, call, finish, publish_all, stream, to_parquet
 
@@ -47,7 +49,10 @@ def trimmed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
             time.sleep(0.05)
         assert gone < kept_from
         publish_all(second, [("tiered/1", {"n": n, "fill": ""}) for n in range(ROWS - 300, ROWS)])
-        yield second, home
+        second.stop()
+    # What is there stays as it is: retention would go on meanwhile.
+    with running_server(*FLAGS, *SMALL, *place) as third:
+        yield third, home
 
 
 def test_what_the_journal_let_go_is_read_from_the_archive_in_order(
@@ -84,3 +89,14 @@ def test_without_an_archive_the_error_names_what_is_lost(spark: SparkSession, tr
 
     assert json.loads(gap.detail) == {"reason": "trimmed", "epoch": span["epoch"], "first": 0, "end": span["first"]}
     assert [row.position for row in rest] == list(range(span["first"], ROWS))
+
+
+def test_a_job_that_was_stopped_while_the_journal_was_trimmed_goes_on_from_the_archive(
+    trimmed: tuple[RunningServer, Path], tmp_path: Path
+) -> None:
+    server, home = trimmed
+    where = ["--url", server.url, "--state_dir", str(tmp_path), "--archive_dir", str(home / "archive"), "--config_path", ""]
+    assert main(["pipeline", "run", "rollup", "--available-now", "--restarts", "0", *where]) == 0
+    found = read_table(str(tmp_path / "tables" / "rollup"))
+    assert found is not None
+    assert sum(row["messages"] for row in found.to_pylist() if row["stream"] == "tiered/1") == ROWS

@@ -1,6 +1,8 @@
 """Each transform on a few rows."""
 
 import json
+import random
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from ropewalk.pipeline.context import only_with_rows
+from ropewalk.pipeline.jobs.presence import PresenceFold
 from ropewalk.pipeline.offsets import LIFE
+from ropewalk.pipeline.tables import read_table
 from ropewalk.pipeline.transforms import audit, derive, replay, rollup
-from ropewalk.pipeline.transforms.presence import peaks
+from ropewalk.pipeline.transforms.presence import figures, moves
 from ropewalk.pipeline.transforms.sessions import connections, sessions
 
 SCHEMA = (
@@ -82,8 +86,12 @@ def test_a_minute_is_the_same_whole_or_added_up_from_parts(spark: SparkSession) 
         row("alive", 50, detail={"resumable": True, "snapshot": {"subscriptions": {"i": {"streams": ["a"]}}}}, sid="s2"),
         row("disconnected", 55, detail={"kept": True}, sid="s1"),
     ]
-    whole = rollup.combined(rollup.minutely(frame(spark, *rows))).toArrow()
-    parts = rollup.minutely(frame(spark, *rows[:2])).unionByName(rollup.minutely(frame(spark, *rows[2:])))
+
+    def minutely(*rows: dict[str, Any]) -> DataFrame:
+        return rollup.minutely(rollup.timed(frame(spark, *rows), {}, timedelta(minutes=1)))
+
+    whole = rollup.combined(minutely(*rows)).toArrow()
+    parts = minutely(*rows[:2]).unionByName(minutely(*rows[2:]))
 
     figures = ["stream", "minute", "messages", "bytes", "publishers", "subscribers", "deliveries", "late"]
     found = sorted(tuple(r[name] for name in figures) for r in whole.to_pylist())
@@ -95,12 +103,18 @@ def test_a_minute_is_the_same_whole_or_added_up_from_parts(spark: SparkSession) 
     assert sorted(tuple(r[name] for name in figures) for r in rollup.combined(parts).toArrow().to_pylist()) == found
 
 
-def test_a_late_publication_counts_in_its_minute_and_as_late(spark: SparkSession) -> None:
-    rows = frame(spark, published("a", 1, 10), published("a", 2, 70))
+def test_a_publication_is_late_that_is_behind_its_own_shard_not_behind_another(spark: SparkSession) -> None:
+    """In a backlog shards are days apart, and nothing of it is late."""
+    went_back = [published("a", 1, 70), published("a", 2, 10), published("a", 3, 65)]
+    other_shard = [published("b", 1, 5, shard=1, position=0)]
+    rows = rollup.timed(frame(spark, *went_back, *other_shard), {}, timedelta(seconds=30))
+    found = {(r.stream, r.minute.minute): (r.messages, r.late) for r in rollup.minutely(rows).collect()}
+    assert found == {("a", 0): (1, 1), ("a", 1): (2, 0), ("b", 0): (1, 0)}
 
-    found = rollup.minutely(rows, NOON + timedelta(seconds=60)).orderBy("minute").collect()
-
-    assert [(r.messages, r.late) for r in found] == [(1, 1), (1, 0)]
+    later = rollup.timed(frame(spark, *other_shard), {0: NOON + timedelta(hours=1)}, timedelta(seconds=30))
+    assert [r.late for r in rollup.minutely(later).collect()] == [0]
+    known = rollup.timed(frame(spark, *other_shard), {1: NOON + timedelta(hours=1)}, timedelta(seconds=30))
+    assert [r.late for r in rollup.minutely(known).collect()] == [1]
 
 
 def test_a_session_is_followed_over_its_connections(feed: Feed, spark: SparkSession) -> None:
@@ -137,18 +151,50 @@ def test_a_session_that_nothing_is_heard_of_has_vanished(feed: Feed) -> None:
     assert [(c["sid"], c["seconds"], c["reason"]) for c in found if c["sid"] == "s1"] == [("s1", 60.0, "vanished")]
 
 
-def test_the_peak_of_a_minute_is_found_whatever_order_the_shards_come_in(feed: Feed) -> None:
-    def seated(kind: str, at: float, member: str, told: bool = True) -> dict[str, Any]:
-        return row(kind, at, detail={"id": member, "told": told, "info": {}}, stream="room", sid="s")
+def seated(kind: str, at: float, member: str, told: bool = True, position: int = 0) -> dict[str, Any]:
+    return row(kind, at, position, detail={"id": member, "told": told, "info": {}}, stream="room", sid="s")
 
-    feed.add(seated("joined", 1, "ann"), seated("joined", 2, "bob"), seated("joined", 3, "bob", told=False))
-    feed.add(seated("left", 9, "eve"))  # its `joined` lies in a shard that is read later
-    feed.add(seated("joined", 8, "eve"), seated("left", 20, "ann"), seated("joined", 70, "eve"))
 
-    found = feed.out(peaks(feed.rows), "update")
+def peaks(found: Sequence[Mapping[str, Any]]) -> dict[int, tuple[int, ...]]:
+    return {r["minute"].minute: (r["peak"], r["members"], r["joins"], r["leaves"]) for r in found}
 
-    last = {r["minute"].minute: (r["peak"], r["members"]) for r in found}
-    assert last == {0: (2, 1), 1: (2, 2)}
+
+def test_the_peak_of_a_minute_is_found_whatever_order_the_rows_come_in(spark: SparkSession) -> None:
+    rows = [
+        *(seated("joined", 1, "ann"), seated("joined", 2, "bob"), seated("joined", 3, "bob", told=False)),
+        *(seated("left", 9, "eve"), seated("joined", 8, "eve"), seated("left", 20, "ann"), seated("joined", 70, "eve")),
+        *(seated("left", 130, "bob"), seated("left", 131, "eve"), seated("left", 132, "nobody")),
+    ]
+    wanted = {0: (3, 1, 3, 2), 1: (2, 2, 1, 0), 2: (2, 0, 0, 2)}
+    assert peaks([r.asDict() for r in figures(moves(frame(spark, *rows))).collect()]) == wanted
+    assert peaks([r.asDict() for r in figures(moves(frame(spark, *reversed(rows)))).collect()]) == wanted
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_presence_is_the_same_however_a_backlog_is_split_into_batches(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """Also when a batch comes again, and when rows of a later batch are older than all of an earlier one."""
+    chance = random.Random(seed)
+    rows = [
+        seated(kind, chance.randrange(300) + chance.random(), f"m{chance.randrange(9)}", position=n)
+        for n, kind in enumerate(chance.choices(("joined", "left"), (3, 2), k=60))
+    ]
+    whole = peaks([r.asDict() for r in figures(moves(frame(spark, *rows))).collect()])
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "metadata").write_text('{"id": "query"}')
+    left, batch = rows.copy(), 0
+    chance.shuffle(left)
+    while left:
+        size = chance.randrange(1, 25)
+        part, left = frame(spark, *left[:size]), left[size:]
+        for _ in range(chance.choice((1, 1, 2))):
+            PresenceFold(str(tmp_path / "presence"), str(checkpoint)).take(part.withColumnRenamed("shard", "partition"), batch)
+        batch += 1
+
+    found = read_table(str(tmp_path / "presence"))
+
+    assert found is not None
+    assert peaks(found.to_pylist()) == whole
 
 
 def test_a_derived_row_is_named_by_the_position_it_came_from(spark: SparkSession) -> None:

@@ -33,7 +33,7 @@ SUMMARY = "run jobs on the journal with Spark: archive, rollup, audit …"
 STATE_DIR = ".ropewalk"
 STOP_SECONDS = 60.0
 LOOK_SECONDS = 0.1
-SHARED = ("url", "token", "archive_dir", "state_dir", "metrics_port", "imports", "restarts")
+SHARED = ("url", "token", "ca_file", "retries", "archive_dir", "state_dir", "metrics_port", "imports", "restarts")
 
 
 def run(argv: list[str]) -> int:
@@ -63,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--set", metavar="JOB.KEY=VALUE", action="append", default=[], help="an option of a job, for this run")
     running.add_argument("--url", help="the server (default: where its settings say it listens)")
     running.add_argument("--token", help="bearer key of the journal (default: ROPEWALK_JOURNAL_TOKEN, or from ROPEWALK_SECRET)")
+    running.add_argument("--ca_file", help="certificates to trust, where the server has a private one")
+    running.add_argument("--retries", type=int, help="how often a server that does not answer is asked again (default 8: 25 s)")
     running.add_argument("--archive_dir", help="the archive's directory (default: the server's setting, or below --state_dir)")
     running.add_argument("--metrics_port", type=int, help="serve Prometheus metrics there; 0 takes a free port")
     running.add_argument("--restarts", type=int, help="failures in a row after which a job is given up (default 5)")
@@ -109,6 +111,8 @@ def _place(settings: RunSettings, server: Settings) -> "Place":
         settings.token or keys_of(server).journal or "",
         settings.archive_dir or server.archive.archive_dir or str(state_dir / "archive"),
         state_dir,
+        settings.ca_file,
+        settings.retries,
     )
 
 
@@ -157,7 +161,7 @@ def _status(wanted: argparse.Namespace) -> int:
         print(msgspec.json.encode(notes).decode())
         return 0
     for note in notes:
-        who = f"{note.job:<16}{note.condition:<9}pid {note.pid:<8}"
+        who = f"{note.job:<16}{note.condition:<9}{f'pid {note.pid}' if note.pid else '':<12}"
         print(f"{who}{figures(note.progress)}  restarts {note.restarts}  {note.error}".rstrip())
     if not notes:
         print(f"nothing has been run from {_state_dir(settings, server)}; `ropewalk pipeline run NAME` does")

@@ -7,14 +7,14 @@ decided one is finished. A crash in between costs nothing: the broker knows the 
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from weakref import WeakValueDictionary
 from zlib import crc32
 
 import msgspec
 
 from ropewalk.core.transactions import Ledger, sequence_of
-from ropewalk.model.errors import Conflict, RopewalkError
+from ropewalk.model.errors import Conflict, MalformedPublication, RopewalkError
 from ropewalk.model.messages import Publication
 from ropewalk.model.transactions import Committed, Decision, Piece, Produced, Staged
 from ropewalk.ports import Clock, Publisher, RowReader, Staging
@@ -64,7 +64,7 @@ class Transactions:
     async def stage(self, app: str, batch: int, key: tuple[int, int, int], body: bytes) -> Staged:
         if self._ledger.settled(app, batch):
             return Staged(0, True)
-        rows = await self._rows(body)
+        rows = _without_numbers(await self._rows(body))
         data = await _encoded(rows)
         piece = Piece(*key, len(data), await asyncio.to_thread(crc32, data))
         for other, number in self._ledger.make_room(app, batch, piece, self._clock()):
@@ -136,12 +136,16 @@ class Transactions:
     # --- rows without a transaction -----------------------------------------------------------------------------------
 
     async def produce(self, producer: str, first: int, body: bytes) -> Produced:
-        rows = await self._rows(body)
+        rows = _without_numbers(await self._rows(body))
         async with self._producers.of(producer):  # a later request in between would make the rest of this one look known
             return await self._publish_rows(rows, producer, first)
 
     async def publish(self, body: bytes) -> Produced:
-        return await self._publish_rows(await self._rows(body))
+        rows = await self._rows(body)
+        async with AsyncExitStack() as turns:
+            for producer in sorted({row.producer for row in rows} - {""}):  # in one order, so that two requests do not deadlock
+                await turns.enter_async_context(self._producers.of(producer))
+            return await self._publish_rows(rows)
 
     async def _publish_rows(self, rows: Sequence[Publication], producer: str = "", first: int = 0) -> Produced:
         tally = _Tally()
@@ -170,6 +174,14 @@ class _Tally:
 
     def shown(self) -> dict[str, int]:
         return {"published": self.published, "skipped": self.skipped}
+
+
+def _without_numbers(rows: Sequence[Publication]) -> Sequence[Publication]:
+    """Refused where the request itself numbers them."""
+    for index, row in enumerate(rows):
+        if row.producer:
+            raise MalformedPublication("the column producer is for rows that are published as they come", index)
+    return rows
 
 
 def _numbered(group: Sequence[Publication], producer: str, first: int) -> list[Publication]:

@@ -20,7 +20,7 @@ LOST = "lost"
 
 
 class Note(Struct, frozen=True):
-    """What is known of one job: by whom it is or was run, and how it is doing."""
+    """What is known of one job: the process that runs it (0: none any more), and how it is doing."""
 
     job: str
     pid: int
@@ -78,9 +78,11 @@ class Board:
             note = msgspec.json.decode(self._file(job, "json").read_bytes(), type=Note)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
-        if Condition(note.condition) in ENDED or self.runs(job):
+        if self.runs(job):
             return note
-        return msgspec.structs.replace(note, condition=LOST)
+        if Condition(note.condition) in ENDED:
+            return msgspec.structs.replace(note, pid=0)
+        return msgspec.structs.replace(note, condition=LOST, pid=0)  # the number may be another process's by now
 
     def _who(self, job: str) -> str:
         note = self._note(job)

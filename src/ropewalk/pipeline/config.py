@@ -25,6 +25,10 @@ class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     url: Annotated[str, Meta(description="The server's address.")] = ""
     token: Annotated[str, Meta(description="Bearer key of the journal.")] = ""
+    ca_file: Annotated[str, Meta(description="File with the certificates to trust, for a server with a private one.")] = ""
+    retries: Annotated[
+        int, Meta(description="How often a server that does not answer is asked again: 8 is 25 s, each further one 10 s.", ge=0)
+    ] = 8
     archive_dir: Annotated[str, Meta(description="Directory of the archive.")] = ""
     state_dir: Annotated[str, Meta(description="Directory of checkpoints, tables and what `status` shows.")] = ""
     metrics_port: Annotated[int, Meta(description="Port of the Prometheus metrics; 0 takes a free one.")] | None = None

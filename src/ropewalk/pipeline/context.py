@@ -1,9 +1,8 @@
 """What a job is given: the server, the archive, a place for its tables, and Spark, which starts when it is first asked for."""
 
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Collection
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -24,10 +23,18 @@ class Place(Struct, frozen=True):
     token: str
     archive_dir: str
     state_dir: Path
+    ca: str = ""
+    retries: int = 8
 
     @property
     def address(self) -> Address:
-        return Address(self.url, self.token)
+        return Address(self.url, self.token, self.retries, ca=self.ca)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The same for Spark's formats."""
+        named = {"url": self.url, "token": self.token, "caFile": self.ca}
+        return {name: value for name, value in named.items() if value}
 
 
 class Context:
@@ -39,17 +46,26 @@ class Context:
         self.say = say
         self.stopping = Event()
         self._session = session
+        self._made: SparkSession | None = None
+        self._making = Lock()
 
     def named(self, name: str) -> "Context":
         """The same for one of the run's jobs; `stopping` is its own."""
         return Context(self.place, lambda: self.spark, self.say, name)
 
-    @cached_property
+    @property
     def spark(self) -> "SparkSession":
-        return self._session()
+        """Made when it is first asked for, and anew after its JVM has died."""
+        from ropewalk.pipeline.session import lost_jvm
+
+        with self._making:
+            if self._made is None or lost_jvm():
+                self._made = self._session()
+            return self._made
 
     def journal(self, options: StreamOptions, timers: bool = False, **extra: str) -> "DataFrame":
-        """The journal as a stream, with all of its columns; `extra` are further options of the format.
+        """The journal as a stream, with all of its columns; what it has let go of comes from the archive. `extra` are further
+        options of the format.
 
         `timers`: for a query whose state has timers of the machine's time.
         """
@@ -57,6 +73,7 @@ class Context:
             "startingOffsets": options.starting,
             "failOnDataLoss": str(options.fail_on_data_loss).lower(),
             "maxOffsetsPerTrigger": str(options.max_rows),
+            "archive": self.place.archive_dir,
             **({"subscribe": options.subscribe} if options.subscribe else {}),
             **({"subscribePattern": options.pattern} if options.pattern else {}),
         }
@@ -67,13 +84,17 @@ class Context:
         """What the journal holds now."""
         return self.spark.read.format("ropewalk").options(**self._server(), **extra).load()
 
-    def archive_now(self) -> "DataFrame | None":
-        """What the archive holds now; None where there is none yet. Only what its log names: other files are waste."""
+    def archive_now(self, without: Collection[str] = ()) -> "DataFrame | None":
+        """What the archive holds now; None where there is none yet. Only what its log names: other files are waste.
+
+        `without` are paths in the table that are left out.
+        """
         from deltalake import DeltaTable
 
         if not DeltaTable.is_deltatable(self.place.archive_dir):
             return None
-        files = DeltaTable(self.place.archive_dir).file_uris()
+        uris = DeltaTable(self.place.archive_dir).file_uris()
+        files = [uri for uri in uris if not any(uri.endswith(f"/{path}") for path in without)]
         frame = self.spark.read.option("basePath", self.place.archive_dir).parquet(*files) if files else None
         # What a directory's name says comes typed by its looks; these are what they are.
         return frame and frame.withColumns({"shard": frame["shard"].cast("int"), "date": frame["date"].cast("string")})
@@ -92,8 +113,7 @@ class Context:
         return options.checkpoint or str(self.place.state_dir / "checkpoints" / self.name / "v1")
 
     def _server(self) -> dict[str, str]:
-        token = {"token": self.place.token} if self.place.token else {}
-        return {"url": self.place.url, "columns": "journal", **token}
+        return {**self.place.options, "columns": "journal", "fetchOffset.numRetries": str(self.place.retries)}
 
 
 def only_with_rows(spark: "SparkSession") -> "SparkSession":

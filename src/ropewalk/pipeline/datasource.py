@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.options import sink_options, source_options
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class RopewalkDataSource(DataSource):
     def writer(self, schema: "StructType", overwrite: bool) -> "RopewalkBatchWriter":
         from ropewalk.pipeline.sink import RopewalkBatchWriter, check
 
+        if overwrite:
+            raise UserMistake('publications are only ever appended, and nothing can be overwritten: use mode("append")')
         options = sink_options(self.options)
         check(options, schema)
         return RopewalkBatchWriter(options)

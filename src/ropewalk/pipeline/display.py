@@ -34,6 +34,8 @@ class Line:
 
 
 def figures(progress: Progress) -> str:
+    if not progress.batches:
+        return "no batch yet"
     late = f"  late {progress.late:,}" if progress.late else ""
     return (
         f"{progress.rows:>11,} rows {progress.rate:>9,.0f}/s  {progress.batches:>5} batches {progress.seconds:>6.2f} s  "

@@ -37,13 +37,32 @@ _GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
 _GATEWAY_SECRET = "PYSPARK_GATEWAY_SECRET"
 
 
+# Waits until the process that holds the other end of its standard input is gone, gives the JVM time to end by itself, and then
+# kills it: one that is amid a batch may wait for a driver that is no more. The start time tells it from another with its pid.
+_WATCH = """
+cat >/dev/null
+for second in 1 2 3 4 5 6 7 8 9 10; do
+  [ "$(cut -d' ' -f22 /proc/$0/stat 2>/dev/null)" = "$1" ] || exit 0
+  sleep 1
+done
+kill -9 $0
+"""
+
+
 class Jvm:
-    """A running JVM. It also ends by itself when the pipe to it closes, that is with this process, however that ends."""
+    """A running JVM. It ends with this process, however that ends."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, secret: str) -> None:
         self._process = process
         self.port = port
         self.secret = secret
+        # A pipe of its own: what the JVM does with its standard input is Spark's.
+        self._watch = _watching(process.pid)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
 
     @property
     def pid(self) -> int:
@@ -63,6 +82,23 @@ class Jvm:
         if self._process.stdin:
             self._process.stdin.close()
         self._process.wait()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """It has ended: so does whoever watched it."""
+        if self._watch is not None and self._watch.stdin:
+            self._watch.stdin.close()
+            self._watch.wait()
+
+
+def _watching(pid: int) -> subprocess.Popen[bytes] | None:
+    """None where the system has no /proc: there the JVM ends when its own pipe closes, if it is able to."""
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().split()[21]
+    except (OSError, IndexError):
+        return None
+    command = ["/bin/sh", "-c", _WATCH, str(pid), started]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 def announced(environ: Mapping[str, str]) -> bool:

@@ -16,7 +16,7 @@ LATEST = "latest"
 PARTITION_ROWS = 100_000
 TOKEN_VARIABLE = "ROPEWALK_JOURNAL_TOKEN"
 
-_SHARED = ("url", "token", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+_SHARED = ("url", "token", "caFile", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
 _SOURCE = (
     *("subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp"),
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions"),
@@ -53,12 +53,14 @@ class Columns(StrEnum):
 
 
 class Address(Struct, frozen=True):
-    """Which server, and how patiently it is asked."""
+    """Which server, and how patiently it is asked: `retries` times again, `interval` seconds later and then later and later, up
+    to ten seconds. `ca` is a file with the certificates to trust; "" trusts those of the system."""
 
     url: str
     token: str = ""
     retries: int = 8
     interval: float = 0.2
+    ca: str = ""
 
 
 class Selection(Struct, frozen=True):
@@ -153,6 +155,11 @@ class _Options:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
+        if "provider" in self._given:  # a property of tables that Spark's catalog keeps
+            raise UserMistake(
+                "Spark's catalog would keep the table and forget its options, for it does not hand them to sources in Python: "
+                "use CREATE TEMPORARY VIEW … USING ropewalk OPTIONS (…)"
+            )
         for name in self._given:
             if name not in _KNOWN:
                 near = get_close_matches(name, _KNOWN, n=1)
@@ -191,6 +198,7 @@ def _address(options: _Options) -> Address:
         options.text("token", os.environ.get(TOKEN_VARIABLE, "")),
         options.number("fetchOffset.numRetries", 8),
         options.number("fetchOffset.retryIntervalMs", 200) / 1000,
+        options.text("caFile"),
     )
 
 
@@ -199,14 +207,24 @@ def _selection(options: _Options) -> Selection:
     if len(given) > 1:
         raise UserMistake(f"{' and '.join(given)} exclude each other")
     pattern = options.text("subscribePattern")
+    if pattern:
+        _check_pattern(pattern)
     try:
-        re.compile(pattern)
         assign = tuple(int(shard) for shard in _list(options.text("assign")))
-    except re.error as error:
-        raise UserMistake(f"the option subscribePattern is no regular expression: {error}") from error
     except ValueError as error:
         raise UserMistake(f"the option assign is a list of shards, like 0,1,2, not {options.text('assign')!r}") from error
     return Selection(tuple(_list(options.text("subscribe"))), pattern, assign)
+
+
+def _check_pattern(pattern: str) -> None:
+    """In the language of the engine that will match: RE2, which has no lookahead and no references back."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        pc.match_substring_regex(pa.array([""]), pattern)
+    except pa.ArrowInvalid as error:
+        raise UserMistake(f"the option subscribePattern is no regular expression of RE2: {error}") from error
 
 
 def _list(text: str) -> list[str]:

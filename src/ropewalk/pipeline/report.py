@@ -7,7 +7,8 @@ from msgspec import Struct
 
 
 class Fault(Struct, frozen=True):
-    """`kind`: stream, journal, archive or difference. `where` and `what` are for people."""
+    """`kind`: stream, log (journal and archive together), journal, archive, file or difference. `where` and `what` are for
+    people."""
 
     kind: str
     where: str

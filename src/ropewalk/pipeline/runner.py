@@ -7,13 +7,15 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from os import getpid
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from msgspec import Struct
+from py4j.protocol import Py4JError
 
+from ropewalk.model.errors import Unavailable
 from ropewalk.pipeline.board import Board, Note
 from ropewalk.pipeline.config import seconds
 from ropewalk.pipeline.context import Context
@@ -21,6 +23,7 @@ from ropewalk.pipeline.display import Display, Line
 from ropewalk.pipeline.metrics import serve_metrics
 from ropewalk.pipeline.progress import Progress, Tally
 from ropewalk.pipeline.registry import BatchOptions, Job, JobOptions, StreamOptions
+from ropewalk.pipeline.session import lost_jvm
 from ropewalk.pipeline.supervision import Attempt, Policy, Unit
 
 if TYPE_CHECKING:
@@ -28,6 +31,12 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.1
 SHOW_SECONDS = 0.5
+DEATH_SECONDS = 2.0
+STOP_SECONDS = 30.0
+INTERRUPTED = 130
+"""The exit code of a run that Ctrl-C has ended, as shells have it."""
+
+Answered = TypeVar("Answered")
 
 
 class Plan(Struct, frozen=True):
@@ -39,27 +48,45 @@ class Plan(Struct, frozen=True):
 
 
 class QueryAttempt:
-    """A streaming query."""
+    """A streaming query. It has also finished when its JVM is gone; then nothing more can be asked of it."""
 
     def __init__(self, query: "StreamingQuery", tally: Tally) -> None:
         self._query = query
         self._tally = tally
+        self._lost: Unavailable | None = None
 
     def finished(self) -> bool:
-        return not self._query.isActive
+        return bool(self._asked(lambda: not self._query.isActive, True))
 
     def failure(self) -> BaseException | None:
-        return cast("BaseException | None", self._query.exception())
+        exception = cast("Callable[[], BaseException | None]", self._query.exception)
+        return self._asked(exception, None) or self._lost
 
     def code(self) -> int:
         return 0
 
     def stop(self) -> None:
-        self._query.stop()
+        self._asked(self._query.stop, None)
 
     def progress(self) -> Progress:
-        self._tally.take(self._query.recentProgress)
+        self._tally.take(self._asked(lambda: self._query.recentProgress, []))
         return self._tally.progress
+
+    def _asked(self, question: "Callable[[], Answered]", otherwise: "Answered") -> "Answered":
+        if self._lost is None:
+            try:
+                return question()
+            except (Py4JError, OSError) as error:
+                self._lost = _loss(error)
+        return otherwise
+
+
+def _loss(error: BaseException) -> Unavailable:
+    """What py4j says of a JVM that is gone is of its sockets; it dies a moment after them."""
+    deadline = time.monotonic() + DEATH_SECONDS
+    while not lost_jvm() and time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+    return Unavailable(lost_jvm() or f"Spark does not answer: {error}")
 
 
 class CallAttempt:
@@ -82,7 +109,9 @@ class CallAttempt:
         return self._code
 
     def stop(self) -> None:
+        """Waits until it has said how far it came; one that does not listen is left behind."""
         self._stopping.set()
+        self._thread.join(STOP_SECONDS)
 
     def progress(self) -> Progress:
         return Progress()
@@ -91,7 +120,7 @@ class CallAttempt:
         try:
             self._code = plan.job.body(context, plan.options)
         except BaseException as error:  # handed to whoever supervises, in another thread
-            self._failure = error
+            self._failure = _loss(error) if isinstance(error, (Py4JError, OSError)) and lost_jvm() else error
 
 
 class Runner:
@@ -106,6 +135,7 @@ class Runner:
         self._available_now = available_now
         self._restarts = restarts
         self._asked = threading.Event()
+        self._interrupted = False
 
     def run(self, plans: Sequence[Plan], metrics_port: int | None = None) -> int:
         """The exit code: 0 if every job ended well or was stopped."""
@@ -124,11 +154,16 @@ class Runner:
                 if any(unit.exit_code for unit in stage):
                     break
             self._tell(units, last=True)
-        return max((unit.exit_code for unit in units), default=0)
+        code = max((unit.exit_code for unit in units), default=0)
+        return code or (INTERRUPTED if self._interrupted else 0)
 
     def stop(self) -> None:
         """From any thread: end in order."""
         self._asked.set()
+
+    def _signalled(self, number: int) -> None:
+        self._interrupted = self._interrupted or number == signal.SIGINT
+        self.stop()
 
     def _look_after(self, stage: Sequence[Unit], units: Sequence[Unit]) -> None:
         shown = 0.0
@@ -167,11 +202,13 @@ class Runner:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM stop the queries in order; elsewhere than in the main thread Python gives nobody its signals."""
+        """Stops the queries in order on Ctrl-C or SIGTERM. Handlers can only be installed in the main thread; elsewhere this
+        does nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, lambda *_: self.stop()) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, lambda caught, _: self._signalled(caught)) for number in numbers}
         try:
             yield
         finally:

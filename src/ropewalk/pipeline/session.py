@@ -3,6 +3,7 @@
 Under spark-submit the cluster's settings win: nothing here overrides what was given on its command line.
 """
 
+import logging
 import os
 import sys
 
@@ -46,6 +47,7 @@ def settings(**conf: str) -> dict[str, str]:
 
 def spark_session(app: str, **conf: str) -> SparkSession:
     """The session of this process; made, with its JVM, at the first call. `conf` are Spark's own names and win over ours."""
+    _forget_dead_jvm()
     builder = SparkSession.builder.appName(app)
     if announced(os.environ) or SparkContext._active_spark_context is not None:
         return _configured(builder, conf).getOrCreate()
@@ -54,6 +56,24 @@ def spark_session(app: str, **conf: str) -> SparkSession:
     session = _configured(builder, wanted).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def lost_jvm() -> str:
+    """Why nothing can be asked of Spark any more; "" while its JVM runs, or where it is not ours."""
+    code = _running[-1].exit_code if _running else None
+    return "" if code is None else f"Spark's JVM has ended (exit code {code})"
+
+
+def _forget_dead_jvm() -> None:
+    """PySpark keeps what it knows of its JVM in class attributes, for good; the next session wants another one."""
+    if not lost_jvm():
+        return
+    _running.pop().abandon()
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown(raise_exception=False)  # its threads and ports on this side
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
 
 
 def _start(wanted: dict[str, str]) -> None:
@@ -65,6 +85,8 @@ def _start(wanted: dict[str, str]) -> None:
     local = wanted["spark.master"].startswith("local")
     jvm = start_jvm(wanted, {"SPARK_LOCAL_IP": "127.0.0.1", **os.environ} if local else os.environ)
     _running.append(jvm)
+    # It logs a traceback for every call to a JVM that has died; that it has died is said in one line, by whoever called.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     jvm.announce()
     try:
         SparkContext._ensure_initialized()

@@ -57,6 +57,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._edges = Edges(options, self._wire)
         self._first: OffsetJson | None = None
         self._target: Marks | None = None
+        self._done: OffsetJson | None = None
         self._granted_at = time.monotonic()
 
     def initialOffset(self) -> OffsetJson:
@@ -75,6 +76,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = latest(self._edges.spans())
 
     def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:
+        self._finished(start)
         spans = self._edges.spans()
         end = self._target or latest(spans)
         begin = complete(decode(start), end)
@@ -102,10 +104,12 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         return _read(self._options, partition)
 
-    def commit(self, end: OffsetJson) -> None:
-        # Spark says it when the next batch begins: everything up to here is done for good.
-        if self._options.consumer:
-            self._wire.move(self._options.consumer, end)
+    def _finished(self, start: OffsetJson) -> None:
+        """Spark asks for the next batch only once the one before is done for good, and after the last batch it asks too, which
+        it does not with `commit`. So a consumer's mark is where the next batch would begin."""
+        if self._options.consumer and start != self._done:
+            self._wire.move(self._options.consumer, start)
+            self._done = start
 
     def _pinned(self, offset: OffsetJson) -> OffsetJson:
         """Where a consumer by this name began for the first time, so that "latest" stays what it was through a crash."""
@@ -167,8 +171,8 @@ class PushdownBatchReader(ShardBatchReader):
 
 
 def _read(options: SourceOptions, partition: InputPartition, kept: Kept | None = None) -> Iterator["pa.RecordBatch"]:
-    assert isinstance(partition, ShardRanges)
-    for piece in partition.load:
+    # Where there is nothing to read, Spark runs one task all the same, with a partition of its own.
+    for piece in partition.load if isinstance(partition, ShardRanges) else ():
         yield from PieceReader(options, piece, kept).batches()
 
 

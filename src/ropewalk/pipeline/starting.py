@@ -39,7 +39,10 @@ class Edges:
         if edge.offsets == LATEST:
             return latest(spans)
         oldest = self._oldest(spans)
-        return oldest if edge.offsets == EARLIEST else _from_json(edge.offsets, spans, oldest)
+        if edge.offsets == EARLIEST:
+            return oldest
+        # What is left out of a start begins with everything there is, and what is left out of an end ends with it.
+        return _from_json(edge.offsets, spans, oldest, _LATEST_NUMBER if edge is self._options.end else _EARLIEST_NUMBER)
 
     def _oldest(self, spans: Spans) -> Marks:
         if not self._options.archive:
@@ -87,11 +90,11 @@ def _at(own: Sequence[ShardSpan], position: int) -> Mark:
     return Mark(span.epoch, max(position, begin_of(span)) if position >= begin_of(own[0]) else position)
 
 
-def _from_json(text: str, spans: Spans, oldest: Marks) -> Marks:
+def _from_json(text: str, spans: Spans, oldest: Marks, left_out: int) -> Marks:
     """`{"0": {"e": "…", "p": 12}}` as a query's progress shows it, or `{"0": 12}` with -2 and -1 for the two words."""
     try:
         given = {int(shard): mark for shard, mark in json.loads(text).items()}
-        return {shard: _mark(given.get(shard, _EARLIEST_NUMBER), oldest[shard], own) for shard, own in spans.items()}
+        return {shard: _mark(given.get(shard, left_out), oldest[shard], own) for shard, own in spans.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserMistake(
             f'offsets are written like {{"0": 12, "1": -2}} or as a query\'s progress shows them, not {text!r}'

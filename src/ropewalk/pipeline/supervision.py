@@ -16,6 +16,9 @@ from ropewalk.pipeline.progress import Progress
 
 Clock = Callable[[], float]
 
+MISTAKEN = 2
+"""The exit code for what only a person can put right, such as an option's value."""
+
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:\w+\.)*[A-Z]\w*(?::|$)")
 _INCURABLE = ("UserMistake:", "DataLoss:")
@@ -130,7 +133,8 @@ class Unit:
         self.restarts += 1
 
     def _give_up(self, error: BaseException) -> None:
-        self.condition, self.error, self.exit_code = Condition.FAILED, told(error), 1
+        self.condition, self.error = Condition.FAILED, told(error)
+        self.exit_code = MISTAKEN if isinstance(error, UserMistake) or "UserMistake:" in self.error else 1
 
 
 def told(error: BaseException) -> str:

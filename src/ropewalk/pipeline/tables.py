@@ -3,21 +3,27 @@
 The rule it keeps: a commit names its query and batch, so that a batch which comes again after a crash changes nothing.
 """
 
-import datetime
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
-from deltalake.transaction import CommitProperties, Transaction
+from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.archive.log import milliseconds, opened
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+NOTE = "ropewalk.note"
+_LOOK_BACK = 100  # commits; others than ours may have tended the table
 
 
 def query_id(checkpoint: str) -> str:
@@ -47,16 +53,50 @@ class JobTable:
             )
         return committed >= batch
 
-    def replace(self, batch: int, rows: pa.Table, keys: Sequence[str]) -> None:
-        """Rows of the same keys are replaced, the others added. `keys` that partition the table come first."""
+    def replace(self, batch: int, rows: pa.Table, keys: Sequence[str], note: str = "") -> None:
+        """Rows of the same keys are replaced, the others added. `keys` that partition the table come first. `note` is for the
+        next batch."""
         if opened(self._root) is None:
-            self.append(batch, rows)
+            self.append(batch, rows, note)
             return
         same = " AND ".join(f"t.{key} = s.{key}" for key in keys)
         merge = DeltaTable(self._root).merge(
-            rows, same, source_alias="s", target_alias="t", commit_properties=self._properties(batch)
+            rows, same, source_alias="s", target_alias="t", commit_properties=self._properties(batch, note)
         )
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def rewrite(self, batch: int, rows: pa.Table, column: str, note: str = "") -> None:
+        """Rows in the place of all that lie between their smallest and greatest value of `column`, a time. Of the table's other
+        files, those that hold nothing of this range are not touched."""
+        if opened(self._root) is None:
+            self.append(batch, rows, note)
+            return
+        table = DeltaTable(self._root)
+        low, high = pc.min_max(rows[column]).as_py().values()
+        touched = _touched(table, column, low, high)
+        actions: list[AddAction | RemoveAction] = []
+        for date, paths in touched.items():
+            old = pa.concat_tables([pq.read_table(Path(self._root) / path, partitioning=None) for path in paths])
+            kept = old.filter(pc.or_(pc.less(old[column], low), pc.greater(old[column], high)))
+            # A file of its own, so that the next batch, which mostly touches the newest rows, need not write these again.
+            actions += self._added(date, kept, column)
+            actions += [RemoveAction(path, True, milliseconds(), None, {"date": date}) for path in paths]
+        for date in sorted(set(rows["date"].to_pylist())):
+            actions += self._added(date, rows.filter(pc.equal(rows["date"], date)).drop_columns("date"), column)
+        properties = self._properties(batch, note)
+        table.create_write_transaction(actions, "append", table.schema(), self._partition_by, commit_properties=properties)
+
+    def _added(self, date: str, rows: pa.Table, column: str) -> list[AddAction]:
+        """A file with these rows, if there are any."""
+        if not rows.num_rows:
+            return []
+        path = f"date={date}/part-{uuid4().hex}.parquet"
+        place = Path(self._root) / path
+        place.parent.mkdir(exist_ok=True)
+        pq.write_table(rows, place, compression="zstd")
+        low, high = (bound.isoformat() for bound in pc.min_max(rows[column]).as_py().values())
+        stats = {"numRecords": rows.num_rows, "minValues": {column: low}, "maxValues": {column: high}, "nullCount": {}}
+        return [AddAction(path, place.stat().st_size, {"date": date}, milliseconds(), True, json.dumps(stats))]
 
     def between(self, column: str, low: object, high: object, dates: Sequence[str]) -> pa.Table | None:
         """Rows of these dates whose `column` lies in [low, high]; None where there is no table yet."""
@@ -66,22 +106,27 @@ class JobTable:
         filters = [("date", "in", list(dates)), (column, ">=", low), (column, "<=", high)]
         return table.to_pyarrow_table(filters=filters)
 
-    def newest(self, column: str) -> datetime.datetime | None:
-        """The greatest time in a column, as the commits tell it; None for an empty table."""
+    def frame(self, spark: "SparkSession") -> "DataFrame":
+        """Everything in the table, for Spark to read. Only what its log names: other files are waste."""
+        table = DeltaTable(self._root)
+        frame = spark.read.option("basePath", self._root).parquet(*table.file_uris())
+        # What a directory's name says comes typed by its looks.
+        return frame.withColumns({name: frame[name].cast("string") for name in self._partition_by})
+
+    def note(self) -> str:
+        """What the last batch left with `replace`."""
         table = opened(self._root)
-        if table is None:
-            return None
-        greatest: datetime.datetime | None = pc.max(pa.table(table.get_add_actions(flatten=True))[f"max.{column}"]).as_py()
-        return greatest
+        commits = table.history(_LOOK_BACK) if table else []
+        return next((str(commit[NOTE]) for commit in commits if NOTE in commit), "")
 
-    def append(self, batch: int, rows: pa.Table) -> None:
+    def append(self, batch: int, rows: pa.Table, note: str = "") -> None:
         Path(self._root).mkdir(parents=True, exist_ok=True)
-        write_deltalake(
-            self._root, rows, mode="append", partition_by=self._partition_by, commit_properties=self._properties(batch)
-        )
+        properties = self._properties(batch, note)
+        write_deltalake(self._root, rows, mode="append", partition_by=self._partition_by, commit_properties=properties)
 
-    def _properties(self, batch: int) -> CommitProperties:
-        return CommitProperties(app_transactions=[Transaction(self._query, batch)])
+    def _properties(self, batch: int, note: str) -> CommitProperties:
+        metadata = {NOTE: note} if note else None
+        return CommitProperties(custom_metadata=metadata, app_transactions=[Transaction(self._query, batch)])
 
 
 class Appending:
@@ -98,8 +143,29 @@ class Appending:
             table.append(batch, found)
 
 
-def opened(root: str) -> DeltaTable | None:
-    return DeltaTable(root) if DeltaTable.is_deltatable(root) else None
+def _touched(table: DeltaTable, column: str, low: datetime, high: datetime) -> dict[str, list[str]]:
+    """By date, the files that hold something between `low` and `high`."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    found: dict[str, list[str]] = {}
+    for path, date, first, last in zip(
+        *(files[name].to_pylist() for name in ("path", "partition.date", f"min.{column}", f"max.{column}")), strict=True
+    ):
+        if first <= high and last >= low:
+            found.setdefault(date, []).append(path)
+    return found
+
+
+def job_tables(state_dir: Path) -> list[str]:
+    """The tables of all jobs that were ever run from a state directory."""
+    return [str(log.parent) for log in sorted((state_dir / "tables").glob("*/_delta_log"))]
+
+
+def join_files(root: str) -> int:
+    """Small files of a job's table are joined, by date. How many there were."""
+    table = opened(root)
+    if table is None:
+        return 0
+    return int(table.optimize.compact()["numFilesRemoved"])
 
 
 def read_table(root: str) -> pa.Table | None:

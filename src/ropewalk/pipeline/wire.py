@@ -5,6 +5,7 @@ A refusal (4xx) is the caller's to understand and is never tried again.
 
 import http.client
 import random
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -41,9 +42,19 @@ class JournalRefused(ClientError):
         self.status = status
 
 
-class _Journal(Struct):
+class JournalState(Struct):
+    """What can be read, and up to which position each shard is archived as far as the server was told."""
+
     shards: int
     spans: list[ShardSpan]
+    archived: dict[int, int] = {}
+
+
+class Produced(Struct):
+    """Rows that got their position by this call, and rows that had it before."""
+
+    published: int
+    skipped: int
 
 
 class _Committed(Struct):
@@ -62,8 +73,11 @@ class Wire:
 
     def spans(self) -> Spans:
         """What can be read now, by shard."""
-        journal = msgspec.json.decode(self._call("GET", "/journal"), type=_Journal)
+        journal = self.journal()
         return by_shard(journal.spans, journal.shards)
+
+    def journal(self) -> JournalState:
+        return msgspec.json.decode(self._call("GET", "/journal"), type=JournalState)
 
     def read(self, shard: int, first: int, end: int, max_bytes: int = READ_BYTES) -> pa.Table:
         """The beginning of [first, end), or all of it; exactly cut. Raises JournalRefused for what is not there (any more)."""
@@ -90,6 +104,11 @@ class Wire:
         answer = self._call(method, f"/journal/consumers/{_quote(name)}", _NOTHING, msgspec.json.encode(offset), JSON)
         return msgspec.json.decode(answer, type=OffsetJson)
 
+    def archived(self, positions: Mapping[int, int]) -> None:
+        """The archive has everything below these, by shard."""
+        body = msgspec.json.encode({"positions": {str(shard): end for shard, end in sorted(positions.items())}})
+        self._call("POST", "/journal/archived", _NOTHING, body, JSON)
+
     def stage(self, app: str, batch: int, part: int, attempt: int, sequence: int, body: bytes) -> None:
         """Leave rows with the server; nobody sees them before the commit."""
         place = {"part": part, "attempt": attempt, "seq": sequence}
@@ -105,9 +124,9 @@ class Wire:
         """Publish rows that are numbered from `sequence` on; those the server has seen from this producer are passed over."""
         self._call("POST", f"/journal/producers/{_quote(producer)}", {"sequence": sequence}, body, ARROW)
 
-    def publish(self, body: bytes) -> None:
-        """Publish rows that each carry a uid; those whose uid their stream knows are passed over."""
-        self._call("POST", "/journal/publications", _NOTHING, body, ARROW)
+    def publish(self, body: bytes) -> Produced:
+        """Publish rows that each carry a uid, or a producer and a sequence; those that are known are passed over."""
+        return msgspec.json.decode(self._call("POST", "/journal/publications", _NOTHING, body, ARROW), type=Produced)
 
     def _call(self, method: str, path: str, query: Query = _NOTHING, body: bytes | None = None, kind: str = "") -> bytes:
         attempt = 0
@@ -127,13 +146,26 @@ class Wire:
             headers["Authorization"] = f"Bearer {self._address.token}"
         request = urllib.request.Request(url, data=body, headers=headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+            with urllib.request.urlopen(request, timeout=TIMEOUT, context=self._trust()) as response:
                 answer: bytes = response.read()
                 return answer
         except urllib.error.HTTPError as error:
             raise self._refusal(error) from error
         except (OSError, http.client.HTTPException) as error:
+            if isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError):
+                raise UserMistake(
+                    f"{self._address.url} shows a certificate that is not trusted here ({error}): the option caFile names a "
+                    "file with the certificates to trust, on every machine that runs tasks"
+                ) from error
             raise Unavailable(f"{url} gave no answer: {str(error) or type(error).__name__}") from error
+
+    def _trust(self) -> ssl.SSLContext | None:
+        if not (self._address.ca and self._address.url.startswith("https:")):
+            return None
+        try:
+            return ssl.create_default_context(cafile=self._address.ca)
+        except (OSError, ssl.SSLError) as error:
+            raise UserMistake(f"the option caFile, {self._address.ca!r}, cannot be read: {error}") from error
 
     def _refusal(self, error: urllib.error.HTTPError) -> Exception:
         reason = _reason(error)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ropewalk.model.errors import UserMistake
@@ -37,7 +38,7 @@ def test_one_that_said_how_it_ended_is_believed(tmp_path: Path) -> None:
     with board.claimed("archive"):
         board.write(note("failed"))
 
-    assert board.notes() == [note("failed")]
+    assert board.notes() == [msgspec.structs.replace(note("failed"), pid=0)]
 
 
 def test_a_wish_to_stop_is_for_the_run_at_hand_and_not_for_the_next(tmp_path: Path) -> None:

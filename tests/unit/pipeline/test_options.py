@@ -33,6 +33,8 @@ def test_a_list_of_streams_may_be_json_where_names_have_commas() -> None:
         ({"startingOffsets": "newest"}, "startingOffsets"),
         ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern"),
         ({"subscribePattern": "("}, "subscribePattern"),
+        ({"subscribePattern": "(?!secret).*"}, "subscribePattern"),
+        ({"provider": "ropewalk"}, "CREATE TEMPORARY VIEW"),
         ({"assign": "0,x"}, "assign"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),
         ({"tiered": "true"}, "archive"),

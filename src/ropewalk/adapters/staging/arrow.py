@@ -8,14 +8,25 @@ from typing import Any
 
 import pyarrow as pa
 
-from ropewalk.model.errors import MalformedPublication
+from ropewalk.core.transactions import checked_name
+from ropewalk.model.errors import BadRequest, MalformedPublication
 from ropewalk.model.messages import Publication
 from ropewalk.protocol.publications import PublicationLimits, check_uid, payload_of, stream_of
 
 TEXT = (pa.string(), pa.large_string())
 BYTES = (pa.binary(), pa.large_binary())
 
-COLUMNS = {"stream": TEXT, "value": BYTES + TEXT, "uid": TEXT, "broadcast_type": TEXT, "exclude_socket": TEXT}
+COLUMNS = {
+    "stream": TEXT,
+    "value": BYTES + TEXT,
+    "uid": TEXT,
+    "broadcast_type": TEXT,
+    "exclude_socket": TEXT,
+    "producer": TEXT,
+    "sequence": (pa.int64(),),
+}
+"""`producer` and `sequence` number a row: the server passes over what it has of that producer up to its last sequence."""
+
 REQUIRED = ("stream", "value")
 
 _RECORD_BATCH = "record batch"
@@ -42,13 +53,15 @@ class ArrowRows:
         return [self._publication(line, start + index) for index, line in enumerate(lines)]
 
     def _publication(self, line: tuple[Any, ...], index: int) -> Publication:
-        stream, value, uid, broadcast_type, exclude_socket = line
+        stream, value, uid, broadcast_type, exclude_socket, producer, sequence = line
         if value is None:
             raise MalformedPublication("value must not be null", index)
         if len(value) > self._limits.max_publish_size:
             raise MalformedPublication(f"value is longer than {self._limits.max_publish_size} bytes", index)
         if uid:
             check_uid(uid, "uid", index)
+        if producer and (sequence is None or sequence < 0):
+            raise MalformedPublication("a row with a producer needs a sequence from 0 on", index)
         return Publication(
             stream_of(stream, self._limits.max_stream_name, index),
             payload_of(_text(value, index), index),
@@ -56,7 +69,16 @@ class ArrowRows:
             broadcast_type or "",
             False,
             uid or "",
+            _producer(producer, index) if producer else "",
+            sequence if producer else 0,
         )
+
+
+def _producer(name: str, index: int) -> str:
+    try:
+        return checked_name(name, "producer")
+    except BadRequest as error:
+        raise MalformedPublication(str(error), index) from None
 
 
 def _text(value: str | bytes, index: int) -> str:

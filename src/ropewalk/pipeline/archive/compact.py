@@ -1,10 +1,12 @@
-"""Compaction: the many small files of one date and shard become one large one, with the same rows in the same order.
+"""Compaction: small files of one date and shard are joined, with the same rows in the same order; large ones are left alone.
 
 The rule it keeps: one commit removes the old and adds the new, so that every reader sees all rows once, before and after.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
@@ -14,53 +16,94 @@ from msgspec import Struct
 
 from ropewalk.pipeline.archive.layout import BODY, write_file
 from ropewalk.pipeline.archive.log import add_actions, opened, replace
+from ropewalk.pipeline.offsets import LIFE
 
 MAX_BYTES = 512 << 20
 """Compressed bytes that go into one file: a shard's day is held in memory while it is sorted."""
 
+WORTH = 2
+"""A file is rewritten only together with later ones that have half its rows in all. So it grows by half at the least each time,
+and how often a row is rewritten grows with the logarithm of the table, not with the number of rounds."""
+
 
 class Compaction(Struct, frozen=True):
-    """What was done."""
+    """What was done; `rows` were rewritten."""
 
     files_before: int = 0
     files_after: int = 0
     rows: int = 0
 
 
+class _File(NamedTuple):
+    date: str
+    shard: int
+    generation: int
+    position: int
+    path: str
+    size: int
+    rows: int
+
+    @property
+    def part(self) -> tuple[str, int, int]:
+        return self.date, self.shard, self.generation
+
+
 def compact(root: str, before: str = "", min_files: int = 2, max_bytes: int = MAX_BYTES) -> Compaction:
-    """Compact every shard's day before the date `before` ("" takes all, today's too) that has at least `min_files` files.
+    """Join small files of each shard's day before the date `before` ("" takes all, today's too), at least `min_files` each.
 
     Appending goes on meanwhile. Raises CommitFailedError if another compaction of the same table runs at once.
     """
     table = opened(root)
     if table is None:
         return Compaction()
-    done = [_rewrite(table, date, shard, old) for date, shard, old in _crowded(table, before, min_files, max_bytes)]
+    files = [file for file in _files(table) if not before or file.date < before]
+    groups = [
+        group
+        for _, part in groupby(files, key=lambda file: file.part)
+        for group in _worth_joining(list(part), max_bytes)
+        if len(group) >= min_files
+    ]
+    done = [_rewrite(table, group) for group in groups]
     return Compaction(sum(each.files_before for each in done), len(done), sum(each.rows for each in done))
 
 
-def _crowded(table: DeltaTable, before: str, min_files: int, max_bytes: int) -> Iterator[tuple[str, int, list[str]]]:
-    """Groups of files that fit together, in order of the positions they hold."""
-    columns = ["partition.date", "partition.shard", "min.position", "path", "size_bytes"]
-    files = add_actions(table).select(columns).sort_by([(name, "ascending") for name in columns[:3]])
-    group: list[str] = []
-    size, key = 0, ("", -1)
-    for date, shard, _, path, bytes_ in zip(*(files[name].to_pylist() for name in columns), strict=True):
-        if (date, shard) != key or size + bytes_ > max_bytes:
-            if len(group) >= min_files:
-                yield *key, group
-            group, size, key = [], 0, (date, shard)
-        if not before or date < before:
-            group.append(path)
-            size += bytes_
-    if len(group) >= min_files:
-        yield *key, group
+def _files(table: DeltaTable) -> list[_File]:
+    """By date, shard, generation and position. A file with rows of two generations, as older versions wrote, is left alone."""
+    files = add_actions(table)
+    names = ("partition.date", "partition.shard", "min.position", "max.position", "path", "size_bytes", "num_records")
+    rows = zip(*(files[name].to_pylist() for name in names), strict=True)
+    return sorted(
+        _File(date, shard, first // LIFE, first, path, size, count)
+        for date, shard, first, last, path, size, count in rows
+        if first // LIFE == last // LIFE
+    )
 
 
-def _rewrite(table: DeltaTable, date: str, shard: int, old: list[str]) -> Compaction:
+def _worth_joining(files: Sequence[_File], max_bytes: int) -> Iterator[list[_File]]:
+    """Neighbours that fit into one file, without those at the beginning that are large against what follows."""
+    group: list[_File] = []
+    for file in files:
+        if group and sum(each.size for each in group) + file.size > max_bytes:
+            yield _without_large(group)
+            group = []
+        group.append(file)
+    yield _without_large(group)
+
+
+def _without_large(group: list[_File]) -> list[_File]:
+    following = sum(file.rows for file in group)
+    for start, file in enumerate(group):
+        following -= file.rows
+        if file.rows <= WORTH * following:
+            return group[start:]
+    return []
+
+
+def _rewrite(table: DeltaTable, group: Sequence[_File]) -> Compaction:
     root = Path(table.table_uri.removeprefix("file://"))
-    rows = pa.concat_tables([pq.ParquetFile(root / path).read(columns=BODY.names) for path in old])
+    date, shard, _ = group[0].part
+    rows = pa.concat_tables([pq.ParquetFile(root / file.path).read(columns=BODY.names) for file in group])
     new = write_file(root, date, shard, f"compact-{uuid4().hex[:12]}", rows)
-    replace(table, old, date, shard, new)
+    replace(table, [file.path for file in group], date, shard, new)
     table.update_incremental()
-    return Compaction(len(old), 1, len(rows))
+    return Compaction(len(group), 1, len(rows))

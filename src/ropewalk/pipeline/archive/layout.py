@@ -1,10 +1,13 @@
 """The archive's layout: columns, directories, and how one Parquet file is written and described.
 
-The rule it keeps: a file holds rows of one date and one shard, sorted by (stream, offset, position), in small row groups.
+The rule it keeps: a file holds rows of one date and one generation of a shard, sorted by (stream, offset, position), in small
+row groups.
 """
 
-import os
+import hashlib
+import re
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 
 import msgspec
@@ -14,6 +17,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.offsets import LIFE
 
 ROW_GROUP = 4096
 """Rows. Decoding one row group is what a cold read costs, and files hardly grow with small ones."""
@@ -50,6 +54,7 @@ TABLE = pa.schema([*BODY, pa.field("date", pa.string()), pa.field("shard", pa.in
 _ORDER = ("stream", "offset", "position")
 _PACKED = ("position", "offset", "timestamp", "sequence")
 _DESCRIBED = ("position", "stream", "offset", "timestamp")  # the columns whose extremes a commit tells
+_DIGEST = re.compile(r"\.([0-9a-f]{16})\.parquet$")
 _SHARD_NAMES = ("shard", "partition")  # the journal's word, and Kafka's for the same thing
 
 
@@ -62,6 +67,7 @@ class Written(Struct, frozen=True):
     shard: int
     first: int
     last: int
+    rows: int
     stats: str
 
     @property
@@ -74,12 +80,15 @@ def directory(date: str, shard: int) -> str:
 
 
 def partitioned(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
-    """The rows by date (of their time, in UTC) and shard, each part with the columns of a file. Raises UserMistake."""
+    """The rows by date (of their time, in UTC), shard and generation, each part with the columns of a file.
+
+    Raises UserMistake.
+    """
     shards, body = _shard_column(rows), _body(rows)
-    dates = _dates(body["timestamp"])
-    parts = pa.table([dates, shards], list(PARTITIONS)).group_by(list(PARTITIONS)).aggregate([]).to_pylist()
+    keys = pa.table({"date": _dates(body["timestamp"]), "shard": shards, "generation": pc.divide(body["position"], LIFE)})
+    parts = keys.group_by(keys.column_names).aggregate([]).to_pylist()
     for part in parts:
-        mine = pc.and_(pc.equal(dates, part["date"]), pc.equal(shards, part["shard"]))
+        mine = reduce(pc.and_, (pc.equal(keys[name], value) for name, value in part.items()))
         # a task has mostly one shard of one day, and copying all of it would cost as much as writing it
         yield part["date"].isoformat(), part["shard"], body if len(parts) == 1 else body.filter(mine)
 
@@ -87,9 +96,12 @@ def partitioned(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
 def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row_group: int = ROW_GROUP) -> Written:
     """Sort, write and describe one file. Its name must be new: readers may have an older file of that name open."""
     ordered = rows.sort_by([(name, "ascending") for name in _ORDER])
-    path = f"{directory(date, shard)}/{name}.parquet"
-    place = root / path
-    place.parent.mkdir(parents=True, exist_ok=True)
+    first, last = _extremes(ordered["position"])
+    # Two generations of a shard may come in one batch, and their files would have the same name.
+    generation = f".g{first // LIFE}" if first >= LIFE else ""
+    where = root / directory(date, shard)
+    where.mkdir(parents=True, exist_ok=True)
+    place = where / f"{name}{generation}.parquet"
     pq.write_table(
         ordered,
         place,
@@ -100,8 +112,22 @@ def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row
         sorting_columns=[pq.SortingColumn(BODY.get_field_index(name)) for name in _ORDER],
         write_page_index=True,
     )
-    first, last = _extremes(ordered["position"])
-    return Written(path, os.path.getsize(place), date, shard, first, last, _stats(ordered))
+    # The digest in the name stays as long as the table names the file, so that an audit finds every change in it.
+    final = place.with_name(f"{name}{generation}.{digest(place)}.parquet")
+    place.rename(final)
+    path = f"{directory(date, shard)}/{final.name}"
+    return Written(path, final.stat().st_size, date, shard, first, last, len(ordered), _stats(ordered))
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+
+
+def digest_in(name: str) -> str:
+    """The digest that a file's name tells; "" for files of other writers and older versions."""
+    match = _DIGEST.search(name)
+    return match[1] if match else ""
 
 
 def _fitting(row_group: int, rows: pa.Table) -> int:

@@ -11,42 +11,78 @@ from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.journal import ShardSpan
 from ropewalk.pipeline.archive.layout import PARTITIONS, TABLE, Written
+from ropewalk.pipeline.offsets import LIFE, Spans
 
 APPENDING = "ropewalk.archive"
 COMPACTING = "ropewalk.compact"
 ARCHIVED = "ropewalk.archived"
 """Custom metadata of a commit: the archived position of every shard, as JSON."""
 
+HELD = "ropewalk.held"
+"""Custom metadata of a commit: what the archive must hold, as JSON: the extents of all generations of all shards. It is carried
+from commit to commit, so that rows which leave the table in any other way are missed."""
+
+_LOOK_BACK = 1000
+"""Commits among which the last of ours is looked for; others may have been made by other tools."""
+
 _SCHEMA = Schema.from_arrow(TABLE)
 
 
-class _Extent(NamedTuple):
-    """Positions of one shard in the archive, and how many of them there are."""
+class Extent(NamedTuple):
+    """What the archive holds of one generation of a shard: first and last position, and how many there are."""
 
     shard: int
+    generation: int
     first: int
     last: int
     rows: int
+
+    @property
+    def dense(self) -> bool:
+        return self.rows == self.last + 1 - self.first
 
 
 def opened(root: str) -> DeltaTable | None:
     return DeltaTable(root) if DeltaTable.is_deltatable(root) else None
 
 
-def archived_positions(root: str) -> dict[int, int]:
-    """By shard: everything the archive began with and up to below this position is there, without a hole.
+def archived_positions(root: str, journal: Spans | None = None) -> dict[int, int]:
+    """By shard: everything from where the archive begins up to below this position can be read back from it.
 
-    Positions are dense, so counting proves it. A shard with a hole, as a query that selects streams leaves it, is not named.
+    Positions of a generation are dense, so counting proves it. A shard with a hole, as a query that selects streams leaves it,
+    is not named; neither is what lies in files that are missing or cut short. A newer generation counts only if the archive has
+    the older ones to the ends that `journal` tells.
     """
     table = opened(root)
     if table is None:
         return {}
-    return {extent.shard: extent.last + 1 for extent in _extents(table) if extent.rows == extent.last + 1 - extent.first}
+    by_shard: dict[int, list[Extent]] = {}
+    for extent in sorted(_extents(_readable(table, root))):
+        by_shard.setdefault(extent.shard, []).append(extent)
+    found = {shard: _claimed(own, (journal or {}).get(shard, ())) for shard, own in by_shard.items()}
+    return {shard: end for shard, end in found.items() if end is not None}
+
+
+def _claimed(archived: Sequence[Extent], journal: Sequence[ShardSpan]) -> int | None:
+    claimed: int | None = None
+    for extent in archived:
+        begins = claimed is None or extent.first % LIFE == 0
+        older = [span for span in journal if span.first // LIFE < extent.generation and span.first < span.end]
+        if not (extent.dense and begins and all(_covered(span, archived) for span in older)):
+            break
+        claimed = extent.last + 1
+    return claimed
+
+
+def _covered(span: ShardSpan, archived: Sequence[Extent]) -> bool:
+    return any(extent.generation == span.first // LIFE and extent.last + 1 >= span.end for extent in archived)
 
 
 def append(root: str, app: str, batch: int, files: Sequence[Written]) -> bool:
@@ -58,8 +94,8 @@ def append(root: str, app: str, batch: int, files: Sequence[Written]) -> bool:
     committed = table.transaction_version(app)
     if committed is not None and committed >= batch:
         return False
-    before = _ends(table)
-    _refuse_overlap(before, files)
+    before = held(table)
+    _refuse_overlap(_ends(before), files)
     table.create_write_transaction(
         [_add(file, data_change=True) for file in files],
         "append",
@@ -70,9 +106,16 @@ def append(root: str, app: str, batch: int, files: Sequence[Written]) -> bool:
     return True
 
 
+def held(table: DeltaTable) -> list[Extent]:
+    """What the archive must hold, by what its commits say; of a table from before they said it, what it holds."""
+    commits = (commit for limit in (1, _LOOK_BACK) for commit in table.history(limit))
+    told = next((commit[HELD] for commit in commits if HELD in commit), None)
+    return msgspec.json.decode(told, type=list[Extent]) if told else _extents(add_actions(table))
+
+
 def replace(table: DeltaTable, old: Sequence[str], date: str, shard: int, new: Written) -> None:
     """One file for many with the same rows. Raises CommitFailedError if another compaction came first."""
-    now = _milliseconds()
+    now = milliseconds()
     values: dict[str, str | None] = {"date": date, "shard": str(shard)}
     removed = [RemoveAction(path, False, now, None, values) for path in old]
     turn = Transaction(COMPACTING, _turn(table, COMPACTING))
@@ -81,7 +124,7 @@ def replace(table: DeltaTable, old: Sequence[str], date: str, shard: int, new: W
         "append",
         _SCHEMA,
         list(PARTITIONS),
-        commit_properties=CommitProperties(app_transactions=[turn]),
+        commit_properties=CommitProperties(custom_metadata=_metadata(held(table)), app_transactions=[turn]),
     )
 
 
@@ -97,14 +140,18 @@ def _create(root: str, app: str, batch: int, files: Sequence[Written]) -> None:
         [_add(file, data_change=True) for file in files],
         mode="error",
         partition_by=list(PARTITIONS),
-        commit_properties=_properties(app, batch, 0, _with({}, files)),
+        commit_properties=_properties(app, batch, 0, _with([], files)),
     )
 
 
-def _properties(app: str, batch: int, turn: int, archived: Mapping[int, int]) -> CommitProperties:
-    told = msgspec.json.encode({str(shard): end for shard, end in sorted(archived.items())}).decode()
+def _properties(app: str, batch: int, turn: int, after: Sequence[Extent]) -> CommitProperties:
     transactions = [Transaction(app, batch), Transaction(APPENDING, turn)]
-    return CommitProperties(custom_metadata={ARCHIVED: told}, app_transactions=transactions)
+    return CommitProperties(custom_metadata=_metadata(after), app_transactions=transactions)
+
+
+def _metadata(extents: Sequence[Extent]) -> dict[str, str]:
+    ends = {str(shard): end for shard, end in sorted(_ends(extents).items())}
+    return {ARCHIVED: msgspec.json.encode(ends).decode(), HELD: msgspec.json.encode(extents).decode()}
 
 
 def _turn(table: DeltaTable, kind: str) -> int:
@@ -113,32 +160,51 @@ def _turn(table: DeltaTable, kind: str) -> int:
 
 
 def _add(file: Written, data_change: bool) -> AddAction:
-    return AddAction(file.path, file.size, file.values, _milliseconds(), data_change, file.stats)
+    return AddAction(file.path, file.size, file.values, milliseconds(), data_change, file.stats)
 
 
-def _milliseconds() -> int:
+def milliseconds() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _ends(table: DeltaTable) -> dict[int, int]:
-    return {extent.shard: extent.last + 1 for extent in _extents(table)}
-
-
-def _extents(table: DeltaTable) -> list[_Extent]:
+def _readable(table: DeltaTable, root: str) -> pa.Table:
+    """The files of the table that are there in their full length."""
     files = add_actions(table)
+    sizes = zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True)
+    return files.filter(pa.array([_size(Path(root) / path) == size for path, size in sizes], pa.bool_()))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _ends(extents: Sequence[Extent]) -> dict[int, int]:
+    return {extent.shard: extent.last + 1 for extent in sorted(extents)}
+
+
+def _extents(files: pa.Table) -> list[Extent]:
     if not files.num_rows:
         return []
-    by_shard = files.group_by("partition.shard", use_threads=False)
-    found = by_shard.aggregate([("min.position", "min"), ("max.position", "max"), ("num_records", "sum")])
-    columns = ("partition.shard", "min.position_min", "max.position_max", "num_records_sum")
-    return [_Extent(*row) for row in zip(*(found[name].to_pylist() for name in columns), strict=True)]
+    generation = pc.divide(files["min.position"], LIFE)
+    groups = files.append_column("generation", generation).group_by(["partition.shard", "generation"], use_threads=False)
+    found = groups.aggregate([("min.position", "min"), ("max.position", "max"), ("num_records", "sum")])
+    columns = ("partition.shard", "generation", "min.position_min", "max.position_max", "num_records_sum")
+    return [Extent(*row) for row in zip(*(found[name].to_pylist() for name in columns), strict=True)]
 
 
-def _with(before: Mapping[int, int], files: Sequence[Written]) -> dict[int, int]:
-    after = dict(before)
+def _with(before: Sequence[Extent], files: Sequence[Written]) -> list[Extent]:
+    after = {(extent.shard, extent.generation): extent for extent in before}
     for file in files:
-        after[file.shard] = max(after.get(file.shard, 0), file.last + 1)
-    return after
+        new = Extent(file.shard, file.first // LIFE, file.first, file.last, file.rows)
+        key = (new.shard, new.generation)
+        old = after.get(key)
+        after[key] = (
+            new if old is None else Extent(*key, min(old.first, new.first), max(old.last, new.last), old.rows + new.rows)
+        )
+    return sorted(after.values())
 
 
 def _refuse_overlap(archived: Mapping[int, int], files: Sequence[Written]) -> None:

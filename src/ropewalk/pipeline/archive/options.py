@@ -8,20 +8,31 @@ from msgspec import Struct
 from ropewalk.model.errors import UserMistake
 
 TOKEN_VARIABLE = "ROPEWALK_JOURNAL_TOKEN"
-_OURS = {"path", "url", "token", "txnappid"}
+_OURS = {"path", "url", "token", "cafile", "txnappid"}
 _SPARKS = {"checkpointlocation", "queryname", "outputmode"}
 
 
 class ArchiveOptions(Struct, frozen=True):
     """`root`: the table's directory. `url`: the server that is told what it need not keep any more; "" tells nobody.
 
-    `app` names the writer in the table's transactions; "" takes the query's id, which lives in its checkpoint.
+    `app` names the writer in the table's transactions; "" takes the query's id, which lives in its checkpoint. `checkpoint` is
+    the query's, "" where Spark does not tell it. `ca` is a file with the certificates to trust.
     """
 
     root: str
     url: str = ""
     token: str = ""
     app: str = ""
+    checkpoint: str = ""
+    ca: str = ""
+
+
+def local_path(path: str) -> str:
+    """Raises UserMistake for a place that is not a directory of this machine: nothing here could write there."""
+    bare = path.removeprefix("file://")
+    if "://" in bare or bare.startswith("file:"):
+        raise UserMistake(f"the archive is a directory that tasks and server can reach, like /mnt/archive, not {path!r}")
+    return bare
 
 
 def archive_options(given: Mapping[str, str]) -> ArchiveOptions:
@@ -29,12 +40,16 @@ def archive_options(given: Mapping[str, str]) -> ArchiveOptions:
     options = {name.lower(): value.strip() for name, value in given.items()}
     unknown = sorted(options.keys() - _OURS - _SPARKS)
     if unknown:
-        raise UserMistake(f"the format ropewalk_archive has no option {unknown[0]!r}; it has path, url, token, txnAppId")
+        raise UserMistake(
+            f"the format ropewalk_archive has no option {unknown[0]!r}; it has path, url, token, caFile, txnAppId"
+        )
     if not options.get("path"):
         raise UserMistake("the format ropewalk_archive needs the option path: the directory of the archive's table")
     return ArchiveOptions(
-        options["path"].removeprefix("file://"),
+        local_path(options["path"]),
         options.get("url", "").rstrip("/"),
         options.get("token", os.environ.get(TOKEN_VARIABLE, "")),
         options.get("txnappid", ""),
+        options.get("checkpointlocation", ""),
+        options.get("cafile", ""),
     )

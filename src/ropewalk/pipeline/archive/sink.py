@@ -3,29 +3,30 @@
 The rule it keeps: a file's name is never used again, so that a batch which runs twice overwrites nothing that is committed.
 """
 
-import http.client
 import logging
-import urllib.request
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ropewalk.model.errors import UserMistake
+from ropewalk.model.errors import RopewalkError, UserMistake
+from ropewalk.pipeline.archive import binding
 from ropewalk.pipeline.archive.layout import Written, partitioned, write_file
 from ropewalk.pipeline.archive.log import append, archived_positions
 from ropewalk.pipeline.archive.options import ArchiveOptions, archive_options
+from ropewalk.pipeline.options import Address
+from ropewalk.pipeline.wire import Wire
 
 logger = logging.getLogger("ropewalk.archive")
 
-ANNOUNCE_SECONDS = 10
+_FILE_NAME = re.compile(r"[\w.-]{1,80}")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         assert context is not None
         query = context.getLocalProperty("sql.streaming.queryId") or ""
         batch = context.getLocalProperty("streaming.sql.batchId")
-        name = f"{query[:8]}-{batch}-{context.partitionId()}-{context.attemptNumber()}-{uuid4().hex[:8]}"
+        # Vacuum reads from the name whether the batch is committed.
+        app = self._options.app if _FILE_NAME.fullmatch(self._options.app) else query
+        name = f"{app}-{batch}-{context.partitionId()}-{context.attemptNumber()}-{uuid4().hex[:8]}"
         batches = [each for each in iterator if each.num_rows]
         if not batches:
             return TaskFiles(query, ())
@@ -72,36 +75,33 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         done = [message for message in messages if isinstance(message, TaskFiles)]
+        app = self._options.app or next((message.query for message in done), "")
         files = [file for message in done for file in message.files]
-        if files and not self._append(self._options.app or done[0].query, batchId, files):
+        if app and not self._append(app, batchId, files):
             _remove(self._options.root, files)
         self._announce()
 
     def _append(self, app: str, batch: int, files: Sequence[Written]) -> bool:
+        root, checkpoint = self._options.root, self._options.checkpoint
         try:
-            return append(self._options.root, app, batch, files)
+            binding.check(root, checkpoint, app, batch)
+            # A first batch without rows makes the table too: from then on one that is not there has vanished.
+            added = bool(files or batch == 0) and append(root, app, batch, files)
         except UserMistake:  # refused, so that no commit can name them
-            _remove(self._options.root, files)
+            _remove(root, files)
             raise
+        binding.bind(root, checkpoint)
+        return added
 
     def _announce(self) -> None:
         """Tell the server how far the archive is. What it does not hear now it hears after the next batch."""
         if not self._options.url:
             return
+        wire = Wire(Address(self._options.url, self._options.token, retries=0, ca=self._options.ca))
         try:
-            announce(self._options, archived_positions(self._options.root))
-        except (http.client.HTTPException, OSError) as error:
+            wire.archived(archived_positions(self._options.root, wire.spans()))
+        except RopewalkError as error:
             logger.warning("the server was not told what is archived", extra={"reason": str(error)})
-
-
-def announce(options: ArchiveOptions, positions: dict[int, int]) -> None:
-    body = msgspec.json.encode({"positions": {str(shard): end for shard, end in sorted(positions.items())}})
-    headers = {"Content-Type": "application/json"}
-    if options.token:
-        headers["Authorization"] = f"Bearer {options.token}"
-    request = urllib.request.Request(f"{options.url}/journal/archived", body, headers, method="POST")
-    with urllib.request.urlopen(request, timeout=ANNOUNCE_SECONDS):
-        pass
 
 
 def _remove(root: str, files: Sequence[Written]) -> None:

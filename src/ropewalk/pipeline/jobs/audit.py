@@ -1,5 +1,7 @@
-"""`audit`: proves the log. Per stream and epoch no hole and no duplicate; journal and archive the same, row for row."""
+"""`audit`: proves the log. Journal and archive together have every position once, per shard, generation, stream and epoch;
+where both have a row it is the same; the archive's files are those that were written."""
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -7,12 +9,18 @@ from msgspec import Meta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ropewalk.model.journal import ShardSpan
+from ropewalk.pipeline.archive.files import checked_files
+from ropewalk.pipeline.archive.log import Extent, held, opened
 from ropewalk.pipeline.context import Context
+from ropewalk.pipeline.offsets import LIFE
 from ropewalk.pipeline.registry import BatchOptions, job
 from ropewalk.pipeline.report import AuditReport, Fault, Part
 from ropewalk.pipeline.transforms.audit import COMPARED, differences, faults, shards, streams, within
+from ropewalk.pipeline.wire import JournalState, Wire
 
 EXAMPLES = 20
+FILES_TOLD = 1000
 
 
 class AuditOptions(BatchOptions, frozen=True, kw_only=True):
@@ -29,26 +37,36 @@ def audit(context: Context, options: AuditOptions) -> int:
 
 
 def audited(context: Context) -> AuditReport:
+    # In this order: what is registered meanwhile is not missed, and what the journal lets go of meanwhile is in the archive.
+    state = Wire(context.place.address).journal()
     journal = _columns(context.journal_now(failOnDataLoss="false").withColumnRenamed("partition", "shard")).cache()
-    archived = context.archive_now()
-    archive = None if archived is None else _columns(archived)
     try:
-        return _report(journal, archive)
+        journal.count()
+        return report_of(context, state, journal)
     finally:
         journal.unpersist()
 
 
-def _report(journal: DataFrame, archive: DataFrame | None) -> AuditReport:
+def report_of(context: Context, state: JournalState, journal: DataFrame) -> AuditReport:
+    """What is wrong with these rows of the journal and the archive of this run."""
+    table = opened(context.place.archive_dir)
+    broken = [] if table is None else checked_files(table, context.place.archive_dir, _told(context))
+    archived = context.archive_now(without=[each.path for each in broken if not each.readable])
+    archive = None if archived is None else _columns(archived)
     in_journal, in_archive = _extents(journal), _extents(archive)
     common = _common(in_journal, in_archive)
     everything = journal if archive is None else journal.unionByName(_without(archive, common))
     begins = shards(everything).cache()
     by_stream = streams(everything).cache()
-    found = _stream_faults(by_stream, begins) + _shard_faults("journal", in_journal) + _shard_faults("archive", in_archive)
-    if archive is not None and common:
-        found += _difference_faults(within(journal, common), within(archive, common))
     counted = by_stream.agg(F.count("*"), F.sum("rows")).first()
     assert counted is not None
+    found = [Fault("file", each.path, each.what) for each in broken]
+    promised = [] if table is None else held(table)
+    found += _claim_faults(state.archived, promised)
+    found += _log_faults(_extents(everything), _expected(state.spans, promised))
+    found += _twice("journal", in_journal) + _twice("archive", in_archive) + _stream_faults(by_stream, begins)
+    if archive is not None and common:
+        found += _difference_faults(within(journal, common), within(archive, common))
     return AuditReport(
         streams=counted[0] or 0,
         messages=counted[1] or 0,
@@ -59,11 +77,19 @@ def _report(journal: DataFrame, archive: DataFrame | None) -> AuditReport:
     )
 
 
+def _told(context: Context) -> Callable[[int, int], None]:
+    def told(done: int, total: int) -> None:
+        if done % FILES_TOLD == 0:
+            context.say(f"audit: {done:,} of {total:,} files of the archive checked")
+
+    return told
+
+
 Life = tuple[int, int]
-"""A shard and the number of one of its lives."""
+"""A shard and the number of one of its generations."""
 
 Extents = dict[Life, tuple[int, int, int, int]]
-"""By life of a shard: first and last position, rows, different positions."""
+"""By generation of a shard: first and last position, rows, different positions."""
 
 
 def _extents(rows: DataFrame | None) -> Extents:
@@ -71,6 +97,58 @@ def _extents(rows: DataFrame | None) -> Extents:
         return {}
     found = shards(rows).collect()
     return {(row["shard"], row["life"]): (row["first"], row["last"], row["rows"], row["different"]) for row in found}
+
+
+def _claim_faults(told: Mapping[int, int], archived: Sequence[Extent]) -> list[Fault]:
+    """The server lets go of what it was told is archived."""
+    ends = {extent.shard: extent.last + 1 for extent in sorted(archived)}
+    return [
+        Fault("archive", f"shard {shard}", f"the server was told that it has the positions up to {end - 1}, and it has not")
+        for shard, end in sorted(told.items())
+        if ends.get(shard, 0) < end
+    ]
+
+
+def _expected(spans: Sequence[ShardSpan], archived: Sequence[Extent]) -> dict[Life, tuple[int, int]]:
+    """Positions [first, end) that journal and archive together must have, by what each of them says of itself.
+
+    A generation of which the journal tells only where it ended must be in the archive if anything before it is.
+    """
+    wanted: dict[Life, tuple[int, int]] = {(each.shard, each.generation): (each.first, each.last + 1) for each in archived}
+    since = {shard: min(each.generation for each in archived if each.shard == shard) for shard in {e.shard for e in archived}}
+    for span in spans:
+        life = (span.shard, span.first // LIFE)
+        gone = span.first == span.end
+        if gone and life not in wanted and life[1] <= since.get(span.shard, life[1]):
+            continue
+        first = life[1] * LIFE if gone and life not in wanted else span.first
+        known = wanted.get(life, (first, first))
+        wanted[life] = (min(known[0], first), max(known[1], span.end))
+    return {life: span for life, span in sorted(wanted.items()) if span[0] < span[1]}
+
+
+def _log_faults(found: Extents, wanted: dict[Life, tuple[int, int]]) -> list[Fault]:
+    """Positions that neither the journal nor the archive has, between where the log begins and where it ends."""
+    faults = []
+    for life, (first, end) in wanted.items():
+        begins, last, _, different = found.get(life, (end, end - 1, 0, 0))
+        missing = max(end, last + 1) - min(first, begins) - different
+        if missing:
+            faults.append(Fault("log", _named(life), f"{missing} of the positions {first} to {end - 1} are missing"))
+    strange = [Fault("log", _named(life), "nobody knows of this generation") for life in sorted(found.keys() - wanted.keys())]
+    return faults + strange
+
+
+def _twice(where: str, extents: Extents) -> list[Fault]:
+    return [
+        Fault(where, _named(life), f"{rows - different} positions twice")
+        for life, (_, _, rows, different) in sorted(extents.items())
+        if rows != different
+    ]
+
+
+def _named(life: Life) -> str:
+    return f"shard {life[0]} generation {life[1]}"
 
 
 def _common(journal: Extents, archive: Extents) -> dict[Life, tuple[int, int]]:
@@ -95,16 +173,6 @@ def _stream_faults(by_stream: DataFrame, begins: DataFrame) -> list[Fault]:
     return [
         Fault("stream", f"{row['stream']} epoch {row['epoch']}", f"{row['holes']} missing, {row['duplicates']} twice")
         for row in found
-    ]
-
-
-def _shard_faults(where: str, extents: Extents) -> list[Fault]:
-    return [
-        Fault(
-            where, f"shard {shard} life {life}", f"{last - first + 1 - different} positions missing, {rows - different} twice"
-        )
-        for (shard, life), (first, last, rows, different) in sorted(extents.items())
-        if not last - first + 1 == rows == different
     ]
 
 

@@ -1,5 +1,6 @@
-"""`compact`: many small files of the archive become few. Needs no Spark and no server."""
+"""`compact`: many small files of the archive, and of the tables of other jobs, become few. Needs no Spark and no server."""
 
+from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
@@ -13,10 +14,14 @@ class CompactOptions(BatchOptions, frozen=True, kw_only=True):
     min_files: Annotated[int, Meta(description="Leave a shard's day alone that has fewer files.", ge=2)] = 2
 
 
-@job("compact", "join small files of the archive", CompactOptions, offline=True)
+@job("compact", "join small files of the archive and of other jobs' tables", CompactOptions, offline=True)
 def compact(context: Context, options: CompactOptions) -> int:
     from ropewalk.pipeline.archive import compact as compact_table
+    from ropewalk.pipeline.tables import job_tables, join_files
 
     done = compact_table(context.place.archive_dir, options.before, options.min_files)
-    context.say(f"compact: {done.files_before} files became {done.files_after}, {done.rows:,} rows")
+    context.say(f"compact: {done.files_before} files became {done.files_after}, {done.rows:,} rows rewritten")
+    for table in job_tables(context.place.state_dir):
+        if joined := join_files(table):
+            context.say(f"compact: {joined} files of the table {Path(table).name} were joined")
     return 0

@@ -1,6 +1,7 @@
 """`replay`: what was published once is published again, in order, at any pace, under the same or other names.
 
-Rows are numbered, and the server passes over numbers it has seen: a replay that was cut off goes on when it is run again.
+Each row is sent under its position in its shard, and the server passes over positions that it has seen under the replay's name:
+a replay that was cut off goes on when it is run again, also if the archive has grown meanwhile.
 """
 
 import time
@@ -12,6 +13,7 @@ from msgspec import Meta
 from pyspark.sql import DataFrame, Row
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.archive.log import held, opened
 from ropewalk.pipeline.context import Context
 from ropewalk.pipeline.pacing import Bar, Pace, chunks
 from ropewalk.pipeline.registry import BatchOptions, job
@@ -19,17 +21,25 @@ from ropewalk.pipeline.transforms.replay import chosen, in_order, renamed
 from ropewalk.pipeline.wire import Wire, ipc
 
 PART_ROWS = 50_000
+INTERRUPTED = 130
 _TEXT = ("exclude_socket", "broadcast_type")
 
 
 class ReplayOptions(BatchOptions, frozen=True, kw_only=True):
-    name: Annotated[str, Meta(description="Names the replay: under a name each row is published once.")] = "replay"
+    name: Annotated[
+        str,
+        Meta(
+            description="Names the replay: under a name each row is published once. Another selection wants another name.",
+            pattern=r"^[A-Za-z0-9_.:-]{1,100}$",
+        ),
+    ] = "replay"
     source: Annotated[str, Meta(description="`archive` or `journal`.")] = "archive"
     pattern: Annotated[str, Meta(description="Regular expression of the streams to replay.")] = ""
     since: Annotated[str, Meta(description="From this time on (`2026-01-31T12:00:00Z`).")] = ""
     until: Annotated[str, Meta(description="Up to before this time.")] = ""
     match: Annotated[str, Meta(description="Regular expression of the part of a name to change; `^` puts before it.")] = ""
     to: Annotated[str, Meta(description="What the part becomes; `$1` … are its groups.")] = ""
+    fail_on_data_loss: Annotated[bool, Meta(description="Publish nothing if rows of the source are lost.")] = True
     speed: Annotated[float, Meta(description="1 is the original speed, 10 ten times it, 0 as fast as possible.", ge=0)] = 0.0
 
 
@@ -42,26 +52,36 @@ def replay(context: Context, options: ReplayOptions) -> int:
         return 0
     wire, bar = Wire(context.place.address), Bar(total, time.monotonic)
     pace = Pace(options.speed, time.monotonic, context.stopping.wait)
-    done = 0
+    published = skipped = 0
     for chunk in chunks(_ordered(rows, total), pace, lambda row: row["timestamp"].timestamp()):
         if context.stopping.is_set():
             break
-        wire.produce(options.name, done, ipc(_body(chunk)))
-        done += len(chunk)
-        bar.show(done)
+        answer = wire.publish(ipc(_body(options.name, chunk)))
+        published += answer.published
+        skipped += answer.skipped
+        bar.show(published + skipped)
     bar.end()
-    context.say(f"replay: {done:,} of {total:,} rows published")
-    return 0 if done == total else 1
+    before = f", {skipped:,} were published before" if skipped else ""
+    context.say(f"replay: {published:,} of {total:,} rows published{before}")
+    return 0 if published + skipped == total else INTERRUPTED
 
 
 def _source(context: Context, options: ReplayOptions) -> DataFrame:
     if options.source == "journal":
-        return context.journal_now().withColumnRenamed("partition", "shard")
+        lossy = str(options.fail_on_data_loss).lower()
+        return context.journal_now(failOnDataLoss=lossy).withColumnRenamed("partition", "shard")
     if options.source != "archive":
         raise UserMistake(f"[pipeline.replay] source is archive or journal, not {options.source!r}")
     archived = context.archive_now()
-    if archived is None:
+    table = opened(context.place.archive_dir)
+    if archived is None or table is None:
         raise UserMistake(f"there is no archive in {context.place.archive_dir} yet: `ropewalk pipeline run archive` makes one")
+    if options.fail_on_data_loss and (holes := [extent for extent in held(table) if not extent.dense]):
+        lost = ", ".join(f"shard {extent.shard} generation {extent.generation}" for extent in holes)
+        raise UserMistake(
+            f"the archive lacks rows ({lost}); `ropewalk pipeline run audit` tells more, fail_on_data_loss=false "
+            "publishes what there is"
+        )
     return archived
 
 
@@ -70,7 +90,9 @@ def _ordered(rows: DataFrame, total: int) -> Iterator[Row]:
     return iter(in_order(rows, total // PART_ROWS + 1).toLocalIterator(prefetchPartitions=True))
 
 
-def _body(chunk: list[Row]) -> pa.RecordBatch:
+def _body(name: str, chunk: list[Row]) -> pa.RecordBatch:
     columns = {name: pa.array([row[name] for row in chunk], pa.string()) for name in ("stream", *_TEXT)}
     columns["value"] = pa.array([bytes(row["value"]) for row in chunk], pa.binary())
+    columns["producer"] = pa.array([f"{name}:{row['shard']}" for row in chunk], pa.string())
+    columns["sequence"] = pa.array([row["position"] for row in chunk], pa.int64())
     return pa.RecordBatch.from_pydict(columns)

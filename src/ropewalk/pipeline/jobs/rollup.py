@@ -6,6 +6,7 @@ Each batch is added up by itself and joined to the minutes it touches, so that r
 import datetime
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -14,11 +15,13 @@ from ropewalk.pipeline.config import seconds
 from ropewalk.pipeline.context import Context
 from ropewalk.pipeline.registry import StreamOptions, job
 from ropewalk.pipeline.tables import JobTable, query_id
-from ropewalk.pipeline.transforms.rollup import KEYS, combined, minutely
+from ropewalk.pipeline.transforms.rollup import combined, minutely, newest, timed
 
 
 class RollupOptions(StreamOptions, frozen=True, kw_only=True):
-    lateness: Annotated[str, Meta(description="How far behind the newest row one may be before it is counted as late.")] = "1m"
+    lateness: Annotated[
+        str, Meta(description="How far behind an earlier row of its shard one may be before it counts as late.")
+    ] = "1m"
     table: Annotated[str, Meta(description="Directory of the table; empty takes one in `state_dir`.")] = ""
 
 
@@ -39,13 +42,14 @@ class Fold:
         self._root = root
         self._checkpoint = checkpoint
         self._lateness = lateness
-        self._newest: datetime.datetime | None = None
 
     def take(self, rows: DataFrame, batch: int) -> None:
         table = JobTable(self._root, query_id(self._checkpoint), ["date"])
         if table.has(batch):
             return
-        new = minutely(rows, self._watermark(table)).toArrow()
+        by_shard = rows.withColumnRenamed("partition", "shard")
+        reached = _reached(table)
+        new = minutely(timed(by_shard, reached, self._lateness)).toArrow()
         if not new.num_rows:
             return
         minutes, dates = new["minute"].to_pylist(), set(new["date"].to_pylist())
@@ -56,11 +60,12 @@ class Fold:
             if each is not None and each.num_rows
         ]
         whole = combined(parts[0].unionByName(parts[1]) if len(parts) > 1 else parts[0]).toArrow()
-        table.replace(batch, whole, KEYS)
-        self._newest = max(filter(None, (self._newest, max(new["last_at"].to_pylist()))))
+        now = newest(by_shard)
+        after = {shard: max(filter(None, (reached.get(shard), now.get(shard)))) for shard in reached.keys() | now.keys()}
+        table.rewrite(batch, whole, "minute", note=msgspec.json.encode(after).decode())
 
-    def _watermark(self, table: JobTable) -> datetime.datetime | None:
-        """The newest time seen before this batch, less the lateness that is forgiven."""
-        if self._newest is None:
-            self._newest = table.newest("last_at")
-        return self._newest - self._lateness if self._newest else None
+
+def _reached(table: JobTable) -> dict[int, datetime.datetime]:
+    """By shard, the newest time of the batches before this one, as the last of them left it."""
+    note = table.note()
+    return msgspec.json.decode(note, type=dict[int, datetime.datetime]) if note else {}

@@ -1,6 +1,7 @@
-"""`vacuum`: files that the archive does not name any more are deleted. Needs no Spark and no server."""
+"""`vacuum`: deletes files that the archive, and the tables of other jobs, name no more. Needs no Spark and no server."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
@@ -12,13 +13,18 @@ from ropewalk.pipeline.registry import BatchOptions, job
 
 class VacuumOptions(BatchOptions, frozen=True, kw_only=True):
     retention: Annotated[str, Meta(description="How long files stay that readers may still have open.")] = "24h"
+    force: Annotated[bool, Meta(description="Delete files of batches too that are written and not committed yet.")] = False
     dry_run: Annotated[bool, Meta(description="Only say which files would go.")] = False
 
 
-@job("vacuum", "delete files that the archive no longer names", VacuumOptions, offline=True)
+@job("vacuum", "delete files that the archive and other jobs' tables no longer name", VacuumOptions, offline=True)
 def vacuum(context: Context, options: VacuumOptions) -> int:
     from ropewalk.pipeline.archive import vacuum as vacuum_table
+    from ropewalk.pipeline.tables import job_tables
 
-    gone = vacuum_table(context.place.archive_dir, timedelta(seconds=seconds(options.retention)), options.dry_run)
-    context.say(f"vacuum: {len(gone)} files {'would be deleted' if options.dry_run else 'deleted'}")
+    retention = timedelta(seconds=seconds(options.retention))
+    for table in (context.place.archive_dir, *job_tables(context.place.state_dir)):
+        gone = vacuum_table(table, retention, options.dry_run, options.force)
+        verb = "would be deleted" if options.dry_run else "deleted"
+        context.say(f"vacuum: {len(gone)} files of {Path(table).name} {verb}")
     return 0

@@ -1,9 +1,9 @@
 """Rows of journal or archive as publications again: which of them, in which order, under which names."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-COLUMNS = ("stream", "value", "exclude_socket", "broadcast_type", "timestamp")
+COLUMNS = ("stream", "value", "exclude_socket", "broadcast_type", "timestamp", "shard", "position")
 
 
 def chosen(rows: DataFrame, pattern: str = "", since: str = "", until: str = "") -> DataFrame:
@@ -24,6 +24,8 @@ def renamed(rows: DataFrame, match: str, to: str) -> DataFrame:
 
 
 def in_order(rows: DataFrame, parts: int) -> DataFrame:
-    """As they were registered. Within a shard time does not go back, so that a stream's own order is kept; cut into `parts`."""
-    order = ("timestamp", "shard", "position")
-    return rows.repartitionByRange(parts, *order).sortWithinPartitions(*order).select(*COLUMNS)
+    """As they were registered, cut into `parts`. Within a shard positions are kept in order also where its clock went back."""
+    before = Window.partitionBy("shard").orderBy("position").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    order = ("reached", "shard", "position")
+    timed = rows.withColumn("reached", F.max("timestamp").over(before))
+    return timed.repartitionByRange(parts, *order).sortWithinPartitions(*order).select(*COLUMNS)

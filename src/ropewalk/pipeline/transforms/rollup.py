@@ -4,8 +4,9 @@ Distinct publishers and subscribers are kept as sketches: two parts of a minute 
 """
 
 import datetime
+from collections.abc import Mapping
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 KEYS = ("date", "minute", "stream")
@@ -17,11 +18,31 @@ _GRANTED = "streams array<string>"
 _WHOLE = "snapshot struct<subscriptions: map<string, struct<streams: array<string>>>>"
 
 
-def minutely(rows: DataFrame, watermark: datetime.datetime | None = None) -> DataFrame:
-    """Partial figures of some rows. Publications before the watermark count where they belong, and are counted as late."""
+def newest(rows: DataFrame) -> dict[int, datetime.datetime]:
+    """The newest time of each shard."""
+    found = rows.groupBy("shard").agg(F.max("timestamp").alias("newest")).where("newest IS NOT NULL").collect()
+    return {row["shard"]: row["newest"] for row in found}
+
+
+def timed(rows: DataFrame, known: Mapping[int, datetime.datetime], lateness: datetime.timedelta) -> DataFrame:
+    """The rows with `late`: further behind an earlier row of their own shard than is forgiven.
+
+    Shards come at different speeds, and in a backlog days apart: one that is behind another is not late. `known` is the newest
+    time of each shard before these rows.
+    """
+    before = Window.partitionBy("shard").orderBy("position").rowsBetween(Window.unboundedPreceding, -1)
+    earlier = F.lit(None).cast("timestamp")
+    for shard, newest in known.items():
+        earlier = F.when(F.col("shard") == shard, F.lit(newest)).otherwise(earlier)
+    reached = F.greatest(F.max("timestamp").over(before), earlier)
+    return rows.withColumn("late", F.coalesce(F.col("timestamp") < reached - F.lit(lateness), F.lit(False)))
+
+
+def minutely(rows: DataFrame) -> DataFrame:
+    """Partial figures of some `timed` rows. Late publications count where they belong, and are counted as late."""
     seen = mentions(rows)
     published = F.col("event") == "publish"
-    late = published & (F.col("timestamp") < F.lit(watermark)) if watermark else F.lit(False)
+    late = published & F.col("late")
     return (
         seen.withColumn("minute", F.date_trunc("minute", "timestamp"))
         .withColumn("date", F.date_format("minute", "yyyy-MM-dd"))
@@ -66,7 +87,7 @@ def mentions(rows: DataFrame) -> DataFrame:
         .when(F.col("event") == "subscribed", granted)
         .when(F.col("event").isin("alive", "restored"), F.array_distinct(whole))
     )
-    columns = ("event", "timestamp", "value", "producer", "exclude_socket", "sid")
+    columns = ("event", "timestamp", "value", "producer", "exclude_socket", "sid", "late")
     return rows.select(*columns, F.explode(streams).alias("stream")).where(F.col("stream").isNotNull())
 
 

@@ -1,5 +1,8 @@
 """The archive's table: what is claimed to be archived, what compaction may and may not do, and what vacuum leaves alone."""
 
+import os
+import shutil
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,10 +13,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.journal import ShardSpan
 from ropewalk.model.messages import Registered
-from ropewalk.pipeline.archive import Compaction, archived_positions, compact, vacuum
+from ropewalk.pipeline.archive import Compaction, archived_positions, binding, compact, vacuum
 from ropewalk.pipeline.archive.layout import TIMELESS, Written, partitioned, write_file
 from ropewalk.pipeline.archive.log import append, replace
+from ropewalk.pipeline.offsets import LIFE
 from tests.archiving import Scribe, message
 
 
@@ -88,6 +93,17 @@ def test_compaction_keeps_every_row_and_leaves_one_sorted_file_a_day(scribe: Scr
     assert compact(str(scribe.root)) == Compaction()
 
 
+def test_a_compaction_rewrites_what_came_since_the_last_not_the_whole_table(scribe: Scribe) -> None:
+    """Rows rewritten in all grow like rows times the logarithm of rounds: with the whole table each time it would be 8,400."""
+    rewritten = 0
+    for first in range(1, 401, 10):
+        scribe.archive(run("a", first, first + 9))
+        rewritten += compact(str(scribe.root)).rows
+    assert len(table(scribe)) == 400
+    assert rewritten < 400 * 8
+    assert len(DeltaTable(scribe.root).file_uris()) <= 8
+
+
 def test_compaction_takes_days_before_a_date_only(scribe: Scribe) -> None:
     for first in (1, 11):
         scribe.archive([*run("b", first, first + 9), *run("a", first, first + 9, second=3600)])
@@ -130,14 +146,145 @@ def test_appending_goes_on_while_a_compaction_runs(scribe: Scribe) -> None:
     assert table(scribe)["offset"].to_pylist() == list(range(1, 21))
 
 
-def test_vacuum_deletes_what_no_commit_names_once_it_is_old_enough(scribe: Scribe) -> None:
+def test_a_new_generation_of_a_shard_is_claimed_once_the_older_one_is_archived_to_its_end(scribe: Scribe) -> None:
     scribe.archive(run("a", 1, 10))
-    left = written(scribe, "left by a failed attempt", scribe.rows(run("a", 11, 20)))[0].path
+    scribe.begin_generation()
+    scribe.archive(run("b", 1, 4))
+    root, end = str(scribe.root), LIFE + 4
+    assert archived_positions(root) == {0: end}
+    older, newer = ShardSpan(0, "e", 0, 10), ShardSpan(0, "f", LIFE, end)
+    assert archived_positions(root, {0: [older, newer]}) == {0: end}
+    assert archived_positions(root, {0: [ShardSpan(0, "e", 0, 11), newer]}) == {0: 10}, "a row of the older one is missing"
+
+
+def test_two_generations_in_one_batch_become_two_files(scribe: Scribe) -> None:
+    older = scribe.rows(run("a", 1, 10))
+    scribe.begin_generation()
+    both = pa.concat_tables([older, scribe.rows(run("b", 1, 4))])
+    append(str(scribe.root), "query", 0, written(scribe, "both", both))
+    assert len(DeltaTable(scribe.root).file_uris()) == 2
+    assert archived_positions(str(scribe.root)) == {0: LIFE + 4}
+    compact(str(scribe.root))
+    assert archived_positions(str(scribe.root)) == {0: LIFE + 4}
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut short"])
+def test_what_cannot_be_read_back_is_not_claimed(scribe: Scribe, damage: str) -> None:
+    for first in (1, 11, 21):
+        scribe.archive(run("a", first, first + 9))
+    path = scribe.root / pa.table(DeltaTable(scribe.root).get_add_actions(True)).sort_by("min.position")["path"].to_pylist()[-1]
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    assert archived_positions(str(scribe.root)) == {0: 20}
+
+
+# --- vacuum -----------------------------------------------------------------------------------------------------------
+
+
+def left_behind(scribe: Scribe, name: str) -> Path:
+    return scribe.root / written(scribe, name, scribe.rows(run("z", 1, 10)))[0].path
+
+
+def aged(path: Path, age: timedelta) -> Path:
+    moment = time.time() - age.total_seconds()
+    os.utime(path, (moment, moment))
+    return path
+
+
+def test_vacuum_deletes_what_a_failed_attempt_of_a_committed_batch_left(scribe: Scribe) -> None:
+    scribe.archive(run("a", 1, 10))
+    left = left_behind(scribe, "query-0-0-1-0badf00d")
     assert vacuum(str(scribe.root)) == []
-    assert len(vacuum(str(scribe.root), timedelta(0), dry_run=True)) == 1
-    assert (scribe.root / left).exists()
+    assert vacuum(str(scribe.root), timedelta(0), dry_run=True) == [str(left.relative_to(scribe.root))]
+    assert left.exists()
 
     vacuum(str(scribe.root), timedelta(0))
 
-    assert not (scribe.root / left).exists()
+    assert not left.exists()
     assert len(table(scribe)) == 10
+
+
+@pytest.mark.parametrize("name", ["query-1-0-0-0badf00d", "another-0-0-0-0badf00d", "compact-0badf00d"])
+def test_vacuum_leaves_what_may_be_of_a_commit_under_way_whatever_is_asked(scribe: Scribe, name: str) -> None:
+    """A batch that was written and not committed yet lost its rows to a retention of seconds."""
+    scribe.archive(run("a", 1, 10))
+    rows = scribe.rows(run("a", 11, 20))
+    under_way = written(scribe, name, rows)
+    assert vacuum(str(scribe.root), timedelta(0)) == []
+    append(str(scribe.root), "query", 1, under_way)
+    assert len(table(scribe)) == 20
+
+    left = left_behind(scribe, name.replace("-1-", "-2-").replace("0badf00d", "0badf00e"))
+    assert vacuum(str(scribe.root), timedelta(0), force=True) == [str(left.relative_to(scribe.root))]
+    left = aged(left_behind(scribe, name.replace("-1-", "-2-").replace("0badf00d", "0badf00f")), timedelta(hours=25))
+    assert vacuum(str(scribe.root), timedelta(0)) == [str(left.relative_to(scribe.root))]
+    assert len(table(scribe)) == 20
+
+
+def test_vacuum_keeps_files_that_readers_of_an_older_state_may_have_open_for_seconds_too(scribe: Scribe) -> None:
+    for first in (1, 11):
+        scribe.archive(run("a", first, first + 9))
+    old = [aged(Path(uri.removeprefix("file://")), timedelta(days=2)) for uri in DeltaTable(scribe.root).file_uris()]
+    compact(str(scribe.root))
+    assert vacuum(str(scribe.root), timedelta(seconds=50)) == [], "compacted just now, though written long ago"
+    assert all(path.exists() for path in old)
+    assert len(vacuum(str(scribe.root), timedelta(0))) == 2
+    assert len(table(scribe)) == 20
+
+
+# --- a query and its table --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, scribe: Scribe) -> str:
+    """Of a query that has archived one batch."""
+    place = tmp_path / "checkpoint"
+    place.mkdir()
+    scribe.archive(run("a", 1, 10))
+    binding.bind(str(scribe.root), str(place))
+    return str(place)
+
+
+def test_a_query_goes_on_in_its_own_table(scribe: Scribe, checkpoint: str) -> None:
+    binding.check(str(scribe.root), checkpoint, "query", 1)
+    scribe.archive(run("a", 11, 20))
+    compact(str(scribe.root))
+    binding.check(str(scribe.root), checkpoint, "query", 2)
+
+
+def test_a_table_that_vanished_is_refused_not_begun_anew(scribe: Scribe, checkpoint: str) -> None:
+    shutil.rmtree(scribe.root)
+    with pytest.raises(UserMistake, match="no table any more"):
+        binding.check(str(scribe.root), checkpoint, "query", 1)
+    with pytest.raises(UserMistake, match="no table any more"):
+        binding.check_started(str(scribe.root), checkpoint)
+
+
+def test_another_table_in_the_same_place_is_refused(scribe: Scribe, checkpoint: str) -> None:
+    shutil.rmtree(scribe.root)
+    Scribe(scribe.root, shards=1).archive(run("a", 1, 10))
+    with pytest.raises(UserMistake, match="another table"):
+        binding.check(str(scribe.root), checkpoint, "query", 1)
+
+
+def test_an_older_copy_of_the_table_is_refused(scribe: Scribe, checkpoint: str, tmp_path: Path) -> None:
+    shutil.copytree(scribe.root, tmp_path / "copy")
+    scribe.archive(run("a", 11, 20))
+    binding.bind(str(scribe.root), checkpoint)
+    shutil.rmtree(scribe.root)
+    shutil.move(tmp_path / "copy", scribe.root)
+    with pytest.raises(UserMistake, match="older copy"):
+        binding.check(str(scribe.root), checkpoint, "query", 2)
+
+
+def test_a_query_whose_checkpoint_is_elsewhere_is_known_by_its_commits(scribe: Scribe) -> None:
+    root = str(scribe.root)
+    binding.check(root, "", "query", 0)
+    with pytest.raises(UserMistake, match="has nothing of it"):
+        binding.check(root, "", "query", 3)
+    scribe.archive(run("a", 1, 10))
+    binding.check(root, "hdfs://somewhere/checkpoint", "query", 3)
+    with pytest.raises(UserMistake, match="has nothing of it"):
+        binding.check(root, "", "another", 3)

@@ -1,0 +1,75 @@
+"""The tables that jobs keep: what a batch writes, what it leaves alone, and what tending them does."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.archive import vacuum
+from ropewalk.pipeline.tables import JobTable, job_tables, join_files, read_table
+
+NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+
+
+def figures(*minutes: int, value: int = 0) -> pa.Table:
+    moments = [NOON + timedelta(minutes=minute) for minute in minutes]
+    return pa.table(
+        {
+            "date": [moment.date().isoformat() for moment in moments],
+            "minute": pa.array(moments, pa.timestamp("us", "UTC")),
+            "value": [value] * len(moments),
+        }
+    )
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> JobTable:
+    return JobTable(str(tmp_path / "tables" / "rollup"), "query", ["date"])
+
+
+def values(tmp_path: Path) -> list[tuple[int, int]]:
+    found = read_table(str(tmp_path / "tables" / "rollup"))
+    assert found is not None
+    rows = found.to_pylist()
+    return sorted((int((row["minute"] - NOON).total_seconds() // 60), row["value"]) for row in rows)
+
+
+def test_a_batch_rewrites_the_minutes_it_touches_and_no_file_beside_them(table: JobTable, tmp_path: Path) -> None:
+    for batch in range(20):
+        table.rewrite(batch, figures(batch, batch + 1, value=batch), "minute")
+    assert values(tmp_path) == [(minute, minute) for minute in range(20)] + [(20, 19)]
+    files = {uri: uri for uri in DeltaTable(tmp_path / "tables" / "rollup").file_uris()}
+    table.rewrite(20, figures(20, 21, value=20), "minute")
+    left = files.keys() - set(DeltaTable(tmp_path / "tables" / "rollup").file_uris())
+    assert len(files) > 10
+    assert len(left) == 1
+
+
+def test_a_note_is_found_by_the_next_batch_also_after_the_table_was_tended(table: JobTable, tmp_path: Path) -> None:
+    assert table.note() == ""
+    table.rewrite(0, figures(0), "minute", note="one")
+    table.rewrite(1, figures(1), "minute", note="two")
+    join_files(str(tmp_path / "tables" / "rollup"))
+    assert table.note() == "two"
+
+
+def test_tending_a_table_keeps_its_rows_and_leaves_few_files(table: JobTable, tmp_path: Path) -> None:
+    for batch in range(10):
+        table.rewrite(batch, figures(3 * batch, value=batch), "minute")
+    [root] = job_tables(tmp_path)
+    before = values(tmp_path)
+    assert join_files(root) == 10
+    assert len(vacuum(root, timedelta(0))) >= 10
+    assert values(tmp_path) == before
+    assert len(list(Path(root).glob("date=*/*.parquet"))) == 1
+
+
+def test_a_table_of_another_query_is_refused(table: JobTable, tmp_path: Path) -> None:
+    table.append(0, figures(0))
+    assert table.has(0)
+    assert not table.has(1)
+    with pytest.raises(UserMistake, match="another checkpoint"):
+        JobTable(str(tmp_path / "tables" / "rollup"), "another", ["date"]).has(0)
