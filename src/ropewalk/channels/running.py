@@ -58,6 +58,7 @@ def name_of(handler: Callable[..., object]) -> str:
 @contextmanager
 def guarded(name: str) -> Iterator[None]:
     """Around what an author wrote: its errors are logged here, with their traceback, and become an ApplicationError."""
+    task = asyncio.current_task()
     try:
         yield
     except Reject:
@@ -70,7 +71,11 @@ def guarded(name: str) -> Iterator[None]:
             logger.info("a handler was stopped before it was done", extra={"handler": name})
             raise
         raise _failed(name, "CancelledError") from None
-    except (Exception, SystemExit) as error:  # sys.exit() in a handler must not take the server along
+    except GeneratorExit:
+        if asyncio.current_task() is not task:  # the handler was thrown away unfinished, together with its task
+            raise
+        raise _failed(name, "GeneratorExit") from None
+    except BaseException as error:  # sys.exit() in a handler must not take the server along
         raise _failed(name, type(error).__name__) from None
 
 

@@ -6,6 +6,9 @@ from enum import StrEnum
 class Refusal(StrEnum):
     """In alphabetical order. docs/reference/metrics.md explains each to operators."""
 
+    APP_QUEUE = "app_queue"
+    """A call to the application that was not made: too many waited, or it waited for longer than `--app_wait_timeout`."""
+
     BAD_FRAME = "bad_frame"
     """A WebSocket frame or a message that cannot be read."""
 

@@ -57,6 +57,18 @@ class Scripted:
                 return answer
 
 
+class Slow(Scripted):
+    """Says yes to everything, each time after so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    async def _next(self, asked: object, otherwise: T) -> T:
+        await asyncio.sleep(self.seconds)
+        return await super()._next(asked, otherwise)
+
+
 class NoPublisher:
     """Applications behind a wire publish by themselves."""
 
