@@ -15,7 +15,7 @@ from ropewalk.model.errors import ApplicationError, Unavailable
 
 logger = logging.getLogger("ropewalk.channels")
 
-Handler = Callable[..., Awaitable[None] | None]
+Handler = Callable[..., Awaitable[object] | object]
 
 
 class Runner(Protocol):
@@ -29,13 +29,14 @@ async def inline(handler: Callable[..., object], *args: object) -> object:
     return handler(*args)
 
 
-async def run(runner: Runner, handler: Handler, *args: object) -> None:
+async def run(runner: Runner, handler: Handler, *args: object) -> object:
+    """What the handler returned."""
     if inspect.iscoroutinefunction(handler):
-        await handler(*args)
-        return
+        return await handler(*args)
     answer = await runner(handler, *args)
     if inspect.isawaitable(answer):  # a plain function around an async one
-        await answer
+        return await answer
+    return answer
 
 
 async def run_alone(runner: Runner, handler: Handler, *args: object) -> None:

@@ -36,6 +36,9 @@ class Refusal(StrEnum):
     IDLE = "idle"
     """A kept-alive HTTP connection that was not used again in time."""
 
+    MEMBER_ID = "member_id"
+    """A client that wanted to be present under another id than the one the application gave it."""
+
     MESSAGE_TOO_BIG = "message_too_big"
     """A WebSocket message beyond `--max_message_size`."""
 

@@ -14,8 +14,9 @@ from ropewalk.adapters.apps.python.threads import Threads
 from ropewalk.adapters.apps.python.watchdog import Watchdog
 from ropewalk.adapters.apps.slots import WAIT_TIMEOUT
 from ropewalk.channels import App, Runner
+from ropewalk.channels.replies import failed
 from ropewalk.core.stats import Stats
-from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
+from ropewalk.model.application import Action, Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
 from ropewalk.model.errors import ApplicationError, RopewalkError, ServerError, Unavailable, UserMistake
 from ropewalk.ports import Publisher
 
@@ -105,7 +106,12 @@ class PythonApplication:
         return await self._ask(lambda app, runner: app.handle_connect(caller, runner))
 
     async def command(self, call: Call) -> Answer:
-        return await self._ask(lambda app, runner: app.handle_command(call, runner))
+        """Whoever called an action that fails may be waiting: the error says what to reply."""
+        try:
+            return await self._ask(lambda app, runner: app.handle_command(call, runner))
+        except ServerError as error:
+            error.reply = failed(call.data, error) if call.action is Action.PERFORM else None
+            raise
 
     async def restored(self, comeback: Comeback) -> Greeting:
         return await self._ask(lambda app, runner: app.handle_restored(comeback, runner))
