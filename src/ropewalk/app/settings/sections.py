@@ -35,7 +35,7 @@ class Server:
     allowed_origins: tuple[str, ...] = words((), "Hosts a browser may connect from, such as `*.example.com`; empty allows all.")
     ssl_cert: str = text("", "File with the TLS certificate chain (PEM).")
     ssl_key: str = text("", "File with the TLS private key (PEM).")
-    demo: bool = switch(False, "Public mode with SSE and the demo page at /demo; loopback only.")
+    demo: bool = switch(False, "Public mode with SSE and the demo page at /demo, to which / leads; loopback only.")
     presets: tuple[str, ...] = choices((), ("broker",), "Named sets of defaults: `broker`.")
 
 
