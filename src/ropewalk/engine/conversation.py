@@ -32,7 +32,7 @@ from ropewalk.model.application import (
 )
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Subscribe
-from ropewalk.model.errors import ServerError
+from ropewalk.model.errors import ServerError, Unanswered, Unavailable
 from ropewalk.model.messages import Publication
 from ropewalk.model.sessions import AppSide, ConnectRequest, Subscribed
 from ropewalk.ports import Application
@@ -64,7 +64,13 @@ def caller(session: "Session") -> Caller:
 
 async def connect(session: "Session", services: Services, application: Application) -> None:
     """Raises ServerError."""
-    admission = check_admission(await application.connect(caller(session)), services.limits)
+    services.heartbeat.add(session)  # a client that hears nothing for too long comes back, to wait once more
+    try:
+        admission = check_admission(await application.connect(caller(session), lambda: session.link.open), services.limits)
+    except Unavailable as error:
+        if session.link.open or isinstance(error, Unanswered):
+            raise
+        return  # the client left before the application was asked
     codec, link = session.link.codec, session.link
     if not admission.accepted:
         services.stats.auth_failures += 1

@@ -18,12 +18,19 @@ logger = logging.getLogger("ropewalk.application")
 
 Sleep = Callable[[float], Awaitable[object]]
 
+Wanted = Callable[[], bool]
+"""Whether a call that has waited for its turn should still be made."""
+
 QUEUE_LIMIT = 10_000
 WAIT_TIMEOUT = 30.0
 
 
+def always() -> bool:
+    return True
+
+
 class NoSlot(Unavailable):
-    """The application was not asked: too many calls wait already, or this one has waited for too long."""
+    """The application was not asked: too many calls wait already, or this one has waited for too long or in vain."""
 
 
 @dataclass(slots=True)
@@ -60,8 +67,8 @@ class Slots:
         self._queue: deque[_Waiter] = deque()
         self._timer: asyncio.Future[object] | None = None
 
-    async def acquire(self) -> None:
-        """Raises NoSlot. Whoever comes back from it must `release`."""
+    async def acquire(self, wanted: Wanted = always) -> None:
+        """Raises NoSlot, also where the call is no longer `wanted` when its turn comes. Else the caller must `release`."""
         if self.active < self.size:
             self.active += 1
             return
@@ -82,6 +89,9 @@ class Slots:
             if not self.waiting:
                 self._queue.clear()
                 self._stop_timer()
+        if not wanted():
+            self.release()
+            raise NoSlot("nobody waits for the answer any more")
 
     def release(self) -> None:
         while self._queue:

@@ -12,7 +12,7 @@ from ropewalk.adapters.apps.python.serving import Serving
 from ropewalk.adapters.apps.python.sources import Sources
 from ropewalk.adapters.apps.python.threads import Threads
 from ropewalk.adapters.apps.python.watchdog import Watchdog
-from ropewalk.adapters.apps.slots import WAIT_TIMEOUT
+from ropewalk.adapters.apps.slots import WAIT_TIMEOUT, Wanted, always
 from ropewalk.channels import App, Runner
 from ropewalk.channels.replies import failed
 from ropewalk.core.stats import Stats
@@ -102,8 +102,8 @@ class PythonApplication:
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    async def connect(self, caller: Caller) -> Admission:
-        return await self._ask(lambda app, runner: app.handle_connect(caller, runner))
+    async def connect(self, caller: Caller, wanted: Wanted = always) -> Admission:
+        return await self._ask(lambda app, runner: app.handle_connect(caller, runner), wanted=wanted)
 
     async def command(self, call: Call) -> Answer:
         """Whoever called an action that fails may be waiting: the error says what to reply."""
@@ -129,13 +129,18 @@ class PythonApplication:
             except Unavailable as error:
                 raise ApplicationError(f"what was broadcast at a disconnect is lost: {error}") from None
 
-    async def _ask(self, ask: Callable[[App, Runner], Coroutine[Any, Any, T]], overdue: type[ServerError] = Unavailable) -> T:
+    async def _ask(
+        self,
+        ask: Callable[[App, Runner], Coroutine[Any, Any, T]],
+        overdue: type[ServerError] = Unavailable,
+        wanted: Wanted = always,
+    ) -> T:
         self._stats.app_calls += 1
         self._calls += 1
         try:
             with self._current().call() as app:
                 async with asyncio.timeout(self._timeout) as limit:
-                    return await run_contained(ask(app, self._threads.within(limit)))
+                    return await run_contained(ask(app, self._threads.within(limit, wanted)))
         except TimeoutError:
             self._stats.app_calls_failed += 1
             raise overdue(f"the app gave no answer within {self._timeout:g} s") from None

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 from msgspec import Struct
 
-from ropewalk.adapters.apps.slots import WAIT_TIMEOUT, Slots
+from ropewalk.adapters.apps.slots import WAIT_TIMEOUT, Slots, Wanted, always
 from ropewalk.channels import Runner
 from ropewalk.channels.running import name_of
 from ropewalk.core.stats import Stats
@@ -66,13 +66,16 @@ class Threads:
         await self._slots.acquire()
         return await self._run(handler, args)
 
-    def within(self, limit: asyncio.Timeout) -> Runner:
-        """The runner of one call, whose `limit` stands still while a handler waits for its thread."""
+    def within(self, limit: asyncio.Timeout, wanted: Wanted = always) -> Runner:
+        """The runner of one call, whose `limit` stands still while a handler waits for its thread.
+
+        A handler whose thread comes when the call is no longer `wanted` does not run.
+        """
 
         async def run(handler: Callable[..., object], *args: object) -> object:
             self.check()
             with _paused(limit):
-                await self._slots.acquire()
+                await self._slots.acquire(wanted)
             return await self._run(handler, args)
 
         return run

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import ClassVar, TypeVar
 
 from ropewalk.adapters.apps.rpc.reach import Reach
-from ropewalk.adapters.apps.slots import QUEUE_LIMIT, WAIT_TIMEOUT, NoSlot, Sleep, Slots
+from ropewalk.adapters.apps.slots import QUEUE_LIMIT, WAIT_TIMEOUT, NoSlot, Sleep, Slots, Wanted, always
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ApplicationError, Unavailable
 from ropewalk.ports import Clock
@@ -78,10 +78,10 @@ class Calls:
         self._slots = Slots(concurrency, stats, max_wait=self._max_wait, clock=clock, sleep=sleep, queue_limit=queue_limit)
         self._under_way = 0
 
-    async def make(self, attempt: Attempt[T]) -> T:
+    async def make(self, attempt: Attempt[T], wanted: Wanted = always) -> T:
         """Raises `Unavailable` or `ApplicationError`."""
         with self._counted():
-            return await self._until_answered(attempt)
+            return await self._until_answered(attempt, wanted)
 
     def trouble(self) -> str:
         return self._reach.trouble()
@@ -119,11 +119,11 @@ class Calls:
                 self._reach.missed(str(error))
                 self._slots.recheck()
 
-    async def _until_answered(self, attempt: Attempt[T]) -> T:
+    async def _until_answered(self, attempt: Attempt[T], wanted: Wanted) -> T:
         failures: Counter[type[AskAgain]] = Counter()
         left, waited = self._command_timeout, 0.0
         while True:
-            waited += await self._take_slot()
+            waited += await self._take_slot(wanted)
             began = self._clock()
             try:
                 return await self._in_slot(attempt, min(left, self._request_timeout))
@@ -142,10 +142,10 @@ class Calls:
         pause = max(error.pause, min(error.pause * 2.0**failures, left / 2))
         return pause * (1 + JITTER * self._chance())
 
-    async def _take_slot(self) -> float:
+    async def _take_slot(self, wanted: Wanted) -> float:
         """How long it took. Raises NoSlot."""
         began = self._clock()
-        await self._slots.acquire()
+        await self._slots.acquire(wanted)
         return self._clock() - began
 
     async def _in_slot(self, attempt: Attempt[T], seconds: float) -> T:

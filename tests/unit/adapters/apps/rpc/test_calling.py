@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
 
 from ropewalk.adapters.apps.rpc.calling import Busy, Calls, Unreachable
 from ropewalk.adapters.apps.rpc.reach import FADES
+from ropewalk.adapters.apps.slots import Wanted, always
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ApplicationError, Unavailable
 from ropewalk.model.refusals import Refusal
@@ -25,7 +27,7 @@ class Rig:
         self.asked: list[tuple[float, float]] = []
         self.began = self.time.now
 
-    async def ask(self, *script: Exception | float | str) -> str:
+    async def ask(self, *script: Exception | float | str, wanted: Wanted = always) -> str:
         """Each attempt takes the next step: an error to raise, seconds to take before the next step, or the answer."""
         steps = iter(script)
 
@@ -41,10 +43,10 @@ class Rig:
                         await self.time.sleep(pause)
             raise Unreachable("the script is over")
 
-        return await self.calls.make(attempt)
+        return await self.calls.make(attempt, wanted)
 
-    def begin(self, *script: Exception | float | str) -> "asyncio.Task[str]":
-        return asyncio.ensure_future(self.ask(*script))
+    def begin(self, *script: Exception | float | str, wanted: Wanted = always) -> "asyncio.Task[str]":
+        return asyncio.ensure_future(self.ask(*script, wanted=wanted))
 
     def attempted_at(self) -> list[float]:
         return [when for when, _ in self.asked]
@@ -183,6 +185,21 @@ async def test_who_waits_for_a_slot_waits_no_longer_than_its_own_bound() -> None
     assert rig.stats.refusals == {Refusal.APP_QUEUE: 1}
     assert await rig.run(slow) == "at last"
     assert await rig.ask("the slot is free") == "the slot is free"
+
+
+async def test_a_call_whose_client_has_left_when_its_turn_comes_is_not_made() -> None:
+    rig, gone = Rig(concurrency=1), set[int]()
+    slow = rig.begin(1.0, "at last")
+    await settle()
+    waiting = [rig.begin("yes", wanted=partial(lambda number: number not in gone, number)) for number in range(4)]
+    await settle()
+    gone.update((0, 1, 3))
+    assert await rig.run(slow, 1.0) == "at last"
+    assert waiting[2].result() == "yes"
+    assert [isinstance(task.exception(), Unavailable) for task in waiting] == [True, True, False, True]
+    assert len(rig.asked) == 2
+    assert rig.calls.trouble() == ""
+    assert rig.gauges() == (0, 0)
 
 
 async def test_a_call_between_two_attempts_holds_no_place() -> None:
