@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
+from http.cookies import Morsel
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,7 +37,10 @@ class Site(Struct, frozen=True):
 @contextlib.contextmanager
 def fastapi_chat() -> Iterator[Site]:
     home = EXAMPLES / "fastapi_chat"
-    with running_server("--secret", SECRET, "--app", "channels:app", "--app_dir", str(home)) as server:
+    with (
+        _environ(CHAT_SECRET=secrets.token_hex(32)),
+        running_server("--secret", SECRET, "--app", "channels:app", "--app_dir", str(home)) as server,
+    ):
         port = _free_port()
         with _web_process(home, server, port, "-m", "uvicorn", "main:app", "--port", str(port)) as url:
             yield Site(url, server)
@@ -44,13 +49,25 @@ def fastapi_chat() -> Iterator[Site]:
 @contextlib.contextmanager
 def django_chat() -> Iterator[Site]:
     home = EXAMPLES / "django_chat"
-    with tempfile.TemporaryDirectory() as data, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CHAT_DATABASE", f"{data}/chat.sqlite3")
+    secret = secrets.token_hex(32)
+    with (
+        tempfile.TemporaryDirectory() as data,
+        _environ(CHAT_DATABASE=f"{data}/chat.sqlite3", DJANGO_SECRET_KEY=secret, DJANGO_DEBUG="1"),
+    ):
         subprocess.run([sys.executable, "manage.py", "migrate", "-v", "0"], cwd=home, check=True, timeout=START_SECONDS)
         with running_server("--secret", SECRET, "--app", "chat.channels:app", "--app_dir", str(home)) as server:
             port = _free_port()
             with _web_process(home, server, port, "manage.py", "runserver", str(port), "--noreload") as url:
                 yield Site(url, server)
+
+
+@contextlib.contextmanager
+def _environ(**variables: str) -> Iterator[None]:
+    """Both halves are children of this process, and inherit it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
 
 
 @contextlib.contextmanager
@@ -117,8 +134,12 @@ class Visitor:
         return self
 
     @property
+    def jar(self) -> list["Morsel[str]"]:
+        return list(self._http.cookie_jar)
+
+    @property
     def cookies(self) -> dict[str, str]:
-        return {cookie.key: cookie.value for cookie in self._http.cookie_jar}
+        return {cookie.key: cookie.value for cookie in self.jar}
 
     def cable(self, welcome: bool = True) -> contextlib.AbstractAsyncContextManager[Cable]:
         told = "; ".join(f"{name}={value}" for name, value in self.cookies.items())

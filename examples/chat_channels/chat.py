@@ -3,9 +3,10 @@
 import re
 from typing import Any
 
-from ropewalk import App, Channel, Connection, action
+from ropewalk import ActionError, App, Channel, Connection, action
 
 ROOM = re.compile("[a-z0-9-]{1,40}")
+LONGEST_NAME = 40
 LONGEST_TEXT = 2000
 
 app = App()
@@ -13,8 +14,9 @@ app = App()
 
 @app.on_connect
 async def connect(connection: Connection) -> None:
-    name = connection.params.get("name")
-    if not name:
+    """Whoever says a name has it: for trying it out. An app of yours looks at a session cookie here, or is behind JWT."""
+    name = connection.params.get("name", "")
+    if not 1 <= len(name) <= LONGEST_NAME:
         connection.reject("nobody is let in without a name")
     connection.identify(name=name)
 
@@ -33,16 +35,17 @@ class ChatChannel(Channel):
         room = self.params.get("room")
         if not isinstance(room, str) or not ROOM.fullmatch(room):
             self.reject("there is no such room")
-        self.stream_from(self.stream, whisper=True, presence=True)
-        self.join_presence(self.name)
+        self.stream_from(self.stream, whisper=True, presence=True)  # present under its name, and under no other
 
     @action
-    async def speak(self, data: dict[str, Any]) -> None:
+    async def speak(self, data: dict[str, Any]) -> dict[str, int]:
+        """What is sent comes from us, not from the client: the name is the one it was let in by."""
         text = data.get("text")
         if not isinstance(text, str) or not 1 <= len(text) <= LONGEST_TEXT:
-            self.reject("a text is neither empty nor endless")
+            raise ActionError("a text is neither empty nor endless", code="bad_text")
         self.state["said"] = self.state.get("said", 0) + 1
         self.broadcast(self.stream, {"name": self.name, "text": text, "number": self.state["said"]})
+        return {"number": self.state["said"]}
 
     async def restored(self) -> None:
         self.broadcast(self.stream, {"name": self.name, "event": "came back"})

@@ -1,11 +1,14 @@
 // One channel of Ropewalk, over as many connections as it takes. What came while a connection was away is asked for by position,
 // so that each message is shown once and in order. A page of more than a few channels is better off with @anycable/core.
 //
-// Events: state {name: online | offline | refused, reason}, message {message, replayed}, whisper {message},
+// Events: state {name: online | offline | refused, reason}, message {message, replayed}, whisper {message, from},
 // presence {type: join | leave | info, …}, gap {reason}
+//
+// What a client whispers can never look like a message: it comes as an event of its own, and the server says from whom.
 
 const LONGEST_DELAY = 10_000;
 const SILENCE = 10_000; // the server pings every three seconds
+const REPLY_TIMEOUT = 10_000;
 
 export class Channel extends EventTarget {
   #url;
@@ -17,6 +20,8 @@ export class Channel extends EventTarget {
   #socket = null;
   #failures = 0;
   #silence = 0;
+  #calls = new Map(); // what to do with the reply, by the name of the call
+  #called = 0;
 
   constructor(url, name, params) {
     super();
@@ -33,8 +38,20 @@ export class Channel extends EventTarget {
     this.#listen();
   }
 
+  /** What the action returned; an error with the `code` that it failed by. A connection that is lost meanwhile is one too. */
   perform(action, data) {
-    this.#send("message", { data: JSON.stringify({ ...data, action }) });
+    return new Promise((resolve, reject) => {
+      const id = ++this.#called;
+      const timer = setTimeout(() => this.#calls.get(id)?.({ error: { code: "timeout", message: "no answer" } }), REPLY_TIMEOUT);
+      this.#calls.set(id, ({ result, error }) => {
+        clearTimeout(timer);
+        this.#calls.delete(id);
+        if (error) reject(Object.assign(new Error(error.message ?? error.code), { code: error.code }));
+        else resolve(result);
+      });
+      const sent = this.#send("message", { data: JSON.stringify({ ...data, action, $reply_to: id }) });
+      if (!sent) this.#calls.get(id)({ error: { code: "offline", message: "there is no connection" } });
+    });
   }
 
   whisper(data) {
@@ -61,6 +78,10 @@ export class Channel extends EventTarget {
         return this.#gap(frame);
       case "presence":
         return this.#emit("presence", frame.message);
+      case "reply":
+        return this.#calls.get(frame.message.$reply_to)?.(frame.message);
+      case "whisper":
+        return this.#emit("whisper", { message: frame.message.$whisper, from: frame.message.from });
       default:
         if (frame.identifier === this.#identifier) this.#deliver(frame);
     }
@@ -81,7 +102,7 @@ export class Channel extends EventTarget {
   }
 
   #deliver({ message, stream_id: stream, epoch, offset }) {
-    if (!offset) return this.#emit("whisper", { message });
+    if (!offset) return; // sent to us alone, or without a place in the history: this chat has neither
     this.#positions[stream] = { epoch, offset };
     this.#emit("message", { message, replayed: this.#replaying });
   }
@@ -107,6 +128,7 @@ export class Channel extends EventTarget {
 
   #leave() {
     clearTimeout(this.#silence);
+    for (const settle of [...this.#calls.values()]) settle({ error: { code: "offline", message: "the connection was lost" } });
     this.#socket.onmessage = this.#socket.onclose = null;
     this.#socket.close();
   }
@@ -117,8 +139,9 @@ export class Channel extends EventTarget {
   }
 
   #send(command, fields) {
-    if (this.#socket.readyState !== WebSocket.OPEN) return;
+    if (this.#socket.readyState !== WebSocket.OPEN) return false;
     this.#socket.send(JSON.stringify({ command, identifier: this.#identifier, ...fields }));
+    return true;
   }
 
   #emit(type, detail) {

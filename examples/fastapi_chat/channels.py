@@ -5,7 +5,7 @@ from typing import Any
 
 from chat import COOKIE, LONGEST_TEXT, ROOM, name_in, stream_of
 
-from ropewalk import App, Channel, Connection, action
+from ropewalk import ActionError, App, Channel, Connection, action
 
 app = App()
 
@@ -33,11 +33,10 @@ class ChatChannel(Channel):
         if not isinstance(room, str) or not re.fullmatch(ROOM, room):
             self.reject("no such room")
         self.stream_from(self.stream, whisper=True, presence=True)
-        self.join_presence(self.name)
 
     @action
     async def speak(self, data: dict[str, Any]) -> None:
         text = data.get("text")
         if not isinstance(text, str) or not 1 <= len(text) <= LONGEST_TEXT:
-            self.reject("a text is neither empty nor endless")
+            raise ActionError("a text is neither empty nor endless")
         self.broadcast(self.stream, {"name": self.name, "text": text})

@@ -10,8 +10,10 @@ COOKIE_SECONDS = 12 * 3600
 ROOM = "[a-z0-9-]{1,40}"
 LONGEST_TEXT = 2000
 
-# Both processes need the same one. Not Ropewalk's own secret: that one also opens its doors.
-SECRET = os.environ.get("CHAT_SECRET", "only for trying this out on one's own machine")
+# Both processes need the same one. Not Ropewalk's own secret: with that one anybody could also publish.
+SECRET = os.environ.get("CHAT_SECRET", "")
+if len(SECRET) < 32:
+    raise RuntimeError("CHAT_SECRET signs the session cookies and must be secret: export CHAT_SECRET=$(openssl rand -hex 32)")
 
 
 def cookie_for(name: str) -> str:

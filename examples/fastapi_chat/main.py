@@ -42,9 +42,10 @@ async def page() -> HTMLResponse:
 
 
 @app.post("/login", status_code=204)
-async def login(wanted: Login, response: Response) -> None:
+async def login(wanted: Login, request: Request, response: Response) -> None:
     """Whoever says a name has it. A site of yours asks for a password here."""
-    response.set_cookie(COOKIE, cookie_for(wanted.name), max_age=COOKIE_SECONDS, httponly=True, samesite="lax")
+    secure = request.url.scheme == "https"
+    response.set_cookie(COOKIE, cookie_for(wanted.name), max_age=COOKIE_SECONDS, httponly=True, samesite="lax", secure=secure)
 
 
 @app.post("/rooms/{room}/messages", status_code=201)

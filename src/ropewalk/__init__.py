@@ -7,6 +7,7 @@ from ropewalk.lazy import exports
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from ropewalk.channels import ActionError as ActionError
     from ropewalk.channels import App as App
     from ropewalk.channels import Channel as Channel
     from ropewalk.channels import Connection as Connection
@@ -23,6 +24,7 @@ else:
     __getattr__, __dir__ = exports(
         globals(),
         {
+            "ActionError": "ropewalk.channels",
             "App": "ropewalk.channels",
             "Channel": "ropewalk.channels",
             "Connection": "ropewalk.channels",

@@ -71,6 +71,27 @@ def test_a_tab_that_was_cut_comes_back_to_its_session_and_sees_every_message_onc
         tab.has_no_fault()
 
 
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844), (360, 640)], ids=["desktop", "phone", "small phone"])
+def test_the_first_view_says_what_it_is_about_and_has_the_button_that_shows_it(
+    open_tab: OpenTab, server: RunningServer, size: tuple[int, int]
+) -> None:
+    tab = open_tab(server.url)
+    tab.page.set_viewport_size({"width": size[0], "height": size[1]})
+    cut = tab.page.get_by_role("button", name="Cut the connection")
+    expect(tab.page.get_by_text("everything you missed arrives, once and in order")).to_be_in_viewport(ratio=1)
+    expect(cut).to_be_in_viewport(ratio=1)
+    tab.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    expect(cut).to_be_in_viewport(ratio=1)
+    assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the screen"
+
+
+def test_the_root_of_the_server_leads_to_the_page(open_tab: OpenTab, server: RunningServer) -> None:
+    tab = open_tab(server.url)
+    tab.page.goto(server.url)
+    assert tab.page.url == f"{server.url}/demo"
+    tab.is_in_state("online")
+
+
 def test_a_member_that_leaves_disappears_and_a_short_cut_goes_unnoticed(pair: tuple[Tab, Tab]) -> None:
     ada, bo = pair
     ada.cut()

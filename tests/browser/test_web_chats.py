@@ -27,9 +27,13 @@ class Window:
         self.cables: list[WebSocketRoute] = []
         self.page.route_web_socket(re.compile(".*"), self._opened)
         self.page.goto(site.url)
+        expect(self.page.locator("#login")).to_be_visible()
+        expect(self.page.locator("#chat")).to_be_hidden()
         self.page.get_by_label("Name").fill(name)
         self.page.get_by_role("button", name="Log in").click()
         expect(self.page.locator("#state")).to_have_text("online")
+        expect(self.page.locator("#login")).to_be_hidden()
+        expect(self.page.locator("#chat")).to_be_visible()
 
     def say(self, text: str) -> None:
         self.page.get_by_label("Message").fill(text)
@@ -54,7 +58,7 @@ def test_two_people_talk_and_one_of_them_is_cut_off(browser: Browser, site: Site
     for window in (ada, bo):
         window.sees("Ada, Bo")
     ada.page.get_by_label("Message").press_sequentially("hel")
-    expect(bo.page.locator("#typing")).to_have_text("Somebody is typing…")
+    expect(bo.page.locator("#typing")).to_have_text("Ada is typing…")
     ada.say("hello <b>Bo</b>")
     for window in (ada, bo):
         window.shows("Ada: hello <b>Bo</b>")

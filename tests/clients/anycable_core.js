@@ -2,6 +2,7 @@
 // The rule: the library is used as an application would, with only its socket class, tokens and reconnect delays given.
 
 import { createCable } from '@anycable/core'
+import { call } from './calling.js'
 import { cuts, obey, say, tellingSocket } from './conversation.js'
 
 const NEVER = 1e9 // milliseconds: such a cable comes back when the test says so
@@ -71,6 +72,16 @@ obey({
 
   unsubscribe: args => channelOf(args).disconnect(),
   perform: args => channelOf(args).perform(args.action, args.data),
+
+  async call(args) {
+    const tell = fields => say({ client: args.client, channel: args.channel, event: 'replied', ...fields })
+
+    await call(channelOf(args), args.action, args.data).then(
+      result => tell({ outcome: 'result', result }),
+      ({ code, message }) => tell({ outcome: 'error', code, text: message })
+    )
+  },
+
   whisper: args => channelOf(args).whisper(args.data),
   join: args => channelOf(args).presence.join(args.id, args.info),
   leave: args => channelOf(args).presence.leave(),

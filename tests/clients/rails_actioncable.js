@@ -2,6 +2,7 @@
 // The rule: the library is used as a page would; what it takes from the browser is given to it here, and nothing else.
 
 import ActionCable from '@rails/actioncable'
+import { ask, settled } from './calling.js'
 import { cuts, obey, say, tellingSocket } from './conversation.js'
 
 globalThis.addEventListener ??= () => {} // its monitor listens for the tab to become visible
@@ -26,7 +27,7 @@ obey({
       connected: ({ reconnected }) => tell('subscribed', { reconnected }),
       disconnected: ({ willAttemptReconnect }) => tell('disconnect', { willAttemptReconnect }),
       rejected: () => tell('rejected'),
-      received: message => tell('message', { message })
+      received: message => settled(message) || tell('message', { message })
     })
 
     subscriptions.set(channel, subscription)
@@ -34,6 +35,16 @@ obey({
 
   unsubscribe: ({ channel }) => subscriptions.get(channel).unsubscribe(),
   perform: ({ channel, action, data }) => subscriptions.get(channel).perform(action, data),
+
+  async call({ client, channel, action, data }) {
+    const tell = fields => say({ client, channel, event: 'replied', ...fields })
+
+    await ask(subscriptions.get(channel), action, data).then(
+      result => tell({ outcome: 'result', result }),
+      ({ code, message }) => tell({ outcome: 'error', code, text: message })
+    )
+  },
+
   cut: ({ how }) => cuts[how](consumer.connection.webSocket),
   disconnect: () => consumer.disconnect()
 })

@@ -56,6 +56,17 @@ async def heard(script: Script, client: Client, count: int, channel: str = "room
     return said()
 
 
+async def marked(script: Script, client: Client, mark: str, count: int) -> list[object]:
+    """The messages that the server has marked as something else, once there are so many."""
+
+    def found() -> list[object]:
+        messages = [event["message"] for event in client.all("message", channel="room")]
+        return [message for message in messages if mark in message]
+
+    await script.until(lambda: len(found()) >= count, f"{client.name} hears {count} of {mark}")
+    return found()
+
+
 async def members(client: Client) -> dict[str, Any]:
     """Who is there, by the client's first question."""
     await client.order("members", channel="room")
@@ -151,14 +162,53 @@ async def test_a_whisper_reaches_the_others_whatever_their_library(
     ann, cy = [await enter(anycable, chat, name, room) for name in ("Ann", "Cy")]
     bo = await enter_by_page(rails, chat, "Bo", room)
 
-    await ann.order("whisper", channel="room", data={"name": "Ann", "typing": True})
-    assert await heard(rails, bo, 1) == await heard(anycable, cy, 1) == [{"name": "Ann", "typing": True}]
+    await ann.order("whisper", channel="room", data={"name": "Cy", "text": "forged"})
+    whispered = {"$whisper": {"name": "Cy", "text": "forged"}, "from": "Ann"}
+    for script, client in ((rails, bo), (anycable, cy)):
+        assert await marked(script, client, "$whisper", 1) == [whispered]
     await speak(ann, "written")
 
     assert await heard(anycable, ann, 1) == [said("Ann", "written", 1)]
+    for script, client in ((rails, bo), (anycable, cy)):
+        assert await heard(script, client, 1) == [said("Ann", "written", 1)]
 
 
-async def test_presence_is_what_the_channel_and_the_client_say(
+async def test_the_reply_to_an_action_can_be_awaited_with_either_library(
+    anycable: Script, rails: Script, chat: RunningServer, room: str
+) -> None:
+    ann = await enter(anycable, chat, "Ann", room)
+    bo = await enter_by_page(rails, chat, "Bo", room)
+
+    for client in (ann, bo):
+        await client.order("call", channel="room", action="speak", data={"text": "hello"})
+        assert (await client.sees("replied", outcome="result"))["result"] == {"number": 1}
+        await client.order("call", channel="room", action="speak", data={"text": ""})
+        refused = await client.sees("replied", outcome="error")
+        assert (refused["code"], refused["text"]) == ("bad_text", "a text is neither empty nor endless")
+        await client.order("call", channel="room", action="sing")
+        assert (await client.sees("replied", outcome="error", times=2))["code"] == "unknown_action"
+
+
+async def test_the_reply_to_an_action_can_be_listened_to_with_either_library(
+    anycable: Script, rails: Script, chat: RunningServer, room: str
+) -> None:
+    ann = await enter(anycable, chat, "Ann", room)
+    bo = await enter_by_page(rails, chat, "Bo", room)
+
+    for script, client in ((anycable, ann), (rails, bo)):
+        await speak(client, "hello")
+        await speak(client, "")
+        assert await marked(script, client, "$reply_to", 2) == [
+            {"$reply_to": None, "action": "speak", "result": {"number": 1}},
+            {
+                "$reply_to": None,
+                "action": "speak",
+                "error": {"code": "bad_text", "message": "a text is neither empty nor endless"},
+            },
+        ]
+
+
+async def test_presence_is_what_the_channel_says_and_a_client_only_adds_what_is_told_of_it(
     anycable: Script, rails: Script, chat: RunningServer, room: str
 ) -> None:
     ann = await enter(anycable, chat, "Ann", room)
@@ -173,6 +223,8 @@ async def test_presence_is_what_the_channel_and_the_client_say(
     assert await members(cy) == {"Ann": None, "Cy": {"mood": "fine"}}
     await cy.order("leave", channel="room")
     await ann.sees("presence", type="leave", id="Cy")
+    await cy.order("join", channel="room", id="Ann", info={"mood": "forged"})
+    await cy.order("leave", channel="room")
     await cy.order("join", channel="room", id="Cy", info={"mood": "better"})
 
     assert (await ann.sees("presence", type="join", id="Cy", times=2))["info"] == {"mood": "better"}

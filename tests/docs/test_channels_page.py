@@ -26,3 +26,10 @@ async def test_the_chat_of_the_page_works() -> None:
 
         assert await chat.receive() == {"from": "Bo", "text": "hello"}
         assert chat.streams == ("chat/1",)
+
+
+def test_the_page_shows_how_to_await_a_reply_as_it_is_tried_with_both_libraries() -> None:
+    tried = (ROOT / "tests" / "clients" / "calling.js").read_text().replace("export ", "")
+    shown = [block.text for block in blocks(PAGE) if block.language == "js" and "function " in block.text]
+    assert len(shown) == 2
+    assert [text for text in shown if text not in tried] == []

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.cable import BASE, Cable, cable
-from tests.conformance.applications.orders import NAME, seat
+from tests.conformance.applications.orders import NAME, SLOW, seat
 from tests.metrics import metrics, metrics_when
 from tests.scenarios.rpc_outage import LISTENING, OWN, STREAM, Guest, House, answers, house, until
 
@@ -18,6 +18,7 @@ MESSAGES = 20  # published during the outage
 LEAVERS = 10
 WANTED = seat(number=1)
 STOP_SECONDS = 20
+STORM = 40
 
 QUICK = ("--rpc_command_timeout", "1000")
 PATIENT = ("--rpc_command_timeout", "60000")
@@ -131,6 +132,22 @@ async def test_an_application_that_hangs_stalls_nobody_else(kind: str, capsys: p
             active, waiting = int(hanging["app_calls_active"]), int(hanging["app_calls_waiting"])
             print(f"\n{kind} application hangs in {active} calls, {waiting} wait for their turn.")
             print(f"  meanwhile: {len(bystanders)} other subscribes granted, {delivered} messages delivered")
+
+
+@pytest.mark.parametrize("kind", ["grpc", "http"])
+async def test_a_storm_of_connections_against_a_slow_application_is_welcomed_to_the_last(kind: str) -> None:
+    """It takes several times the budget of one call until the last of them has its turn."""
+    flags = ("--rpc_concurrency", "4", "--rpc_command_timeout", "1000")
+    async with house(kind, 1, *flags) as here:
+
+        async def arrive(number: int) -> None:
+            async with cable(here.server, params={NAME: f"guest {number}", SLOW: "1"}):
+                pass
+
+        await asyncio.gather(*(arrive(number) for number in range(STORM)))
+        assert await here.health() == (200, [])
+        counted = await metrics(here.server)
+        assert counted["app_calls_failed_total"] == counted["app_calls_retried_total"] == 0
 
 
 async def test_who_returns_while_the_application_hangs_gets_what_it_missed() -> None:

@@ -23,6 +23,10 @@ PATIENCE = 15.0
 CHATS = {"fastapi": fastapi_chat, "django": django_chat}
 
 
+def run_python(home: Path, environ: dict[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, *words], cwd=home, env=environ, capture_output=True, text=True, timeout=60)
+
+
 def room(name: str) -> str:
     return json.dumps({"channel": "ChatChannel", "room": name})
 
@@ -74,6 +78,45 @@ async def test_who_is_not_logged_in_can_neither_connect_nor_write(site: Site) ->
             await turned_away(client)
 
 
+async def test_cookies_are_kept_from_scripts_and_other_sites(site: Site) -> None:
+    async with visitor(site, "Ada") as ada:
+        morsels = {cookie.key: cookie for cookie in ada.jar}
+        [session] = [morsels[name] for name in ("chat_session", "sessionid") if name in morsels]
+        assert (session["httponly"], session["samesite"].lower()) == (True, "lax")
+
+
+@pytest.mark.parametrize("site", ["fastapi"], indirect=True)
+async def test_behind_https_the_cookie_is_for_https_only(site: Site) -> None:
+    headers = {"X-Forwarded-Proto": "https"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as http,
+        http.post(f"{site.url}/login", json={"name": "Ada"}) as response,
+    ):
+        assert response.cookies["chat_session"]["secure"] is True
+
+
+def test_without_debugging_djangos_cookies_are_for_https_only() -> None:
+    program = "from chat import settings as s; print(s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.DEBUG)"
+    environ = {**ENVIRON, "DJANGO_SECRET_KEY": "x" * 50}
+    result = run_python(EXAMPLES / "django_chat", environ, "-c", program)
+    assert result.stdout.split() == ["True", "True", "False"]
+
+
+@pytest.mark.parametrize(
+    ("example", "program", "variable"),
+    [
+        ("fastapi_chat", "import main", "CHAT_SECRET"),
+        ("fastapi_chat", "import channels", "CHAT_SECRET"),
+        ("django_chat", "import chat.channels", "DJANGO_SECRET_KEY"),
+    ],
+)
+def test_an_example_without_a_secret_does_not_start_and_says_which(example: str, program: str, variable: str) -> None:
+    environ = {name: value for name, value in ENVIRON.items() if name != variable}
+    result = run_python(EXAMPLES / example, environ, "-c", program)
+    assert result.returncode != 0
+    assert f"export {variable}=$(openssl rand -hex 32)" in result.stderr
+
+
 async def test_a_forged_cookie_is_turned_away(site: Site) -> None:
     for cookie in ("chat_session=eyJhbGciOiJub25lIn0.eyJzdWIiOiJBZGEifQ.", "sessionid=0123456789abcdefghijklmnopqrstuv"):
         client = await Cable.connect(site.server.cable, headers={"Cookie": cookie})
@@ -99,28 +142,47 @@ async def test_rooms_are_kept_apart(site: Site) -> None:
         assert await said(bo) == ("Bo", "and only here")
 
 
+async def members(client: Cable, where: str) -> dict[str, str]:
+    """Names of those who are there, by id."""
+    await client.send(command="presence", identifier=room(where))
+    records = (await until(client, "presence", type="info"))["message"]["records"]
+    return {member["id"]: member.get("info", {}).get("name", member["id"]) for member in records}
+
+
 async def test_who_is_there_is_seen_under_the_name_of_their_login(site: Site) -> None:
     async with in_room(site, "Ada", "lobby") as ada, in_room(site, "Bo", "lobby") as bo:
-        await until(ada, "presence", type="join", id="Bo")
-        await bo.send(command="presence", identifier=room("lobby"))
-        info = await until(bo, "presence", type="info")
-        assert sorted(member["id"] for member in info["message"]["records"]) == ["Ada", "Bo"]
+        there = await members(bo, "lobby")
+        assert sorted(there.values()) == ["Ada", "Bo"]
+        [own] = [id for id, name in there.items() if name == "Bo"]
         await bo.send(command="unsubscribe", identifier=room("lobby"))
-        await until(ada, "presence", type="leave", id="Bo")
+        await until(ada, "presence", type="leave", id=own)
 
 
-async def test_typing_is_whispered_to_the_others(site: Site) -> None:
+async def test_nobody_is_there_under_anothers_name(site: Site) -> None:
+    async with in_room(site, "Ada", "names") as ada, in_room(site, "Bo", "names") as bo:
+        before = await members(ada, "names")
+        await bo.send(command="join", identifier=room("names"), presence={"id": "Cy", "info": {"name": "Cy"}})
+        await bo.send(command="ping")
+        await until(bo, "pong")
+        assert await members(ada, "names") == before
+
+
+async def test_typing_is_whispered_to_the_others_and_cannot_be_taken_for_a_message(site: Site) -> None:
     async with in_room(site, "Ada", "whispers") as ada, in_room(site, "Bo", "whispers") as bo:
-        await ada.send(command="whisper", identifier=room("whispers"), data={"typing": True})
-        assert (await until(bo, "message"))["message"] == {"typing": True}
+        forged = {"name": "Bo", "text": "I never said that"}
+        await ada.send(command="whisper", identifier=room("whispers"), data=forged)
+        whisper = (await until(bo, "whisper"))["message"]
+        there = await members(bo, "whispers")
+        assert whisper == {"$whisper": forged, "from": next(id for id, name in there.items() if name == "Ada")}
         await speak(ada, "whispers", "done")
-        assert await said(ada) == ("Ada", "done")
+        assert await said(bo) == ("Ada", "done")
 
 
 @pytest.mark.parametrize("text", ["", "x" * 2001, None, ["a list"]])
-async def test_a_text_that_cannot_be_one_is_not_sent(site: Site, text: object) -> None:
+async def test_a_text_that_cannot_be_one_is_not_sent_and_its_sender_hears_why(site: Site, text: object) -> None:
     async with in_room(site, "Ada", "strict") as ada, visitor(site, "Ada") as same:
         await speak(ada, "strict", text)
+        assert (await until(ada, "reply"))["message"]["error"]["message"]
         assert (await same.post("/rooms/strict/messages", {"text": text}))[0] == 422
         await speak(ada, "strict", "as it should be")
         assert await said(ada) == ("Ada", "as it should be")
@@ -191,8 +253,7 @@ async def test_django_keeps_what_was_said_by_either_way(site: Site) -> None:
 )
 def test_the_tests_of_an_example_pass(example: str, command: list[str], tmp_path: Path) -> None:
     environ = {**ENVIRON, "CHAT_DATABASE": str(tmp_path / "chat.sqlite3")}
-    program = [sys.executable, *command]
-    result = subprocess.run(program, cwd=EXAMPLES / example, env=environ, capture_output=True, text=True, timeout=60)
+    result = run_python(EXAMPLES / example, environ, *command)
     assert result.returncode == 0, result.stdout + result.stderr
 
 

@@ -16,7 +16,7 @@ from django.core.exceptions import ValidationError
 from django.db import close_old_connections
 from django.http import HttpRequest
 
-from ropewalk import App, Channel, Connection, action
+from ropewalk import ActionError, App, Channel, Connection, action
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chat.settings")
 django.setup()
@@ -64,7 +64,7 @@ class ChatChannel(Channel):
         if not is_room(self.params.get("room")):
             self.reject("no such room")
         self.stream_from(stream_of(self.params["room"]), whisper=True, presence=True)
-        self.join_presence(self.connection.state["name"])
+        self.join_presence(info={"name": self.connection.state["name"]})
 
     @action
     @with_database
@@ -74,6 +74,6 @@ class ChatChannel(Channel):
         try:
             message.full_clean()
         except ValidationError as error:
-            self.reject(str(error))
+            raise ActionError(" ".join(error.messages)) from None
         message.save()
         self.broadcast(message.stream, message.shown(), uid=message.uid)

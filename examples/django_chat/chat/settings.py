@@ -1,15 +1,21 @@
-"""As little as a chat with sessions and users needs. For trying it out: a site of yours has a secret key and DEBUG off."""
+"""As little as a chat with sessions and users needs. `DJANGO_DEBUG=1` is for your own machine: else cookies want HTTPS."""
 
 import os
 from pathlib import Path
+
+from django.core.exceptions import ImproperlyConfigured
 
 BASE_DIR = Path(__file__).parents[1]
 PAGE_DIR = BASE_DIR.parent / "chat_page"
 CABLE_URL = os.environ.get("CABLE_URL", "ws://127.0.0.1:8080/cable")
 
-DEBUG = True
-SECRET_KEY = os.environ.get("DJANGO_SECRET_KEY", "only for trying this out")
+DEBUG = os.environ.get("DJANGO_DEBUG") == "1"
+SECRET_KEY = os.environ.get("DJANGO_SECRET_KEY", "")
+if not SECRET_KEY:
+    raise ImproperlyConfigured("DJANGO_SECRET_KEY must be secret: export DJANGO_SECRET_KEY=$(openssl rand -hex 32)")
 ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
+
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = not DEBUG
 
 ROOT_URLCONF = "chat.urls"
 INSTALLED_APPS = [

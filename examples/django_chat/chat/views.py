@@ -6,6 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model, login
+from django.contrib.auth.hashers import make_password
 from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -27,11 +28,13 @@ def page(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def log_in(request: HttpRequest) -> HttpResponse:
-    """Whoever says a name has it. A site of yours asks for a password here."""
+    """Whoever says a name has it, unless it is that of somebody with a password. A site of yours asks for one here."""
     name = field(request, "name")[:40]
     if not name:
         return JsonResponse({"error": "what is your name?"}, status=422)
-    user, _ = get_user_model().objects.get_or_create(username=name)
+    user, _ = get_user_model().objects.get_or_create(username=name, defaults={"password": make_password(None)})
+    if user.has_usable_password():
+        return JsonResponse({"error": "that name has a password"}, status=403)
     login(request, user)
     return HttpResponse(status=204)
 

@@ -22,6 +22,7 @@ def application_of(settings: Settings, keys: Keys, stats: Stats) -> Application 
         concurrency=app.rpc_concurrency,
         command_timeout=app.rpc_command_timeout,
         request_timeout=app.rpc_request_timeout,
+        wait_timeout=app.app_wait_timeout,
     )
     application: Application
     if app.rpc_host.startswith(HTTP_SCHEMES):
@@ -44,7 +45,13 @@ def application_of(settings: Settings, keys: Keys, stats: Stats) -> Application 
 def _python(settings: Settings, stats: Stats) -> Application:
     app = settings.app
     application: Application = resolve(APPLICATIONS, "python")(
-        app.app, stats, directory=app.app_dir, threads=app.app_threads, timeout=app.app_timeout, reload=app.app_reload
+        app.app,
+        stats,
+        directory=app.app_dir,
+        threads=app.app_threads,
+        timeout=app.app_timeout,
+        wait_timeout=app.app_wait_timeout,
+        reload=app.app_reload,
     )
     return application
 

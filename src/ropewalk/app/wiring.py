@@ -166,7 +166,8 @@ def http_routes(settings: Settings, parts: Parts) -> list[web.RouteDef]:
     if parts.transactions is not None and parts.keys.journal is not None:
         routes += journal_routes(settings, parts.journal, parts.transactions, parts.keys.journal)
     if settings.server.demo:
-        routes += DemoPage(settings.server.path[0], f"{api}/publish").routes()
+        root = "/" not in {*settings.server.path, *(route.path for route in routes)}
+        routes += DemoPage(settings.server.path[0], f"{api}/publish", root).routes()
     return routes
 
 

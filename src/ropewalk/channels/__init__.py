@@ -7,7 +7,7 @@ from ropewalk.channels.actions import action
 from ropewalk.channels.app import App
 from ropewalk.channels.channel import Channel
 from ropewalk.channels.connection import Connection
-from ropewalk.channels.errors import BadCall, Reject
+from ropewalk.channels.errors import ActionError, BadCall, Reject
 from ropewalk.channels.running import Runner, inline
 
-__all__ = ["App", "BadCall", "Channel", "Connection", "Reject", "Runner", "action", "inline"]
+__all__ = ["ActionError", "App", "BadCall", "Channel", "Connection", "Reject", "Runner", "action", "inline"]

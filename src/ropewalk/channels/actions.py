@@ -39,6 +39,7 @@ def action(given: Method | str, /) -> Method | Callable[[Method], Method]:
         def mark_as_read(self) -> None: ...
 
     `data` is what the client sent, with the action's name under "action"; a method without that parameter does not get it.
+    What the method returns is sent to the caller, as is that it failed.
     An action named `receive` gets what clients send without naming an action.
     """
     if not isinstance(given, str):

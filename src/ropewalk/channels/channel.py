@@ -1,7 +1,7 @@
 """The base class of an application's channels."""
 
 from collections.abc import Awaitable
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 from ropewalk.channels.actions import Callee, actions_of
 from ropewalk.channels.connection import Connection
@@ -25,6 +25,10 @@ class Channel:
             @action
             async def speak(self, data: dict[str, Any]) -> None:
                 self.broadcast(f"chat/{self.params['room']}", {"text": data["text"]})
+
+            @action
+            async def count(self) -> int:
+                return await messages_in(self.params["room"])
 
     `params`      what the client subscribed with, without the channel's name.
     `identifier`  the same as the text that names the subscription on the wire.
@@ -74,13 +78,26 @@ class Channel:
 
     # --- call these ---------------------------------------------------------------------------------------------------
 
-    def stream_from(self, stream: str, *, whisper: bool = False, presence: bool = False) -> None:
+    def stream_from(self, stream: str, *, whisper: bool = False, presence: bool | Literal["client"] = False) -> None:
         """Deliver what is published to the stream to this subscription.
 
-        `whisper`: the client may send to the others there without the application. `presence`: the client may join who is
-        there and ask for it. Each can be one stream of a subscription; the last one asked for counts.
+        `whisper`: this client may send to the others there without the application. They get `{"$whisper": …, "from": id}`, so
+        that nobody takes it for a message of yours. `presence`: this client is among those who are there, under its own
+        identity (`connection.member_id`) and no other, and may ask who is; with "client" it joins by itself, under an id that
+        it chooses. Each can be one stream of a subscription; the last one asked for counts.
         """
-        self._effects.streaming("stream_from").stream_from(stream_name(stream), whisper, presence)
+        name, member = stream_name(stream), self.connection.member_id
+        effects = self._effects.streaming("stream_from")
+        if presence is True and not member:
+            raise RuntimeError(
+                "presence=True is under the client's own identity, and this client has none: say connection.identify(...) in "
+                'on_connect, or presence="client" to let clients choose'
+            )
+        effects.stream_from(name)
+        if whisper:
+            effects.allow_whispers(name, member)
+        if presence:
+            effects.allow_presence(name, member if presence is True else "")
 
     def stop_stream(self, stream: str) -> None:
         """No longer deliver this stream. Whispers and presence end with theirs."""
@@ -109,18 +126,18 @@ class Channel:
             publication(stream, data, exclude_socket=exclude_socket, transient=transient, uid=uid, type=type)
         )
 
-    def join_presence(self, id: str, info: Any = None) -> None:
-        """Put the client among those who are present, as `id`, with JSON for the others to see.
+    def join_presence(self, id: str = "", info: Any = None) -> None:
+        """Put the client among those who are present, with JSON for the others to see. `id`: another one than its own identity
+        (`connection.member_id`). From then on the client cannot be present under any other.
 
         Needs a stream with `presence=True`, here or earlier. Joining again replaces the info.
         """
-        effects = self._effects.streaming("join_presence")
+        effects, member = self._effects.streaming("join_presence"), str(id) if id else self.connection.member_id
         if not effects.presence_stream():
             raise RuntimeError("join_presence needs a presence set: say stream_from(..., presence=True) before")
-        if not id:
+        if not member:
             raise ValueError("who is present needs an id")
-        told = b"" if info is None else json_bytes(info, "the info of who is present")
-        effects.seating = Seating(True, Member(str(id), told))
+        effects.seat(Member(member, b"" if info is None else json_bytes(info, "the info of who is present")))
 
     def leave_presence(self) -> None:
         """Take the client out again. It goes by itself when it unsubscribes or is gone."""
@@ -133,6 +150,7 @@ class Channel:
     def reject(self, reason: str = "") -> NoReturn:
         """Say no to the subscription, or to the action. Raises `Reject`, so that nothing after it runs.
 
-        What was transmitted before is still sent; the reason is for the log.
+        What was transmitted before is still sent; the reason is for the log. To tell the caller of an action why, raise
+        `ActionError` instead.
         """
         raise Reject(reason)

@@ -1,8 +1,8 @@
 """A client's command for a channel: one handler, one answer. Records in, records out."""
 
 import logging
-from typing import Any
 
+from ropewalk.channels import replies
 from ropewalk.channels.errors import BadCall
 from ropewalk.channels.running import Runner
 from ropewalk.channels.texts import json_object
@@ -11,9 +11,6 @@ from ropewalk.model.application import Action, Answer, Call
 from ropewalk.model.errors import ApplicationError
 
 logger = logging.getLogger("ropewalk.channels")
-
-UNNAMED = "receive"
-"""The action for data that names none."""
 
 
 async def handle(channels: Channels, call: Call, runner: Runner) -> Answer:
@@ -39,19 +36,12 @@ async def _subscribe(channels: Channels, call: Call, runner: Runner) -> Answer:
 async def _perform(channels: Channels, call: Call, runner: Runner) -> Answer:
     try:
         turn = Turn(channels, call.caller, call.identifier, call.state)
-        action, data = _said(call.data)
-        callee = turn.callee(action)
+        data = json_object(call.data)
+        if data is None:
+            raise BadCall("what it sent is no JSON object")
+        reply = replies.called(data)
+        callee = turn.callee(reply.action)
     except BadCall as error:
         logger.warning("a client called what is not there", extra={"reason": str(error)})
         raise
-    return await turn.take(callee.method, runner, *([data] if callee.takes_data else []))
-
-
-def _said(text: str) -> tuple[str, dict[str, Any]]:
-    data = json_object(text)
-    if data is None:
-        raise BadCall("what it sent is no JSON object")
-    action = data.get("action", UNNAMED)
-    if not isinstance(action, str):
-        raise BadCall("the name of its action is no string")
-    return action, data
+    return await turn.take(callee.method, runner, *([data] if callee.takes_data else []), reply=reply)

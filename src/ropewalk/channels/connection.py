@@ -10,6 +10,9 @@ from ropewalk.channels.state import shown
 from ropewalk.channels.texts import json_object, json_text
 from ropewalk.model.application import Caller
 
+NOBODY = "{}"
+"""The ids of a client that was let in without a word about who it is."""
+
 REMOTE_HEADER = "REMOTE_ADDR"
 
 
@@ -21,6 +24,7 @@ class Connection:
     `headers`   those that the server passes on (its setting `--headers`), in lower case; `cookies` are read from them.
     `remote`    the client's address.
     `ids`       the text that names the user of the connection everywhere in Ropewalk; `identity` are the same fields as a dict.
+    `member_id` the same as an id among those who are present; "" where nobody has said who it is.
     `state`     a dict of JSON values that the server keeps for the connection, over commands and reconnects. Change it freely.
 
     The object lives for one call: keep nothing on it but in `state`.
@@ -57,6 +61,14 @@ class Connection:
     def identity(self) -> dict[str, Any]:
         """What `identify` was given, or {} where `ids` are no JSON object (a token may say anything)."""
         return json_object(self.ids) or {}
+
+    @property
+    def member_id(self) -> str:
+        """The value of the one field that it was identified by ("42" for `identify(user_id=42)`), or the whole of `ids`."""
+        values = list(self.identity.values())
+        if len(values) == 1 and isinstance(values[0], str | int) and values[0] != "":
+            return str(values[0])
+        return "" if self.ids == NOBODY else self.ids
 
     def identify(self, **fields: Any) -> None:
         """Say who it is, in `on_connect`: `connection.identify(user_id=42)`. Called again it adds to what was said.

@@ -15,7 +15,7 @@ from ropewalk.model.errors import ApplicationError, Unavailable
 
 logger = logging.getLogger("ropewalk.channels")
 
-Handler = Callable[..., Awaitable[None] | None]
+Handler = Callable[..., Awaitable[object] | object]
 
 
 class Runner(Protocol):
@@ -29,13 +29,14 @@ async def inline(handler: Callable[..., object], *args: object) -> object:
     return handler(*args)
 
 
-async def run(runner: Runner, handler: Handler, *args: object) -> None:
+async def run(runner: Runner, handler: Handler, *args: object) -> object:
+    """What the handler returned."""
     if inspect.iscoroutinefunction(handler):
-        await handler(*args)
-        return
+        return await handler(*args)
     answer = await runner(handler, *args)
     if inspect.isawaitable(answer):  # a plain function around an async one
-        await answer
+        return await answer
+    return answer
 
 
 async def run_alone(runner: Runner, handler: Handler, *args: object) -> None:
@@ -58,6 +59,7 @@ def name_of(handler: Callable[..., object]) -> str:
 @contextmanager
 def guarded(name: str) -> Iterator[None]:
     """Around what an author wrote: its errors are logged here, with their traceback, and become an ApplicationError."""
+    task = asyncio.current_task()
     try:
         yield
     except Reject:
@@ -70,7 +72,11 @@ def guarded(name: str) -> Iterator[None]:
             logger.info("a handler was stopped before it was done", extra={"handler": name})
             raise
         raise _failed(name, "CancelledError") from None
-    except (Exception, SystemExit) as error:  # sys.exit() in a handler must not take the server along
+    except GeneratorExit:
+        if asyncio.current_task() is not task:  # the handler was thrown away unfinished, together with its task
+            raise
+        raise _failed(name, "GeneratorExit") from None
+    except BaseException as error:  # sys.exit() in a handler must not take the server along
         raise _failed(name, type(error).__name__) from None
 
 

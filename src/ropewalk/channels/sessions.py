@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from ropewalk.channels.connection import Connection
+from ropewalk.channels.connection import NOBODY, Connection
 from ropewalk.channels.errors import BadCall, Reject
 from ropewalk.channels.running import Runner, guarded, name_of, run, run_alone
 from ropewalk.channels.state import changes
@@ -18,9 +18,6 @@ from ropewalk.model.messages import Publication
 logger = logging.getLogger("ropewalk.channels")
 
 ConnectionHandler = Callable[[Connection], Awaitable[None] | None]
-
-NOBODY = "{}"
-"""The ids of a client that was let in without a word about who it is."""
 
 
 async def connect(handler: ConnectionHandler | None, caller: Caller, runner: Runner) -> Admission:

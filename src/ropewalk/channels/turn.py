@@ -7,10 +7,11 @@ from ropewalk.channels.channel import Channel
 from ropewalk.channels.connection import Connection
 from ropewalk.channels.effects import Effects
 from ropewalk.channels.errors import BadCall, Reject
+from ropewalk.channels.replies import rejected, returned
 from ropewalk.channels.running import Runner, guarded, run
 from ropewalk.channels.state import changes
 from ropewalk.channels.texts import json_object
-from ropewalk.model.application import Answer, Caller, State
+from ropewalk.model.application import Answer, Caller, Reply, State
 
 LONGEST_SHOWN = 64
 
@@ -28,7 +29,7 @@ class Turn:
         if not isinstance(name, str):
             raise BadCall("the identifier names no channel")
         if name not in channels:
-            raise BadCall(f"there is no channel {quoted(name)}")
+            raise BadCall(f"there is no channel {quoted(name)}", "unknown_channel")
         self.name = name
         self._caller = caller
         self._effects = Effects(kept, settled)
@@ -41,23 +42,28 @@ class Turn:
         """Raises BadCall: clients call what is declared an action, and nothing else."""
         found = type(self._channel)._actions.get(action)
         if found is None:
-            raise BadCall(f"{self.name} has no action {quoted(action)}")
+            raise BadCall(f"{self.name} has no action {quoted(action)}", "unknown_action")
         return found
 
-    async def take(self, method: str, runner: Runner, *args: object) -> Answer:
-        """Raises ApplicationError, and then nothing of what the handler asked for counts."""
+    async def take(self, method: str, runner: Runner, *args: object, reply: Reply | None = None) -> Answer:
+        """Raises ApplicationError, and then nothing of what the handler asked for counts.
+
+        `reply`: the one to an action's caller, into which goes what the handler returned.
+        """
         try:
             with guarded(f"{self.name}.{method}"):
-                await run(runner, getattr(self._channel, method), *args)
-                return self._answer()
+                value = await run(runner, getattr(self._channel, method), *args)
+                return self._answer(returned(reply, value) if reply else None)
         except Reject as no:
-            reason = no.reason or f"rejected by {self.name}.{method}"
-            transmissions = tuple(self._effects.transmissions)
-            return Answer(False, transmissions, disconnect=self._effects.disconnect, reason=reason)
+            return self._refusal(no, no.reason or f"rejected by {self.name}.{method}", reply)
         finally:
             self._effects.over = True
 
-    def _answer(self) -> Answer:
+    def _refusal(self, no: Reject, reason: str, reply: Reply | None) -> Answer:
+        effects, told = self._effects, rejected(reply, no) if reply else None
+        return Answer(False, tuple(effects.transmissions), disconnect=effects.disconnect, reason=reason, reply=told)
+
+    def _answer(self, reply: Reply | None) -> Answer:
         effects, channel = self._effects, self._channel
         return Answer(
             transmissions=tuple(effects.transmissions),
@@ -69,6 +75,7 @@ class Turn:
             seating=effects.seating,
             publications=tuple(effects.publications),
             disconnect=effects.disconnect,
+            reply=reply,
         )
 
 

@@ -29,9 +29,13 @@ ASSETS = ("demo.css", "demo.js", "cable.js", "messages.js", "publisher.js", "rep
 
 
 class DemoPage:
-    """The routes of `/demo`. Tell it where the WebSocket and the publish door are, if they are not in their usual places."""
+    """The routes of `/demo`. Tell it where the WebSocket and the publish endpoint are, if they are not in their usual places.
 
-    def __init__(self, cable_path: str = "/cable", publish_path: str = "/api/publish") -> None:
+    `root`: `/` leads there, too.
+    """
+
+    def __init__(self, cable_path: str = "/cable", publish_path: str = "/api/publish", root: bool = True) -> None:
+        self._root = root
         places = {"{{cable_path}}": cable_path, "{{publish_path}}": publish_path}
         self._page = _filled(_read(PAGE), places)
         self._assets = {name: _read(name) for name in ASSETS}
@@ -39,7 +43,12 @@ class DemoPage:
     def routes(self) -> list[web.RouteDef]:
         page = _answer(PAGE, self._page)
         assets = [web.get(f"/demo/{name}", _answer(name, body)) for name, body in self._assets.items()]
-        return [web.get("/demo", page), web.get("/demo/", page), *assets]
+        routes = [web.get("/demo", page), web.get("/demo/", page), *assets]
+        return [web.get("/", _to_the_page), *routes] if self._root else routes
+
+
+async def _to_the_page(_request: web.Request) -> web.Response:
+    return web.Response(status=302, headers={"Location": "/demo", **SECURITY_HEADERS})
 
 
 def _read(name: str) -> bytes:

@@ -3,15 +3,16 @@
 Everything here raises ApplicationError, before anything was done.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ropewalk.model.application import Admission, Answer, Greeting, State, merged
 from ropewalk.model.errors import ApplicationError
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.ports import Publisher
+from ropewalk.protocol.transmissions import is_json_object
 
-MOST_STREAMS = 1000  # of one answer
+MOST_STREAMS = 1000  # of one subscription
 MOST_STATE = 65536  # characters that a session keeps for its connection, and for each subscription
 
 
@@ -30,28 +31,32 @@ class BoundedPublisher:
         return await self._publisher.disconnect(order)
 
 
-def check_admission(admission: Admission) -> Admission:
+def check_admission(admission: Admission, limits: Limits) -> Admission:
     _check_state({}, {"ids": admission.ids, **admission.state})
+    _check_transmissions(admission.transmissions, limits)
     return admission
 
 
-def check_answer(answer: Answer, limits: Limits, state: State, own: State) -> Answer:
-    """`state` and `own`: what is kept already, of the connection and of the subscription."""
-    if len(answer.streams) > MOST_STREAMS:
-        raise ApplicationError(f"more than {MOST_STREAMS} streams in one answer")
+def check_answer(answer: Answer, limits: Limits, state: State, own: State, streams: Collection[str] = ()) -> Answer:
+    """`state` and `own`: what is kept already, of the connection and of the subscription; `streams`: what it streams from."""
+    _check_streams(answer, streams)
     _check_names(answer.streams, limits)
     check_publications(answer.publications, limits)
+    _check_transmissions(answer.transmissions, limits)
     _check_state(state, answer.state)
     _check_state(own, answer.own)
     if answer.seating is not None:
         member, longest = answer.seating.member, limits.max_member_info
         if len(member.info) > longest or len(member.id) > longest:
             raise ApplicationError(f"what a member says of itself is longer than {longest} bytes")
+    if answer.reply is not None and len(answer.reply.result) > limits.max_payload:
+        raise ApplicationError(f"the result of an action is larger than {limits.max_payload} bytes")
     return answer
 
 
 def check_greeting(greeting: Greeting, limits: Limits, state: State, own: dict[str, State]) -> Greeting:
     check_publications(greeting.publications, limits)
+    _check_transmissions(greeting.transmissions, limits)
     _check_state(state, greeting.state)
     for identifier, changes in greeting.own.items():
         _check_state(own.get(identifier, {}), changes)
@@ -62,6 +67,19 @@ def check_publications(publications: Sequence[Publication], limits: Limits) -> N
     _check_names([each.stream for each in publications], limits)
     if any(len(each.payload) > limits.max_payload for each in publications):
         raise ApplicationError(f"a publication is larger than {limits.max_payload} bytes")
+
+
+def _check_streams(answer: Answer, before: Collection[str]) -> None:
+    kept = () if answer.stop_all else set(before).difference(answer.stopped)
+    if len(answer.streams) > MOST_STREAMS or len({*kept, *answer.streams}) > MOST_STREAMS:
+        raise ApplicationError(f"more than {MOST_STREAMS} streams of one subscription")
+
+
+def _check_transmissions(texts: Sequence[str], limits: Limits) -> None:
+    if any(len(text) > limits.max_payload for text in texts):
+        raise ApplicationError(f"a transmission is larger than {limits.max_payload} bytes")
+    if not all(map(is_json_object, texts)):
+        raise ApplicationError("a transmission is no JSON object, so that no client could read it")
 
 
 def _check_names(streams: Sequence[str], limits: Limits) -> None:

@@ -10,11 +10,13 @@ from ropewalk.engine import conversation, presence
 from ropewalk.engine.services import Services
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import commands
+from ropewalk.model.application import SENDER_KEY
 from ropewalk.model.errors import RopewalkError
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Publication
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import Rejected, Subscribed
+from ropewalk.protocol.envelopes import WHISPER, whisper_json
 
 if TYPE_CHECKING:
     from ropewalk.engine.session import Session
@@ -138,6 +140,14 @@ async def _whisper(session: "Session", services: Services, identifier: str, payl
     subscription = session.subscriptions.get(identifier)
     if subscription is None or not subscription.granted.whisper:
         return _refuse(session, "whisper is not allowed here")
-    whisper = Publication(subscription.granted.whisper, payload, exclude_socket=session.sid, transient=True)
-    await services.broker.publish([whisper])
+    await services.broker.publish([_whispered(session, subscription.granted, payload)])
     return True
+
+
+def _whispered(session: "Session", granted: Subscribed, payload: bytes) -> Publication:
+    """As the client said it; marked as a whisper where the application has said who the client is."""
+    sender = (granted.state or {}).get(SENDER_KEY, "")
+    kind = ""
+    if sender:
+        payload, kind = whisper_json(payload, sender), WHISPER
+    return Publication(granted.whisper, payload, exclude_socket=session.sid, broadcast_type=kind, transient=True)

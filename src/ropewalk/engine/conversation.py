@@ -17,6 +17,7 @@ from ropewalk.engine.services import Services
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
 from ropewalk.model.application import (
+    MEMBER_KEY,
     PRESENCE_KEY,
     WHISPER_KEY,
     Action,
@@ -24,17 +25,19 @@ from ropewalk.model.application import (
     Call,
     Caller,
     Comeback,
+    Reply,
     Seating,
     State,
     merged,
 )
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Subscribe
-from ropewalk.model.errors import ServerError
+from ropewalk.model.errors import ServerError, Unanswered, Unavailable
 from ropewalk.model.messages import Publication
 from ropewalk.model.sessions import AppSide, ConnectRequest, Subscribed
 from ropewalk.ports import Application
 from ropewalk.protocol.cable_json import welcome_json
+from ropewalk.protocol.envelopes import reply_json
 from ropewalk.protocol.transmissions import around, refusals, with_welcome
 
 if TYPE_CHECKING:
@@ -61,7 +64,13 @@ def caller(session: "Session") -> Caller:
 
 async def connect(session: "Session", services: Services, application: Application) -> None:
     """Raises ServerError."""
-    admission = check_admission(await application.connect(caller(session)))
+    services.heartbeat.add(session)  # a client that hears nothing for too long comes back, to wait once more
+    try:
+        admission = check_admission(await application.connect(caller(session), lambda: session.link.open), services.limits)
+    except Unavailable as error:
+        if session.link.open or isinstance(error, Unanswered):
+            raise
+        return  # the client left before the application was asked
     codec, link = session.link.codec, session.link
     if not admission.accepted:
         services.stats.auth_failures += 1
@@ -102,7 +111,7 @@ async def _tell_return(session: "Session", services: Services, application: Appl
     for identifier, changes in greeting.own.items():
         subscription = session.subscriptions.get(identifier)
         if subscription is not None and subscription.granted.state is not None:
-            _keep(subscription, changes)
+            await _change(session, services, subscription, changes)
     if greeting.state or greeting.own:
         _remember(session, services, greeting.state)
         services.annals.changed(session)
@@ -138,6 +147,7 @@ async def subscribe(session: "Session", services: Services, application: Applica
     following = [link.codec.transmission(text) for text in after]
     await services.joiner.join(link, subscription, command.history, confirm=True, following=following)
     await _finish(session, services, subscription, answer)
+    _end_if_asked(session, answer)
     return ""
 
 
@@ -147,17 +157,25 @@ async def perform(session: "Session", services: Services, application: Applicati
     subscription = session.subscriptions[identifier]
     call = Call(caller(session), Action.PERFORM, identifier, subscription.granted.state or {}, data)
     try:
-        answer = await _ask(services, application, call)
+        answer = await application.command(call)
     except ServerError as error:
+        _reply(session, identifier, error.reply)
+        return str(error)
+    try:
+        check_answer(answer, services.limits, call.caller.state, call.state, subscription.granted.streams)
+    except ServerError as error:
+        _reply(session, identifier, answer.reply, "failed")
         return str(error)
     _remember(session, services, answer.state)
     if subscription.granted.state is not None:  # what the server granted by itself is not the application's to change
-        _keep(subscription, answer.own)
+        await _change(session, services, subscription, answer.own)
         await _restream(session, services, subscription, answer)
     if answer.state or answer.own or answer.stop_all or answer.stopped or answer.streams:
         services.annals.changed(session)
     _transmit(session, answer.transmissions)
     lost = await _finish(session, services, subscription, answer)
+    _reply(session, identifier, answer.reply, "unavailable" if lost else "")
+    _end_if_asked(session, answer)
     return lost if answer.accepted else answer.reason or "refused by the application"
 
 
@@ -174,12 +192,22 @@ async def unsubscribe(session: "Session", services: Services, application: Appli
     if answer.state:
         services.annals.changed(session)
     _transmit(session, answer.transmissions)
-    return await _finish(session, services, None, answer)
+    lost = await _finish(session, services, None, answer)
+    _end_if_asked(session, answer)
+    return lost
 
 
 async def _ask(services: Services, application: Application, call: Call) -> Answer:
     """Raises ServerError."""
     return check_answer(await application.command(call), services.limits, call.caller.state, call.state)
+
+
+async def _change(session: "Session", services: Services, subscription: Subscription, changes: State) -> None:
+    """Whoever can be present elsewhere from now on, or nowhere, is no longer present where it was."""
+    before = subscription.granted.presence
+    _keep(subscription, changes)
+    if before and before != subscription.granted.presence:
+        await presence.leave_stream(session, services, before)
 
 
 async def _restream(session: "Session", services: Services, subscription: Subscription, answer: Answer) -> None:
@@ -200,9 +228,7 @@ async def _finish(session: "Session", services: Services, subscription: Subscrip
     """Why what it published is lost; "" if it is not."""
     if answer.seating is not None and subscription is not None:
         await _seat(session, services, subscription, answer.seating)
-    lost = await _publish(services, answer.publications)
-    _end_if_asked(session, answer)
-    return lost
+    return await _publish(services, answer.publications)
 
 
 async def _seat(session: "Session", services: Services, subscription: Subscription, seating: Seating) -> None:
@@ -210,6 +236,9 @@ async def _seat(session: "Session", services: Services, subscription: Subscripti
     if not stream:
         logger.warning("the application seats a client where there is no presence", extra={"session": session.tag})
     elif seating.join:
+        if (subscription.granted.state or {}).get(MEMBER_KEY) != seating.member.id:
+            _keep(subscription, {MEMBER_KEY: seating.member.id})
+            services.annals.changed(session)
         await presence.join_stream(session, services, stream, seating.member)
     else:
         await presence.leave_stream(session, services, stream)
@@ -224,6 +253,13 @@ async def _publish(services: Services, publications: Sequence[Publication]) -> s
         logger.error("what the application published is lost", extra={"reason": str(error), "messages": len(publications)})
         return str(error)
     return ""
+
+
+def _reply(session: "Session", identifier: str, reply: Reply | None, failure: str = "") -> None:
+    """`failure`: a code that takes the place of the result."""
+    if reply is not None:
+        told = replace(reply, code=failure) if failure and not reply.code else reply
+        session.link.send(session.link.codec.transmission(reply_json(identifier, told)))
 
 
 def _transmit(session: "Session", texts: Sequence[str]) -> None:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.services import Services
+from ropewalk.model.application import MEMBER_KEY
 from ropewalk.model.errors import RopewalkError
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member, PresenceEvent
+from ropewalk.model.refusals import Refusal
 from ropewalk.protocol.cable_json import presence_event_json
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ async def tell(session: "Session", services: Services, identifier: str, records:
 async def join(session: "Session", services: Services, identifier: str, member: Member) -> bool:
     stream, longest = _stream(session, identifier), services.limits.max_member_info
     if not stream or len(member.info) > longest or len(member.id) > longest:
+        return False
+    if (declared := _declared_member(session, identifier)) and declared != member.id:
+        services.stats.refusals[Refusal.MEMBER_ID] += 1
+        logger.info("join refused", extra={"session": session.tag, "reason": "the application knows the client by another id"})
         return False
     return await join_stream(session, services, stream, member)
 
@@ -72,6 +78,13 @@ async def announce(broker: Broker, events: Sequence[PresenceEvent]) -> None:
 
 def _publication(event: PresenceEvent) -> Publication:
     return Publication(event.stream, presence_event_json(event), broadcast_type="presence", transient=True)
+
+
+def _declared_member(session: "Session", identifier: str) -> str:
+    """ "" where the client may choose."""
+    subscription = session.subscriptions.get(identifier)
+    state = subscription.granted.state if subscription is not None else None
+    return state.get(MEMBER_KEY, "") if state else ""
 
 
 def _stream(session: "Session", identifier: str) -> str:

@@ -88,8 +88,8 @@ class _TracedApplication:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._application, name)
 
-    async def connect(self, caller: Caller) -> Admission:
-        admission = await self._application.connect(caller)
+    async def connect(self, caller: Caller, wanted: Callable[[], bool]) -> Admission:
+        admission = await self._application.connect(caller, wanted)
         self._told("connect", caller, accepted=admission.accepted, ids=admission.ids, sent=admission.transmissions)
         return admission
 

@@ -20,6 +20,13 @@ PRESENCE_KEY = "$p"
 """In the state of a subscription: the stream whose presence set its client may join."""
 
 
+MEMBER_KEY = "$m"
+"""In the state of a subscription: the id under which its client may be present. Without it the client chooses one."""
+
+SENDER_KEY = "$f"
+"""In the state of a subscription: who its client is to those it whispers to, as JSON text. With it whispers are marked."""
+
+
 def merged(state: State, changes: State) -> State:
     """The state with the changes in it. Neither is touched."""
     return {key: value for key, value in {**state, **changes}.items() if value} if changes else state
@@ -71,11 +78,24 @@ class Seating(Struct, frozen=True):
     member: Member
 
 
+class Reply(Struct, frozen=True):
+    """What an action says to the one who called it: `result`, as JSON, or an error if there is a `code`.
+
+    `to` is the name that the caller gave its call, as JSON. `text` is for people to read.
+    """
+
+    action: str
+    to: bytes = b"null"
+    result: bytes = b"null"
+    code: str = ""
+    text: str = ""
+
+
 class Answer(Struct, frozen=True):
     """The answer to a call. A subscription that is not accepted has no streams, but its transmissions are sent all the same.
 
     `state` changes that of the connection, `own` that of the subscription. `stopped` streams go before `streams` come.
-    `publications` are registered once everything else is done.
+    `publications` are registered once everything else is done, and then an action's `reply` is sent.
     """
 
     accepted: bool = True
@@ -89,6 +109,7 @@ class Answer(Struct, frozen=True):
     publications: tuple[Publication, ...] = ()
     disconnect: bool = False
     reason: str = ""
+    reply: Reply | None = None
 
 
 class Comeback(Struct, frozen=True):

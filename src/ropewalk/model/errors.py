@@ -17,6 +17,8 @@ RopewalkError
 
 from collections.abc import Mapping, Sequence
 
+from ropewalk.model.application import Reply
+
 
 class RopewalkError(Exception):
     """Whatever Ropewalk raises on purpose."""
@@ -69,7 +71,9 @@ class UserMistake(ClientError):
 
 
 class ServerError(RopewalkError):
-    """Our mistake, or that of something we depend on."""
+    """Our mistake, or that of something we depend on. `reply`: what the client hears whose action failed by it, if anything."""
+
+    reply: Reply | None = None
 
 
 class ApplicationError(ServerError):

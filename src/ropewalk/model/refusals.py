@@ -6,6 +6,9 @@ from enum import StrEnum
 class Refusal(StrEnum):
     """In alphabetical order. docs/reference/metrics.md explains each to operators."""
 
+    APP_QUEUE = "app_queue"
+    """A call to the application that was not made: too many waited, or it waited for longer than `--app_wait_timeout`."""
+
     BAD_FRAME = "bad_frame"
     """A WebSocket frame or a message that cannot be read."""
 
@@ -32,6 +35,9 @@ class Refusal(StrEnum):
 
     IDLE = "idle"
     """A kept-alive HTTP connection that was not used again in time."""
+
+    MEMBER_ID = "member_id"
+    """A client that wanted to be present under another id than the one the application gave it."""
 
     MESSAGE_TOO_BIG = "message_too_big"
     """A WebSocket message beyond `--max_message_size`."""

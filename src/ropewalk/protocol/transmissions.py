@@ -29,6 +29,15 @@ def read(text: str) -> Said:
         return Said()
 
 
+def is_json_object(text: str) -> bool:
+    """Whether a client could read it."""
+    try:
+        _fields(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return True
+
+
 def with_welcome(texts: Sequence[str], plain: str, sid: str) -> list[str]:
     """A welcome first, whatever the application said: its own with the sid in it, or the `plain` one."""
     welcome = next((text for text in texts if read(text).type == "welcome"), None)

@@ -101,7 +101,7 @@ class ObedientChannel(Channel):
         if order.whisper:
             self.stream_from(order.whisper, whisper=True)
         if order.presence:
-            self.stream_from(order.presence, presence=True)
+            self.stream_from(order.presence, presence="client")
 
 
 def change(state: dict[str, Any], changes: dict[str, str]) -> None:

@@ -20,6 +20,7 @@ import msgspec
 
 from ropewalk.model.application import (
     PRESENCE_KEY,
+    SENDER_KEY,
     WHISPER_KEY,
     Action,
     Admission,
@@ -65,7 +66,7 @@ class ObedientBackend:
             return Answer()
         order = _ordered(call)
         await _pause(order.slow)
-        answer = _obeyed(order, call.identifier)
+        answer = _obeyed(order, call)
         return answer if call.action is Action.PERFORM or _silent(call.caller) else _with_reply(answer, call.identifier)
 
     async def restored(self, comeback: Comeback) -> Greeting:
@@ -132,13 +133,14 @@ def _ordered(call: Call) -> Order:
 # --- answering -------------------------------------------------------------------------------------------------------
 
 
-def _obeyed(order: Order, identifier: str) -> Answer:
+def _obeyed(order: Order, call: Call) -> Answer:
     if order.fail:
         raise ApplicationError("as ordered")
-    transmissions = tuple(_said(identifier, text) for text in order.say)
+    transmissions = tuple(_said(call.identifier, text) for text in order.say)
     if order.reject:
         return Answer(False, transmissions, disconnect=order.disconnect)
-    special = {WHISPER_KEY: order.whisper, PRESENCE_KEY: order.presence}
+    sender = json.dumps(json.loads(call.caller.ids)[NAME]) if order.whisper else ""
+    special = {WHISPER_KEY: order.whisper, SENDER_KEY: sender, PRESENCE_KEY: order.presence}
     return Answer(
         transmissions=transmissions,
         streams=tuple(stream for stream in (*order.streams, order.whisper, order.presence) if stream),

@@ -150,7 +150,8 @@ class Resuming:
                 await back.send(command="history", identifier=sitting, history={"streams": {}})
                 await back.expect("confirm_history")
                 await back.send(command="whisper", identifier=sitting, data="psst")
-                assert await watcher.messages(1) == ["psst"]  # and nobody came or went meanwhile
+                whisper = await watcher.expect("whisper")  # and nobody came or went meanwhile
+                assert whisper["message"] == {"$whisper": "psst", "from": "ann"}
                 await back.send(command="message", identifier=sitting, data=call(Order(leave=True)))
                 assert (await watcher.expect("presence"))["message"] == {"type": "leave", "id": "ann"}
 

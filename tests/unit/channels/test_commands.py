@@ -6,14 +6,16 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from ropewalk.channels import App, BadCall, Channel, action
-from ropewalk.model.application import Answer, Seating
-from ropewalk.model.errors import ApplicationError
+from ropewalk.channels import ActionError, App, BadCall, Channel, action
+from ropewalk.channels.replies import failed
+from ropewalk.model.application import Answer, Reply, Seating
+from ropewalk.model.errors import ApplicationError, ServerError, Unavailable
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member
 from ropewalk.testing.auth import HOSTILE_IDENTIFIERS
-from tests.unit.channels.asking import named, perform, send, subscribe, unsubscribe
+from tests.unit.channels.asking import BO, named, perform, send, subscribe, unsubscribe
 
 app = App()
 ROOM = named("Chat", room="a", deep={"n": 1.5, "list": [None, True]})
@@ -68,7 +70,10 @@ def message(data: object, identifier: str = ROOM) -> str:
 
 async def test_subscribed_says_what_is_streamed_and_transmitted() -> None:
     assert await subscribe(app, ROOM) == Answer(
-        transmissions=(message({"hello": "Bo"}),), streams=("chat/a",), own={"$w": "chat/a", "$p": "chat/a"}
+        transmissions=(message({"hello": "Bo"}),),
+        streams=("chat/a",),
+        own={"$w": "chat/a", "$f": '"Bo"', "$p": "chat/a", "$m": "Bo"},
+        seating=Seating(True, Member("Bo")),
     )
 
 
@@ -136,9 +141,10 @@ async def test_a_subscribed_that_fails_rejects_the_subscription(caplog: pytest.L
     assert "Traceback" in caplog.text
 
 
-async def test_an_action_may_refuse_and_tell_the_client_why() -> None:
+async def test_an_action_may_refuse_and_tell_the_client_something() -> None:
     answer = await perform(app, ROOM, "refuse")
-    assert answer == Answer(accepted=False, transmissions=(message("not for you"),), reason="too loud")
+    told = Reply("refuse", code="rejected")
+    assert answer == Answer(accepted=False, transmissions=(message("not for you"),), reason="too loud", reply=told)
 
 
 async def test_a_handler_may_close_the_connection() -> None:
@@ -182,6 +188,86 @@ async def test_subclasses_inherit_actions_and_may_change_them() -> None:
     assert [json.loads(text)["message"] for text in said] == ["base", {"action": "two"}]
 
 
+# --- replies ----------------------------------------------------------------------------------------------------------
+
+
+@app.channel
+class Desk(Channel):
+    @action
+    async def add(self, data: dict[str, Any]) -> dict[str, Any]:
+        return {"sum": data["a"] + data["b"], "keys": sorted(data)}
+
+    @action
+    def nothing(self) -> None: ...
+
+    @action
+    def unsayable(self) -> object:
+        self.transmit("before")
+        return object()
+
+    @action
+    async def deny(self) -> None:
+        self.transmit("listen")
+        raise ActionError("that is too long", code="too_long")
+
+    @action
+    def falsy(self) -> int:
+        return 0
+
+
+DESK = named("Desk")
+
+
+async def call(action: str, reply_to: object, **data: object) -> Answer:
+    return await send(app, DESK, json.dumps({"action": action, **data, "$reply_to": reply_to}))
+
+
+async def test_what_an_action_returns_is_its_reply_and_has_the_name_of_the_call() -> None:
+    answer = await call("add", "c-7", a=1, b=2)
+    assert answer.reply == Reply("add", b'"c-7"', b'{"sum":3,"keys":["a","action","b"]}')
+    assert (await perform(app, DESK, "add", a=1, b=2)).reply == Reply("add", b"null", answer.reply.result)
+    assert (await perform(app, DESK, "falsy")).reply == Reply("falsy", b"null", b"0")
+
+
+async def test_an_action_that_returns_nothing_replies_only_to_a_call_with_a_name() -> None:
+    assert (await perform(app, DESK, "nothing")).reply is None
+    assert (await call("nothing", 7)).reply == Reply("nothing", b"7", b"null")
+
+
+async def test_an_action_error_is_told_with_its_words() -> None:
+    told = Reply("deny", b"1", code="too_long", text="that is too long")
+    answer = await call("deny", 1)
+    assert answer == Answer(False, (message("listen", DESK),), reason="that is too long", reply=told)
+
+
+async def test_what_cannot_be_said_as_json_fails_the_action(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ApplicationError, match=r"Desk\.unsayable failed"):
+        await perform(app, DESK, "unsayable")
+    assert "what unsayable returned cannot be written as JSON" in caplog.text
+
+
+@pytest.mark.parametrize("name", [{"a": 1}, ["x"], 1.5, "x" * 129])
+async def test_a_name_that_cannot_be_one_is_refused(name: object) -> None:
+    with pytest.raises(BadCall, match="reply_to"):
+        await call("nothing", name)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "reply"),
+    [
+        ('{"action":"sing","$reply_to":1}', BadCall("no", "unknown_action"), Reply("sing", b"1", code="unknown_action")),
+        ('{"action":"add","$reply_to":"x"}', ApplicationError("secret"), Reply("add", b'"x"', code="failed")),
+        ("{}", Unavailable("secret"), Reply("receive", code="unavailable")),
+        ('{"action":7}', BadCall("no"), Reply("7", code="bad_data")),
+        ('{"action":"add","$reply_to":[]}', BadCall("no"), Reply("add", code="bad_data")),
+        ("[1]", BadCall("no"), None),
+        ("nonsense", BadCall("no"), None),
+    ],
+)
+def test_a_call_that_fails_is_answered_without_the_reason(data: str, error: ServerError, reply: Reply | None) -> None:
+    assert failed(data, error) == reply
+
+
 # --- streams and presence --------------------------------------------------------------------------------------------
 
 
@@ -196,10 +282,21 @@ class Act(Channel):
     def script(channel: Any) -> None: ...
 
 
+def bare_presence() -> App:
+    app = App()
+
+    @app.channel
+    class P(Channel):
+        def subscribed(self) -> None:
+            self.stream_from("p", whisper=True, presence=True)
+
+    return app
+
+
 async def acted(script: Any, **state: str) -> Answer:
     app = App()
     app.channel("Act")(type("Acting", (Act,), {"script": staticmethod(script)}))
-    kept = {f"${key}" if key in ("w", "p") else key: value for key, value in state.items()}
+    kept = {f"${key}" if key in ("w", "p", "m", "f") else key: value for key, value in state.items()}
     return await perform(app, named("Act"), "act", kept)
 
 
@@ -210,7 +307,7 @@ async def test_a_stream_asked_for_twice_is_streamed_once() -> None:
 
 async def test_the_last_stream_with_whispers_has_them() -> None:
     answer = await acted(lambda self: (self.stream_from("a", whisper=True), self.stream_from("b", whisper=True)))
-    assert answer.own == {"$w": "b"}
+    assert answer.own == {"$w": "b", "$f": '"Bo"'}
 
 
 async def test_a_stream_that_is_stopped_takes_its_whispers_and_presence_along() -> None:
@@ -219,9 +316,10 @@ async def test_a_stream_that_is_stopped_takes_its_whispers_and_presence_along() 
 
 async def test_stopping_and_starting_happen_as_they_were_said() -> None:
     anew = await acted(lambda self: (self.stop_stream("a"), self.stream_from("a", presence=True)), p="a")
-    assert anew == Answer(streams=("a",), stopped=("a",), own={"$p": "a"})
+    seated = Seating(True, Member("Bo"))
+    assert anew == Answer(streams=("a",), stopped=("a",), own={"$p": "a", "$m": "Bo"}, seating=seated)
     gone = await acted(lambda self: (self.stream_from("a", whisper=True), self.stop_stream("a"), self.stop_stream("a")))
-    assert gone == Answer(stopped=("a",), own={"$w": ""})
+    assert gone == Answer(stopped=("a",), own={"$w": "", "$f": ""})
 
 
 async def test_all_streams_can_be_stopped_and_others_begun() -> None:
@@ -247,8 +345,9 @@ async def test_what_names_no_stream_is_an_error(name: Any) -> None:
 async def test_a_client_can_be_seated_where_presence_is_on() -> None:
     now = await acted(lambda self: (self.stream_from("a", presence=True), self.join_presence("bo", {"mood": "fine"})))
     assert now.seating == Seating(True, Member("bo", b'{"mood":"fine"}'))
-    later = await acted(lambda self: self.join_presence("bo"), p="a")
-    assert later.seating == Seating(True, Member("bo"))
+    assert now.own == {"$p": "a", "$m": "bo"}
+    later = await acted(lambda self: self.join_presence(info=1), p="a")
+    assert later.seating == Seating(True, Member("Bo", b"1"))
     gone = await acted(lambda self: self.leave_presence(), p="a")
     assert gone.seating == Seating(False, Member(""))
 
@@ -257,6 +356,38 @@ async def test_a_client_cannot_be_seated_where_there_is_no_presence(caplog: pyte
     with pytest.raises(ApplicationError):
         await acted(lambda self: self.join_presence("bo"))
     assert "presence=True" in caplog.text
+
+
+async def test_a_client_may_choose_its_id_where_the_channel_says_so() -> None:
+    assert await acted(lambda self: self.stream_from("a", presence="client")) == Answer(streams=("a",), own={"$p": "a"})
+
+
+async def test_who_streams_again_from_where_it_is_present_keeps_what_is_told_of_it() -> None:
+    again = await acted(lambda self: self.stream_from("a", presence=True), p="a", m="Bo")
+    assert again == Answer(streams=("a",))
+
+
+@pytest.mark.parametrize(
+    ("ids", "member"),
+    [
+        ('{"user_id":42}', "42"),
+        ('{"name":"Bo"}', "Bo"),
+        ('{"name":"Bo","tenant":1}', '{"name":"Bo","tenant":1}'),
+        ('{"who":{"name":"Bo"}}', '{"who":{"name":"Bo"}}'),
+        ("user-7", "user-7"),
+    ],
+)
+async def test_a_client_is_present_and_whispers_under_its_own_identity(ids: str, member: str) -> None:
+    answer = await subscribe(bare_presence(), named("P"), replace(BO, ids=ids))
+    assert answer.seating == Seating(True, Member(member))
+    assert answer.own["$m"] == member
+    assert json.loads(answer.own["$f"]) == member
+
+
+async def test_nobody_is_present_who_is_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    for ids in ("", "{}"):
+        assert not (await subscribe(bare_presence(), named("P"), replace(BO, ids=ids))).accepted
+    assert 'presence="client"' in caplog.text
 
 
 async def test_a_broadcast_carries_what_was_said_of_it() -> None:

@@ -90,3 +90,10 @@ async def test_other_methods_and_unknown_files_are_refused(client: Client) -> No
     assert (await client.post("/demo")).status == 405
     assert (await client.get("/demo/../demo.py")).status == 404
     assert (await client.get("/demo/nothing.js")).status == 404
+
+
+async def test_the_root_leads_to_the_page_unless_it_is_something_else(client: Client) -> None:
+    answer = await client.get("/", allow_redirects=False)
+    assert (answer.status, answer.headers["Location"]) == (302, "/demo")
+    async for other in serving(DemoPage(root=False)):
+        assert (await other.get("/")).status == 404

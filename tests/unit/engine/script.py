@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TypeVar
 
 from ropewalk.model.application import Action, Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
@@ -37,7 +38,7 @@ class Script:
     async def stop(self) -> None:
         self.told.append("stop")
 
-    async def connect(self, caller: Caller) -> Admission:
+    async def connect(self, caller: Caller, wanted: Callable[[], bool]) -> Admission:
         self.told.append("connect")
         self.callers.append(caller)
         await self._hold()

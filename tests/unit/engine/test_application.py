@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
@@ -83,6 +84,21 @@ async def test_an_application_that_fails_at_a_connect_costs_that_client_its_conn
             assert (await bench.connect()).connection.closed == (1011, "Auth Error")
         await bench.publish("s", "1")
         assert heard(there)[-1] == 1
+
+
+async def test_a_client_that_waits_for_the_application_is_pinged_as_if_it_were_in() -> None:
+    script = Script()
+    async with bench_of(script, replace(PATIENT, ping_interval=0.01)) as bench:
+        script.held = asyncio.Event()
+        client = bench.knock()
+        async with asyncio.timeout(10):
+            while "ping" not in heard(client):
+                await asyncio.sleep(0.01)
+        assert "welcome" not in heard(client)
+        script.held.set()
+        async with asyncio.timeout(10):
+            while "welcome" not in heard(client):
+                await asyncio.sleep(0.01)
 
 
 async def test_a_client_that_left_while_it_was_let_in_is_said_goodbye_to() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from ropewalk import App, Channel, Connection, action
+from ropewalk import ActionError, App, Channel, Connection, action
 
 
 class Rooms(App):
@@ -62,6 +62,12 @@ def _room_channel(app: Rooms) -> type[Channel]:
         async def speak(self, data: dict[str, Any]) -> None:
             self.state["said"] = self.state.get("said", 0) + 1
             self.broadcast(f"room/{self.params['room']}", data["text"])
+
+        @action
+        async def add(self, data: dict[str, Any]) -> dict[str, int]:
+            if not all(isinstance(data[name], int) for name in "ab"):
+                raise ActionError("numbers only", code="not_a_number")
+            return {"sum": data["a"] + data["b"]}
 
         @action
         def speak_from_a_thread(self, data: dict[str, Any]) -> None:

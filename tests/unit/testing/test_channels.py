@@ -182,20 +182,48 @@ async def test_a_whisper_reaches_the_others() -> None:
     async with Cable(rooms()) as cable:
         (_, bo), (_, ann) = await seated(cable, "bo"), await seated(cable, "ann")
         await bo.whisper({"typing": True})
-        assert await ann.receive() == {"typing": True}
+        assert await ann.receive() == {"$whisper": {"typing": True}, "from": "bo"}
         assert bo.unread == []
 
 
 async def test_presence_is_asked_for_and_its_changes_are_seen() -> None:
     async with Cable(rooms()) as cable:
         (_, bo), (_, ann) = await seated(cable, "bo"), await seated(cable, "ann")
-        await bo.join("bo", {"mood": "fine"})
-        assert await ann.presence() == {"bo": {"mood": "fine"}}
+        assert await ann.presence() == {"ann": None, "bo": None}
         await bo.leave()
-        assert await ann.presence() == {}
-        assert ann.presence_events == [{"type": "join", "id": "bo", "info": {"mood": "fine"}}, {"type": "leave", "id": "bo"}]
+        await bo.join("bo", {"mood": "fine"})
+        assert await ann.presence() == {"ann": None, "bo": {"mood": "fine"}}
+        await bo.leave()
+        assert await ann.presence() == {"ann": None}
+        left = {"type": "leave", "id": "bo"}
+        assert ann.presence_events[-3:] == [left, {"type": "join", "id": "bo", "info": {"mood": "fine"}}, left]
         with pytest.raises(Rejected, match="not present"):
             await bo.leave()
+
+
+async def test_nobody_is_present_under_anothers_name() -> None:
+    async with Cable(rooms()) as cable:
+        (_, bo), (_, ann) = await seated(cable, "bo"), await seated(cable, "ann")
+        with pytest.raises(Rejected):
+            await bo.join("ann")
+        with pytest.raises(Rejected):
+            await bo.join("admin", {"name": "ann"})
+        assert await ann.presence() == {"ann": None, "bo": None}
+
+
+async def test_an_action_answers_its_caller_and_nobody_else() -> None:
+    async with Cable(rooms()) as cable:
+        (_, bo), (_, ann) = await seated(cable, "bo"), await seated(cable, "ann")
+        assert await bo.perform("add", a=1, b=2) == {"sum": 3}
+        assert await bo.perform("speak", text="hi") is None
+        with pytest.raises(Rejected, match="numbers only") as refused:
+            await bo.perform("add", a=1, b="2")
+        assert refused.value.code == "not_a_number"
+        with pytest.raises(Rejected, match="not today") as refused:
+            await bo.perform("refuse")
+        assert refused.value.code == "rejected"
+        assert bo.messages == ["hi", "sorry"]
+        assert ann.messages == ["hi"]
 
 
 async def test_what_the_channel_does_not_allow_is_rejected() -> None:
@@ -289,13 +317,12 @@ async def test_who_may_no_longer_come_in_is_rejected_at_the_return() -> None:
 
 async def test_presence_ends_some_time_after_the_connection() -> None:
     async with Cable(rooms()) as cable:
-        (bo, chat), (_, ann) = await seated(cable, "bo"), await seated(cable, "ann")
-        await chat.join("bo")
+        (bo, _), (_, ann) = await seated(cable, "bo"), await seated(cable, "ann")
         await bo.drop()
         await cable.advance(14)
-        assert await ann.presence() == {"bo": None}
+        assert await ann.presence() == {"ann": None, "bo": None}
         await cable.advance(2)
-        assert await ann.presence() == {}
+        assert await ann.presence() == {"ann": None}
 
 
 async def test_a_client_that_leaves_for_good_is_gone_at_once() -> None:

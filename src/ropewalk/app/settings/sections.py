@@ -35,7 +35,7 @@ class Server:
     allowed_origins: tuple[str, ...] = words((), "Hosts a browser may connect from, such as `*.example.com`; empty allows all.")
     ssl_cert: str = text("", "File with the TLS certificate chain (PEM).")
     ssl_key: str = text("", "File with the TLS private key (PEM).")
-    demo: bool = switch(False, "Public mode with SSE and the demo page at /demo; loopback only.")
+    demo: bool = switch(False, "Public mode with SSE and the demo page at /demo, to which / leads; loopback only.")
     presets: tuple[str, ...] = choices((), ("broker",), "Named sets of defaults: `broker`.")
 
 
@@ -67,14 +67,19 @@ class App:
     app_dir: str = text(".", "Directory from which the module of --app is imported.")
     app_reload: bool = switch(False, "Load --app again when its files change; for development.")
     app_threads: int = count(32, "Threads for handlers that are not async.", positive=True)
-    app_timeout: float = duration(10.0, "How long a handler of --app may take.", positive=True)
+    app_timeout: float = duration(10.0, "How long a handler of --app may take, from when it begins.", positive=True)
+    app_wait_timeout: float = duration(
+        30.0,
+        "How long a call to the application, --app or RPC, may wait until it begins: for a thread, or for --rpc_concurrency.",
+        positive=True,
+    )
     rpc_host: str = text(
         "", "Application to ask: `host:port`, `dns:///host:port`, `grpc-list://h1:p,h2:p`, or a URL for RPC over HTTP."
     )
     norpc: bool = switch(False, "Ask no application, whatever --rpc_host says.")
     rpc_concurrency: int = count(28, "Calls to the application at once; others wait.", positive=True)
     rpc_command_timeout: float = milliseconds(
-        3.0, "How long a call may take with all its retries and its waiting.", positive=True
+        3.0, "How long a call may take with all its retries, from when it begins.", positive=True
     )
     rpc_request_timeout: float = milliseconds(0.0, "How long one try of a call may take; 0 sets no limit of its own.")
     rpc_restore: bool = switch(False, "Tell the application of restored sessions, by the call Restore.")

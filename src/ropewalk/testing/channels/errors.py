@@ -6,13 +6,15 @@ from typing import Any
 class Rejected(Exception):
     """The app, or the server, said no: to a connection, a subscription, an action, a whisper.
 
-    `reason` is what `reject(reason)` was given, which clients do not see; `messages` is what the channel transmitted before.
+    `reason` is what `reject(reason)` was given, which clients do not see, or the message of an `ActionError`, which they do;
+    `messages` is what the channel transmitted before; `code` is what the caller of an action was told.
     """
 
-    def __init__(self, reason: str, messages: list[Any] | None = None) -> None:
+    def __init__(self, reason: str, messages: list[Any] | None = None, code: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
         self.messages = messages or []
+        self.code = code
 
 
 class NothingReceived(AssertionError):

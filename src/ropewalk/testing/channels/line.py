@@ -77,6 +77,8 @@ class Line:
         self.away = self.closed = False
         self.session = self._bench.open(replace(self._request, headers=headers), Link(self._hear, self._end))
         accepted = await self.session.opened()
+        if self.session.returning is not None:
+            await asyncio.wait([self.session.returning])
         await self._bench.settle()
         return accepted
 

@@ -6,6 +6,7 @@ import msgspec
 
 from ropewalk.model.messages import Position
 from ropewalk.model.presence import Member
+from ropewalk.protocol import envelopes
 from ropewalk.protocol.server_messages import (
     Data,
     HistoryConfirmed,
@@ -18,11 +19,12 @@ from ropewalk.protocol.server_messages import (
 
 class Mailbox:
     """`read`: how many of the messages the test has taken. `members`: the last answer to who is present. `positions`: what a
-    client remembers in order to resume."""
+    client remembers in order to resume. `replies`: those to actions, by the names of the calls."""
 
     def __init__(self, identifier: str) -> None:
         self.identifier = identifier
         self.messages: list[Any] = []
+        self.replies: dict[Any, dict[str, Any]] = {}
         self.read = 0
         self.presence_events: list[dict[str, Any]] = []
         self.members: dict[str, Any] = {}
@@ -30,6 +32,9 @@ class Mailbox:
 
     def hear(self, message: ServerMessage) -> None:
         match message:
+            case Data(type=envelopes.REPLY):
+                reply = msgspec.json.decode(message.payload)
+                self.replies[reply[envelopes.REPLY_TO_KEY]] = reply
             case Data():
                 self.messages.append(msgspec.json.decode(message.payload))
                 if message.offset:

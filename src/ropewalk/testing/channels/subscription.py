@@ -6,7 +6,8 @@ from ropewalk.channels.state import shown
 from ropewalk.channels.texts import json_bytes, json_text
 from ropewalk.model.commands import Join, Leave, Perform, Presence, Unsubscribe, Whisper
 from ropewalk.model.presence import Member
-from ropewalk.testing.channels.errors import NothingReceived
+from ropewalk.protocol.envelopes import REPLY_TO_KEY
+from ropewalk.testing.channels.errors import NothingReceived, Rejected
 from ropewalk.testing.channels.line import Line
 from ropewalk.testing.channels.mailbox import Mailbox
 
@@ -22,6 +23,7 @@ class Subscription:
     def __init__(self, line: Line, mailbox: Mailbox) -> None:
         self._line = line
         self._mailbox = mailbox
+        self._calls = 0
 
     @property
     def identifier(self) -> str:
@@ -65,10 +67,16 @@ class Subscription:
         self._mailbox.read += 1
         return self.messages[self._mailbox.read - 1]
 
-    async def perform(self, action: str, /, **data: Any) -> None:
-        """Call an action of the channel. Raises what it raised, or `Rejected`."""
-        text = json_text({**data, "action": action}, f"the data of {action}")
-        await self._line.ask(Perform(self.identifier, text), NOT_SUBSCRIBED)
+    async def perform(self, action: str, /, **data: Any) -> Any:
+        """Call an action of the channel; returns what it returned. Raises what it raised, or `Rejected`."""
+        self._calls += 1
+        name, replies = self._calls, self._mailbox.replies
+        text = json_text({**data, "action": action, REPLY_TO_KEY: name}, f"the data of {action}")
+        try:
+            await self._line.ask(Perform(self.identifier, text), NOT_SUBSCRIBED)
+        except Rejected as no:
+            raise Rejected(no.reason, no.messages, replies.pop(name, {}).get("error", {}).get("code", "")) from None
+        return replies.pop(name)["result"] if name in replies else None
 
     async def whisper(self, data: Any) -> None:
         """Send to the others on the stream, without the app. Raises `Rejected` where the channel does not allow it."""

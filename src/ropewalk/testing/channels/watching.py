@@ -5,7 +5,7 @@ Handlers' errors go no further than the log, which is right for a server. So the
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -63,9 +63,9 @@ class Watched:
         """Hear no more."""
         logger.removeHandler(self._ear)
 
-    async def connect(self, caller: Caller) -> Admission:
+    async def connect(self, caller: Caller, wanted: Callable[[], bool]) -> Admission:
         with self._hearing():
-            admission = await self._application.connect(caller)
+            admission = await self._application.connect(caller, wanted)
         if not admission.accepted:
             self.refusals[caller.sid] = admission.reason
         return admission

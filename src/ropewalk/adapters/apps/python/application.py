@@ -2,17 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from ropewalk.adapters.apps.python.containment import ContainedTasks, run_contained
 from ropewalk.adapters.apps.python.loading import load_app, put_on_path, split
 from ropewalk.adapters.apps.python.serving import Serving
 from ropewalk.adapters.apps.python.sources import Sources
 from ropewalk.adapters.apps.python.threads import Threads
-from ropewalk.channels import App
+from ropewalk.adapters.apps.python.watchdog import Watchdog
+from ropewalk.adapters.apps.slots import WAIT_TIMEOUT, Wanted, always
+from ropewalk.channels import App, Runner
+from ropewalk.channels.replies import failed
 from ropewalk.core.stats import Stats
-from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
+from ropewalk.model.application import Action, Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
 from ropewalk.model.errors import ApplicationError, RopewalkError, ServerError, Unavailable, UserMistake
 from ropewalk.ports import Publisher
 
@@ -26,9 +30,10 @@ T = TypeVar("T")
 class PythonApplication:
     """Asks the App that `load` names (`module:attribute`) or returns.
 
-    `threads` is how many handlers that are plain functions run at once, `timeout` how many seconds a call may take. `directory`
-    is where modules are looked for first, "" for nowhere but on the path. With `reload` a changed source file brings the app
-    anew: sessions go on with the new code, since channels keep no objects between calls.
+    `threads` is how many handlers that are plain functions run at once, `wait_timeout` how many seconds one may wait for its
+    thread, `timeout` how many a call may take without that. `directory` is where modules are looked for first, "" for nowhere
+    but on the path. With `reload` a changed source file brings the app anew: sessions go on with the new code, since channels
+    keep no objects between calls.
     """
 
     def __init__(
@@ -38,6 +43,7 @@ class PythonApplication:
         *,
         threads: int = 32,
         timeout: float = 10.0,
+        wait_timeout: float = WAIT_TIMEOUT,
         reload: bool = False,
         directory: str = ".",
     ) -> None:
@@ -46,7 +52,7 @@ class PythonApplication:
         self._spec = load if isinstance(load, str) else ""
         self._load: Callable[[], App] = partial(load_app, load) if isinstance(load, str) else load
         self._stats = stats
-        self._threads = Threads(threads)
+        self._threads = Threads(threads, stats, wait_timeout)
         self._timeout = timeout
         self._reload = reload
         self._directory = directory
@@ -55,6 +61,8 @@ class PythonApplication:
         self._serving: Serving | None = None
         self._sources: Sources | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._contained: ContainedTasks | None = None
+        self._watchdog: Watchdog | None = None
 
     async def start(self, publisher: Publisher) -> None:
         """Raises UserMistake where the app cannot be loaded, or one of its startup handlers fails."""
@@ -63,10 +71,11 @@ class PythonApplication:
             put_on_path(self._directory)
         if self._reload:
             self._sources = Sources(split(self._spec)[0])
+        self._contained, self._watchdog = ContainedTasks(), Watchdog()
         try:
             self._serving = await self._begin(publisher)
         except BaseException as error:
-            self._threads.stop()
+            self._let_go()
             if isinstance(error, ServerError):
                 raise UserMistake(f"the app cannot start: {error}") from None
             raise
@@ -83,39 +92,55 @@ class PythonApplication:
         serving, self._serving = self._serving, None
         if serving is not None:
             await serving.end(self._timeout)
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._threads.stop()
+        if self._contained is not None and self._watchdog is not None:
+            self._contained.remove()
+            self._watchdog.stop()
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    async def connect(self, caller: Caller) -> Admission:
-        return await self._ask(lambda app: app.handle_connect(caller, self._threads))
+    async def connect(self, caller: Caller, wanted: Wanted = always) -> Admission:
+        return await self._ask(lambda app, runner: app.handle_connect(caller, runner), wanted=wanted)
 
     async def command(self, call: Call) -> Answer:
-        return await self._ask(lambda app: app.handle_command(call, self._threads))
+        """Whoever called an action that fails may be waiting: the error says what to reply."""
+        try:
+            return await self._ask(lambda app, runner: app.handle_command(call, runner))
+        except ServerError as error:
+            error.reply = failed(call.data, error) if call.action is Action.PERFORM else None
+            raise
 
     async def restored(self, comeback: Comeback) -> Greeting:
-        return await self._ask(lambda app: app.handle_restored(comeback, self._threads))
+        return await self._ask(lambda app, runner: app.handle_restored(comeback, runner))
 
     async def disconnect(self, farewell: Farewell) -> None:
         """Never `Unavailable` once it has been asked: its handlers have run, and must not run again for the same session."""
-        await self._ask(lambda app: self._dismiss(app, farewell), overdue=ApplicationError)
+        await self._ask(lambda app, runner: self._dismiss(app, farewell, runner), overdue=ApplicationError)
 
-    async def _dismiss(self, app: App, farewell: Farewell) -> None:
+    async def _dismiss(self, app: App, farewell: Farewell, runner: Runner) -> None:
         self._threads.check()  # while it can still be said later
-        publications = await app.handle_disconnect(farewell, self._threads)
+        publications = await app.handle_disconnect(farewell, runner)
         if publications and self._publisher is not None:
             try:
                 await self._publisher.publish(publications)
             except Unavailable as error:
                 raise ApplicationError(f"what was broadcast at a disconnect is lost: {error}") from None
 
-    async def _ask(self, ask: Callable[[App], Awaitable[T]], overdue: type[ServerError] = Unavailable) -> T:
+    async def _ask(
+        self,
+        ask: Callable[[App, Runner], Coroutine[Any, Any, T]],
+        overdue: type[ServerError] = Unavailable,
+        wanted: Wanted = always,
+    ) -> T:
         self._stats.app_calls += 1
         self._calls += 1
         try:
             with self._current().call() as app:
-                async with asyncio.timeout(self._timeout):
-                    return await ask(app)
+                async with asyncio.timeout(self._timeout) as limit:
+                    return await run_contained(ask(app, self._threads.within(limit, wanted)))
         except TimeoutError:
             self._stats.app_calls_failed += 1
             raise overdue(f"the app gave no answer within {self._timeout:g} s") from None

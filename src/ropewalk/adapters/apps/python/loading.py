@@ -46,7 +46,7 @@ def _imported(name: str) -> ModuleType:
                 f"there is no module {error.name} in {Path(sys.path[0]).absolute()} or elsewhere on the path"
             ) from None
         raise UserMistake(f"module {name} needs {error.name}, which is not there: is it installed?") from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # sys.exit() in a module must not take a running server along
         raise UserMistake(f"module {name} cannot be imported: {_reason(error)}") from error
 
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ropewalk.adapters.apps.python.containment import run_contained
 from ropewalk.channels import App, Runner
 from ropewalk.ports import Publisher
 
@@ -24,7 +25,7 @@ class Serving:
     @classmethod
     async def begin(cls, app: App, runner: Runner, publisher: Publisher) -> "Serving":
         """Raises ServerError where the app cannot start."""
-        await app.start(publisher.publish, runner)
+        await run_contained(app.start(publisher.publish, runner))
         return cls(app, runner)
 
     @contextmanager
@@ -47,6 +48,6 @@ class Serving:
             logger.warning("the app shuts down while it is still asked", extra={"calls": self._calls})
         try:
             async with asyncio.timeout(patience):
-                await self.app.stop(self._runner)
+                await run_contained(self.app.stop(self._runner))
         except TimeoutError:
             logger.warning("the app did not shut down in time", extra={"seconds": patience})

@@ -8,13 +8,18 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from queue import SimpleQueue
 
 from msgspec import Struct
 
+from ropewalk.adapters.apps.slots import WAIT_TIMEOUT, Slots, Wanted, always
+from ropewalk.channels import Runner
 from ropewalk.channels.running import name_of
+from ropewalk.core.stats import Stats
 from ropewalk.model.errors import Unavailable
 
 logger = logging.getLogger("ropewalk.channels")
@@ -32,8 +37,6 @@ class Job(Struct, frozen=True):
     work: Callable[[], object]
 
     def do(self) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return
         try:
             outcome = Outcome(self.work())
         except BaseException as error:
@@ -44,38 +47,42 @@ class Job(Struct, frozen=True):
 class Threads:
     """A `Runner` for channels: at most `size` handlers at once, in threads that are made when needed; the others wait.
 
-    A thread cannot be ended from outside: what hangs in one holds it, and that is said. When all are held nobody is kept
-    waiting. Called from one event loop.
+    A thread cannot be ended from outside: a handler that hangs keeps its thread, and the log says so. When all threads are kept
+    like that, calls fail at once instead of waiting. Used from one event loop.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, stats: Stats, wait_timeout: float = WAIT_TIMEOUT) -> None:
         self.size = size
+        self._wait_timeout = wait_timeout
+        self._slots = Slots(size, stats, max_wait=self._max_wait, clock=time.monotonic)
         self._started = 0
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._under_way: set[Future[Outcome]] = set()
-        self._held: set[Future[Outcome]] = set()
+        self._abandoned = 0
         self._named: set[str] = set()
 
     async def __call__(self, handler: Callable[..., object], *args: object) -> object:
         """Raises what the handler raises, or `Unavailable`. It runs in a copy of the caller's context."""
         self.check()
-        context = contextvars.copy_context()
-        future = self._submit(lambda: context.run(handler, *args))
-        try:
-            outcome = await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            if not future.cancel() and not future.done():
-                self._hold(future, handler)
-            raise
-        finally:
-            self._under_way.discard(future)
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value
+        await self._slots.acquire()
+        return await self._run(handler, args)
+
+    def within(self, limit: asyncio.Timeout, wanted: Wanted = always) -> Runner:
+        """The runner of one call, whose `limit` stands still while a handler waits for its thread.
+
+        A handler whose thread comes when the call is no longer `wanted` does not run.
+        """
+
+        async def run(handler: Callable[..., object], *args: object) -> object:
+            self.check()
+            with _paused(limit):
+                await self._slots.acquire(wanted)
+            return await self._run(handler, args)
+
+        return run
 
     def waiting(self) -> int:
         """How many handlers wait for a thread."""
-        return sum(not future.running() and not future.done() for future in self._under_way)
+        return self._slots.waiting
 
     def check(self) -> None:
         """Raises `Unavailable` while no handler could run."""
@@ -83,34 +90,70 @@ class Threads:
             raise Unavailable(f"all {self.size} threads are held by handlers that do not return")
 
     def exhausted(self) -> bool:
-        self._held = {future for future in self._held if not future.done()}
-        return len(self._held) >= self.size
+        return self._abandoned >= self.size
 
     def stop(self) -> None:
         """Threads end as they become idle. Nothing waits for them."""
         for _ in range(self._started):
             self._jobs.put(None)
 
-    def _submit(self, work: Callable[[], object]) -> Future[Outcome]:
+    def _max_wait(self) -> float:
+        return 0.0 if self.exhausted() else self._wait_timeout
+
+    async def _run(self, handler: Callable[..., object], args: tuple[object, ...]) -> object:
+        """In the slot that was acquired; it is released when the handler is done, however long its caller waits."""
+        context = contextvars.copy_context()
+        running = self._submit(lambda: context.run(handler, *args))
+        try:
+            outcome = await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if not running.done():
+                self._abandon(running, handler)
+            raise
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value
+
+    def _submit(self, work: Callable[[], object]) -> "asyncio.Future[Outcome]":
         future: Future[Outcome] = Future()
-        self._under_way.add(future)
+        running = asyncio.wrap_future(future)
+        running.add_done_callback(lambda _: self._slots.release())
         self._jobs.put(Job(future, work))
-        if self._started < self.size and len(self._under_way) + len(self._held) > self._started:
+        if self._started < self._slots.active:
             self._started += 1
             threading.Thread(target=self._serve, name=f"ropewalk-channels-{self._started}", daemon=True).start()
-        return future
+        return running
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
             job.do()
             del job  # else an idle thread would keep the last call's objects alive
 
-    def _hold(self, future: Future[Outcome], handler: Callable[..., object]) -> None:
+    def _abandon(self, running: "asyncio.Future[Outcome]", handler: Callable[..., object]) -> None:
+        self._abandoned += 1
+        running.add_done_callback(self._returned)
+        self._slots.recheck()
         name = name_of(handler)
-        self._held.add(future)
         if name not in self._named:
             self._named.add(name)
             logger.warning(
                 "a handler goes on after its time was over, and holds a thread until it returns: a thread cannot be ended",
                 extra={"handler": name, "threads": self.size},
             )
+
+    def _returned(self, _running: "asyncio.Future[Outcome]") -> None:
+        self._abandoned -= 1
+
+
+@contextmanager
+def _paused(limit: asyncio.Timeout) -> Iterator[None]:
+    loop, ends = asyncio.get_running_loop(), limit.when()
+    if ends is None or limit.expired():
+        yield
+        return
+    left = ends - loop.time()
+    limit.reschedule(None)
+    try:
+        yield
+    finally:
+        limit.reschedule(loop.time() + left)

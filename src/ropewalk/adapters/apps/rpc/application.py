@@ -8,6 +8,7 @@ from typing import TypeVar
 from ropewalk.adapters.apps.rpc import records
 from ropewalk.adapters.apps.rpc.calling import Calls
 from ropewalk.adapters.apps.rpc.messages import COMMAND, CONNECT, DISCONNECT, RESTORE, M, Method, Q
+from ropewalk.adapters.apps.slots import Wanted, always
 from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
 from ropewalk.model.errors import ApplicationError
 from ropewalk.ports import Publisher
@@ -41,8 +42,8 @@ class RpcApplication(ABC):
     async def _ask(self, method: Method[Q, M], sid: str, request: Q, seconds: float) -> M:
         """One attempt, as `calling.Attempt` has it; UnknownMethod where the application has no such method."""
 
-    async def connect(self, caller: Caller) -> Admission:
-        return await self._call(CONNECT, caller.sid, records.connection_request(caller), records.admission)
+    async def connect(self, caller: Caller, wanted: Wanted = always) -> Admission:
+        return await self._call(CONNECT, caller.sid, records.connection_request(caller), records.admission, wanted)
 
     async def command(self, call: Call) -> Answer:
         return await self._call(COMMAND, call.caller.sid, records.command_message(call), records.answer)
@@ -70,11 +71,11 @@ class RpcApplication(ABC):
     def gauges(self) -> dict[str, float]:
         return self._calls.gauges()
 
-    async def _call(self, method: Method[Q, M], sid: str, request: Q, read: Callable[[M], T]) -> T:
+    async def _call(self, method: Method[Q, M], sid: str, request: Q, read: Callable[[M], T], wanted: Wanted = always) -> T:
         async def attempt(seconds: float) -> T:
             return read(await self._ask(method, sid, request, seconds))
 
-        return await self._calls.make(attempt)
+        return await self._calls.make(attempt, wanted)
 
     def _forget_restore(self) -> None:
         if self._restore:

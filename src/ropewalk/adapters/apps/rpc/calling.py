@@ -1,18 +1,19 @@
 """How the application is called: so many at once, within a budget of time, and again where that is worth it.
 
-The rule it keeps: from the first wait to the last attempt no call takes longer than its budget, and a call between two attempts
-keeps nobody else from theirs.
+The rule it keeps: a call's budget begins when the call does. Waiting for a slot has a bound of its own, and a call between two
+attempts holds no slot.
 """
 
 import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar, TypeVar
 
 from ropewalk.adapters.apps.rpc.reach import Reach
+from ropewalk.adapters.apps.slots import QUEUE_LIMIT, WAIT_TIMEOUT, NoSlot, Sleep, Slots, Wanted, always
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ApplicationError, Unavailable
 from ropewalk.ports import Clock
@@ -22,12 +23,8 @@ T = TypeVar("T")
 Attempt = Callable[[float], Awaitable[T]]
 """Asks once and ends within the seconds it is given. Raises `ApplicationError`, or `Unavailable`, or of that an `AskAgain`."""
 
-Sleep = Callable[[float], Awaitable[object]]
-
 Chance = Callable[[], float]
 """A number from 0 up to 1, like `random.random`."""
-
-WAITING_LIMIT = 10_000
 
 JITTER = 0.2
 """The part of a pause that is left to chance, so that callers who failed together do not come back together."""
@@ -51,12 +48,11 @@ class Busy(AskAgain):
     pause = 0.01
 
 
-class _Crowded(Unavailable):
-    """We did not come to ask: this says nothing of the application."""
-
-
 class Calls:
-    """`command_timeout` is the budget of a call; `request_timeout` bounds one attempt, where 0 is no bound of its own."""
+    """`command_timeout` is the budget of a call, counted from when it has a slot: its attempts and the pauses between them, not
+    the time it waits for a slot. `request_timeout` bounds one attempt, where 0 is no bound of its own. `wait_timeout` bounds
+    the waiting; while the application does not answer, nobody waits for longer than the budget.
+    """
 
     def __init__(
         self,
@@ -65,39 +61,38 @@ class Calls:
         concurrency: int = 28,
         command_timeout: float = 3.0,
         request_timeout: float = 0.0,
-        waiting_limit: int = WAITING_LIMIT,
+        wait_timeout: float = WAIT_TIMEOUT,
+        queue_limit: int = QUEUE_LIMIT,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
         chance: Chance = random.random,
     ) -> None:
         self._stats = stats
-        self._places = asyncio.Semaphore(concurrency)
         self._command_timeout = command_timeout
         self._request_timeout = request_timeout or command_timeout
-        self._waiting_limit = waiting_limit
+        self._wait_timeout = wait_timeout
         self._clock = clock
         self._sleep = sleep
         self._chance = chance
         self._reach = Reach(clock)
+        self._slots = Slots(concurrency, stats, max_wait=self._max_wait, clock=clock, sleep=sleep, queue_limit=queue_limit)
         self._under_way = 0
-        self._active = 0
 
-    async def make(self, attempt: Attempt[T]) -> T:
+    async def make(self, attempt: Attempt[T], wanted: Wanted = always) -> T:
         """Raises `Unavailable` or `ApplicationError`."""
         with self._counted():
-            if self._waiting() > self._waiting_limit:
-                raise _Crowded("too many calls wait for the application already")
-            return await self._until_answered(attempt, self._clock() + self._command_timeout)
+            return await self._until_answered(attempt, wanted)
 
     def trouble(self) -> str:
         return self._reach.trouble()
 
     def gauges(self) -> dict[str, float]:
-        return {"app_calls_active": float(self._active), "app_calls_waiting": float(self._waiting())}
+        """What waits, waits for a slot or for the next attempt."""
+        active = self._slots.active
+        return {"app_calls_active": float(active), "app_calls_waiting": float(self._under_way - active)}
 
-    def _waiting(self) -> int:
-        """For a place, or for the next attempt."""
-        return self._under_way - self._active
+    def _max_wait(self) -> float:
+        return min(self._wait_timeout, self._command_timeout) if self._reach.trouble() else self._wait_timeout
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -118,66 +113,43 @@ class Calls:
         match error:
             case ApplicationError():
                 self._reach.answered()
-            case _Crowded():
+            case NoSlot():
                 pass
             case _:
                 self._reach.missed(str(error))
+                self._slots.recheck()
 
-    async def _until_answered(self, attempt: Attempt[T], deadline: float) -> T:
+    async def _until_answered(self, attempt: Attempt[T], wanted: Wanted) -> T:
         failures: Counter[type[AskAgain]] = Counter()
+        left, waited = self._command_timeout, 0.0
         while True:
+            waited += await self._take_slot(wanted)
+            began = self._clock()
             try:
-                return await self._ask(attempt, deadline)
+                return await self._in_slot(attempt, min(left, self._request_timeout))
             except AskAgain as error:
-                pause = error.pause * 2.0 ** failures[type(error)] * (1 + JITTER * self._chance())
-                if pause >= deadline - self._clock():
+                left -= self._clock() - began
+                pause = self._pause(error, failures[type(error)], left)
+                if pause >= left or waited > self._max_wait():  # the waiting before all attempts together is bounded too
                     raise
                 failures[type(error)] += 1
             self._stats.app_calls_retried += 1
             await self._sleep(pause)
+            left -= pause
 
-    async def _ask(self, attempt: Attempt[T], deadline: float) -> T:
-        async with self._place(deadline):
-            left = deadline - self._clock()
-            if left <= 0:
-                raise _Crowded("the time for the call was over when its turn came")
-            return await attempt(min(left, self._request_timeout))
+    def _pause(self, error: AskAgain, failures: int, left: float) -> float:
+        """Doubles each time, but never so that it would leave the rest of the budget unused."""
+        pause = max(error.pause, min(error.pause * 2.0**failures, left / 2))
+        return pause * (1 + JITTER * self._chance())
 
-    @asynccontextmanager
-    async def _place(self, deadline: float) -> AsyncIterator[None]:
-        await self._take_place(deadline)
-        self._active += 1
+    async def _take_slot(self, wanted: Wanted) -> float:
+        """How long it took. Raises NoSlot."""
+        began = self._clock()
+        await self._slots.acquire(wanted)
+        return self._clock() - began
+
+    async def _in_slot(self, attempt: Attempt[T], seconds: float) -> T:
         try:
-            yield
+            return await attempt(seconds)
         finally:
-            self._active -= 1
-            self._places.release()
-
-    async def _take_place(self, deadline: float) -> None:
-        if not self._places.locked():
-            await self._places.acquire()
-            return
-        try:
-            async with within(deadline - self._clock(), self._sleep):
-                await self._places.acquire()
-        except TimeoutError:
-            raise _Crowded("the call's turn did not come in time: the application is busy with others") from None
-
-
-@asynccontextmanager
-async def within(seconds: float, sleep: Sleep) -> AsyncIterator[None]:
-    """Like `asyncio.timeout`, by a sleep that is passed in."""
-    async with asyncio.timeout(None) as limit:
-
-        def ring(alarm: "asyncio.Future[object]") -> None:
-            # It may ring just after what it was set for is done; then there is nothing left to reschedule.
-            with suppress(RuntimeError):
-                if not alarm.cancelled():
-                    limit.reschedule(0)
-
-        alarm = asyncio.ensure_future(sleep(seconds))
-        alarm.add_done_callback(ring)
-        try:
-            yield
-        finally:
-            alarm.cancel()
+            self._slots.release()

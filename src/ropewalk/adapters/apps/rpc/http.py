@@ -1,4 +1,7 @@
-"""An application asked over HTTP: a POST for each call, messages as JSON. Only 200 is an answer; redirects are not followed."""
+"""An application asked over HTTP: a POST for each call, messages as JSON. Only 200 is an answer; redirects are not followed.
+
+502, 503 and 504 come from a proxy before the application, or from a server without a free worker: it did not answer.
+"""
 
 import logging
 import ssl
@@ -12,7 +15,7 @@ from yarl import URL
 
 from ropewalk.adapters.apps.rpc.application import PROTOCOL, RpcApplication, UnknownMethod
 from ropewalk.adapters.apps.rpc.breaker import Breaker
-from ropewalk.adapters.apps.rpc.calling import Calls, Unreachable
+from ropewalk.adapters.apps.rpc.calling import AskAgain, Calls, Unreachable
 from ropewalk.adapters.apps.rpc.messages import M, Message, Method, Q, from_plain
 from ropewalk.model.errors import ApplicationError, Unanswered, Unavailable, UserMistake
 from ropewalk.ports import Clock, Publisher
@@ -21,6 +24,12 @@ log = logging.getLogger("ropewalk.application")
 
 MAX_ANSWER = 1 << 20
 """Bytes."""
+
+
+class GatewayTimeout(AskAgain, Unanswered):
+    """504: a proxy gave the call to the application and lost patience. The application may be working on it yet."""
+
+    pause = 0.1
 
 
 class HttpApplication(RpcApplication):
@@ -70,7 +79,7 @@ class HttpApplication(RpcApplication):
 
     @contextmanager
     def _circuit(self) -> Iterator[None]:
-        """Lets a request through, or not, and learns from how it ended: whatever is answered, it was reached."""
+        """Lets a request through, or not, and learns from how it ended: whatever the application answers, it was reached."""
         ticket = self._breaker.enter()
         if ticket is None:
             raise Unavailable("the application could not be reached lately, and is left alone for some seconds")
@@ -131,6 +140,10 @@ def _check(status: int, path: str) -> None:
             raise ApplicationError(f"the application cannot read what it was asked ({status})")
         case 404:
             raise UnknownMethod(f"the application has no {path} (404)")
+        case 502 | 503:
+            raise Unreachable(f"the application did not answer ({status})")
+        case 504:
+            raise GatewayTimeout("the application did not answer in time (504)")
         case _:
             raise ApplicationError(f"the application answered with the status {status}")
 

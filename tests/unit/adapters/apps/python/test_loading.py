@@ -61,6 +61,7 @@ def test_a_module_that_needs_another_says_which(files: Project) -> None:
         ("chat_c", "a = 1\nb = a / 0\n", "ZeroDivisionError: division by zero", 2),
         ("chat_d", "\n\ndef oops(:\n", "SyntaxError: invalid syntax", 3),
         ("chat_e", "raise SystemExit('bye')\n", "SystemExit: bye", 1),
+        ("chat_k", "raise KeyboardInterrupt\n", "KeyboardInterrupt", 1),
     ],
 )
 def test_a_module_that_fails_says_why_and_where(files: Project, name: str, text: str, reason: str, line: int) -> None:

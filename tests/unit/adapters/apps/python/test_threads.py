@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ropewalk.adapters.apps.python.threads import Threads
+from ropewalk.core.stats import Stats
 from ropewalk.model.errors import Unavailable
+from ropewalk.model.refusals import Refusal
 
 user = contextvars.ContextVar("user", default="nobody")
 
@@ -40,7 +42,7 @@ def gate() -> Iterator[Gate]:
 
 @pytest.fixture
 def threads() -> Iterator[Threads]:
-    threads = Threads(2)
+    threads = Threads(2, Stats())
     yield threads
     threads.stop()
 
@@ -98,6 +100,53 @@ async def test_no_more_handlers_run_at_once_than_there_are_threads(threads: Thre
     assert threads.waiting() == 0
 
 
+async def test_the_time_of_a_call_stands_still_while_it_waits_for_a_thread(threads: Threads, gate: Gate) -> None:
+    running = [await begin(threads, gate) for _ in range(2)]
+    seen: list[float | None] = []
+
+    async def call() -> object:
+        async with asyncio.timeout(60) as limit:
+            seen.append(limit.when())
+            return await threads.within(limit)(lambda: seen.append(limit.when()))
+
+    waiting = asyncio.get_running_loop().create_task(call())
+    await asyncio.sleep(0)
+    assert threads.waiting() == 1
+    gate.open.set()
+    await asyncio.gather(*running, waiting)
+    began, went_on = seen
+    assert began is not None
+    assert went_on is not None
+    assert went_on > began
+
+
+async def test_who_waits_for_a_thread_for_too_long_is_told_so(gate: Gate) -> None:
+    stats = Stats()
+    threads = Threads(1, stats, wait_timeout=0.01)
+    try:
+        running = await begin(threads, gate)
+        with pytest.raises(Unavailable, match="busy with other calls"):
+            await threads(len, "")
+        assert stats.refusals == {Refusal.APP_QUEUE: 1}
+        gate.open.set()
+        assert await running == "done"
+    finally:
+        threads.stop()
+
+
+async def test_when_the_last_thread_is_lost_those_who_wait_are_told_so(gate: Gate) -> None:
+    threads = Threads(1, Stats())
+    try:
+        lost = await begin(threads, gate)
+        waiting = asyncio.get_running_loop().create_task(threads(len, ""))
+        await asyncio.sleep(0)
+        await cancelled(lost)
+        with pytest.raises(Unavailable):
+            await waiting
+    finally:
+        threads.stop()
+
+
 async def test_a_call_that_is_given_up_while_it_waits_never_runs(threads: Threads, gate: Gate) -> None:
     for _ in range(2):
         await begin(threads, gate)
@@ -153,12 +202,13 @@ async def test_a_handler_that_hangs_does_not_keep_the_process_from_ending() -> N
     program = (
         "import asyncio, threading\n"
         "from ropewalk.adapters.apps.python.threads import Threads\n"
+        "from ropewalk.core.stats import Stats\n"
         "begun = threading.Event()\n"
         "def hang():\n"
         "    begun.set()\n"
         "    threading.Event().wait()\n"
         "async def main():\n"
-        "    call = asyncio.create_task(Threads(1)(hang))\n"
+        "    call = asyncio.create_task(Threads(1, Stats())(hang))\n"
         "    await asyncio.to_thread(begun.wait)\n"
         "    call.cancel()\n"
         "    await asyncio.wait([call])\n"

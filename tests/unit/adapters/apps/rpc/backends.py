@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from ropewalk.adapters.apps.rpc.application import RpcApplication
 from ropewalk.adapters.apps.rpc.calling import Calls
 from ropewalk.adapters.apps.rpc.grpc import GrpcApplication
 from ropewalk.adapters.apps.rpc.http import HttpApplication
@@ -21,6 +22,7 @@ CALLER = Caller("sid", "http://x/cable", {"cookie": "a=1", "REMOTE_ADDR": "10.0.
 WELCOME = Admission(True, "me", ('{"type":"welcome"}',), {"seen": "1"})
 
 T = TypeVar("T")
+A = TypeVar("A", bound=Application)
 Server = GrpcServer | HttpServer
 
 
@@ -57,6 +59,18 @@ class Scripted:
                 return answer
 
 
+class Slow(Scripted):
+    """Says yes to everything, each time after so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    async def _next(self, asked: object, otherwise: T) -> T:
+        await asyncio.sleep(self.seconds)
+        return await super()._next(asked, otherwise)
+
+
 class NoPublisher:
     """Applications behind a wire publish by themselves."""
 
@@ -78,7 +92,7 @@ def once(stats: Stats | None = None) -> Calls:
 
 
 @asynccontextmanager
-async def running(application: Application) -> AsyncIterator[Application]:
+async def running(application: A) -> AsyncIterator[A]:
     await application.start(NoPublisher())
     try:
         yield application
@@ -86,7 +100,7 @@ async def running(application: Application) -> AsyncIterator[Application]:
         await application.stop()
 
 
-def asking(server: Server, calls: Calls, restore: bool = False) -> Application:
+def asking(server: Server, calls: Calls, restore: bool = False) -> RpcApplication:
     if isinstance(server, GrpcServer):
         return GrpcApplication(server.host, calls, restore=restore)
     return HttpApplication(server.url, "", calls, restore=restore)

@@ -16,6 +16,7 @@ from tests.unit.adapters.apps.rpc.backends import (
     WELCOME,
     Scripted,
     Server,
+    Slow,
     asking,
     calls,
     once,
@@ -150,6 +151,18 @@ async def test_an_application_that_hangs_is_given_up_in_time(serve: Serve) -> No
         with pytest.raises(Unavailable):
             await application.connect(CALLER)
     assert (stats.app_calls_failed, stats.app_calls_retried) == (1, 0)
+
+
+async def test_a_storm_longer_than_the_budget_of_one_call_is_answered_to_the_last(serve: Serve) -> None:
+    stats, patient = Stats(), 1.0
+    slow = Slow(seconds=0.03)
+    async with serve(slow) as server:
+        asked = calls(stats, concurrency=1, command_timeout=patient)
+        async with running(asking(server, asked)) as application:
+            crowd = [asyncio.ensure_future(application.connect(CALLER)) for _ in range(2 * int(patient / slow.seconds))]
+            assert await asyncio.gather(*crowd) == [WELCOME] * len(crowd)
+            assert application.trouble() == ""
+    assert (stats.app_calls_failed, stats.app_calls_retried) == (0, 0)
 
 
 async def test_a_slow_call_does_not_stall_others(serve: Serve) -> None:

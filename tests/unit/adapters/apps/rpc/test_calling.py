@@ -3,14 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
 
 from ropewalk.adapters.apps.rpc.calling import Busy, Calls, Unreachable
 from ropewalk.adapters.apps.rpc.reach import FADES
+from ropewalk.adapters.apps.slots import Wanted, always
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ApplicationError, Unavailable
+from ropewalk.model.refusals import Refusal
 from tests.unit.adapters.apps.rpc.manual_time import ManualTime, settle
 
 
@@ -24,7 +27,7 @@ class Rig:
         self.asked: list[tuple[float, float]] = []
         self.began = self.time.now
 
-    async def ask(self, *script: Exception | float | str) -> str:
+    async def ask(self, *script: Exception | float | str, wanted: Wanted = always) -> str:
         """Each attempt takes the next step: an error to raise, seconds to take before the next step, or the answer."""
         steps = iter(script)
 
@@ -40,10 +43,10 @@ class Rig:
                         await self.time.sleep(pause)
             raise Unreachable("the script is over")
 
-        return await self.calls.make(attempt)
+        return await self.calls.make(attempt, wanted)
 
-    def begin(self, *script: Exception | float | str) -> "asyncio.Task[str]":
-        return asyncio.ensure_future(self.ask(*script))
+    def begin(self, *script: Exception | float | str, wanted: Wanted = always) -> "asyncio.Task[str]":
+        return asyncio.ensure_future(self.ask(*script, wanted=wanted))
 
     def attempted_at(self) -> list[float]:
         return [when for when, _ in self.asked]
@@ -80,8 +83,23 @@ async def test_an_application_that_is_away_is_asked_again_after_pauses_that_doub
     down = Unreachable("down")
     with pytest.raises(Unavailable, match="down"):
         await rig.run(rig.ask(*[down] * 20))
-    assert rig.attempted_at() == [0.0, 0.1, 0.3, 0.7, 1.5]
-    assert (rig.stats.app_calls, rig.stats.app_calls_failed, rig.stats.app_calls_retried) == (1, 1, 4)
+    assert rig.attempted_at()[:5] == [0.0, 0.1, 0.3, 0.7, 1.5]
+    retried = len(rig.asked) - 1
+    assert (rig.stats.app_calls, rig.stats.app_calls_failed, rig.stats.app_calls_retried) == (1, 1, retried)
+
+
+async def test_the_last_attempts_use_what_is_left_of_the_budget() -> None:
+    rig = Rig()
+    with pytest.raises(Unavailable, match="down"):
+        await rig.run(rig.ask(*[Unreachable("down")] * 20))
+    assert rig.attempted_at()[4:] == [1.5, 2.25, 2.625, 2.8125, 2.9125]
+    assert all(when + seconds == pytest.approx(3.0) for when, seconds in rig.asked)
+
+
+async def test_an_application_that_is_back_within_the_budget_is_found() -> None:
+    rig = Rig()
+    assert await rig.run(rig.ask(*[Unreachable("down")] * 6, "back")) == "back"
+    assert rig.attempted_at()[-1] == 2.625
 
 
 async def test_a_busy_application_is_asked_again_sooner() -> None:
@@ -128,24 +146,60 @@ async def test_no_more_are_under_way_than_there_are_places_and_the_others_keep_t
     assert rig.gauges() == (2, 3)
     await rig.time.advance(10)
     assert [task.result() for task in tasks] == ["0", "1", "2", "3", "4"]
-    assert rig.asked == [(0.0, 3.0), (0.0, 3.0), (1.0, 2.0), (1.0, 2.0), (2.0, 1.0)]
+    assert rig.asked == [(0.0, 3.0), (0.0, 3.0), (1.0, 3.0), (1.0, 3.0), (2.0, 3.0)]
     assert rig.gauges() == (0, 0)
 
 
-async def test_who_waits_for_a_place_waits_no_longer_than_the_budget() -> None:
+async def test_a_storm_against_a_slow_application_is_served_to_the_last_call() -> None:
+    rig = Rig(concurrency=28)
+    tasks = [rig.begin(0.05, "yes") for _ in range(2000)]
+    await rig.time.advance(3.6)
+    assert [task.result() for task in tasks] == ["yes"] * 2000
+    assert rig.calls.trouble() == ""
+    assert rig.stats.app_calls_failed == 0
+
+
+async def test_waiting_before_a_retry_is_not_part_of_the_budget_either() -> None:
     rig = Rig(concurrency=1)
+    asking = rig.begin(Busy("full"), "yes")
+    await settle()
+    slow = rig.begin(20.0, "at last")
+    await rig.time.advance(20.0)
+    assert await rig.run(slow, 0.0) == "at last"
+    assert await rig.run(asking, 0.0) == "yes"
+    assert rig.asked[-1] == (20.0, 2.99)
+
+
+async def test_who_waits_for_a_slot_waits_no_longer_than_its_own_bound() -> None:
+    rig = Rig(concurrency=1, wait_timeout=7.0)
     slow = rig.begin(10.0, "at last")
     await settle()
     late = rig.begin("yes")
-    await rig.time.advance(2.9)
+    await rig.time.advance(6.9)
     assert not late.done()
     await rig.time.advance(0.1)
-    with pytest.raises(Unavailable, match="turn did not come"):
+    with pytest.raises(Unavailable, match="busy with other calls"):
         late.result()
     assert not slow.done()
     assert rig.gauges() == (1, 0)
+    assert rig.stats.refusals == {Refusal.APP_QUEUE: 1}
     assert await rig.run(slow) == "at last"
-    assert await rig.ask("the place is free") == "the place is free"
+    assert await rig.ask("the slot is free") == "the slot is free"
+
+
+async def test_a_call_whose_client_has_left_when_its_turn_comes_is_not_made() -> None:
+    rig, gone = Rig(concurrency=1), set[int]()
+    slow = rig.begin(1.0, "at last")
+    await settle()
+    waiting = [rig.begin("yes", wanted=partial(lambda number: number not in gone, number)) for number in range(4)]
+    await settle()
+    gone.update((0, 1, 3))
+    assert await rig.run(slow, 1.0) == "at last"
+    assert waiting[2].result() == "yes"
+    assert [isinstance(task.exception(), Unavailable) for task in waiting] == [True, True, False, True]
+    assert len(rig.asked) == 2
+    assert rig.calls.trouble() == ""
+    assert rig.gauges() == (0, 0)
 
 
 async def test_a_call_between_two_attempts_holds_no_place() -> None:
@@ -167,23 +221,29 @@ async def test_when_the_application_is_down_hundreds_of_callers_all_hear_of_it_w
     assert rig.gauges() == (0, 0)
 
 
-async def test_when_the_application_hangs_hundreds_of_callers_all_hear_of_it_within_the_budget() -> None:
+async def test_when_the_application_hangs_nobody_waits_for_longer_than_the_budget_before_it_is_asked() -> None:
     rig = Rig(concurrency=28)
     tasks = [rig.begin(3.0, Unavailable("no answer in time")) for _ in range(500)]
     await rig.time.advance(3.0)
+    assert rig.calls.trouble() != ""
+    assert sum(task.done() for task in tasks) >= 500 - 28
+    late = rig.begin("yes")
+    await rig.time.advance(3.0)
     assert all(isinstance(task.exception(), Unavailable) for task in tasks)
-    assert len(rig.asked) == 28
+    assert len(rig.asked) <= 2 * 28
+    assert late.result() == "yes"
     assert rig.gauges() == (0, 0)
 
 
 async def test_one_more_than_may_wait_is_refused_at_once() -> None:
-    rig = Rig(concurrency=1, waiting_limit=2)
+    rig = Rig(concurrency=1, queue_limit=2)
     tasks = [rig.begin(1.0, "yes") for _ in range(3)]
     await settle()
     refused = rig.begin("yes")
     await settle()
-    with pytest.raises(Unavailable, match="too many"):
+    with pytest.raises(Unavailable, match="2 calls wait"):
         refused.result()
+    assert rig.stats.refusals == {Refusal.APP_QUEUE: 1}
     assert rig.gauges() == (1, 2)
     await rig.time.advance(10)
     assert [task.result() for task in tasks] == ["yes"] * 3
@@ -236,7 +296,7 @@ async def test_an_answer_in_between_begins_the_count_anew() -> None:
 
 
 async def test_a_call_that_never_came_to_ask_says_nothing_of_the_application() -> None:
-    rig = Rig(concurrency=1)
+    rig = Rig(concurrency=1, wait_timeout=3.0)
     slow = rig.begin(10.0, "at last")
     late = [rig.begin("yes") for _ in range(5)]
     await rig.time.advance(3.0)

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from ropewalk.adapters.apps.rpc.http import MAX_ANSWER, HttpApplication
 from ropewalk.core.stats import Stats
 from ropewalk.model.application import Admission
-from ropewalk.model.errors import ApplicationError, Unavailable, UserMistake
+from ropewalk.model.errors import ApplicationError, Unanswered, Unavailable, UserMistake
 from ropewalk.testing.clock import ManualClock
 from tests.rpc_servers import CERTIFICATE, HttpServer, Refusal
 from tests.unit.adapters.apps.rpc.backends import CALLER, WELCOME, Scripted, calls, once, running
@@ -97,13 +97,35 @@ async def test_the_certificate_must_be_one_to_believe() -> None:
 # --- what is answered -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [201, 204, 400, 403, 404, 422, 429, 500, 503])
+@pytest.mark.parametrize("status", [201, 204, 400, 403, 404, 422, 429, 500, 501])
 async def test_only_200_is_an_answer_and_nothing_else_is_asked_again(status: int) -> None:
     backend = Scripted(Refusal(status=status))
     async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls())) as application:
         with pytest.raises(ApplicationError, match=str(status)):
             await application.connect(CALLER)
     assert len(backend.asked) == 1
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_a_gateway_that_has_no_answer_is_asked_again(status: int) -> None:
+    stats = Stats()
+    backend = Scripted(Refusal(status=status))
+    async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls(stats))) as application:
+        assert await application.connect(CALLER) == WELCOME
+        assert application.trouble() == ""
+    assert (len(backend.asked), stats.app_calls_failed, stats.app_calls_retried) == (2, 0, 1)
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+async def test_a_gateway_that_never_has_an_answer_is_a_trouble_and_opens_the_circuit(status: int) -> None:
+    backend = Scripted(*[Refusal(status=status)] * 20)
+    async with HttpServer(backend) as server, running(HttpApplication(server.url, "", once())) as application:
+        for _ in range(10):
+            with pytest.raises(Unavailable, match=str(status)) as caught:
+                await application.connect(CALLER)
+            assert isinstance(caught.value, Unanswered) is (status == 504)
+        assert application.trouble() == "the application does not answer"
+        assert application.gauges()["app_circuit_open"] == 1
 
 
 async def test_redirects_are_not_followed() -> None:

@@ -1,0 +1,93 @@
+"""Handlers that block the event loop are named while they do it. The handlers of these tests block until that has happened."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ropewalk.adapters.apps.python.watchdog import Watchdog
+from ropewalk.channels import App, Channel, action
+from tests.unit.adapters.apps.python.test_application import perform, running
+
+SOON = 0.01
+
+
+class Listener(logging.Handler):
+    """`warned` is set by the warning that a handler blocks, `over` by the one that it does no longer."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.warned, self.over = threading.Event(), threading.Event()
+        self.records: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(vars(record))
+        (self.warned if "blocks the event loop" in record.getMessage() else self.over).set()
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    listener = Listener()
+    logging.getLogger("ropewalk.channels").addHandler(listener)
+    yield listener
+    logging.getLogger("ropewalk.channels").removeHandler(listener)
+
+
+def blocking(listener: Listener) -> App:
+    app = App()
+
+    @app.channel
+    class Room(Channel):
+        @action
+        async def block(self) -> None:
+            deeply(listener)
+
+        @action
+        async def begin(self) -> None:
+            async def background() -> None:
+                deeply(listener)
+
+            await asyncio.gather(asyncio.get_running_loop().create_task(background()))
+
+    return app
+
+
+def deeply(listener: Listener) -> None:
+    assert listener.warned.wait(60)
+
+
+async def warned_of(listener: Listener, name: str) -> dict[str, Any]:
+    async with running(blocking(listener)) as application:
+        watchdog = Watchdog(SOON)
+        try:
+            await application.command(perform(name))
+            assert await asyncio.to_thread(listener.over.wait, 60)
+        finally:
+            watchdog.stop()
+    return listener.records[0]
+
+
+async def test_a_handler_that_blocks_is_named_with_the_line_that_it_is_in(listener: Listener) -> None:
+    warned = await warned_of(listener, "block")
+    assert warned["handler"] == "Room.block"
+    assert "test_watchdog.py" in warned["at"]
+    assert " block > " in warned["at"]
+    assert " deeply" in warned["at"]
+    assert [each["handler"] for each in listener.records] == ["Room.block"] * 2
+    assert listener.records[1]["seconds"] >= 0
+
+
+async def test_so_is_a_task_that_a_handler_started(listener: Listener) -> None:
+    warned = await warned_of(listener, "begin")
+    assert warned["handler"].endswith("background")
+
+
+async def test_a_loop_that_is_blocked_by_others_is_not_blamed_on_the_app(listener: Listener) -> None:
+    async with running(blocking(listener)):
+        watchdog = Watchdog(SOON)
+        listener.warned.wait(20 * SOON)
+        watchdog.stop()
+    assert listener.records == []
