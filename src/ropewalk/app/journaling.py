@@ -10,13 +10,15 @@ from typing import Protocol
 
 from ropewalk.app.registry import JOURNALS, resolve
 from ropewalk.app.settings import Settings
-from ropewalk.engine.annals import RENEWAL
 from ropewalk.model.journal import Recovered, Restored
 from ropewalk.ports import Backend, ConsumerStore, Journal, JournalReader
 
 logger = logging.getLogger("ropewalk.journal")
 
 SWEEP_SECONDS = 10.0
+
+FORMER_RENEWAL = 60.0
+"""Seconds within which an older version told every session again."""
 
 
 class StoredJournal(Journal, JournalReader, ConsumerStore, Protocol):
@@ -56,10 +58,14 @@ def journal_of(settings: Settings) -> StoredJournal:
 
 
 def horizon(settings: Settings) -> float:
-    """How many seconds of the journal can matter to a backend: the longest for which it keeps anything."""
+    """How many seconds of the journal can matter to a backend: the longest for which it keeps anything.
+
+    Sessions are found however old their rows are, but not in a journal that an older version has written: it told them again
+    and again instead.
+    """
     broker = settings.broker
     ruled = [rule.history_ttl for rule in settings.streams if rule.history_ttl is not None]
-    return max(broker.history_ttl, broker.dedup_ttl, broker.sessions_ttl + 2 * RENEWAL, *ruled)
+    return max(broker.history_ttl, broker.dedup_ttl, broker.sessions_ttl + 2 * FORMER_RENEWAL, *ruled)
 
 
 class JournalKeeper:

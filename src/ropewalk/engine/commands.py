@@ -13,6 +13,7 @@ from ropewalk.model import commands
 from ropewalk.model.errors import RopewalkError
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Publication
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import Rejected, Subscribed
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ async def _join_along(session: "Session", services: Services, command: commands.
 
 async def _ask_channels(session: "Session", services: Services, identifier: str) -> Subscribed | Rejected | None:
     """None: it is no channel of the server's own."""
+    if len(identifier.encode()) > services.limits.max_identifier:
+        services.stats.refusals[Refusal.IDENTIFIER] += 1
+        return Rejected(f"an identifier of more than {services.limits.max_identifier} bytes")
     if len(session.subscriptions) >= services.limits.max_subscriptions:
         return Rejected(f"more than {services.limits.max_subscriptions} subscriptions in one session")
     for channels in services.channels:

@@ -20,6 +20,7 @@ from ropewalk.model.application import (
     PRESENCE_KEY,
     WHISPER_KEY,
     Action,
+    Admission,
     Answer,
     Call,
     Caller,
@@ -35,7 +36,7 @@ from ropewalk.model.messages import Publication
 from ropewalk.model.sessions import AppSide, ConnectRequest, Subscribed
 from ropewalk.ports import Application
 from ropewalk.protocol.cable_json import welcome_json
-from ropewalk.protocol.transmissions import around, refusals, with_welcome
+from ropewalk.protocol.transmissions import around, refusals, with_welcome, without_welcome
 
 if TYPE_CHECKING:
     from ropewalk.engine.session import Session
@@ -50,8 +51,10 @@ def side_of(request: ConnectRequest, services: Services, former: AppSide | None 
     """What a session that came by this request keeps for the application; None where there is none."""
     if services.application is None:
         return None
-    known = services.limits.disconnect_mode == "always" or (former is not None and former.known)
-    return AppSide(request.url, services.forward(request), former.state if former else {}, known)
+    former = former or AppSide()
+    known = services.limits.disconnect_mode == "always" or former.known
+    admitted = None if former.credentials is None else services.credentials(request) or former.credentials
+    return AppSide(request.url, services.forward(request), former.state, known, admitted)
 
 
 def caller(session: "Session") -> Caller:
@@ -59,9 +62,13 @@ def caller(session: "Session") -> Caller:
     return Caller(session.sid, side.url, side.headers, session.ids, side.state)
 
 
-async def connect(session: "Session", services: Services, application: Application) -> None:
+async def ask_admission(session: "Session", application: Application) -> Admission:
     """Raises ServerError."""
-    admission = check_admission(await application.connect(caller(session)))
+    return check_admission(await application.connect(caller(session)))
+
+
+def admit(session: "Session", services: Services, request: ConnectRequest, admission: Admission) -> None:
+    """A new session, or none, as the application decided."""
     codec, link = session.link.codec, session.link
     if not admission.accepted:
         services.stats.auth_failures += 1
@@ -69,16 +76,30 @@ async def connect(session: "Session", services: Services, application: Applicati
         _transmit(session, refusals(admission.transmissions))
         session.end(TOLD_WHY if admission.transmissions else closings.UNAUTHORIZED)
         return
-    _remember(session, services, admission.state)
-    if not session.accept(admission.ids, None):  # the client left while the application let it in
-        session.ids = admission.ids
-        services.farewells.say(session.sid, session.snapshot())
+    side = _answered(session.app or AppSide(), services, admission.state)
+    session.app = replace(side, credentials=services.credentials(request))
+    if not session.accept(admission.ids, None):
+        dismiss(session, services, admission)
         return
     services.annals.connected(session)
-    services.annals.changed(session)
     plain = welcome_json(session.sid, None).decode()
     for text in with_welcome(admission.transmissions, plain, session.sid):
         link.send(codec.transmission(text))
+
+
+def admit_again(session: "Session", services: Services, admission: Admission) -> None:
+    """A restored session that the application was asked about."""
+    session.app = _answered(session.app or AppSide(), services, admission.state)
+    _transmit(session, without_welcome(admission.transmissions))
+
+
+def dismiss(session: "Session", services: Services, admission: Admission) -> None:
+    """The application has let in a client that was gone by then, or was ended by a remote disconnect."""
+    session.ids = admission.ids
+    session.app = _answered(session.app or AppSide(), services, admission.state)
+    services.annals.connected(session)
+    services.annals.disconnected(session, False, "")
+    services.farewells.say(session.sid, session.snapshot())
 
 
 async def restored(session: "Session", services: Services, application: Application, former: str) -> None:
@@ -103,9 +124,9 @@ async def _tell_return(session: "Session", services: Services, application: Appl
         subscription = session.subscriptions.get(identifier)
         if subscription is not None and subscription.granted.state is not None:
             _keep(subscription, changes)
-    if greeting.state or greeting.own:
+            services.annals.changed(session, subscription)
+    if greeting.state:
         _remember(session, services, greeting.state)
-        services.annals.changed(session)
     _transmit(session, greeting.transmissions)
     await _publish(services, greeting.publications)
     if greeting.disconnect:
@@ -154,8 +175,8 @@ async def perform(session: "Session", services: Services, application: Applicati
     if subscription.granted.state is not None:  # what the server granted by itself is not the application's to change
         _keep(subscription, answer.own)
         await _restream(session, services, subscription, answer)
-    if answer.state or answer.own or answer.stop_all or answer.stopped or answer.streams:
-        services.annals.changed(session)
+        if answer.own or answer.stop_all or answer.stopped or answer.streams:
+            services.annals.changed(session, subscription)
     _transmit(session, answer.transmissions)
     lost = await _finish(session, services, subscription, answer)
     return lost if answer.accepted else answer.reason or "refused by the application"
@@ -171,8 +192,6 @@ async def unsubscribe(session: "Session", services: Services, application: Appli
     except ServerError as error:
         return str(error)
     _remember(session, services, answer.state)
-    if answer.state:
-        services.annals.changed(session)
     _transmit(session, answer.transmissions)
     return await _finish(session, services, None, answer)
 
@@ -238,9 +257,14 @@ def _end_if_asked(session: "Session", answer: Answer) -> None:
 
 def _remember(session: "Session", services: Services, changes: State) -> None:
     """The application has answered, so that it knows of the session."""
-    side = session.app or AppSide()
-    known = services.limits.disconnect_mode != "never"
-    session.app = replace(side, state=merged(side.state, changes), known=known)
+    before = session.app or AppSide()
+    session.app = _answered(before, services, changes)
+    if changes or session.app.known != before.known:
+        services.annals.changed(session)
+
+
+def _answered(side: AppSide, services: Services, changes: State) -> AppSide:
+    return replace(side, state=merged(side.state, changes), known=services.limits.disconnect_mode != "never")
 
 
 def _keep(subscription: Subscription, changes: State) -> None:
