@@ -5,17 +5,23 @@ The rule it keeps: what the journal holds is put back into the backend before an
 
 import asyncio
 import logging
+import os
+import secrets
 import time
+from pathlib import Path
 from typing import Protocol
 
 from ropewalk.app.registry import JOURNALS, resolve
 from ropewalk.app.settings import Settings
+from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Recovered, Restored
 from ropewalk.ports import Backend, ConsumerStore, Journal, JournalReader
 
 logger = logging.getLogger("ropewalk.journal")
 
 SWEEP_SECONDS = 10.0
+
+KEY_BYTES = 32
 
 FORMER_RENEWAL = 60.0
 """Seconds within which an older version told every session again."""
@@ -55,6 +61,24 @@ def journal_of(settings: Settings) -> StoredJournal:
         consumer_ttl=journal.journal_consumer_ttl,
     )
     return stored
+
+
+def sessions_key(settings: Settings, derived: bytes) -> bytes:
+    """The key of fingerprints in kept sessions: derived from the secret, or else one that is kept beside the journal, so that
+    sessions resume after a restart without asking the application. Empty without either."""
+    if derived or not settings.journal.data_dir:
+        return derived
+    path = Path(settings.journal.data_dir, "sessions.key")
+    try:
+        if path.exists() and len(key := path.read_bytes()) == KEY_BYTES:
+            return key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        key = secrets.token_bytes(KEY_BYTES)
+        with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(key)
+    except OSError as error:
+        raise UserMistake(f"the key of kept sessions cannot be had: {error}") from None
+    return key
 
 
 def horizon(settings: Settings) -> float:

@@ -12,7 +12,7 @@ NONE = "none"
 class Keys:
     """An empty secret verifies nothing. A door whose key is None stays shut; one whose key is empty was opened on purpose.
 
-    `sessions` is the key of fingerprints in kept sessions; empty stands for a random one.
+    `sessions` is the key of fingerprints in kept sessions, empty without a secret.
     """
 
     jwt: str

@@ -18,7 +18,7 @@ from ropewalk.adapters.transports.sse import SseDoor
 from ropewalk.adapters.transports.websocket import WebSocketDoor
 from ropewalk.app.applying import application_of, forwarding_of
 from ropewalk.app.archiving import tiered
-from ropewalk.app.journaling import JournalKeeper, RecoveringBackend, StoredJournal, journal_of
+from ropewalk.app.journaling import JournalKeeper, RecoveringBackend, StoredJournal, journal_of, sessions_key
 from ropewalk.app.keys import Keys, keys_of
 from ropewalk.app.registry import BACKENDS, PUBSUBS, resolve
 from ropewalk.app.settings import Settings
@@ -85,7 +85,7 @@ def build(settings: Settings) -> Parts:
         annals,
         application_of(settings, keys, stats),
         forwarding_of(settings, keys),
-        keys.sessions,
+        sessions_key(settings, keys.sessions),
     )
     keeper = JournalKeeper(settings, journal, backend)
     return Parts(node, whole, journal, keeper, transactions_of(settings, node.broker), stats, keys)

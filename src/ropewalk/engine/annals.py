@@ -15,7 +15,7 @@ from ropewalk.model.annals import Arrived, Changed, Departed, Granted, Ordered, 
 from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
-from ropewalk.model.sessions import AppSide
+from ropewalk.model.sessions import AppSide, SessionSnapshot
 from ropewalk.ports import Clock, Journal
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 CHANGES = 16384
 """Bytes of changes, beyond the size of the session itself, after which it is told as a whole again."""
 
-REPLACED = "replaced"
-"""The reason in the row of a session that went on under a sid with a Connect of its own."""
-
 
 class Annals:
     """The annals of a node without a journal: nothing is built and nothing said."""
@@ -36,8 +33,9 @@ class Annals:
     """Whether what is told outlives the process."""
 
     def connected(self, session: "Session") -> None: ...
-    def restored(self, session: "Session", former: str, replaced: bool = False) -> None:
-        """`replaced`: the application knows both sids, and has yet to hear that the former one is gone."""
+    def restored(self, session: "Session", former: str) -> None: ...
+    def passed(self, sid: str, snapshot: SessionSnapshot) -> None:
+        """The application has let in a client that is not there, and has yet to hear that it is gone."""
 
     def changed(self, session: "Session", subscription: "Subscription | None" = None) -> None:
         """What the application keeps with the session, or with this subscription, is another."""
@@ -80,14 +78,15 @@ class JournalAnnals(Annals):
         session.row_budget = CHANGES
         self._note(RowKind.CONNECTED, session, Arrived(session.ids, session.extended, session.expires_at, app))
 
-    def restored(self, session: "Session", former: str, replaced: bool = False) -> None:
-        whole = self._row(RowKind.RESTORED, session.sid, _whole(session, "" if replaced else former))
+    def restored(self, session: "Session", former: str) -> None:
+        whole = self._row(RowKind.RESTORED, session.sid, _whole(session, former))
         session.row_budget = len(whole.detail) + CHANGES
-        if replaced:
-            departed = Departed(kept=False, reason=REPLACED, followed=True, bare=True)
-            self._journal.note([whole, self._row(RowKind.DISCONNECTED, former, departed)])
-        else:
-            self._journal.note([whole, self._row(RowKind.ENDED, former)])
+        self._journal.note([whole, self._row(RowKind.ENDED, former)])
+
+    def passed(self, sid: str, snapshot: SessionSnapshot) -> None:
+        arrived = Arrived(snapshot.ids, resumable=False, app=snapshot.app and _without_secrets(snapshot.app))
+        departed = Departed(kept=False, followed=True)
+        self._journal.note([self._row(RowKind.CONNECTED, sid, arrived), self._row(RowKind.DISCONNECTED, sid, departed)])
 
     def changed(self, session: "Session", subscription: "Subscription | None" = None) -> None:
         if subscription is not None:

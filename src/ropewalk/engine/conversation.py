@@ -6,6 +6,7 @@ subscribe is confirmed or rejected, a confirmation tells where live delivery beg
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from ropewalk.model.application import (
     PRESENCE_KEY,
     WHISPER_KEY,
     Action,
-    Admission,
     Answer,
     Call,
     Caller,
@@ -33,10 +33,10 @@ from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import ServerError
 from ropewalk.model.messages import Publication
-from ropewalk.model.sessions import AppSide, ConnectRequest, Subscribed
+from ropewalk.model.sessions import AppSide, ConnectRequest, SessionSnapshot, Subscribed
 from ropewalk.ports import Application
 from ropewalk.protocol.cable_json import welcome_json
-from ropewalk.protocol.transmissions import around, refusals, with_welcome, without_welcome
+from ropewalk.protocol.transmissions import around, refusals, with_welcome
 
 if TYPE_CHECKING:
     from ropewalk.engine.session import Session
@@ -62,13 +62,9 @@ def caller(session: "Session") -> Caller:
     return Caller(session.sid, side.url, side.headers, session.ids, side.state)
 
 
-async def ask_admission(session: "Session", application: Application) -> Admission:
+async def connect(session: "Session", services: Services, application: Application, credentials: str) -> None:
     """Raises ServerError."""
-    return check_admission(await application.connect(caller(session)))
-
-
-def admit(session: "Session", services: Services, request: ConnectRequest, admission: Admission) -> None:
-    """A new session, or none, as the application decided."""
+    admission = check_admission(await application.connect(caller(session)))
     codec, link = session.link.codec, session.link
     if not admission.accepted:
         services.stats.auth_failures += 1
@@ -76,10 +72,9 @@ def admit(session: "Session", services: Services, request: ConnectRequest, admis
         _transmit(session, refusals(admission.transmissions))
         session.end(TOLD_WHY if admission.transmissions else closings.UNAUTHORIZED)
         return
-    side = _answered(session.app or AppSide(), services, admission.state)
-    session.app = replace(side, credentials=services.credentials(request))
-    if not session.accept(admission.ids, None):
-        dismiss(session, services, admission)
+    session.app = replace(_answered(session.app, services, admission.state), credentials=credentials)
+    if not session.accept(admission.ids, None):  # the client left while the application let it in, or was told to
+        _let_go(services, session.sid, SessionSnapshot(admission.ids, {}, app=session.app))
         return
     services.annals.connected(session)
     plain = welcome_json(session.sid, None).decode()
@@ -87,19 +82,23 @@ def admit(session: "Session", services: Services, request: ConnectRequest, admis
         link.send(codec.transmission(text))
 
 
-def admit_again(session: "Session", services: Services, admission: Admission) -> None:
-    """A restored session that the application was asked about."""
-    session.app = _answered(session.app or AppSide(), services, admission.state)
-    _transmit(session, without_welcome(admission.transmissions))
+async def vouched(session: "Session", services: Services, application: Application, ids: str) -> bool:
+    """Whether the application lets this client in as `ids`. It is asked by a Connect of its own, whose Disconnect follows.
+
+    Raises ServerError.
+    """
+    sid = secrets.token_urlsafe(16)
+    admission = check_admission(await application.connect(replace(caller(session), sid=sid)))
+    if admission.accepted:
+        app = _answered(session.app, services, admission.state)
+        _let_go(services, sid, SessionSnapshot(admission.ids, {}, app=app))
+    return admission.accepted and admission.ids == ids
 
 
-def dismiss(session: "Session", services: Services, admission: Admission) -> None:
-    """The application has let in a client that was gone by then, or was ended by a remote disconnect."""
-    session.ids = admission.ids
-    session.app = _answered(session.app or AppSide(), services, admission.state)
-    services.annals.connected(session)
-    services.annals.disconnected(session, False, "")
-    services.farewells.say(session.sid, session.snapshot())
+def _let_go(services: Services, sid: str, snapshot: SessionSnapshot) -> None:
+    """The application has let somebody in who is not there, and hears of it."""
+    services.annals.passed(sid, snapshot)
+    services.farewells.say(sid, snapshot)
 
 
 async def restored(session: "Session", services: Services, application: Application, former: str) -> None:
@@ -257,13 +256,14 @@ def _end_if_asked(session: "Session", answer: Answer) -> None:
 
 def _remember(session: "Session", services: Services, changes: State) -> None:
     """The application has answered, so that it knows of the session."""
-    before = session.app or AppSide()
-    session.app = _answered(before, services, changes)
-    if changes or session.app.known != before.known:
+    known = session.app is not None and session.app.known
+    session.app = _answered(session.app, services, changes)
+    if changes or session.app.known != known:
         services.annals.changed(session)
 
 
-def _answered(side: AppSide, services: Services, changes: State) -> AppSide:
+def _answered(side: AppSide | None, services: Services, changes: State) -> AppSide:
+    side = side or AppSide()
     return replace(side, state=merged(side.state, changes), known=services.limits.disconnect_mode != "never")
 
 

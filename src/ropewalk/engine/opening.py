@@ -7,15 +7,12 @@ it must fit: the sid is used up only once that is known.
 import asyncio
 import logging
 
-from msgspec.structs import replace
-
 from ropewalk.core.credentials import same
 from ropewalk.engine import conversation, presence
 from ropewalk.engine.services import Services
 from ropewalk.engine.session import Session
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
-from ropewalk.model.application import Admission
 from ropewalk.model.errors import ServerError, Unavailable
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, SessionSnapshot
 
@@ -40,8 +37,7 @@ async def open_session(session: Session, services: Services, request: ConnectReq
 async def _authenticate(session: Session, services: Services, request: ConnectRequest) -> None:
     answer = await _identify(session, services, request)
     if answer is None and services.application is not None:
-        admission = await conversation.ask_admission(session, services.application)
-        conversation.admit(session, services, request, admission)
+        await conversation.connect(session, services, services.application, services.credentials(request))
         return
     if not isinstance(answer, Accepted):
         answer = answer or Refused(closings.UNAUTHORIZED.reason)
@@ -74,29 +70,14 @@ async def _restore(session: Session, services: Services, request: ConnectRequest
     standing = await _standing(session, services, request, snapshot)
     if standing is None:
         return False
-    admission = standing if isinstance(standing, Admission) else None
-    if admission is not None and (not admission.accepted or admission.ids != snapshot.ids):
-        conversation.admit(session, services, request, admission)
-        return True
     snapshot = await _take(services, former)
     if snapshot is None:  # another connection was faster, or it was ended meanwhile
         services.stats.restores_missed += 1
-        if admission is not None:
-            conversation.admit(session, services, request, admission)
-        return admission is not None
-    if not session.accept(snapshot.ids, standing.expires_at if isinstance(standing, Accepted) else None):
+        return False
+    if not session.accept(snapshot.ids, standing.expires_at):
         await _put_back(session, services, former, snapshot)
-        if admission is not None:
-            conversation.dismiss(session, services, admission)
         return True
     session.app = conversation.side_of(request, services, snapshot.app)
-    await _resume(session, services, former, snapshot, admission)
-    return True
-
-
-async def _resume(
-    session: Session, services: Services, former: str, snapshot: SessionSnapshot, admission: Admission | None
-) -> None:
     session.link.names = (session.sid, *snapshot.names)[:MOST_NAMES]
     session.subscriptions = {
         name: Subscription(name, granted)
@@ -104,12 +85,8 @@ async def _resume(
         if len(name.encode()) <= services.limits.max_identifier
     }
     services.stats.sessions_restored += 1
+    services.annals.restored(session, former)
     session.link.send(session.link.codec.welcome(session.sid, list(session.subscriptions)))
-    if admission is not None:
-        conversation.admit_again(session, services, admission)
-    services.annals.restored(session, former, replaced=admission is not None)
-    if admission is not None:  # the application knows both sids, and hears of the end of each; the subscriptions go on
-        services.farewells.say(former, replace(snapshot, subscriptions={}, members={}))
     await _readmit(session, services, former, snapshot)
     if services.application is not None and session.app is not None and session.app.known:
         telling = conversation.restored(session, services, services.application, former)
@@ -117,27 +94,34 @@ async def _resume(
     if session.subscriptions:
         patience = services.limits.resume_patience
         asyncio.get_running_loop().call_later(patience, lambda: services.tasks.spawn(_end_patience(session, services)))
+    return True
 
 
 async def _standing(
     session: Session, services: Services, request: ConnectRequest, snapshot: SessionSnapshot
-) -> Accepted | Admission | None:
-    """How long a kept session may go on: as its token said, or as a newer one of the same client says. None: not now.
-
-    An application that admitted the session is asked again when the client shows it something else than it did then, because
-    only the application can tell whether that is still the same client (a cookie that was renewed) or another one.
-    """
+) -> Accepted | None:
+    """How long a kept session may go on: as its token said, or as a newer one of the same client says. None: not now."""
     if request.token:
         answer = await _identify(session, services, request)
         if isinstance(answer, Refused) or (answer is not None and not answer.anonymous):
             return answer if isinstance(answer, Accepted) and answer.ids == snapshot.ids else None
     if snapshot.expires_at is not None and snapshot.expires_at <= services.clock():
         return None
-    admitted = snapshot.app.credentials if snapshot.app is not None else None
-    shown = services.credentials(request) if admitted is not None else ""
-    if shown and not same(shown, admitted or "") and services.application is not None:
-        return await conversation.ask_admission(session, services.application)
+    if not await _fits(session, services, request, snapshot):
+        return None
     return Accepted(snapshot.ids, snapshot.expires_at)
+
+
+async def _fits(session: Session, services: Services, request: ConnectRequest, snapshot: SessionSnapshot) -> bool:
+    """An application that admitted the session is asked again when the client shows it something else than it did then: only
+    the application can tell whether that is the same client (a cookie was renewed) or another one."""
+    admitted = snapshot.app.credentials if snapshot.app is not None else None
+    if admitted is None or services.application is None:
+        return True
+    shown = services.credentials(request)
+    if not shown or same(shown, admitted):
+        return True
+    return await conversation.vouched(session, services, services.application, snapshot.ids)
 
 
 async def _find(services: Services, sid: str) -> SessionSnapshot | None:

@@ -33,14 +33,12 @@ class Departed(Struct, frozen=True):
     """`disconnected`. `kept`: it can be resumed for a while; `reason` is the one of its closing, "" when the link was lost.
 
     A second one with `kept` false follows when a session that is away is ended by a remote disconnect. `followed`: an `ended`
-    row follows once the session is over; older versions wrote none. `bare`: its subscriptions and members have gone over to
-    another session.
+    row follows once the session is over; older versions wrote none.
     """
 
     kept: bool
     reason: str = ""
     followed: bool = False
-    bare: bool = False
 
 
 class Granted(Struct, frozen=True):

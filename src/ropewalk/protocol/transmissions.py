@@ -38,11 +38,6 @@ def with_welcome(texts: Sequence[str], plain: str, sid: str) -> list[str]:
     return [msgspec.json.encode(fields).decode(), *(text for text in texts if text is not welcome)]
 
 
-def without_welcome(texts: Sequence[str]) -> list[str]:
-    """For a session that was welcomed already."""
-    return [text for text in texts if read(text).type != "welcome"]
-
-
 def refusals(texts: Sequence[str]) -> list[str]:
     """A `disconnect` that does not say whether to come back says no: a client that was refused would come back for ever."""
     return [_final(text) if read(text).type == "disconnect" else text for text in texts]

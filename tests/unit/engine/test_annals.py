@@ -88,7 +88,7 @@ async def test_a_session_is_told_from_its_beginning_to_its_end() -> None:
             {"identifier": public("a"), "streams": ["a"], "whisper": "a", "presence": "a", "state": None}
         ]
         assert story.details(RowKind.JOINED) == [{"id": "bo", "told": True, "info": {"name": "Bo"}}]
-        assert story.details(RowKind.DISCONNECTED) == [{"kept": True, "reason": "", "followed": True, "bare": False}]
+        assert story.details(RowKind.DISCONNECTED) == [{"kept": True, "reason": "", "followed": True}]
 
 
 async def test_a_client_refused_or_never_known_is_not_told() -> None:

@@ -102,8 +102,6 @@ def _go_on(life: Life, row: Row) -> None:
             life.left_at = row.timestamp
             life.resumable = life.resumable and departed.kept
             life.followed = departed.followed
-            if departed.bare:
-                life.subscriptions, life.members = {}, {}
 
 
 def _subscribe(life: Life, granted: Granted) -> None:
