@@ -13,7 +13,7 @@ from ropewalk.engine.services import Services
 from ropewalk.engine.session import Session
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
-from ropewalk.model.errors import ServerError, Unavailable
+from ropewalk.model.errors import LimitReached, ServerError, Unavailable
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, SessionSnapshot
 
 logger = logging.getLogger("ropewalk.session")
@@ -126,8 +126,8 @@ async def _fits(session: Session, services: Services, request: ConnectRequest, s
 
 async def _find(services: Services, sid: str) -> SessionSnapshot | None:
     """What could be restored. Nothing changes: whoever shows a sid may not be who it belongs to."""
-    if alive := services.sessions.get(sid):
-        return alive.snapshot()
+    if (alive := services.sessions.get(sid)) is not None:
+        return alive.snapshot() if alive.extended else None
     await _departed(services, sid)
     try:
         return await services.backend.sessions.peek(sid)
@@ -155,10 +155,12 @@ async def _departed(services: Services, sid: str) -> None:
 
 async def _put_back(session: Session, services: Services, former: str, snapshot: SessionSnapshot) -> None:
     """The client is gone again before it was welcomed, or it was ended meanwhile."""
-    if services.revocations.order_for(session.sid, snapshot.ids) is None:
-        await services.backend.sessions.save(former, snapshot, services.limits.sessions_ttl)
-        return
-    services.annals.revoked(former, closings.REMOTE.reason)
+    try:
+        if services.revocations.order_for(session.sid, snapshot.ids) is None:
+            return await services.backend.sessions.save(former, snapshot, services.limits.sessions_ttl)
+        services.annals.revoked(former, closings.REMOTE.reason)
+    except (LimitReached, Unavailable) as error:
+        logger.warning("a session cannot be kept", extra={"reason": str(error)})
     services.farewells.say(former, snapshot)
 
 

@@ -1,73 +1,15 @@
 """The annals: what a session's rows say, and that they are enough to resume it after the process has died."""
 
-import json
-from typing import Any
-
-from ropewalk.adapters.apps.noauth import NoAuth
-from ropewalk.adapters.backends.memory import MemoryBackend
-from ropewalk.core.rules import Rulebook
-from ropewalk.engine.annals import CHANGES, JournalAnnals
+from ropewalk.engine.annals import CHANGES
 from ropewalk.model import closing as closings
 from ropewalk.model.application import Answer
-from ropewalk.model.journal import Recovered, Row, RowKind
-from ropewalk.model.limits import Limits
-from ropewalk.model.rules import StreamRules
+from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.sessions import SessionSnapshot
-from tests.unit.adapters.backends.paper import PaperJournal
+from tests.unit.engine.chronicle import PATIENT, Chronicle
 from tests.unit.engine.script import CHAT, Script
-from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
+from tests.unit.engine.workbench import Workbench, public, settle
 
-PATIENT = Limits(ping_interval=0, resume_patience=3600, sessions_ttl=300, presence_ttl=15)
 BO = {"id": "bo", "info": {"name": "Bo"}}
-
-
-class Chronicle:
-    """A node that writes annals, over a backend whose journal is the same paper."""
-
-    def __init__(self, clock: Clock | None = None, script: Script | None = None) -> None:
-        self.script = script
-        self.journal = PaperJournal(instant=True)
-        self.clock = clock or Clock()
-        self.backend = MemoryBackend(Rulebook(StreamRules()), self.clock, journal=self.journal)
-        annals = JournalAnnals(self.journal, self.clock)
-        self.bench = Workbench(
-            PATIENT,
-            authenticators=(NoAuth(),) if script is None else (),
-            backend=self.backend,
-            annals=annals,
-            clock=self.clock,
-            application=script,
-        )
-
-    async def client(self, *streams: str, extended: bool = True) -> Client:
-        client = await self.bench.connect(extended=extended)
-        for stream in streams:
-            await client.send(command="subscribe", identifier=public(stream))
-        return client
-
-    def kinds(self, client: Client) -> list[RowKind]:
-        return [row.kind for row in self.journal.rows if row.sid == client.sid]
-
-    def details(self, kind: RowKind) -> list[Any]:
-        return [json.loads(row.detail) for row in self.journal.rows if row.kind is kind]
-
-    async def __aenter__(self) -> "Chronicle":
-        await self.bench.node.start()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.bench.node.stop()
-
-    def crash(self) -> "Chronicle":
-        """The process is gone; the next one has what was written."""
-        after = Chronicle(self.clock, self.script)
-        recovered = Recovered(rows=list(self.journal.rows), newest=self.clock.now)
-        restored = after.backend.recover(recovered, PATIENT.sessions_ttl, PATIENT.presence_ttl)
-        after.journal.note([*self.journal.rows, *restored.interrupted])
-        return after
-
-    async def members(self, stream: str) -> list[str]:
-        return [member.id for member in (await self.backend.presence.page(stream, "", 10)).members]
 
 
 async def test_a_session_is_told_from_its_beginning_to_its_end() -> None:
