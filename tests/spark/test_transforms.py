@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from ropewalk.pipeline.context import only_with_rows
 from ropewalk.pipeline.offsets import LIFE
-from ropewalk.pipeline.transforms import audit, derive, replay, rollup
+from ropewalk.pipeline.transforms import audience, audit, derive, replay, rollup
 from ropewalk.pipeline.transforms.presence import peaks
 from ropewalk.pipeline.transforms.sessions import connections, sessions
 
@@ -71,6 +71,37 @@ def feed(spark: SparkSession, tmp_path: Path) -> Feed:
     return Feed(spark, tmp_path)
 
 
+def counted(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
+    told = frame(spark, *rows)
+    return rollup.minutely(told, audience.intervals(told, spark.createDataFrame([], audience.SCHEMA)))
+
+
+def test_whoever_listens_is_counted_in_every_minute_until_it_leaves_however_little_it_says(spark: SparkSession) -> None:
+    other = {"subscription": {"identifier": "i", "streams": ["b"]}}
+    first = [
+        row("subscribed", 1, 1, {"identifier": "i", "streams": ["a"]}, sid="stays"),
+        row("subscribed", 2, 2, {"identifier": "i", "streams": ["a"]}, sid="leaves"),
+        row("subscribed", 3, 3, {"identifier": "i", "streams": ["a"]}, sid="unsubscribes"),
+        row("subscribed", 4, 4, {"identifier": "i", "streams": ["a"]}, sid="changes"),
+    ]
+    second = [
+        *(published("a", minute, 60 * minute) for minute in range(1, 5)),
+        row("disconnected", 125, 12, {"kept": True}, sid="leaves"),
+        row("unsubscribed", 125, 13, {"identifier": "i", "streams": []}, sid="unsubscribes"),
+        row("changed", 185, 14, other, sid="changes"),
+    ]
+    told = frame(spark, *first)
+    before = audience.remaining(audience.intervals(told, spark.createDataFrame([], audience.SCHEMA)))
+    after = frame(spark, *second)
+    present = audience.intervals(after, before)
+
+    found = rollup.combined(rollup.minutely(after, present)).where("stream = 'a'").orderBy("minute").collect()
+
+    assert [(r.minute.minute, r.subscribers) for r in found] == [(1, 4), (2, 4), (3, 2), (4, 1)]
+    left = sorted((r.sid, tuple(r.streams)) for r in audience.remaining(present).collect())
+    assert left == [("changes", ("b",)), ("stays", ("a",))]
+
+
 def test_a_minute_is_the_same_whole_or_added_up_from_parts(spark: SparkSession) -> None:
     rows = [
         published("a", 1, 1, b"12345", producer="p1"),
@@ -80,16 +111,16 @@ def test_a_minute_is_the_same_whole_or_added_up_from_parts(spark: SparkSession) 
         published("b", 1, 5, b"", exclude_socket="s9"),
         row("subscribed", 3, detail={"identifier": "i", "streams": ["a", "b"]}, sid="s1"),
         row("alive", 50, detail={"resumable": True, "snapshot": {"subscriptions": {"i": {"streams": ["a"]}}}}, sid="s2"),
-        row("disconnected", 55, detail={"kept": True}, sid="s1"),
+        row("disconnected", 55, position=1, detail={"kept": True}, sid="s1"),
     ]
-    whole = rollup.combined(rollup.minutely(frame(spark, *rows))).toArrow()
-    parts = rollup.minutely(frame(spark, *rows[:2])).unionByName(rollup.minutely(frame(spark, *rows[2:])))
+    whole = rollup.combined(counted(spark, *rows)).toArrow()
+    parts = counted(spark, *rows[:2]).unionByName(counted(spark, *rows[2:]))
 
     figures = ["stream", "minute", "messages", "bytes", "publishers", "subscribers", "deliveries", "late"]
     found = sorted(tuple(r[name] for name in figures) for r in whole.to_pylist())
     assert found == [
         ("a", NOON, 3, 9, 2, 2, 6, 0),
-        ("a", NOON + timedelta(minutes=1), 1, 1, 0, 0, 0, 0),
+        ("a", NOON + timedelta(minutes=1), 1, 1, 0, 1, 1, 0),
         ("b", NOON, 1, 0, 1, 1, 1, 0),
     ]
     assert sorted(tuple(r[name] for name in figures) for r in rollup.combined(parts).toArrow().to_pylist()) == found
@@ -98,7 +129,8 @@ def test_a_minute_is_the_same_whole_or_added_up_from_parts(spark: SparkSession) 
 def test_a_late_publication_counts_in_its_minute_and_as_late(spark: SparkSession) -> None:
     rows = frame(spark, published("a", 1, 10), published("a", 2, 70))
 
-    found = rollup.minutely(rows, NOON + timedelta(seconds=60)).orderBy("minute").collect()
+    nobody = audience.intervals(rows, spark.createDataFrame([], audience.SCHEMA))
+    found = rollup.minutely(rows, nobody, NOON + timedelta(seconds=60)).orderBy("minute").collect()
 
     assert [(r.messages, r.late) for r in found] == [(1, 1), (1, 0)]
 

@@ -58,6 +58,15 @@ class JobTable:
         )
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
+    def overwrite(self, batch: int, rows: pa.Table) -> None:
+        """These rows instead of all that were there; their files go, too, for nobody reads an older version."""
+        Path(self._root).mkdir(parents=True, exist_ok=True)
+        write_deltalake(self._root, rows, mode="overwrite", commit_properties=self._properties(batch))
+        DeltaTable(self._root).vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+    def read(self) -> pa.Table | None:
+        return read_table(self._root)
+
     def between(self, column: str, low: object, high: object, dates: Sequence[str]) -> pa.Table | None:
         """Rows of these dates whose `column` lies in [low, high]; None where there is no table yet."""
         table = opened(self._root)

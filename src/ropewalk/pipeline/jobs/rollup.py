@@ -1,20 +1,26 @@
 """`rollup`: figures by stream and minute, in a table that every batch corrects.
 
-Each batch is added up by itself and joined to the minutes it touches, so that rows which come late count like any others.
+Each batch is added up by itself and joined to the minutes it touches, so that rows which come late count like any others. Who
+listens is carried from batch to batch, for sessions say so only when it changes.
 """
 
 import datetime
 from typing import Annotated
 
 from msgspec import Meta
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ropewalk.pipeline.config import seconds
 from ropewalk.pipeline.context import Context
 from ropewalk.pipeline.registry import StreamOptions, job
 from ropewalk.pipeline.tables import JobTable, query_id
+from ropewalk.pipeline.transforms.audience import COLUMNS, SCHEMA, intervals, remaining
 from ropewalk.pipeline.transforms.rollup import KEYS, combined, minutely
+
+AUDIENCE = "-audience"
+"""Behind the directory of the table: that of the subscriptions that go on, by which the next batch knows who listens."""
 
 
 class RollupOptions(StreamOptions, frozen=True, kw_only=True):
@@ -42,10 +48,22 @@ class Fold:
         self._newest: datetime.datetime | None = None
 
     def take(self, rows: DataFrame, batch: int) -> None:
+        rows = rows.persist()
+        try:
+            audience = JobTable(f"{self._root}{AUDIENCE}", query_id(self._checkpoint))
+            present = intervals(rows, _known(rows.sparkSession, audience))
+            self._count(rows, present, batch)
+            # Last of all: when the batch comes again after a crash, the audience is still the one from before it.
+            if not audience.has(batch) and rows.where(F.col("event") != "publish").limit(1).count():
+                audience.overwrite(batch, remaining(present).toArrow())
+        finally:
+            rows.unpersist()
+
+    def _count(self, rows: DataFrame, present: DataFrame, batch: int) -> None:
         table = JobTable(self._root, query_id(self._checkpoint), ["date"])
         if table.has(batch):
             return
-        new = minutely(rows, self._watermark(table)).toArrow()
+        new = minutely(rows, present, self._watermark(table)).toArrow()
         if not new.num_rows:
             return
         minutes, dates = new["minute"].to_pylist(), set(new["date"].to_pylist())
@@ -64,3 +82,9 @@ class Fold:
         if self._newest is None:
             self._newest = table.newest("last_at")
         return self._newest - self._lateness if self._newest else None
+
+
+def _known(spark: SparkSession, audience: JobTable) -> DataFrame:
+    """Who listened when the batch before ended."""
+    table = audience.read()
+    return spark.createDataFrame([], SCHEMA) if table is None else spark.createDataFrame(table.select(COLUMNS))

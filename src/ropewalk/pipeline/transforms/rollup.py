@@ -8,18 +8,19 @@ import datetime
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from ropewalk.pipeline.transforms.audience import listening
+
 KEYS = ("date", "minute", "stream")
 SKETCHES = ("publisher_sketch", "subscriber_sketch")
 SUMS = ("messages", "bytes", "late")
 
-# What a session's rows say of its streams: one subscription, or, told again from time to time, all of them.
-_GRANTED = "streams array<string>"
-_WHOLE = "snapshot struct<subscriptions: map<string, struct<streams: array<string>>>>"
 
+def minutely(rows: DataFrame, intervals: DataFrame, watermark: datetime.datetime | None = None) -> DataFrame:
+    """Partial figures of some rows, and of those who listened meanwhile (see `audience`).
 
-def minutely(rows: DataFrame, watermark: datetime.datetime | None = None) -> DataFrame:
-    """Partial figures of some rows. Publications before the watermark count where they belong, and are counted as late."""
-    seen = mentions(rows)
+    Publications before the watermark count where they belong, and are counted as late.
+    """
+    seen = mentions(rows, intervals)
     published = F.col("event") == "publish"
     late = published & (F.col("timestamp") < F.lit(watermark)) if watermark else F.lit(False)
     return (
@@ -57,18 +58,10 @@ def publisher() -> Column:
     return F.coalesce(F.nullif(F.col("producer"), F.lit("")), F.nullif(F.col("exclude_socket"), F.lit("")))
 
 
-def mentions(rows: DataFrame) -> DataFrame:
-    """One row for each stream that a row of the journal speaks of: a publication's, or those a session is subscribed to."""
-    granted = F.from_json("detail", _GRANTED)["streams"]
-    whole = F.flatten(F.transform(F.map_values(F.from_json("detail", _WHOLE)["snapshot"]["subscriptions"]), _streams))
-    streams = (
-        F.when(F.col("event") == "publish", F.array("stream"))
-        .when(F.col("event") == "subscribed", granted)
-        .when(F.col("event").isin("alive", "restored"), F.array_distinct(whole))
-    )
-    columns = ("event", "timestamp", "value", "producer", "exclude_socket", "sid")
-    return rows.select(*columns, F.explode(streams).alias("stream")).where(F.col("stream").isNotNull())
-
-
-def _streams(subscription: Column) -> Column:
-    return subscription["streams"]
+def mentions(rows: DataFrame, intervals: DataFrame) -> DataFrame:
+    """One row for each publication, and one for each session that listened to its stream in that minute."""
+    columns = ("event", "timestamp", "value", "producer", "exclude_socket", "sid", "stream")
+    publications = rows.where("event = 'publish' AND stream IS NOT NULL").select(*columns)
+    minutes = publications.select("stream", F.date_trunc("minute", "timestamp").alias("minute")).distinct()
+    listeners = listening(intervals, minutes).withColumnRenamed("minute", "timestamp").withColumn("event", F.lit("listened"))
+    return publications.unionByName(listeners, allowMissingColumns=True)
