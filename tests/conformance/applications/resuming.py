@@ -163,3 +163,24 @@ class Resuming:
                 await stage.dismiss('{"user":"twice"}')
                 await stage.heard(back.sid, "disconnect")
         assert stage.story(client.sid, back.sid) == ["connect", "subscribe", "restored", "disconnect"]
+
+    async def test_a_cookie_that_was_renewed_does_not_cost_the_session(self, stage: Stage) -> None:
+        async with stage.client(headers={"Cookie": "user=ida; theme=dark"}) as client:
+            await subscribed(client, seat())
+            await client.cut()
+        async with stage.client(headers={"Cookie": "user=ida; theme=light"}, sid=client.sid) as back:
+            assert await back.messages(1) == [WELCOME_BACK]
+            assert (await stage.heard(back.sid, "restored")).ids == '{"user":"ida"}'
+            await stage.dismiss('{"user":"ida"}')
+            await stage.heard(back.sid, "disconnect")
+        assert stage.story(client.sid, back.sid) == ["connect", "subscribe", "restored", "disconnect"]
+
+    async def test_a_session_waits_for_its_owner_when_somebody_else_comes_with_its_sid(self, stage: Stage) -> None:
+        async with stage.client(headers={"Cookie": "user=owner"}) as client:
+            await subscribed(client, seat())
+            await client.cut()
+        async with stage.client(headers={"Cookie": "user=thief"}, sid=client.sid, welcome=False) as thief:
+            await thief.welcomed(restored=False)
+            assert (await stage.heard(thief.sid, "connect")).headers["cookie"] == "user=thief"
+        async with stage.client(headers={"Cookie": "user=owner"}, sid=client.sid) as back:
+            assert await back.messages(1) == [WELCOME_BACK]
