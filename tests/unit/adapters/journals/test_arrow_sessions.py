@@ -1,5 +1,6 @@
 """Sessions in the journal: a recovery finds those that are not over, however long ago they changed."""
 
+import asyncio
 import random
 from pathlib import Path
 
@@ -57,6 +58,8 @@ async def test_sessions_outlive_a_new_life_of_their_shard(tmp_path: Path) -> Non
     clock = ManualClock(1_000_000.0)
     async with running(tmp_path, clock, durability="memory", **ONE_SHARD) as (journal, _):
         await journal.write([row(RowKind.CONNECTED, "idle", "beginning"), publication("s", 1)])
+        while journal.gauges()["journal_written_rows"] < 2:
+            await asyncio.sleep(0)
         killed = as_if_killed(tmp_path / "journal", tmp_path / "other" / "journal")
     clock.advance(10_000.0)
     for _ in range(2):
