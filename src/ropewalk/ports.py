@@ -4,7 +4,7 @@ Small Protocol classes whose docstrings say what types cannot: atomicity, order,
 Every port that an adapter fills has a conformance suite in `ropewalk.testing`.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
@@ -62,18 +62,25 @@ class StreamStore(Protocol):
 
 
 class SessionStore(Protocol):
-    """Remembers sessions whose connection is gone."""
+    """Remembers sessions whose connection is gone. Bounded: when there are too many, the oldest counts as expired."""
 
-    async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None: ...
+    async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
+        """Raises `LimitReached` for one that is too large, and `Unavailable`; then it is not kept."""
+
+    async def peek(self, sid: str) -> SessionSnapshot | None:
+        """What `take` would give out now; nothing changes."""
 
     async def take(self, sid: str) -> SessionSnapshot | None:
         """Give the snapshot out and forget it, in one step: a sid is good for one restore."""
 
+    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
+        """Forget every session of these ids and give them out, in one step: none of them can be taken or expires any more."""
+
     async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
-        """Sessions whose time is over and whose application knows of them, at most `limit`. Each is given out once."""
+        """Sessions whose time is over, at most `limit`. Each is given out once."""
 
     async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        """The process ends: sessions that end with it and whose application knows of them. Empty where they outlive it."""
+        """The process ends: the sessions that end with it. Of those that outlive it only the ones whose time is over."""
 
 
 class PresenceStore(Protocol):
@@ -115,19 +122,23 @@ class Backend(Protocol):
         """Let go of what has expired. Bounded work a call; called about once a second."""
 
     def gauges(self) -> dict[str, float]:
-        """Sizes for the metrics page: streams, history_messages, history_bytes, sessions_kept, presence_members, dedup_keys."""
+        """Sizes for the metrics page: streams, history_messages, history_bytes, sessions_kept, sessions_kept_bytes,
+        presence_members, dedup_keys."""
 
 
 class PubSub(Protocol):
     """Carries registered messages and orders to every process with an interested session, this one included."""
 
-    async def start(self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect], int]) -> None: ...
+    async def start(
+        self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect], Awaitable[int]]
+    ) -> None: ...
     async def stop(self) -> None: ...
     def publish(self, messages: Sequence[Registered]) -> None:
         """Hand over, in order; never blocks. Within one process `deliver` is called before this returns."""
 
     async def command(self, order: RemoteDisconnect) -> int:
-        """How many sessions of this process obeyed."""
+        """How many sessions of this process were ended. Raises `Unavailable` where that may not outlive a crash; they are
+        ended all the same, and the same order again is safe."""
 
     def trouble(self) -> str: ...
 
@@ -319,7 +330,9 @@ class Publisher(Protocol):
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         """All or none, in order; a receipt for each. Raises `Unavailable`."""
 
-    async def disconnect(self, order: RemoteDisconnect) -> int: ...
+    async def disconnect(self, order: RemoteDisconnect) -> int:
+        """How many sessions were ended: live ones, and those that were away and could have been resumed. As `PubSub.command`
+        has it."""
 
 
 class Connection(Protocol):

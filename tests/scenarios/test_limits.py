@@ -45,6 +45,20 @@ async def _connect_when_there_is_room(server: RunningServer) -> Cable:
             await asyncio.sleep(0.02)
 
 
+async def test_an_identifier_that_is_too_long_is_refused_wherever_it_comes_in() -> None:
+    padded = json.dumps({"channel": "$pubsub", "stream_name": "s", "padding": "x" * 3000})
+    with running_server("--public", "--sse") as server:
+        async with cable(server) as client, aiohttp.ClientSession() as http:
+            await client.send(command="subscribe", identifier=padded)
+            await client.expect("reject_subscription", identifier=padded)
+            async with http.get(f"{server.url}/events", params={"identifier": padded}) as answer:
+                assert answer.status == 400
+            async with http.post(f"{server.url}/events", json={"command": "subscribe", "identifier": padded}) as answer:
+                assert answer.status == 400
+            assert (await metrics(server))["refusals_total{identifier}"] == 3
+            await client.subscribe("s")
+
+
 async def test_one_subscription_too_many_is_rejected_until_there_is_room() -> None:
     with running_server("--public", "--max_subscriptions", "2") as server:
         async with cable(server) as client:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from ropewalk.cli.main import main
 from ropewalk.core.ring import shard_of
 from ropewalk.pipeline.tables import read_table
-from tests.cable import cable
+from tests.cable import cable, identifier
 from tests.metrics import metrics_when
 from tests.server import RunningServer
 from tests.spark.journal import forget_last_commit, kept, publish_all
@@ -91,6 +91,22 @@ def test_a_rollup_counts_every_publication_once_however_often_a_batch_comes(
     minutes = [row for row in rows(tmp_path, "rollup") if row["stream"] == "counted"]
     assert sum(row["messages"] for row in minutes) == 42
     assert sum(row["bytes"] for row in minutes) == 42 * len('"xxxxxxxx"')
+
+
+def test_a_rollup_knows_who_listens_from_one_run_to_the_next(run: Run, server: RunningServer, tmp_path: Path) -> None:
+    async def clients() -> None:
+        async with cable(server) as ann, cable(server) as bob:
+            await ann.subscribe("listened")
+            await bob.subscribe("listened")
+            assert await asyncio.to_thread(run, "rollup") == 0
+            await asyncio.to_thread(publish_all, server, [("listened", "x")] * 3)
+            assert await asyncio.to_thread(run, "rollup") == 0
+
+    asyncio.run(clients())
+    told = [row for row in rows(tmp_path, "rollup") if row["stream"] == "listened"]
+    assert sum(row["messages"] for row in told) == 3
+    assert [row["subscribers"] for row in told if row["messages"]] == [2] * sum(1 for row in told if row["messages"])
+    assert {row["identifier"] for row in rows(tmp_path, "rollup-audience")} == {identifier("listened")}
 
 
 def test_sessions_and_presence_are_told_by_what_clients_did(run: Run, server: RunningServer, tmp_path: Path) -> None:

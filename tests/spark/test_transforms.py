@@ -15,7 +15,7 @@ from ropewalk.pipeline.context import only_with_rows
 from ropewalk.pipeline.jobs.presence import PresenceFold
 from ropewalk.pipeline.offsets import LIFE
 from ropewalk.pipeline.tables import read_table
-from ropewalk.pipeline.transforms import audit, derive, replay, rollup
+from ropewalk.pipeline.transforms import audience, audit, derive, replay, rollup
 from ropewalk.pipeline.transforms.presence import figures, moves
 from ropewalk.pipeline.transforms.sessions import connections, sessions
 
@@ -75,6 +75,46 @@ def feed(spark: SparkSession, tmp_path: Path) -> Feed:
     return Feed(spark, tmp_path)
 
 
+def counted(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
+    return alone(spark, rollup.timed(frame(spark, *rows), {}, timedelta(minutes=1)))
+
+
+def alone(spark: SparkSession, rows: DataFrame) -> DataFrame:
+    """The figures of rows before which nobody listened."""
+    return rollup.minutely(rows, audience.intervals(rows, spark.createDataFrame([], audience.SCHEMA)))
+
+
+def test_whoever_listens_is_counted_in_every_minute_until_it_leaves_however_little_it_says(spark: SparkSession) -> None:
+    other = {"subscription": {"identifier": "i", "streams": ["b"]}}
+    first = [
+        row("subscribed", 1, 1, {"identifier": "i", "streams": ["a"]}, sid="stays"),
+        row("subscribed", 2, 2, {"identifier": "i", "streams": ["a"]}, sid="leaves"),
+        row("subscribed", 3, 3, {"identifier": "i", "streams": ["a"]}, sid="unsubscribes"),
+        row("subscribed", 4, 4, {"identifier": "i", "streams": ["a"]}, sid="changes"),
+    ]
+    second = [
+        *(published("a", minute, 60 * minute) for minute in range(1, 5)),
+        row("disconnected", 125, 12, {"kept": True}, sid="leaves"),
+        row("unsubscribed", 125, 13, {"identifier": "i", "streams": []}, sid="unsubscribes"),
+        row("changed", 185, 14, other, sid="changes"),
+    ]
+    told = frame(spark, *first)
+    before = audience.remaining(audience.intervals(told, spark.createDataFrame([], audience.SCHEMA)))
+    after = frame(spark, *second)
+    present = audience.intervals(after, before)
+
+    found = (
+        rollup.combined(rollup.minutely(rollup.timed(after, {}, timedelta(minutes=1)), present))
+        .where("stream = 'a'")
+        .orderBy("minute")
+        .collect()
+    )
+
+    assert [(r.minute.minute, r.subscribers) for r in found] == [(1, 4), (2, 4), (3, 2), (4, 1)]
+    left = sorted((r.sid, tuple(r.streams)) for r in audience.remaining(present).collect())
+    assert left == [("changes", ("b",)), ("stays", ("a",))]
+
+
 def test_a_minute_is_the_same_whole_or_added_up_from_parts(spark: SparkSession) -> None:
     rows = [
         published("a", 1, 1, b"12345", producer="p1"),
@@ -84,20 +124,16 @@ def test_a_minute_is_the_same_whole_or_added_up_from_parts(spark: SparkSession) 
         published("b", 1, 5, b"", exclude_socket="s9"),
         row("subscribed", 3, detail={"identifier": "i", "streams": ["a", "b"]}, sid="s1"),
         row("alive", 50, detail={"resumable": True, "snapshot": {"subscriptions": {"i": {"streams": ["a"]}}}}, sid="s2"),
-        row("disconnected", 55, detail={"kept": True}, sid="s1"),
+        row("disconnected", 55, position=1, detail={"kept": True}, sid="s1"),
     ]
-
-    def minutely(*rows: dict[str, Any]) -> DataFrame:
-        return rollup.minutely(rollup.timed(frame(spark, *rows), {}, timedelta(minutes=1)))
-
-    whole = rollup.combined(minutely(*rows)).toArrow()
-    parts = minutely(*rows[:2]).unionByName(minutely(*rows[2:]))
+    whole = rollup.combined(counted(spark, *rows)).toArrow()
+    parts = counted(spark, *rows[:2]).unionByName(counted(spark, *rows[2:]))
 
     figures = ["stream", "minute", "messages", "bytes", "publishers", "subscribers", "deliveries", "late"]
     found = sorted(tuple(r[name] for name in figures) for r in whole.to_pylist())
     assert found == [
         ("a", NOON, 3, 9, 2, 2, 6, 0),
-        ("a", NOON + timedelta(minutes=1), 1, 1, 0, 0, 0, 0),
+        ("a", NOON + timedelta(minutes=1), 1, 1, 0, 1, 1, 0),
         ("b", NOON, 1, 0, 1, 1, 1, 0),
     ]
     assert sorted(tuple(r[name] for name in figures) for r in rollup.combined(parts).toArrow().to_pylist()) == found
@@ -108,13 +144,13 @@ def test_a_publication_is_late_that_is_behind_its_own_shard_not_behind_another(s
     went_back = [published("a", 1, 70), published("a", 2, 10), published("a", 3, 65)]
     other_shard = [published("b", 1, 5, shard=1, position=0)]
     rows = rollup.timed(frame(spark, *went_back, *other_shard), {}, timedelta(seconds=30))
-    found = {(r.stream, r.minute.minute): (r.messages, r.late) for r in rollup.minutely(rows).collect()}
+    found = {(r.stream, r.minute.minute): (r.messages, r.late) for r in alone(spark, rows).collect()}
     assert found == {("a", 0): (1, 1), ("a", 1): (2, 0), ("b", 0): (1, 0)}
 
     later = rollup.timed(frame(spark, *other_shard), {0: NOON + timedelta(hours=1)}, timedelta(seconds=30))
-    assert [r.late for r in rollup.minutely(later).collect()] == [0]
+    assert [r.late for r in alone(spark, later).collect()] == [0]
     known = rollup.timed(frame(spark, *other_shard), {1: NOON + timedelta(hours=1)}, timedelta(seconds=30))
-    assert [r.late for r in rollup.minutely(known).collect()] == [1]
+    assert [r.late for r in alone(spark, known).collect()] == [1]
 
 
 def test_a_session_is_followed_over_its_connections(feed: Feed, spark: SparkSession) -> None:

@@ -5,18 +5,26 @@ The rule it keeps: what the journal holds is put back into the backend before an
 
 import asyncio
 import logging
+import os
+import secrets
 import time
+from pathlib import Path
 from typing import Protocol
 
 from ropewalk.app.registry import JOURNALS, resolve
 from ropewalk.app.settings import Settings
-from ropewalk.engine.annals import RENEWAL
+from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Recovered, Restored
 from ropewalk.ports import Backend, ConsumerStore, Journal, JournalReader
 
 logger = logging.getLogger("ropewalk.journal")
 
 SWEEP_SECONDS = 10.0
+
+KEY_BYTES = 32
+
+FORMER_RENEWAL = 60.0
+"""Seconds within which an older version told every session again."""
 
 
 class StoredJournal(Journal, JournalReader, ConsumerStore, Protocol):
@@ -55,11 +63,33 @@ def journal_of(settings: Settings) -> StoredJournal:
     return stored
 
 
+def sessions_key(settings: Settings, derived: bytes) -> bytes:
+    """The key of fingerprints in kept sessions: derived from the secret, or else one that is kept beside the journal, so that
+    sessions resume after a restart without asking the application. Empty without either."""
+    if derived or not settings.journal.data_dir:
+        return derived
+    path = Path(settings.journal.data_dir, "sessions.key")
+    try:
+        if path.exists() and len(key := path.read_bytes()) == KEY_BYTES:
+            return key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        key = secrets.token_bytes(KEY_BYTES)
+        with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(key)
+    except OSError as error:
+        raise UserMistake(f"the key of kept sessions cannot be had: {error}") from None
+    return key
+
+
 def horizon(settings: Settings) -> float:
-    """How many seconds of the journal can matter to a backend: the longest for which it keeps anything."""
+    """How many seconds of the journal can matter to a backend: the longest for which it keeps anything.
+
+    Sessions are found however old their rows are, but not in a journal that an older version has written: it told them again
+    and again instead.
+    """
     broker = settings.broker
     ruled = [rule.history_ttl for rule in settings.streams if rule.history_ttl is not None]
-    return max(broker.history_ttl, broker.dedup_ttl, broker.sessions_ttl + 2 * RENEWAL, *ruled)
+    return max(broker.history_ttl, broker.dedup_ttl, broker.sessions_ttl + 2 * FORMER_RENEWAL, *ruled)
 
 
 class JournalKeeper:

@@ -3,14 +3,17 @@
 from dataclasses import dataclass
 
 from ropewalk.app.settings import Settings
-from ropewalk.core.signing import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, RPC_PHRASE, derive
+from ropewalk.core.signing import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, RPC_PHRASE, SESSIONS_PHRASE, derive
 
 NONE = "none"
 
 
 @dataclass(frozen=True)
 class Keys:
-    """An empty secret verifies nothing. A door whose key is None stays shut; one whose key is empty was opened on purpose."""
+    """An empty secret verifies nothing. A door whose key is None stays shut; one whose key is empty was opened on purpose.
+
+    `sessions` is the key of fingerprints in kept sessions, empty without a secret.
+    """
 
     jwt: str
     streams: str
@@ -20,6 +23,7 @@ class Keys:
     broadcast: str | None
     api: str | None
     journal: str | None
+    sessions: bytes
 
 
 def keys_of(settings: Settings) -> Keys:
@@ -35,6 +39,7 @@ def keys_of(settings: Settings) -> Keys:
         broadcast=_door_key(settings.broadcast.broadcast_key, secret, BROADCAST_PHRASE, auth.public),
         api=_door_key(settings.api.api_secret, secret, API_PHRASE, auth.public),
         journal=_door_key(settings.journal.journal_token, secret, JOURNAL_PHRASE, auth.public),
+        sessions=derive(secret, SESSIONS_PHRASE).encode() if secret else b"",
     )
 
 

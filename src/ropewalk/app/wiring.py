@@ -19,7 +19,7 @@ from ropewalk.adapters.transports.sse import SseDoor
 from ropewalk.adapters.transports.websocket import WebSocketDoor
 from ropewalk.app.applying import application_of, forwarding_of
 from ropewalk.app.archiving import tiered
-from ropewalk.app.journaling import JournalKeeper, RecoveringBackend, StoredJournal, journal_of
+from ropewalk.app.journaling import JournalKeeper, RecoveringBackend, StoredJournal, journal_of, sessions_key
 from ropewalk.app.keys import Keys, keys_of
 from ropewalk.app.registry import BACKENDS, PUBSUBS, resolve
 from ropewalk.app.settings import Settings
@@ -64,7 +64,10 @@ def build(settings: Settings) -> Parts:
         time.time,
         dedup_ttl=broker.dedup_ttl,
         dedup_limit=broker.dedup_limit,
+        max_session_size=settings.limits.max_session_size,
+        max_sessions_size=settings.limits.max_sessions_size,
         journal=journal if kept else None,
+        stats=stats,
         # What is written down is not lost by being idle, so its epoch must not change: the journal keeps every tip anyway.
         idle_factor=inf if kept else IDLE_FACTOR,
     )
@@ -83,6 +86,7 @@ def build(settings: Settings) -> Parts:
         annals,
         application_of(settings, keys, stats),
         forwarding_of(settings, keys),
+        sessions_key(settings, keys.sessions),
     )
     keeper = JournalKeeper(settings, journal, backend)
     return Parts(node, whole, journal, keeper, transactions_of(settings, node.broker), stats, keys)
@@ -125,6 +129,7 @@ def _limits(settings: Settings) -> Limits:
         pong_timeout=settings.websocket.pong_timeout,
         native_pings=settings.websocket.enable_native_pings,
         max_stream_name=settings.limits.max_stream_name,
+        max_identifier=settings.limits.max_identifier,
         max_payload=settings.limits.max_publish_size,
         disconnect_mode=settings.app.disconnect_mode,
         disconnect_rate=settings.app.disconnect_rate,

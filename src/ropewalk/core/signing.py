@@ -13,6 +13,7 @@ BROADCAST_PHRASE = "broadcast-cable"
 API_PHRASE = "api-cable"
 JOURNAL_PHRASE = "journal-cable"
 RPC_PHRASE = "rpc-cable"
+SESSIONS_PHRASE = "sessions-cable"
 
 _SEPARATOR = "--"
 _TO_STANDARD = str.maketrans("-_", "+/")

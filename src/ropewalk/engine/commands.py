@@ -88,6 +88,9 @@ async def _join_along(session: "Session", services: Services, command: commands.
 
 async def _ask_channels(session: "Session", services: Services, identifier: str) -> Subscribed | Rejected | None:
     """None: it is no channel of the server's own."""
+    if len(identifier.encode()) > services.limits.max_identifier:
+        services.stats.refusals[Refusal.IDENTIFIER] += 1
+        return Rejected(f"an identifier of more than {services.limits.max_identifier} bytes")
     if len(session.subscriptions) >= services.limits.max_subscriptions:
         services.stats.refusals[Refusal.SUBSCRIPTIONS] += 1
         return Rejected(f"more than {services.limits.max_subscriptions} subscriptions in one session")

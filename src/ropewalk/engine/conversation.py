@@ -6,6 +6,7 @@ subscribe is confirmed or rejected, a confirmation tells where live delivery beg
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import ServerError, Unanswered, Unavailable
 from ropewalk.model.messages import Publication
-from ropewalk.model.sessions import AppSide, ConnectRequest, Subscribed
+from ropewalk.model.sessions import AppSide, ConnectRequest, SessionSnapshot, Subscribed
 from ropewalk.ports import Application
 from ropewalk.protocol.cable_json import welcome_json
 from ropewalk.protocol.envelopes import reply_json
@@ -53,8 +54,10 @@ def side_of(request: ConnectRequest, services: Services, former: AppSide | None 
     """What a session that came by this request keeps for the application; None where there is none."""
     if services.application is None:
         return None
-    known = services.limits.disconnect_mode == "always" or (former is not None and former.known)
-    return AppSide(request.url, services.forward(request), former.state if former else {}, known)
+    former = former or AppSide()
+    known = services.limits.disconnect_mode == "always" or former.known
+    admitted = None if former.credentials is None else services.credentials(request) or former.credentials
+    return AppSide(request.url, services.forward(request), former.state, known, admitted)
 
 
 def caller(session: "Session") -> Caller:
@@ -62,7 +65,7 @@ def caller(session: "Session") -> Caller:
     return Caller(session.sid, side.url, side.headers, session.ids, side.state)
 
 
-async def connect(session: "Session", services: Services, application: Application) -> None:
+async def connect(session: "Session", services: Services, application: Application, credentials: str) -> None:
     """Raises ServerError."""
     services.heartbeat.add(session)  # a client that hears nothing for too long comes back, to wait once more
     try:
@@ -78,16 +81,34 @@ async def connect(session: "Session", services: Services, application: Applicati
         _transmit(session, refusals(admission.transmissions))
         session.end(TOLD_WHY if admission.transmissions else closings.UNAUTHORIZED)
         return
-    _remember(session, services, admission.state)
-    if not session.accept(admission.ids, None):  # the client left while the application let it in
-        session.ids = admission.ids
-        services.farewells.say(session.sid, session.snapshot())
+    session.app = replace(_answered(session.app, services, admission.state), credentials=credentials)
+    if not session.accept(admission.ids, None):  # the client left while the application let it in, or was told to
+        _let_go(services, session.sid, SessionSnapshot(admission.ids, {}, app=session.app))
         return
     services.annals.connected(session)
-    services.annals.changed(session)
     plain = welcome_json(session.sid, None).decode()
     for text in with_welcome(admission.transmissions, plain, session.sid):
         link.send(codec.transmission(text))
+
+
+async def vouched(session: "Session", services: Services, application: Application, ids: str) -> bool:
+    """Whether the application lets this client in as `ids`. It is asked by a Connect of its own, whose Disconnect follows.
+
+    Raises ServerError.
+    """
+    sid = secrets.token_urlsafe(16)
+    connected = await application.connect(replace(caller(session), sid=sid), lambda: session.link.open)
+    admission = check_admission(connected, services.limits)
+    if admission.accepted:
+        app = _answered(session.app, services, admission.state)
+        _let_go(services, sid, SessionSnapshot(admission.ids, {}, app=app))
+    return admission.accepted and admission.ids == ids
+
+
+def _let_go(services: Services, sid: str, snapshot: SessionSnapshot) -> None:
+    """The application has let somebody in who is not there, and hears of it."""
+    services.annals.passed(sid, snapshot)
+    services.farewells.say(sid, snapshot)
 
 
 async def restored(session: "Session", services: Services, application: Application, former: str) -> None:
@@ -112,9 +133,9 @@ async def _tell_return(session: "Session", services: Services, application: Appl
         subscription = session.subscriptions.get(identifier)
         if subscription is not None and subscription.granted.state is not None:
             await _change(session, services, subscription, changes)
-    if greeting.state or greeting.own:
+            services.annals.changed(session, subscription)
+    if greeting.state:
         _remember(session, services, greeting.state)
-        services.annals.changed(session)
     _transmit(session, greeting.transmissions)
     await _publish(services, greeting.publications)
     if greeting.disconnect:
@@ -170,8 +191,8 @@ async def perform(session: "Session", services: Services, application: Applicati
     if subscription.granted.state is not None:  # what the server granted by itself is not the application's to change
         await _change(session, services, subscription, answer.own)
         await _restream(session, services, subscription, answer)
-    if answer.state or answer.own or answer.stop_all or answer.stopped or answer.streams:
-        services.annals.changed(session)
+        if answer.own or answer.stop_all or answer.stopped or answer.streams:
+            services.annals.changed(session, subscription)
     _transmit(session, answer.transmissions)
     lost = await _finish(session, services, subscription, answer)
     _reply(session, identifier, answer.reply, "unavailable" if lost else "")
@@ -189,8 +210,6 @@ async def unsubscribe(session: "Session", services: Services, application: Appli
     except ServerError as error:
         return str(error)
     _remember(session, services, answer.state)
-    if answer.state:
-        services.annals.changed(session)
     _transmit(session, answer.transmissions)
     lost = await _finish(session, services, None, answer)
     _end_if_asked(session, answer)
@@ -274,9 +293,15 @@ def _end_if_asked(session: "Session", answer: Answer) -> None:
 
 def _remember(session: "Session", services: Services, changes: State) -> None:
     """The application has answered, so that it knows of the session."""
-    side = session.app or AppSide()
-    known = services.limits.disconnect_mode != "never"
-    session.app = replace(side, state=merged(side.state, changes), known=known)
+    known = session.app is not None and session.app.known
+    session.app = _answered(session.app, services, changes)
+    if changes or session.app.known != known:
+        services.annals.changed(session)
+
+
+def _answered(side: AppSide | None, services: Services, changes: State) -> AppSide:
+    side = side or AppSide()
+    return replace(side, state=merged(side.state, changes), known=services.limits.disconnect_mode != "never")
 
 
 def _keep(subscription: Subscription, changes: State) -> None:

@@ -5,6 +5,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 
+from ropewalk.core.credentials import Credentials
 from ropewalk.core.refusal_summary import RefusalSummary, Summary
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
@@ -18,11 +19,10 @@ from ropewalk.engine.hub import Hub
 from ropewalk.engine.joining import Joiner
 from ropewalk.engine.opening import open_session
 from ropewalk.engine.services import Forward, Services
-from ropewalk.engine.session import Session
+from ropewalk.engine.session import Session, closing_of
 from ropewalk.engine.tasks import Tasks
 from ropewalk.engine.tracing import tag_of, traced_application, traced_connection, traced_delivery, tracing
 from ropewalk.model import closing as closings
-from ropewalk.model.closing import Closing
 from ropewalk.model.errors import RopewalkError
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
@@ -52,7 +52,10 @@ class Node:
         annals: Annals = Annals(),  # noqa: B008 - it says nothing and holds nothing
         application: Application | None = None,
         forward: Forward = lambda request: {},
+        sessions_key: bytes = b"",
     ) -> None:
+        """`sessions_key` is for fingerprints of credentials. One that stays the same over a restart makes sessions that an
+        application admitted resume afterwards without asking it."""
         if application is not None and tracing():
             application = traced_application(application)
         tasks = Tasks()
@@ -71,8 +74,9 @@ class Node:
             authenticators=authenticators,
             channels=channels,
             application=application,
-            farewells=Farewells() if application is None else QueuedFarewells(application, limits, stats),
+            farewells=Farewells(annals) if application is None else QueuedFarewells(application, limits, stats, annals),
             forward=forward,
+            credentials=Credentials(sessions_key or secrets.token_bytes(32), forward),
             rules=rules,
             limits=limits,
             stats=stats,
@@ -110,10 +114,13 @@ class Node:
                 await asyncio.sleep(DRAIN_STEP)
 
     async def stop(self) -> None:
-        for session in list(self.services.sessions.values()):
+        self._draining = True
+        for session in [*self.services.sessions.values(), *self.services.opening.values()]:
             session.end(closings.SERVER_RESTART)
-        if self.services.departing:
-            await asyncio.wait(list(self.services.departing.values()))
+        under_way = [session.opening for session in self.services.opening.values()]
+        under_way += [session.leaving for session in self.services.departing.values()]
+        if ending := [task for task in under_way if task is not None]:
+            await asyncio.wait(ending)
         for sid, snapshot in await self._backend.sessions.abandoned():
             self.services.farewells.say(sid, snapshot)
         await self.services.farewells.finish()
@@ -140,7 +147,6 @@ class Node:
             self.services.farewells.say(sid, snapshot)
         expired = await self._backend.presence.expire()
         self.services.annals.expired(expired)
-        self.services.annals.renew(self.services.sessions)
         await presence.announce(self.broker, expired)
 
     # --- sessions -----------------------------------------------------------------------------------------------------
@@ -155,15 +161,26 @@ class Node:
         if self._draining:
             session.end(closings.SERVER_RESTART)
         else:
+            self.services.opening[session.sid] = session
+            self.services.revocations.opening(session.sid)
             session.opening = self.services.tasks.spawn(open_session(session, self.services, request))
         return session
 
-    def _obey(self, order: RemoteDisconnect) -> int:
-        named = [session for session in self.services.sessions.values() if session.ids == order.identifier]
-        closing = Closing(closings.REMOTE.reason, order.reconnect, closings.REMOTE.code, closings.REMOTE.text)
-        for session in named:
-            session.end(closing)
-        return len(named)
+    async def _obey(self, order: RemoteDisconnect) -> int:
+        """Ends live sessions, those on their way out, and those that are away; whoever is on its way in is ended on arrival."""
+        services, ids = self.services, order.identifier
+        services.revocations.add(order)
+        live = [session for session in services.sessions.values() if session.ids == ids]
+        leaving = [session for session in services.departing.values() if session.ids == ids]
+        for session in live:
+            session.end(closing_of(order))
+        ended = len(live) + sum(session.revoke(closings.REMOTE.reason) for session in leaving)
+        for sid, snapshot in await self._backend.sessions.revoke(ids):
+            services.annals.revoked(sid, closings.REMOTE.reason)
+            services.farewells.say(sid, snapshot)
+            ended += 1
+        await services.annals.ordered(order)
+        return ended
 
     # --- inspection ---------------------------------------------------------------------------------------------------
 

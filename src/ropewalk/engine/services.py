@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ropewalk.core.credentials import Credentials
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.annals import Annals
@@ -11,14 +12,13 @@ from ropewalk.engine.broker import Broker
 from ropewalk.engine.farewells import Farewells
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joining import Joiner
+from ropewalk.engine.revocations import Revocations
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model.limits import Limits
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock
 
 if TYPE_CHECKING:
-    import asyncio
-
     from ropewalk.engine.heartbeat import Heartbeat
     from ropewalk.engine.session import Session
 
@@ -37,6 +37,7 @@ class Services:
     application: Application | None
     farewells: Farewells
     forward: "Forward"
+    credentials: Credentials
     rules: Rulebook
     limits: Limits
     stats: Stats
@@ -44,5 +45,7 @@ class Services:
     tasks: Tasks
     annals: Annals
     heartbeat: "Heartbeat"
-    sessions: dict[str, "Session"] = field(default_factory=dict)
-    departing: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)  # being saved; a quick return waits for it
+    revocations: Revocations = field(default_factory=Revocations)
+    opening: dict[str, "Session"] = field(default_factory=dict)  # not known yet
+    sessions: dict[str, "Session"] = field(default_factory=dict)  # live
+    departing: dict[str, "Session"] = field(default_factory=dict)  # being saved; a quick return waits for it

@@ -19,9 +19,10 @@ from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
-from ropewalk.model.errors import MalformedFrame, Unavailable
-from ropewalk.model.messages import Position
+from ropewalk.model.errors import LimitReached, MalformedFrame, Unavailable
+from ropewalk.model.messages import Position, RemoteDisconnect
 from ropewalk.model.presence import Member
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest, SessionSnapshot
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import Codec
@@ -37,7 +38,11 @@ RESUMABLE = (closings.TOO_SLOW, closings.NO_PONG, closings.SERVER_RESTART, closi
 
 
 class Session:
-    """The `Visitor` of its transport. `members` is what it holds in presence sets, None for the many that never join one."""
+    """The `Visitor` of its transport. `members` is what it holds in presence sets, None for the many that never join one.
+
+    `keeping`: its connection is gone, and it will be kept for resuming unless something speaks against it. `leaving` is the
+    task of its departure. `row_budget`: bytes of changes that the journal takes before it gets the whole session again.
+    """
 
     __slots__ = (
         "_bucket",
@@ -53,11 +58,14 @@ class Session:
         "expires_at",
         "extended",
         "ids",
+        "keeping",
         "last_heard",
+        "leaving",
         "link",
         "members",
         "opening",
         "returning",
+        "row_budget",
         "sid",
         "state",
         "subscriptions",
@@ -76,6 +84,9 @@ class Session:
         self.last_heard = services.clock()
         self.opening: asyncio.Task[None] | None = None
         self.returning: asyncio.Task[None] | None = None
+        self.leaving: asyncio.Task[None] | None = None
+        self.keeping = False
+        self.row_budget = 0
         self.link = Link(self, connection, codec, services.rules, services.stats, services.limits.max_pending)
         self.link.names = (sid,)
         self._services = services
@@ -100,7 +111,10 @@ class Session:
         return self.state is State.LIVE
 
     def accept(self, ids: str, expires_at: float | None) -> bool:
-        """The client is known. False when it is gone meanwhile."""
+        """The client is known. False when it is gone meanwhile, or was ended by a remote disconnect while it was opening."""
+        if (order := self._services.revocations.order_for(self.sid, ids)) is not None:
+            self.end(closing_of(order))
+            return False
         following = advance(self.state, Event.ACCEPTED)
         if following is None:
             return False
@@ -115,6 +129,8 @@ class Session:
     def begin(self) -> None:
         """Welcomed: handle what the client sent ahead."""
         self.opening = None
+        self._services.opening.pop(self.sid, None)
+        self._services.revocations.opened(self.sid)
         self._fall_quiet()
         self._start_work()
 
@@ -230,9 +246,11 @@ class Session:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def end(self, closing: Closing) -> None:
-        """We close it. Comes too late without harm."""
+        """We close it. When its connection is gone already, it may still be kept from coming back."""
         known = self.state is State.LIVE
         if (following := advance(self.state, Event.CLOSED)) is None:
+            if closing not in RESUMABLE:
+                self.revoke(closing.reason)
             return
         self.state = following
         self.link.close(closing)
@@ -247,6 +265,13 @@ class Session:
         self.link.lose()
         # A page that was closed does not come back, and an application that waits to hear of it should not wait in vain.
         self._depart(known, not (going_away and self.app is not None and self.app.known), "")
+
+    def revoke(self, reason: str) -> bool:
+        """It is not to be kept after all. False if it would not have been."""
+        revoked, self.keeping = self.keeping, False
+        if revoked:
+            self._services.annals.revoked(self.sid, reason)
+        return revoked
 
     def snapshot(self) -> SessionSnapshot:
         granted = {identifier: subscription.granted for identifier, subscription in self.subscriptions.items()}
@@ -267,34 +292,50 @@ class Session:
         if not known:
             return
         self._services.sessions.pop(self.sid, None)
-        keep = resumable and self.extended and self._services.limits.sessions_ttl > 0
-        self._services.annals.disconnected(self, keep, reason)
-        if keep or self.members or self.app is not None:
-            if (
-                self._handling or self.opening is not None
-            ):  # what the application is just granting belongs to what it is told of, or what is kept
-                self._quiet = asyncio.get_running_loop().create_future()
-            task = self._services.tasks.spawn(self._farewell(keep))
-            self._services.departing[self.sid] = task
+        self.keeping = resumable and self.extended and self._services.limits.sessions_ttl > 0
+        self._services.annals.disconnected(self, self.keeping, reason)
+        if not (self.keeping or self.members or self.app is not None):
+            self._services.annals.ended(self.sid)
+            return
+        if self._handling or self.opening is not None:
+            # What the application is just granting belongs to what it is told of, or what is kept.
+            self._quiet = asyncio.get_running_loop().create_future()
+        self._services.departing[self.sid] = self
+        self.leaving = self._services.tasks.spawn(self._farewell())
 
-    async def _farewell(self, keep: bool) -> None:
+    async def _farewell(self) -> None:
         services = self._services
         try:
             if self._quiet is not None:
                 await self._quiet
             if self.returning is not None:
                 await asyncio.wait([self.returning])
-            if not (keep and await self._save()):
+            if not await self._save():
                 services.farewells.say(self.sid, self.snapshot())
             if self.members:
                 await services.backend.presence.detach(self.sid, services.limits.presence_ttl)
         finally:
+            self.keeping = False
             services.departing.pop(self.sid, None)
 
     async def _save(self) -> bool:
+        """False if it is gone for good."""
+        if not self.keeping:
+            return False
+        sessions = self._services.backend.sessions
         try:
-            await self._services.backend.sessions.save(self.sid, self.snapshot(), self._services.limits.sessions_ttl)
+            await sessions.save(self.sid, self.snapshot(), self._services.limits.sessions_ttl)
+        except LimitReached as error:
+            self._services.stats.refusals[Refusal.SESSION_SIZE] += 1
+            logger.debug("a session is not kept", extra={"session": self.tag, "reason": str(error)})
+            return False
         except Unavailable as error:
             logger.warning("a session cannot be kept", extra={"session": self.tag, "reason": str(error)})
             return False
-        return True
+        if not self.keeping:  # revoked while it was being saved
+            await sessions.take(self.sid)
+        return self.keeping
+
+
+def closing_of(order: RemoteDisconnect) -> Closing:
+    return Closing(closings.REMOTE.reason, order.reconnect, closings.REMOTE.code, closings.REMOTE.text)

@@ -1,14 +1,15 @@
 """What the `detail` of a session's rows in the journal says, kind by kind, as JSON text.
 
 The rule it keeps: a session's rows, read in order from any `connected`, `restored` or `alive` on, tell all that is needed to
-resume it. They share one shard, for their key is the sid.
+resume it, or to tell the application that it is gone, until an `ended` row says that neither is left to do. They share one
+shard, for their key is the sid.
 """
 
 from msgspec import Raw, Struct
 
 from ropewalk.model.application import State
 from ropewalk.model.presence import Member
-from ropewalk.model.sessions import SessionSnapshot
+from ropewalk.model.sessions import AppSide, SessionSnapshot
 
 
 class Arrived(Struct, frozen=True):
@@ -17,6 +18,7 @@ class Arrived(Struct, frozen=True):
     ids: str
     resumable: bool
     expires_at: float | None = None
+    app: AppSide | None = None
 
 
 class Whole(Struct, frozen=True):
@@ -28,10 +30,15 @@ class Whole(Struct, frozen=True):
 
 
 class Departed(Struct, frozen=True):
-    """`disconnected`. `kept`: it can be resumed for a while; `reason` is the one of its closing, "" when the link was lost."""
+    """`disconnected`. `kept`: it can be resumed for a while; `reason` is the one of its closing, "" when the link was lost.
+
+    A second one with `kept` false follows when a session that is away is ended by a remote disconnect. `followed`: an `ended`
+    row follows once the session is over; older versions wrote none.
+    """
 
     kept: bool
     reason: str = ""
+    followed: bool = False
 
 
 class Granted(Struct, frozen=True):
@@ -42,6 +49,20 @@ class Granted(Struct, frozen=True):
     whisper: str = ""
     presence: str = ""
     state: State | None = None
+
+
+class Changed(Struct, frozen=True):
+    """`changed`: the connection's side of the application, or one subscription, replaces what was said of it before."""
+
+    app: AppSide | None = None
+    subscription: Granted | None = None
+
+
+class Ordered(Struct, frozen=True):
+    """`revoked`: the remote disconnect. Its sessions have rows of their own."""
+
+    ids: str
+    reconnect: bool
 
 
 class Seated(Struct, frozen=True):

@@ -10,8 +10,11 @@ class RowKind(StrEnum):
     PUBLISH = "publish"
     CONNECTED = "connected"
     RESTORED = "restored"
-    ALIVE = "alive"  # a session that goes on, told again from time to time so that recovery need not look far back
+    ALIVE = "alive"  # a session that goes on, as a whole: written when its other rows have grown longer than that
+    CHANGED = "changed"  # what the application keeps with a session or one of its subscriptions
     DISCONNECTED = "disconnected"
+    ENDED = "ended"  # the session is over: it cannot be resumed, and the application has been told
+    REVOKED = "revoked"  # a remote disconnect, under the identifier that it names
     SUBSCRIBED = "subscribed"
     UNSUBSCRIBED = "unsubscribed"
     JOINED = "joined"
@@ -86,10 +89,11 @@ class Consumer(Struct, frozen=True):
 class Recovered(Struct, frozen=True):
     """What a journal holds at its start. Of streams that lost something, or may have, there is nothing here: they begin anew.
 
-    `tips` are those of all streams, however old, before or after `rows`; `rows` are young enough to matter, each shard's in
-    order, and may be gone through once; `producers` is (producer, shard) → the last sequence there; `newest` is the time of
-    the newest row (0 when there is none), for what a term means to those who could not come while nobody was here; `notes` are
-    sentences for the log. `shards` is the journal's number of them, which may be another than the one it was asked for.
+    `tips` are those of all streams, however old, before or after `rows`; `rows` are publications young enough to matter and all
+    rows of sessions that are not over, each shard's in order, and may be gone through once; `producers` is (producer, shard) →
+    the last sequence there; `newest` is the time of the newest row (0 when there is none), for what a term means to those who
+    could not come while nobody was here; `notes` are sentences for the log. `shards` is the journal's number of them, which may
+    be another than the one it was asked for.
     """
 
     shards: int = 1

@@ -18,6 +18,7 @@ class Limits(Struct, frozen=True):
     pong_timeout: float = 0.0
     native_pings: bool = False
     max_stream_name: int = 512
+    max_identifier: int = 2048
     max_payload: int = 1024 * 1024
     disconnect_mode: str = "auto"
     disconnect_rate: float = 100.0

@@ -54,8 +54,11 @@ class Refusal(StrEnum):
     PONG_TIMEOUT = "pong_timeout"
     """A client that left pings unanswered for `--pong_timeout`."""
 
+    SESSION_SIZE = "session_size"
+    """A session that was not kept for resuming because it is larger than `--max_session_size`."""
+
     SESSIONS_FULL = "sessions_full"
-    """A session that could not be kept for resuming because the kept sessions hold as many bytes as they may."""
+    """A kept session that was given up for newer ones because all of them together are larger than `--max_sessions_size`."""
 
     SUBSCRIPTIONS = "subscriptions"
     """A subscription beyond `--max_subscriptions`."""

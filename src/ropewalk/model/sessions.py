@@ -19,10 +19,14 @@ class ConnectRequest(Struct, frozen=True):
 
 
 class Accepted(Struct, frozen=True):
-    """The connection may stay, as `ids`; `expires_at` (UNIX seconds) ends it even while it is live."""
+    """The connection may stay, as `ids`; `expires_at` (UNIX seconds) ends it even while it is live.
+
+    `anonymous`: everybody is let in, and nobody has looked at a token.
+    """
 
     ids: str
     expires_at: float | None = None
+    anonymous: bool = False
 
 
 class Refused(Struct, frozen=True):
@@ -50,12 +54,17 @@ class Rejected(Struct, frozen=True):
 
 
 class AppSide(Struct, frozen=True):
-    """What a session keeps for the application: how it came, the connection's state, and whether the application knows it."""
+    """What a session keeps for the application: how it came, the connection's state, and whether the application knows it.
+
+    `credentials` is a keyed hash of what the client showed when the application admitted it, "" when it showed nothing; None
+    if somebody else admitted it.
+    """
 
     url: str = ""
     headers: dict[str, str] = {}
     state: State = {}
     known: bool = False
+    credentials: str | None = None
 
 
 class SessionSnapshot(Struct, frozen=True):

@@ -98,6 +98,15 @@ class JobTable:
         stats = {"numRecords": rows.num_rows, "minValues": {column: low}, "maxValues": {column: high}, "nullCount": {}}
         return [AddAction(path, place.stat().st_size, {"date": date}, milliseconds(), True, json.dumps(stats))]
 
+    def overwrite(self, batch: int, rows: pa.Table) -> None:
+        """These rows instead of all that were there; their files go, too, for nobody reads an older version."""
+        Path(self._root).mkdir(parents=True, exist_ok=True)
+        write_deltalake(self._root, rows, mode="overwrite", commit_properties=self._properties(batch, ""))
+        DeltaTable(self._root).vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+    def read(self) -> pa.Table | None:
+        return read_table(self._root)
+
     def between(self, column: str, low: object, high: object, dates: Sequence[str]) -> pa.Table | None:
         """Rows of these dates whose `column` lies in [low, high]; None where there is no table yet."""
         table = opened(self._root)

@@ -5,6 +5,7 @@ from pathlib import Path
 from tests.conformance.applications.orders import WELCOME_BACK, Order, call, seat
 from tests.conformance.applications.resuming import subscribed
 from tests.conformance.applications.stage import RESTORE, Stage, application, running_stage
+from tests.metrics import metrics_when
 from tests.server import publish
 
 
@@ -25,6 +26,43 @@ class Crashing:
                     before.server.kill()
             with running_stage(self.kind, log, *named, *flags) as after:
                 await self._returns(after, client.sid, wanted, client.positions)
+
+    async def test_a_user_who_was_kicked_while_away_stays_away_after_a_crash(self, tmp_path: Path) -> None:
+        log, flags = tmp_path / "events.jsonl", ("--data_dir", str(tmp_path / "journal"))
+        with application(self.kind, log) as named:
+            with running_stage(self.kind, log, *named, *flags) as before:
+                async with before.client() as client:
+                    await subscribed(client, seat())
+                    await client.cut()
+                    await metrics_when(before.server, lambda now: now["sessions_kept"] == 1)
+                    assert await before.dismiss('{"user":"ann"}') == 1
+                    before.server.kill()
+            with running_stage(self.kind, log, *named, *flags) as after:
+                async with after.client(sid=client.sid, welcome=False) as back:
+                    await back.welcomed(restored=False)
+                await after.heard(client.sid, "disconnect")
+                assert "restored" not in after.story(client.sid, back.sid)
+
+    async def test_what_an_action_says_after_the_server_was_told_to_stop_still_counts(self, tmp_path: Path) -> None:
+        log, flags = tmp_path / "events.jsonl", ("--data_dir", str(tmp_path / "journal"))
+        orders = (Order(slow=True, remember={"late": "yes"}), Order(slow=True, remember={"banned": "yes"}, disconnect=True))
+        with application(self.kind, log) as named:
+            with running_stage(self.kind, log, *named, *flags) as before:
+                async with before.client(user="kept") as kept, before.client(user="banned") as banned:
+                    for client, order in zip((kept, banned), orders, strict=True):
+                        await subscribed(client, seat())
+                        await client.send(command="message", identifier=seat(), data=call(order))
+                    for client in (kept, banned):
+                        await before.heard(client.sid, "message")
+                    assert before.server.stop() == 0
+                assert before.story(kept.sid) == ["connect", "subscribe", "message"]
+                assert before.story(banned.sid) == ["connect", "subscribe", "message", "disconnect"]
+            with running_stage(self.kind, log, *named, *flags, "--sessions_ttl", "1s") as after:
+                async with after.client(user="banned", sid=banned.sid, welcome=False) as back:
+                    await back.welcomed(restored=False)
+                farewell = await after.heard(kept.sid, "disconnect")
+                assert farewell.state == {"entered": "yes", "late": "yes"}
+                assert after.story(kept.sid).count("disconnect") == after.story(banned.sid).count("disconnect") == 1
 
     async def _returns(self, stage: Stage, sid: str, wanted: str, positions: dict[str, dict[str, object]]) -> None:
         await publish(stage.server, "lasting", '"missed"')

@@ -48,11 +48,11 @@ class Resuming:
             await client.cut()
         sids = [client.sid]
         for _ in range(3):
-            async with stage.client(sid=sids[-1]) as back:
+            async with stage.client(user="often", sid=sids[-1]) as back:
                 assert await back.messages(1) == [WELCOME_BACK]
                 await back.cut()
             sids.append(back.sid)
-        async with stage.client(sid=sids[-1]) as last:
+        async with stage.client(user="often", sid=sids[-1]) as last:
             assert await stage.dismiss('{"user":"often"}') == 1
             await stage.heard(last.sid, "disconnect")
         story = stage.story(*sids, last.sid)
@@ -86,7 +86,7 @@ class Resuming:
         async with stage.client(user="dora") as client:
             await subscribed(client, seat())
             await client.cut()
-            async with stage.client(sid=client.sid, params={SLOW: "1"}) as back:
+            async with stage.client(user="dora", sid=client.sid, params={SLOW: "1"}) as back:
                 await stage.heard(back.sid, "restored")
                 assert await stage.dismiss('{"user":"dora"}') == 1
                 farewell = await stage.heard(back.sid, "disconnect")
@@ -158,9 +158,30 @@ class Resuming:
     async def test_a_client_that_takes_over_its_old_connection_returns_without_a_goodbye(self, stage: Stage) -> None:
         async with stage.client(user="twice") as client:
             await subscribed(client, seat())
-            async with stage.client(sid=client.sid) as back:
+            async with stage.client(user="twice", sid=client.sid) as back:
                 assert await client.closed() == (1000, "Session resumed elsewhere")
                 assert await back.messages(1) == [WELCOME_BACK]
                 await stage.dismiss('{"user":"twice"}')
                 await stage.heard(back.sid, "disconnect")
         assert stage.story(client.sid, back.sid) == ["connect", "subscribe", "restored", "disconnect"]
+
+    async def test_a_cookie_that_was_renewed_does_not_cost_the_session(self, stage: Stage) -> None:
+        async with stage.client(headers={"Cookie": "user=ida; theme=dark"}) as client:
+            await subscribed(client, seat())
+            await client.cut()
+        async with stage.client(headers={"Cookie": "user=ida; theme=light"}, sid=client.sid) as back:
+            assert await back.messages(1) == [WELCOME_BACK]
+            assert (await stage.heard(back.sid, "restored")).ids == '{"user":"ida"}'
+            await stage.dismiss('{"user":"ida"}')
+            await stage.heard(back.sid, "disconnect")
+        assert stage.story(client.sid, back.sid) == ["connect", "subscribe", "restored", "disconnect"]
+
+    async def test_a_session_waits_for_its_owner_when_somebody_else_comes_with_its_sid(self, stage: Stage) -> None:
+        async with stage.client(headers={"Cookie": "user=owner"}) as client:
+            await subscribed(client, seat())
+            await client.cut()
+        async with stage.client(headers={"Cookie": "user=thief"}, sid=client.sid, welcome=False) as thief:
+            await thief.welcomed(restored=False)
+            assert (await stage.heard(thief.sid, "connect")).headers["cookie"] == "user=thief"
+        async with stage.client(headers={"Cookie": "user=owner"}, sid=client.sid) as back:
+            assert await back.messages(1) == [WELCOME_BACK]

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ropewalk.adapters.journals.none import NoJournal
-from ropewalk.app.journaling import horizon, journal_of
+from ropewalk.app.journaling import FORMER_RENEWAL, horizon, journal_of
 from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import Settings, load, require_startable
 from ropewalk.core.signing import derive
-from ropewalk.engine.annals import RENEWAL
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.installing import install
 from ropewalk.model.rules import StreamRule
@@ -31,7 +30,7 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: p
 
 def test_recovery_looks_back_as_far_as_the_longest_horizon() -> None:
     settings = load(["--history_ttl", "10s", "--dedup_ttl", "20s", "--sessions_ttl", "30s"], {})
-    assert horizon(settings) == 30 + 2 * RENEWAL
+    assert horizon(settings) == 30 + 2 * FORMER_RENEWAL
     assert horizon(replace(settings, streams=(StreamRule("a", history_ttl=4000.0), StreamRule("b")))) == 4000
     assert horizon(load(["--dedup_ttl", "5000s"], {})) == 5000
 

@@ -1,73 +1,15 @@
 """The annals: what a session's rows say, and that they are enough to resume it after the process has died."""
 
-import json
-from typing import Any
-
-from ropewalk.adapters.apps.noauth import NoAuth
-from ropewalk.adapters.backends.memory import MemoryBackend
-from ropewalk.core.rules import Rulebook
-from ropewalk.engine.annals import RENEWAL, JournalAnnals
+from ropewalk.engine.annals import CHANGES
 from ropewalk.model import closing as closings
 from ropewalk.model.application import Answer
-from ropewalk.model.journal import Recovered, Row, RowKind
-from ropewalk.model.limits import Limits
-from ropewalk.model.rules import StreamRules
+from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.sessions import SessionSnapshot
-from tests.unit.adapters.backends.paper import PaperJournal
+from tests.unit.engine.chronicle import PATIENT, Chronicle
 from tests.unit.engine.script import CHAT, Script
-from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
+from tests.unit.engine.workbench import Workbench, public, settle
 
-PATIENT = Limits(ping_interval=0, resume_patience=3600, sessions_ttl=300, presence_ttl=15)
 BO = {"id": "bo", "info": {"name": "Bo"}}
-
-
-class Chronicle:
-    """A node that writes annals, over a backend whose journal is the same paper."""
-
-    def __init__(self, clock: Clock | None = None, script: Script | None = None) -> None:
-        self.script = script
-        self.journal = PaperJournal(instant=True)
-        self.clock = clock or Clock()
-        self.backend = MemoryBackend(Rulebook(StreamRules()), self.clock, journal=self.journal)
-        annals = JournalAnnals(self.journal, self.clock)
-        self.bench = Workbench(
-            PATIENT,
-            authenticators=(NoAuth(),) if script is None else (),
-            backend=self.backend,
-            annals=annals,
-            clock=self.clock,
-            application=script,
-        )
-
-    async def client(self, *streams: str, extended: bool = True) -> Client:
-        client = await self.bench.connect(extended=extended)
-        for stream in streams:
-            await client.send(command="subscribe", identifier=public(stream))
-        return client
-
-    def kinds(self, client: Client) -> list[RowKind]:
-        return [row.kind for row in self.journal.rows if row.sid == client.sid]
-
-    def details(self, kind: RowKind) -> list[Any]:
-        return [json.loads(row.detail) for row in self.journal.rows if row.kind is kind]
-
-    async def __aenter__(self) -> "Chronicle":
-        await self.bench.node.start()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.bench.node.stop()
-
-    def crash(self) -> "Chronicle":
-        """The process is gone; the next one has what was written."""
-        after = Chronicle(self.clock, self.script)
-        recovered = Recovered(rows=list(self.journal.rows), newest=self.clock.now)
-        restored = after.backend.recover(recovered, PATIENT.sessions_ttl, PATIENT.presence_ttl)
-        after.journal.note([*self.journal.rows, *restored.interrupted])
-        return after
-
-    async def members(self, stream: str) -> list[str]:
-        return [member.id for member in (await self.backend.presence.page(stream, "", 10)).members]
 
 
 async def test_a_session_is_told_from_its_beginning_to_its_end() -> None:
@@ -79,12 +21,16 @@ async def test_a_session_is_told_from_its_beginning_to_its_end() -> None:
         client.session.lost()
         kinds = ["connected", "subscribed", "joined", "left", "unsubscribed", "disconnected"]
         assert story.kinds(client) == kinds
+        await settle()
+        story.clock.now += PATIENT.sessions_ttl
+        await story.bench.node.upkeep()
+        assert story.kinds(client) == [*kinds, "ended"]
         assert {row.key for row in story.journal.rows} == {client.sid}
         assert story.details(RowKind.SUBSCRIBED) == [
             {"identifier": public("a"), "streams": ["a"], "whisper": "a", "presence": "a", "state": None}
         ]
         assert story.details(RowKind.JOINED) == [{"id": "bo", "told": True, "info": {"name": "Bo"}}]
-        assert story.details(RowKind.DISCONNECTED) == [{"kept": True, "reason": ""}]
+        assert story.details(RowKind.DISCONNECTED) == [{"kept": True, "reason": "", "followed": True}]
 
 
 async def test_a_client_refused_or_never_known_is_not_told() -> None:
@@ -202,27 +148,43 @@ async def test_a_second_crash_does_not_begin_the_terms_of_the_first_anew() -> No
         client = await story.client("a")
         await client.send(command="join", identifier=public("a"), presence=BO)
         after = story.crash()
-        assert after.details(RowKind.DISCONNECTED) == [{"kept": True, "reason": "crashed"}]
+        (crashed,) = after.details(RowKind.DISCONNECTED)
+        assert (crashed["kept"], crashed["reason"]) == (True, "crashed")
         story.clock.now += 301
         last = after.crash()
         assert (await last.members("a"), await last.backend.sessions.take(client.sid)) == ([], None)
 
 
-async def test_every_session_that_goes_on_is_told_again_and_that_is_enough_to_resume_it() -> None:
+async def test_a_session_that_does_not_change_is_not_written_again_however_long_it_lasts() -> None:
     async with Chronicle() as story:
-        clients = [await story.client("a", "b") for _ in range(70)]
-        await clients[0].send(command="join", identifier=public("a"), presence=BO)
-        beginnings = len(story.journal.rows)
-        for _ in range(RENEWAL):
-            story.bench.node.services.annals.renew(story.bench.node.services.sessions)
-        del story.journal.rows[:beginnings]
-        assert [row.kind for row in story.journal.rows] == [RowKind.ALIVE] * 70
+        clients = [await story.client(*(f"a stream with a long name {number}" for number in range(50))) for _ in range(5)]
+        await clients[0].send(command="join", identifier=public("a stream with a long name 0"), presence=BO)
+        written = len(story.journal.rows)
+        for _ in range(600):
+            story.clock.now += 1
+            await story.bench.node.upkeep()
+        assert len(story.journal.rows) == written
+
+
+async def test_a_session_that_changes_often_is_told_as_a_whole_now_and_then_and_that_is_enough_to_resume_it() -> None:
+    async with Chronicle() as story:
+        client = await story.client("kept")
+        await client.send(command="join", identifier=public("kept"), presence=BO)
+        for number in range(90):
+            passing = public(f"passing {number} {'x' * 400}")
+            await client.send(command="subscribe", identifier=passing)
+            await client.send(command="unsubscribe", identifier=passing)
+        rows = [row for row in story.journal.rows if row.sid == client.sid]
+        wholes = [index for index, row in enumerate(rows) if row.kind is RowKind.ALIVE]
+        changes = sum(len(row.detail) for row in rows if row.kind is not RowKind.ALIVE)
+        assert 1 <= len(wholes) <= changes / CHANGES
+        assert sum(len(row.detail) for row in rows[wholes[-1] + 1 :]) < 2 * CHANGES
+        story.journal.rows[:] = rows[wholes[-1] :]
         after = story.crash()
-        for client in clients:
-            snapshot = await after.backend.sessions.take(client.sid)
-            assert snapshot is not None
-            assert list(snapshot.subscriptions) == [public("a"), public("b")]
-        assert await after.members("a") == ["bo"]
+        snapshot = await after.backend.sessions.take(client.sid)
+        assert snapshot is not None
+        assert list(snapshot.subscriptions) == [public("kept")]
+        assert await after.members("kept") == ["bo"]
 
 
 async def test_a_row_that_cannot_be_understood_costs_nobody_else_anything() -> None:

@@ -382,13 +382,13 @@ async def test_a_return_is_told_once_and_no_farewell_before_the_session_is_gone_
     script = Script(Answer(streams=("s",), state={"user": "7"}, own={"room": "1"}))
     script.greeting = Greeting((said("welcome back"),), {"returns": "1"}, {CHAT: {"room": "2"}}, (Publication("s", b'"back"'),))
     async with bench_of(script) as bench:
-        client = await chatting(bench, cookie="old")
+        client = await chatting(bench, cookie="user=bo")
         client.session.lost()
-        back = await bench.connect(client.sid, cookie="new")
+        back = await bench.connect(client.sid, cookie="user=bo")
         assert heard(back)[:2] == ["welcome", "welcome back"]
         (comeback,) = script.comebacks
         assert (comeback.former, comeback.caller.sid) == (client.sid, back.sid)
-        assert comeback.caller.headers == {"cookie": "new"}
+        assert comeback.caller.headers == {"cookie": "user=bo"}
         assert (comeback.caller.state, comeback.subscriptions) == ({"user": "7"}, {CHAT: {"room": "1"}})
         await back.send(command="message", identifier=CHAT, data="{}")
         assert (script.calls[-1].caller.state, script.calls[-1].state) == ({"user": "7", "returns": "1"}, {"room": "2"})

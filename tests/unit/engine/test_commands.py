@@ -1,8 +1,13 @@
 """What each command does: granted or refused, what it answers, what it leaves alone."""
 
+import json
+
 import pytest
 
 from ropewalk.model.limits import Limits
+from ropewalk.model.refusals import Refusal
+from ropewalk.model.sessions import SessionSnapshot, Subscribed
+from tests.unit.engine.script import Script
 from tests.unit.engine.workbench import Workbench, public, settle
 
 
@@ -145,3 +150,34 @@ async def test_a_uid_registers_once_and_its_retry_is_delivered_to_nobody() -> No
         (again,) = await bench.publish("s", "1", uid="u")
         assert (again.epoch, again.offset, again.duplicate) == (first.epoch, first.offset, True)
         assert client.seen() == ["welcome", "confirm_subscription", 1]
+
+
+@pytest.mark.parametrize(("name", "granted"), [("x" * 40, True), ("x" * 41, False), ("ü" * 21, False)])
+async def test_a_subscription_whose_identifier_is_too_long_is_rejected_by_name(name: str, granted: bool) -> None:
+    longest = len(public("x" * 40))
+    async with Workbench(Limits(ping_interval=0, max_identifier=longest)) as bench:
+        client = await bench.connect()
+        wanted = json.dumps({"channel": "$pubsub", "stream_name": name}, ensure_ascii=False)
+        await client.send(command="subscribe", identifier=wanted)
+        reply = client.connection.replies()[-1]
+        assert (reply["type"], reply["identifier"]) == ("confirm_subscription" if granted else "reject_subscription", wanted)
+        assert bench.stats.refusals[Refusal.IDENTIFIER] == (not granted)
+        assert len(client.session.subscriptions) == granted
+
+
+async def test_no_application_is_asked_about_an_identifier_that_is_too_long() -> None:
+    script = Script()
+    async with Workbench(Limits(ping_interval=0), authenticators=(), application=script) as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=json.dumps({"channel": "Chat", "padding": "x" * 2048}))
+        assert client.seen() == ["welcome", "reject_subscription"]
+        assert script.calls == []
+
+
+async def test_a_subscription_with_an_identifier_that_is_too_long_by_now_does_not_come_back_with_its_session() -> None:
+    async with Workbench(Limits(ping_interval=0, resume_patience=3600, max_identifier=100)) as bench:
+        granted = Subscribed(("s",))
+        long, short = "l" * 101, "s" * 100
+        await bench.backend.sessions.save("sid", SessionSnapshot("bo", {long: granted, short: granted}), 60)
+        back = await bench.connect("sid")
+        assert back.connection.replies()[0]["restored_ids"] == [short]

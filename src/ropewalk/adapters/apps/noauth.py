@@ -9,4 +9,4 @@ class NoAuth:
     """The authenticator of public servers. Ask it last: it never passes a connection on."""
 
     async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted:
-        return Accepted(encode({"sid": sid}).decode())
+        return Accepted(encode({"sid": sid}).decode(), anonymous=True)

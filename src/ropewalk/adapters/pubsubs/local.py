@@ -1,6 +1,6 @@
 """The pubsub of a single process: a call. Its absence of a network is this object, not an `if` in the engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from ropewalk.model.messages import Registered, RemoteDisconnect
 
@@ -8,7 +8,9 @@ from ropewalk.model.messages import Registered, RemoteDisconnect
 class LocalPubSub:
     """Delivers before `publish` returns."""
 
-    async def start(self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect], int]) -> None:
+    async def start(
+        self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect], Awaitable[int]]
+    ) -> None:
         self._deliver = deliver
         self._obey = obey
 
@@ -19,7 +21,7 @@ class LocalPubSub:
         self._deliver(messages)
 
     async def command(self, order: RemoteDisconnect) -> int:
-        return self._obey(order)
+        return await self._obey(order)
 
     def trouble(self) -> str:
         return ""

@@ -206,6 +206,13 @@ class Limits:
     max_publish_size: int = size(1 << 20, "Bytes of one HTTP publish request.", positive=True)
     max_publish_batch: int = count(1000, "Publications in one HTTP publish request.", positive=True)
     max_subscriptions: int = count(256, "Subscriptions of one session.", positive=True)
+    max_identifier: int = size(2048, "Bytes of the identifier of a subscription.", positive=True)
+    max_session_size: int = size(
+        128 << 10, "Bytes of one session that is kept for resuming; a larger one is not kept.", positive=True
+    )
+    max_sessions_size: int = size(
+        256 << 20, "Bytes of all sessions that are kept for resuming; the oldest go first.", positive=True
+    )
     command_rate: int = count(100, "Commands a second one connection may send; 0 sets no limit.")
     command_burst: int = count(200, "Commands a connection may send at once before its rate counts.", positive=True)
     max_stream_name: int = size(512, "Bytes of a stream's name.", positive=True)

@@ -1,6 +1,7 @@
 """`rollup`: figures by stream and minute, in a table that every batch corrects.
 
-Each batch is added up by itself and joined to the minutes it touches, so that rows which come late count like any others.
+Each batch is added up by itself and joined to the minutes it touches, so that rows which come late count like any others. Who
+listens is carried from batch to batch, for sessions say so only when it changes.
 """
 
 import datetime
@@ -8,14 +9,19 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ropewalk.pipeline.config import seconds
 from ropewalk.pipeline.context import Context
 from ropewalk.pipeline.registry import StreamOptions, job
 from ropewalk.pipeline.tables import JobTable, query_id
+from ropewalk.pipeline.transforms.audience import COLUMNS, SCHEMA, intervals, remaining
 from ropewalk.pipeline.transforms.rollup import combined, minutely, newest, timed
+
+AUDIENCE = "-audience"
+"""Behind the directory of the table: that of the subscriptions that go on, by which the next batch knows who listens."""
 
 
 class RollupOptions(StreamOptions, frozen=True, kw_only=True):
@@ -44,12 +50,24 @@ class Fold:
         self._lateness = lateness
 
     def take(self, rows: DataFrame, batch: int) -> None:
+        rows = rows.persist()
+        try:
+            audience = JobTable(f"{self._root}{AUDIENCE}", query_id(self._checkpoint))
+            present = intervals(rows, _known(rows.sparkSession, audience))
+            self._count(rows, present, batch)
+            # Last of all: when the batch comes again after a crash, the audience is still the one from before it.
+            if not audience.has(batch) and rows.where(F.col("event") != "publish").limit(1).count():
+                audience.overwrite(batch, remaining(present).toArrow())
+        finally:
+            rows.unpersist()
+
+    def _count(self, rows: DataFrame, present: DataFrame, batch: int) -> None:
         table = JobTable(self._root, query_id(self._checkpoint), ["date"])
         if table.has(batch):
             return
         by_shard = rows.withColumnRenamed("partition", "shard")
         reached = _reached(table)
-        new = minutely(timed(by_shard, reached, self._lateness)).toArrow()
+        new = minutely(timed(by_shard, reached, self._lateness), present).toArrow()
         if not new.num_rows:
             return
         minutes, dates = new["minute"].to_pylist(), set(new["date"].to_pylist())
@@ -69,3 +87,9 @@ def _reached(table: JobTable) -> dict[int, datetime.datetime]:
     """By shard, the newest time of the batches before this one, as the last of them left it."""
     note = table.note()
     return msgspec.json.decode(note, type=dict[int, datetime.datetime]) if note else {}
+
+
+def _known(spark: SparkSession, audience: JobTable) -> DataFrame:
+    """Who listened when the batch before ended."""
+    table = audience.read()
+    return spark.createDataFrame([], SCHEMA) if table is None else spark.createDataFrame(table.select(COLUMNS))

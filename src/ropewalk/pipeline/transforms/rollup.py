@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from ropewalk.pipeline.transforms.audience import listening
+
 KEYS = ("date", "minute", "stream")
 SKETCHES = ("publisher_sketch", "subscriber_sketch")
 SUMS = ("messages", "bytes", "late")
-
-# What a session's rows say of its streams: one subscription, or, told again from time to time, all of them.
-_GRANTED = "streams array<string>"
-_WHOLE = "snapshot struct<subscriptions: map<string, struct<streams: array<string>>>>"
 
 
 def newest(rows: DataFrame) -> dict[int, datetime.datetime]:
@@ -38,9 +36,12 @@ def timed(rows: DataFrame, known: Mapping[int, datetime.datetime], lateness: dat
     return rows.withColumn("late", F.coalesce(F.col("timestamp") < reached - F.lit(lateness), F.lit(False)))
 
 
-def minutely(rows: DataFrame) -> DataFrame:
-    """Partial figures of some `timed` rows. Late publications count where they belong, and are counted as late."""
-    seen = mentions(rows)
+def minutely(rows: DataFrame, intervals: DataFrame) -> DataFrame:
+    """Partial figures of some `timed` rows, and of those who listened meanwhile (see `audience`).
+
+    Late publications count where they belong, and are counted as late.
+    """
+    seen = mentions(rows, intervals)
     published = F.col("event") == "publish"
     late = published & F.col("late")
     return (
@@ -78,18 +79,10 @@ def publisher() -> Column:
     return F.coalesce(F.nullif(F.col("producer"), F.lit("")), F.nullif(F.col("exclude_socket"), F.lit("")))
 
 
-def mentions(rows: DataFrame) -> DataFrame:
-    """One row for each stream that a row of the journal speaks of: a publication's, or those a session is subscribed to."""
-    granted = F.from_json("detail", _GRANTED)["streams"]
-    whole = F.flatten(F.transform(F.map_values(F.from_json("detail", _WHOLE)["snapshot"]["subscriptions"]), _streams))
-    streams = (
-        F.when(F.col("event") == "publish", F.array("stream"))
-        .when(F.col("event") == "subscribed", granted)
-        .when(F.col("event").isin("alive", "restored"), F.array_distinct(whole))
-    )
-    columns = ("event", "timestamp", "value", "producer", "exclude_socket", "sid", "late")
-    return rows.select(*columns, F.explode(streams).alias("stream")).where(F.col("stream").isNotNull())
-
-
-def _streams(subscription: Column) -> Column:
-    return subscription["streams"]
+def mentions(rows: DataFrame, intervals: DataFrame) -> DataFrame:
+    """One row for each publication, and one for each session that listened to its stream in that minute."""
+    columns = ("event", "timestamp", "value", "producer", "exclude_socket", "sid", "stream", "late")
+    publications = rows.where("event = 'publish' AND stream IS NOT NULL").select(*columns)
+    minutes = publications.select("stream", F.date_trunc("minute", "timestamp").alias("minute")).distinct()
+    listeners = listening(intervals, minutes).withColumnRenamed("minute", "timestamp").withColumn("event", F.lit("listened"))
+    return publications.unionByName(listeners, allowMissingColumns=True)

@@ -27,8 +27,9 @@ SCHEMA = (
 _STATE = "session string, how string, began bigint, seen bigint, subscriptions bigint, heard bigint"
 
 
-def connections(rows: DataFrame, vanished_after: float = 600.0) -> DataFrame:
-    """A row for each connection that ended, in a stream. `vanished_after` seconds without a word end one too."""
+def connections(rows: DataFrame, vanished_after: float = 7 * 86400.0) -> DataFrame:
+    """A row for each connection that ended, in a stream. `vanished_after` seconds without a word end one too: an idle session
+    says nothing, so this is for rows that are missing only."""
     wanted = rows.where(F.col("event").isin(*EVENTS)).select(
         "sid", "event", F.unix_micros("timestamp").alias("at"), "position", "detail"
     )

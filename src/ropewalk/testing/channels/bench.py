@@ -89,7 +89,7 @@ class Bench:
         departing = self.node.services.departing
         while departing or self._farewells_wait() or self.app.says_farewell:
             if departing:
-                await asyncio.wait(list(departing.values()))
+                await asyncio.wait([session.leaving for session in departing.values() if session.leaving])
             elif self.app.says_farewell:
                 await self.app.all_said()
             else:

@@ -15,6 +15,7 @@ from ropewalk.adapters.backends.memory.shelf import SWEPT_AT_ONCE, Shelf
 from ropewalk.adapters.backends.memory.streams import MemoryStreams
 from ropewalk.core.roster import Roster
 from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
 from ropewalk.model.journal import Recovered, Restored
 from ropewalk.ports import Clock, Journal
 
@@ -43,8 +44,11 @@ class MemoryBackend:
         dedup_limit: int = 100_000,
         idle_factor: float = 10.0,
         sessions_limit: int = 200_000,
+        max_session_size: int = 128 * 1024,
+        max_sessions_size: int = 256 * 1024 * 1024,
         max_members: int = 10_000,
         journal: Journal | None = None,
+        stats: Stats | None = None,
     ) -> None:
         self._clock = clock
         self._roster = Roster(max_members)
@@ -52,7 +56,9 @@ class MemoryBackend:
         self._shelf = Shelf(rulebook, new_epoch, idle_factor, max(dedup_ttl, LEAST_MEMORY))
         self._commit = _commit(self._shelf, self._known, clock, journal)
         self.streams = MemoryStreams(self._shelf, self._commit, clock)
-        self.sessions = MemorySessions(clock, sessions_limit, lasting=journal is not None)
+        self.sessions = MemorySessions(
+            clock, sessions_limit, max_session_size, max_sessions_size, stats or Stats(), lasting=journal is not None
+        )
         self.presence = MemoryPresence(self._roster, clock)
 
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
@@ -84,6 +90,7 @@ class MemoryBackend:
             "history_messages": self._shelf.kept.messages,
             "history_bytes": self._shelf.kept.bytes,
             "sessions_kept": len(self.sessions),
+            "sessions_kept_bytes": self.sessions.size,
             "presence_members": self._roster.members,
             "dedup_keys": len(self._known.uids),
         }

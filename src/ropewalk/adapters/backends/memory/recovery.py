@@ -29,6 +29,7 @@ class Recovery:
         self._now = now
         self._lives = Lives()
         self._uids: list[tuple[float, str, str, Position]] = []
+        self._over: list[str] = []
         self.messages = 0
 
     def streams(self, shelf: Shelf, known: Known) -> None:
@@ -48,12 +49,22 @@ class Recovery:
             known.uids.remember(stream, uid, position, timestamp + away)
 
     def sessions(self, sessions: MemorySessions, ttl: float) -> int:
+        self._over = self._lives.succeeded()
         for life in self._lives.in_order():
             if life.resumable and (left := ttl - self._away(life)) > 0:
-                sessions.keep(life.sid, life.snapshot(), self._now + left)
-            elif life.left_at is None:  # it ended with the process, and its application has not heard of it
-                sessions.forget(life.sid, life.snapshot())
+                self._keep(sessions, life, self._now + left)
+            elif life.left_at is None or life.followed:  # its application has not heard of its end
+                sessions.end(life.sid, life.snapshot())
+            else:
+                self._over.append(life.sid)
         return len(sessions)
+
+    @staticmethod
+    def _keep(sessions: MemorySessions, life: Life, deadline: float) -> None:
+        try:
+            sessions.keep(life.sid, life.snapshot(), deadline)
+        except LimitReached:  # the limit is lower now than it was
+            sessions.end(life.sid, life.snapshot())
 
     def members(self, roster: Roster, ttl: float) -> None:
         for life in self._lives.in_order():
@@ -64,12 +75,14 @@ class Recovery:
                 roster.detach(life.sid, self._now + left)
 
     def interrupted(self) -> list[Row]:
-        detail = {each: msgspec.json.encode(Departed(each, CRASHED)).decode() for each in (True, False)}
-        return [
+        """Rows of what nobody could write when it happened: sessions that ended with the process, and those that are over."""
+        detail = {each: msgspec.json.encode(Departed(each, CRASHED, followed=True)).decode() for each in (True, False)}
+        crashed = [
             Row(RowKind.DISCONNECTED, life.sid, self._now, sid=life.sid, detail=detail[life.resumable])
             for life in self._lives.in_order()
             if life.left_at is None
         ]
+        return crashed + [Row(RowKind.ENDED, sid, self._now, sid=sid) for sid in self._over]
 
     def _away(self, life: Life) -> float:
         """For how long the session had been without its connection when the journal ended."""

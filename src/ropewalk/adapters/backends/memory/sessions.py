@@ -1,29 +1,61 @@
 """Sessions in memory, while their connection is gone.
 
-The rule it keeps: a sid is given out once, never after its time, and the oldest is forgotten when there are too many. One that
-an application knows of is not simply forgotten: it is given out once more, as one whose time is over.
+The rule it keeps: a sid is given out once, never after its time, and the oldest is given up when there are too many or when
+they hold too many bytes. A session whose time is over is given out once more, so that the application can be told.
 """
 
+import logging
 from collections import OrderedDict, deque
 
+import msgspec
+
 from ropewalk.core.expiry import Expiry
+from ropewalk.core.stats import Stats
+from ropewalk.model.errors import LimitReached
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import SessionSnapshot
 from ropewalk.ports import Clock
+
+logger = logging.getLogger("ropewalk.session")
 
 SWEPT_AT_ONCE = 2000
 """Sessions that one sweep may look at."""
 
+OVERHEAD = 512
+"""Bytes that a kept session takes besides its snapshot, roughly: keys, deadline, places in the maps."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(SessionSnapshot).decode
+
+
+class _Kept(msgspec.Struct, frozen=True, gc=False):
+    """The snapshot as bytes: that is smaller than the objects, and it is what the limits count."""
+
+    ids: str
+    data: bytes
+    deadline: float
+
+    @property
+    def size(self) -> int:
+        return OVERHEAD + len(self.data)
+
 
 class MemorySessions:
-    """Fills `ports.SessionStore`."""
+    """Fills `ports.SessionStore`. `limit` counts sessions; `max_size` bounds the bytes of one, `max_total` of all of them."""
 
-    def __init__(self, clock: Clock, limit: int, lasting: bool = False) -> None:
+    def __init__(self, clock: Clock, limit: int, max_size: int, max_total: int, stats: Stats, lasting: bool = False) -> None:
         self._clock = clock
         self._limit = limit
+        self._max_size = max_size
+        self._max_total = max_total
+        self._stats = stats
         self._lasting = lasting
-        self._kept: OrderedDict[str, tuple[SessionSnapshot, float]] = OrderedDict()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._sids: dict[str, set[str]] = {}  # by ids
         self._deadlines = Expiry()
-        self._over: deque[tuple[str, SessionSnapshot]] = deque()
+        self._over: deque[tuple[str, bytes]] = deque()
+        self._over_size = 0
+        self.size = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -32,40 +64,77 @@ class MemorySessions:
         self.keep(sid, snapshot, self._clock() + ttl)
 
     def keep(self, sid: str, snapshot: SessionSnapshot, deadline: float) -> None:
-        self._kept[sid] = (snapshot, deadline)
-        self._kept.move_to_end(sid)
+        """Raises LimitReached."""
+        kept = _Kept(snapshot.ids, _encode(snapshot), deadline)
+        if kept.size > self._max_size:
+            raise LimitReached(f"a session of {kept.size} bytes is larger than may be kept")
+        self._remove(sid)
+        self._kept[sid] = kept
+        self._sids.setdefault(kept.ids, set()).add(sid)
         self._deadlines.set(sid, deadline)
-        if len(self._kept) > self._limit:
-            oldest, (forgotten, _) = self._kept.popitem(last=False)
-            self._deadlines.discard(oldest)
-            self.forget(oldest, forgotten)
+        self.size += kept.size
+        while len(self._kept) > self._limit or self.size > self._max_total:
+            self._stats.refusals[Refusal.SESSIONS_FULL] += 1
+            self._give_up(next(iter(self._kept)))
 
-    def forget(self, sid: str, snapshot: SessionSnapshot) -> None:
-        """Nobody can resume it (any more)."""
-        if snapshot.app is not None and snapshot.app.known and len(self._over) < self._limit:
-            self._over.append((sid, snapshot))
+    async def peek(self, sid: str) -> SessionSnapshot | None:
+        kept = self._kept.get(sid)
+        return _decode(kept.data) if kept is not None and self._clock() < kept.deadline else None
 
     async def take(self, sid: str) -> SessionSnapshot | None:
+        kept = self._remove(sid)
+        if kept is None:
+            return None
+        if self._clock() < kept.deadline:
+            return _decode(kept.data)
+        self._put_over(sid, kept.data)
+        return None
+
+    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
+        return [(sid, _decode(kept.data)) for sid in sorted(self._sids.get(ids, ())) if (kept := self._remove(sid))]
+
+    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        return [self._take_over() for _ in range(min(limit, len(self._over)))]
+
+    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        ended = [] if self._lasting else [(sid, _decode(kept.data)) for sid in list(self._kept) if (kept := self._remove(sid))]
+        return [*await self.expired(len(self._over)), *ended]
+
+    def end(self, sid: str, snapshot: SessionSnapshot) -> None:
+        """One that nobody can resume, to be given out as expired."""
+        self._put_over(sid, _encode(snapshot))
+
+    def sweep(self) -> None:
+        for sid in self._deadlines.due(self._clock(), SWEPT_AT_ONCE):
+            self._give_up(sid)
+
+    def _give_up(self, sid: str) -> None:
+        kept = self._remove(sid)
+        if kept is not None:
+            self._put_over(sid, kept.data)
+
+    def _remove(self, sid: str) -> _Kept | None:
         kept = self._kept.pop(sid, None)
         if kept is None:
             return None
         self._deadlines.discard(sid)
-        snapshot, deadline = kept
-        if self._clock() < deadline:
-            return snapshot
-        self.forget(sid, snapshot)
-        return None
+        self.size -= kept.size
+        of_same = self._sids[kept.ids]
+        of_same.discard(sid)
+        if not of_same:
+            del self._sids[kept.ids]
+        return kept
 
-    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
-        return [self._over.popleft() for _ in range(min(limit, len(self._over)))]
+    def _put_over(self, sid: str, data: bytes) -> None:
+        if len(self._over) >= self._limit or self._over_size + len(data) > self._max_total:
+            if not self._stats.app_disconnects_dropped:
+                logger.error("sessions that ended are forgotten before anybody heard of them: too many wait")
+            self._stats.app_disconnects_dropped += 1
+            return
+        self._over.append((sid, data))
+        self._over_size += len(data)
 
-    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        if not self._lasting:
-            for sid, (snapshot, _) in self._kept.items():
-                self.forget(sid, snapshot)
-            self._kept.clear()
-        return await self.expired(len(self._over))
-
-    def sweep(self) -> None:
-        for sid in self._deadlines.due(self._clock(), SWEPT_AT_ONCE):
-            self.forget(sid, self._kept.pop(sid)[0])
+    def _take_over(self) -> tuple[str, SessionSnapshot]:
+        sid, data = self._over.popleft()
+        self._over_size -= len(data)
+        return sid, _decode(data)

@@ -6,7 +6,7 @@ The rule it keeps: what it has promised it finds again, or it says that it does 
     journal/commits-N.log                     the witness: how far each group brought each shard
     journal/shard=NN/<first position>.arrow   a segment: a plain Arrow IPC stream whose messages prove themselves
     journal/shard=NN/<first position>.idx     where its batches lie, once another segment follows it
-    journal/shard=NN/<first position>.state   how far streams and producers had come where it begins
+    journal/shard=NN/<first position>.state   where it begins: how far streams and producers had come, rows of open sessions
     journal/shard=NN/*.damaged                what was cut off although it had been promised
     journal/consumers/*.json                  how far readers with a name have come
 """

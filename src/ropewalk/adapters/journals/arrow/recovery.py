@@ -5,6 +5,7 @@ that were never given, and its streams begin anew. A shard that lost nothing kee
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from ropewalk.adapters.journals.arrow.manifest import LifeRecord, Manifest, load
 from ropewalk.adapters.journals.arrow.schema import MICROSECONDS, decode
 from ropewalk.adapters.journals.arrow.segment import Segment, table_of
 from ropewalk.adapters.journals.arrow.settling import Settled, Site, settle
-from ropewalk.adapters.journals.arrow.state import producers_of, tips_of
+from ropewalk.adapters.journals.arrow.state import producers_of, session_rows, tips_of
 from ropewalk.model.journal import Recovered, Row, RowKind
 
 
@@ -153,7 +154,7 @@ def _answer(settled: list[Settled], notes: list[str], oldest: int) -> Recovered:
     return Recovered(
         shards=len(settled),
         tips=[tip for each in kept for tip in tips_of(each.state)],
-        rows=_rows([each.log for each in settled], {each.log.shard for each in kept}, oldest),
+        rows=chain(_session_rows(settled), _publications([each.log for each in kept], oldest)),
         producers={
             (producer, each.log.shard): sequence for each in settled for producer, sequence in producers_of(each.state).items()
         },
@@ -168,14 +169,18 @@ def _segments(log: ShardLog) -> list[Segment]:
     return [segment for life in log.lives for segment in life.segments]
 
 
-def _rows(logs: list[ShardLog], kept: set[int], oldest: int) -> Iterator[Row]:
-    """What lies in former lives was read as well; but of publications only those of the present life still count."""
+def _session_rows(settled: list[Settled]) -> Iterator[Row]:
+    """However old they are."""
+    for each in settled:
+        yield from session_rows(each.state)
+
+
+def _publications(logs: list[ShardLog], oldest: int) -> Iterator[Row]:
+    """Those of the present life: the others have no epoch any more."""
     for log in logs:
-        for life in log.lives:
-            whole = life is log.current and log.shard in kept
-            for segment in life.segments:
-                if segment.rows and segment.newest >= oldest:
-                    yield from (row for row in _decoded(segment, oldest) if whole or row.kind is not RowKind.PUBLISH)
+        for segment in log.current.segments:
+            if segment.rows and segment.newest >= oldest:
+                yield from (row for row in _decoded(segment, oldest) if row.kind is RowKind.PUBLISH)
 
 
 def _decoded(segment: Segment, oldest: int) -> Iterator[Row]:

@@ -77,8 +77,10 @@ def decode(batch: Any, oldest: int) -> Iterator[Row]:
         if time < oldest:
             continue
         _, event, stream, epoch, offset, key, value, uid, exclude, kind, sid, detail, producer, sequence = cells
+        if (known := KINDS.get(event)) is None:
+            continue  # of a newer version
         yield Row(
-            KINDS[event],
+            known,
             key or "",
             time / MICROSECONDS,
             stream or "",

@@ -1,71 +1,102 @@
-"""How far a shard's streams and producers had come where a segment begins, kept beside the segment.
+"""What is known of a shard where a segment begins, kept beside the segment: how far its streams and producers had come, and the
+rows of the sessions that were not over.
 
-The rule it keeps: it is a table merged by Arrow, never row by row, and what it says can always be told again from older
-segments while they are there.
+The rule it keeps: it is made of tables merged by Arrow, never row by row, and what it says can always be told again from older
+segments while they are there. So no row of a session has to be written again because time passes.
+
+The file holds a batch of streams and producers, and then batches of session rows; older versions wrote the first one only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.framing import frame_at, frame_batch
-from ropewalk.adapters.journals.arrow.schema import INT64, MICROSECONDS, STRING, TIME
+from ropewalk.adapters.journals.arrow.schema import INT64, MICROSECONDS, SCHEMA, STRING, TIME, decode
 from ropewalk.adapters.journals.arrow.segment import mapped
-from ropewalk.model.journal import RowKind, StreamTip
+from ropewalk.adapters.journals.arrow.sessions import going_on, of_sessions
+from ropewalk.model.journal import Row, RowKind, StreamTip
 
 STREAM = "stream"
 PRODUCER = "producer"
 COLUMNS = ("kind", "name", "epoch", "reached", "timestamp")
-STATE = pa.schema([("kind", STRING), ("name", STRING), ("epoch", STRING), ("reached", INT64), ("timestamp", TIME)])
-EMPTY = STATE.empty_table()
+TIPS = pa.schema([("kind", STRING), ("name", STRING), ("epoch", STRING), ("reached", INT64), ("timestamp", TIME)])
+
+BATCH_ROWS = 4096
+"""Session rows of one batch at the most: a column of text may not be larger than 2 GiB."""
+
+
+class State(Struct, frozen=True):
+    """`tips` has a line for each stream and producer, `sessions` has rows of the journal in their order."""
+
+    tips: Any
+    sessions: Any
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.tips.num_rows + self.sessions.num_rows)
+
+
+EMPTY = State(TIPS.empty_table(), SCHEMA.empty_table())
 
 
 def state_path(segment: Path) -> Path:
     return segment.with_suffix(".state")
 
 
-def save_state(segment: Path, shard: int, first: int, state: Any, disk: Disk) -> None:
-    batch = pa.RecordBatch.from_arrays([_whole(column) for column in state.columns], schema=STATE)
-    disk.replace(state_path(segment), frame_batch(batch, shard, first, 0))
+def save_state(segment: Path, shard: int, first: int, state: State, disk: Disk) -> None:
+    tips = pa.RecordBatch.from_arrays([_whole(column) for column in state.tips.columns], schema=TIPS)
+    sessions = state.sessions.to_batches(max_chunksize=BATCH_ROWS)
+    frames = [frame_batch(batch, shard, first, 0, members=1 + len(sessions)) for batch in (tips, *sessions)]
+    disk.replace(state_path(segment), b"".join(frames))
 
 
-def load_state(segment: Path, shard: int, first: int) -> Any:
-    """The table, or None if there is none that can be believed."""
+def load_state(segment: Path, shard: int, first: int) -> State | None:
+    """None if there is none that can be believed."""
+    messages: list[bytes] = []
+    members = at = 0
     try:
         with mapped(state_path(segment)) as data:
-            frame = frame_at(data, 0)
-            if frame is None or (frame.shard, frame.first) != (shard, first):
-                return None
-            message = bytes(data[: frame.length])
+            while at < len(data):
+                frame = frame_at(data, at)
+                if frame is None or (frame.shard, frame.first) != (shard, first):
+                    return None
+                messages.append(bytes(data[at : at + frame.length]))
+                members, at = frame.members or 1, at + frame.length
     except OSError:
         return None
-    return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(message), STATE)])
+    if not messages or len(messages) != members:
+        return None
+    tips, *sessions = messages
+    return State(_table([tips], TIPS), _table(sessions, SCHEMA))
 
 
-def merge(before: Any, tables: Iterable[Any]) -> Any:
+def merge(before: State, tables: Iterable[Any]) -> State:
     """The state after the rows of these tables, which follow it in this order."""
-    streams, producers = [_of(before, STREAM)], [_of(before, PRODUCER)]
+    streams, producers, sessions = [_of(before, STREAM)], [_of(before, PRODUCER)], before.sessions
     for table in tables:
         streams.append(_columns(STREAM, _published(table), "stream", "epoch", "offset"))
         producers.append(_columns(PRODUCER, table.filter(table["producer"].is_valid()), "producer", "epoch", "sequence"))
-    return pa.concat_tables([_latest(streams), _latest(producers)])
+        sessions = going_on(pa.concat_tables([sessions, of_sessions(table)]))
+    return State(pa.concat_tables([_latest(streams), _latest(producers)]), sessions)
 
 
-def without_tips(state: Any) -> Any:
-    return _of(state, PRODUCER)
+def without_tips(state: State) -> State:
+    return State(_of(state, PRODUCER), state.sessions)
 
 
-def younger(state: Any, oldest: float) -> Any:
+def younger(state: State, oldest: float) -> State:
     """Without the streams that were not published to since; producers stay, an application may come back after weeks."""
-    young = pc.greater_equal(state["timestamp"].cast(INT64), int(oldest * MICROSECONDS))
-    return state.filter(pc.or_(young, pc.equal(state["kind"], PRODUCER)))
+    young = pc.greater_equal(state.tips["timestamp"].cast(INT64), int(oldest * MICROSECONDS))
+    return State(state.tips.filter(pc.or_(young, pc.equal(state.tips["kind"], PRODUCER))), state.sessions)
 
 
-def tips_of(state: Any) -> list[StreamTip]:
+def tips_of(state: State) -> list[StreamTip]:
     table = _of(state, STREAM)
     columns = [table[name].to_pylist() for name in ("name", "epoch", "reached")]
     times = table["timestamp"].cast(INT64).to_pylist()
@@ -75,32 +106,41 @@ def tips_of(state: Any) -> list[StreamTip]:
     ]
 
 
-def producers_of(state: Any) -> dict[str, int]:
+def producers_of(state: State) -> dict[str, int]:
     table = _of(state, PRODUCER)
     return dict(zip(table["name"].to_pylist(), table["reached"].to_pylist(), strict=True))
+
+
+def session_rows(state: State) -> Iterator[Row]:
+    for batch in state.sessions.to_batches():
+        yield from decode(batch, 0)
 
 
 def _published(table: Any) -> Any:
     return table.filter(pc.equal(table["event"], RowKind.PUBLISH.value))
 
 
-def _of(state: Any, kind: str) -> Any:
-    return state.filter(pc.equal(state["kind"], kind))
+def _of(state: State, kind: str) -> Any:
+    return state.tips.filter(pc.equal(state.tips["kind"], kind))
 
 
 def _columns(kind: str, table: Any, name: str, epoch: str, reached: str) -> Any:
     kinds = pa.repeat(pa.scalar(kind, STRING), table.num_rows)
-    return pa.Table.from_arrays([kinds, table[name], table[epoch], table[reached], table["timestamp"]], schema=STATE)
+    return pa.Table.from_arrays([kinds, table[name], table[epoch], table[reached], table["timestamp"]], schema=TIPS)
 
 
 def _latest(tables: list[Any]) -> Any:
     """The last line of each name. One thread, because "last" is by order."""
     table = pa.concat_tables(tables)
     if table.num_rows == 0:
-        return EMPTY
+        return EMPTY.tips
     latest = table.group_by("name", use_threads=False).aggregate([(column, "last") for column in COLUMNS if column != "name"])
     named = {"name": latest["name"], **{column: latest[f"{column}_last"] for column in COLUMNS if column != "name"}}
-    return pa.Table.from_arrays([named[column] for column in COLUMNS], schema=STATE)
+    return pa.Table.from_arrays([named[column] for column in COLUMNS], schema=TIPS)
+
+
+def _table(messages: list[bytes], schema: Any) -> Any:
+    return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(each), schema) for each in messages], schema)
 
 
 def _whole(column: Any) -> Any:

@@ -1,0 +1,45 @@
+"""Remote disconnects that came while clients were on their way in, for whom nobody could say yet who they are.
+
+The rule it keeps: an order holds for everybody who began to open before it came, and for nobody who began after it. It is
+remembered only as long as one of those is still opening.
+"""
+
+from ropewalk.model.messages import RemoteDisconnect
+
+
+class Revocations:
+    __slots__ = ("_count", "_openings", "_orders")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._openings: dict[str, int] = {}  # sid → orders that had come before it; oldest first
+        self._orders: dict[str, tuple[int, RemoteDisconnect]] = {}  # by identifier; oldest first
+
+    def opening(self, sid: str) -> None:
+        self._openings[sid] = self._count
+
+    def opened(self, sid: str) -> None:
+        """Known, refused or gone."""
+        self._openings.pop(sid, None)
+        oldest = next(iter(self._openings.values()), self._count)
+        while self._orders:
+            identifier, (number, _) = next(iter(self._orders.items()))
+            if number > oldest:
+                break
+            del self._orders[identifier]
+
+    def add(self, order: RemoteDisconnect) -> None:
+        if self._openings:
+            self._count += 1
+            self._orders.pop(order.identifier, None)
+            self._orders[order.identifier] = (self._count, order)
+
+    def order_for(self, sid: str, ids: str) -> RemoteDisconnect | None:
+        """The order that came for these ids since this one began to open."""
+        found = self._orders.get(ids)
+        if found is None or sid not in self._openings or found[0] <= self._openings[sid]:
+            return None
+        return found[1]
+
+    def __len__(self) -> int:
+        return len(self._orders)

@@ -1,0 +1,151 @@
+"""Sessions in the journal: a recovery finds those that are not over, however long ago they changed."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ropewalk.adapters.journals.arrow import schema
+from ropewalk.adapters.journals.arrow.framing import frame_at, frame_batch
+from ropewalk.adapters.journals.arrow.schema import SCHEMA, encode
+from ropewalk.adapters.journals.arrow.sessions import going_on
+from ropewalk.adapters.journals.arrow.state import TIPS, load_state, state_path, tips_of
+from ropewalk.model.journal import Recovered, Row, RowKind
+from ropewalk.testing.clock import ManualClock
+from tests.journals import as_if_killed, publication, running
+
+SHORT = 60.0
+"""A horizon that ends long after the sessions of these tests changed."""
+
+ONE_SHARD = {"shards": 1, "segment_size": 4096, "retention": 600.0, "for_archive": False}
+
+
+def row(kind: RowKind, sid: str, detail: str = "", at: float = 1_000_000.0) -> Row:
+    return Row(kind, sid, at, sid=sid, detail=detail)
+
+
+def told(recovered: Recovered) -> list[tuple[str, RowKind, str]]:
+    return [(each.sid, each.kind, each.detail) for each in recovered.rows if each.kind is not RowKind.PUBLISH]
+
+
+async def test_a_session_that_did_not_change_for_days_is_found_although_the_rows_of_its_time_are_gone(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    mine = [
+        row(RowKind.CONNECTED, "idle", "beginning"),
+        row(RowKind.SUBSCRIBED, "idle", "one"),
+        row(RowKind.CONNECTED, "over"),
+        row(RowKind.DISCONNECTED, "over"),
+        row(RowKind.ENDED, "over"),
+    ]
+    async with running(tmp_path / "a", clock, **ONE_SHARD) as (journal, _):
+        await journal.write(mine)
+        for number in range(1, 101):
+            clock.advance(3600.0)
+            await journal.write([publication("s", number, b"x" * 500, clock())])
+            await journal.sweep()
+        assert journal.spans()[0].first > len(mine)
+        killed = as_if_killed(tmp_path / "a", tmp_path / "b")
+    expected = [("idle", RowKind.CONNECTED, "beginning"), ("idle", RowKind.SUBSCRIBED, "one")]
+    for directory in (tmp_path / "a", killed):
+        for _ in range(2):  # a start changes nothing of it
+            async with running(directory, clock, SHORT, **ONE_SHARD) as (_, recovered):
+                assert told(recovered) == expected
+
+
+async def test_sessions_outlive_a_new_life_of_their_shard(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    async with running(tmp_path, clock, durability="memory", **ONE_SHARD) as (journal, _):
+        await journal.write([row(RowKind.CONNECTED, "idle", "beginning"), publication("s", 1)])
+        while journal.gauges()["journal_written_rows"] < 2:
+            await asyncio.sleep(0)
+        killed = as_if_killed(tmp_path / "journal", tmp_path / "other" / "journal")
+    clock.advance(10_000.0)
+    for _ in range(2):
+        async with running(killed.parent, clock, SHORT, **ONE_SHARD) as (journal, recovered):
+            assert told(recovered) == [("idle", RowKind.CONNECTED, "beginning")]
+            await journal.write([publication("s", 1, at=clock())])
+
+
+async def test_a_state_that_is_damaged_is_not_believed(tmp_path: Path) -> None:
+    clock = ManualClock(1_000_000.0)
+    async with running(tmp_path, clock, shards=1, segment_size=4096) as (journal, _):
+        await journal.write([row(RowKind.CONNECTED, "idle", "x" * 5000)])
+        await journal.write([publication("s", 1)])
+        await journal.sweep()
+    (path,) = (tmp_path / "journal").glob("shard=00/*.state")
+    segment, first = path.with_suffix(".arrow"), int(path.stem)
+    whole = path.read_bytes()
+    state = load_state(segment, 0, first)
+    assert state is not None
+    assert state.sessions.num_rows == 1
+    tips = frame_at(memoryview(whole), 0)
+    assert tips is not None
+    for damaged in (whole[: tips.length], whole[:-1], b""):
+        path.write_bytes(damaged)
+        assert load_state(segment, 0, first) is None
+    async with running(tmp_path, clock, SHORT, shards=1) as (_, recovered):  # told again from the segments
+        assert told(recovered) == [("idle", RowKind.CONNECTED, "x" * 5000)]
+
+
+async def test_a_state_that_an_older_version_wrote_is_read(tmp_path: Path) -> None:
+    segment = tmp_path / "0.arrow"
+    tips = pa.table({"kind": ["stream"], "name": ["s"], "epoch": ["e"], "reached": [7], "timestamp": [0]}).cast(TIPS)
+    state_path(segment).write_bytes(frame_batch(tips.to_batches()[0], 3, 40, 0))
+    state = load_state(segment, 3, 40)
+    assert state is not None
+    assert [(tip.stream, tip.tip) for tip in tips_of(state)] == [("s", 7)]
+    assert state.sessions.num_rows == 0
+
+
+async def test_a_row_of_a_kind_that_is_not_known_yet_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock(1_000_000.0)
+    async with running(tmp_path, clock, shards=1) as (journal, _):
+        await journal.write([row(RowKind.CONNECTED, "idle"), row(RowKind.CHANGED, "idle")])
+    monkeypatch.delitem(schema.KINDS, "changed")
+    async with running(tmp_path, clock, shards=1) as (_, recovered):
+        assert told(recovered) == [("idle", RowKind.CONNECTED, "")]
+
+
+# --- which rows are needed ---------------------------------------------------------------------------------------------
+
+BEGINNINGS = (RowKind.CONNECTED, RowKind.RESTORED, RowKind.ALIVE)
+
+
+def naive(rows: list[Row]) -> list[Row]:
+    """The same, session by session and row by row."""
+    needed: dict[str, list[int]] = {}
+    over: set[str] = set()
+    gone: set[str] = set()
+    for index, each in enumerate(rows):
+        if each.kind is RowKind.ENDED:
+            over.add(each.sid)
+        elif each.kind in BEGINNINGS and each.sid not in gone:
+            needed[each.sid] = [index]
+        elif each.sid in needed:
+            needed[each.sid].append(index)
+        if each.kind is RowKind.DISCONNECTED:
+            gone.add(each.sid)
+    kept = sorted(index for sid, indexes in needed.items() if sid not in over for index in indexes)
+    return [rows[index] for index in kept]
+
+
+def arrow(rows: list[Row], chunks: int = 1) -> pa.Table:
+    size = -(-len(rows) // chunks) or 1
+    batches = [encode(rows[at : at + size], at)[0] for at in range(0, len(rows), size)]
+    return pa.Table.from_batches(batches, SCHEMA)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_rows_that_are_needed_are_those_that_a_look_at_each_session_finds(seed: int) -> None:
+    chance = random.Random(seed)
+    kinds = [kind for kind in RowKind if kind not in (RowKind.PUBLISH, RowKind.REVOKED)]
+    rows = [row(RowKind.CONNECTED, f"sid {n}", f"beginning {n}") for n in range(8)]
+    rows += [row(chance.choice(kinds), f"sid {chance.randrange(8)}", str(n)) for n in range(chance.randrange(60))]
+    found = going_on(arrow(rows, chunks=chance.randrange(1, 5)))
+    assert found["detail"].to_pylist() == [each.detail for each in naive(rows)]
+    cut = chance.randrange(8, len(rows) + 1)  # the same in two steps
+    stepwise = going_on(pa.concat_tables([going_on(arrow(rows[:cut])), arrow(rows[cut:])]))
+    if not any(each.kind is RowKind.ENDED for each in rows[:cut]):
+        assert stepwise["detail"].to_pylist() == found["detail"].to_pylist()

@@ -1,0 +1,155 @@
+"""A sid is not enough where its client shows more: a token that comes along must fit, and so must what the application sees."""
+
+from collections.abc import Callable
+
+import pytest
+
+from ropewalk.adapters.apps.noauth import NoAuth
+from ropewalk.model.application import Admission, Caller
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.limits import Limits
+from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
+from tests.unit.engine.script import CHAT, Script
+from tests.unit.engine.workbench import Client, Workbench, public, settle
+
+PATIENT = Limits(ping_interval=0, resume_patience=3600, disconnect_rate=0)
+
+
+class Tokens:
+    """The token says who it is; one that is bad is refused, and without one others are asked."""
+
+    async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted | Refused | None:
+        if not request.token:
+            return None
+        return Refused("unauthorized") if request.token == "bad" else Accepted(request.token)
+
+
+class ByCookie(Script):
+    """Knows its users by their cookie: what comes before the dash."""
+
+    async def connect(self, caller: Caller, wanted: Callable[[], bool]) -> Admission:
+        await super().connect(caller, wanted)
+        name = caller.headers.get("cookie", "nobody").partition("-")[0]
+        return Admission(False) if name == "nobody" else Admission(True, name, state={"seen": caller.headers["cookie"]})
+
+
+async def away(bench: Workbench, token: str = "", cookie: str = "") -> Client:
+    client = await bench.connect(token=token, cookie=cookie)
+    await client.send(command="subscribe", identifier=CHAT if bench.node.services.application else public("s"))
+    client.session.lost()
+    await settle()
+    return client
+
+
+def is_restored(client: Client) -> bool:
+    return "restored" in client.connection.replies()[0]
+
+
+# --- tokens ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_sid_shown_with_another_users_token_is_not_used_up() -> None:
+    async with Workbench(PATIENT, authenticators=[Tokens()]) as bench:
+        client = await away(bench, token="bo")
+        thief, bad = await bench.connect(client.sid, token="eve"), await bench.connect(client.sid, token="bad")
+        assert (is_restored(thief), thief.session.ids) == (False, "eve")
+        assert bad.connection.closed == (1000, "Auth Failed")
+        assert is_restored(await bench.connect(client.sid, token="bo"))
+
+
+async def test_a_live_session_is_not_taken_over_with_another_users_token() -> None:
+    async with Workbench(PATIENT, authenticators=[Tokens()]) as bench:
+        client = await bench.connect(token="bo")
+        thief = await bench.connect(client.sid, token="eve")
+        assert not is_restored(thief)
+        assert client.connection.closed is None
+        assert is_restored(await bench.connect(client.sid, token="bo"))
+
+
+async def test_a_session_that_the_application_admitted_does_not_resume_with_another_users_token() -> None:
+    script = Script()  # everybody is bo
+    async with Workbench(PATIENT, authenticators=[Tokens()], application=script) as bench:
+        client = await away(bench)
+        thief = await bench.connect(client.sid, token="eve")
+        assert (is_restored(thief), thief.session.ids) == (False, "eve")
+        assert is_restored(await bench.connect(client.sid, token="bo"))
+
+
+async def test_a_token_that_nobody_looks_at_does_not_keep_a_session_of_a_public_server_away() -> None:
+    async with Workbench(PATIENT, authenticators=[NoAuth()]) as bench:
+        client = await away(bench)
+        assert is_restored(await bench.connect(client.sid, token="whatever"))
+
+
+async def test_a_session_of_the_base_protocol_is_not_ended_by_whoever_shows_its_sid() -> None:
+    async with Workbench(PATIENT) as bench:
+        client = await bench.connect(extended=False)
+        assert not is_restored(await bench.connect(client.sid))
+        assert client.connection.closed is None
+
+
+# --- what the application sees -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cookie", ["bo-1", ""])
+async def test_whoever_shows_the_same_or_nothing_resumes_without_the_application(cookie: str) -> None:
+    script = ByCookie()
+    async with Workbench(PATIENT, authenticators=(), application=script) as bench:
+        client = await away(bench, cookie="bo-1")
+        assert is_restored(await bench.connect(client.sid, cookie=cookie, pi="5"))
+        assert script.told.count("connect") == 1
+
+
+async def test_a_cookie_that_was_renewed_is_shown_to_the_application_and_the_session_goes_on() -> None:
+    script = ByCookie()
+    async with Workbench(PATIENT, authenticators=(), application=script) as bench:
+        client = await away(bench, cookie="bo-1")
+        back = await bench.connect(client.sid, cookie="bo-2")
+        await settle()
+        assert back.connection.replies()[0]["restored_ids"] == [CHAT]
+        assert sorted(script.told[1:]) == ["connect", "connect", "disconnect", "restored", "subscribe"]
+        _, asked = script.callers
+        assert asked.sid not in (client.sid, back.sid)
+        (farewell,) = script.farewells  # of the Connect by which it was asked
+        assert (farewell.caller.sid, farewell.caller.ids, farewell.subscriptions) == (asked.sid, "bo", {})
+        assert farewell.caller.state == {"seen": "bo-2"}
+        (comeback,) = script.comebacks
+        assert comeback.caller.state == {"seen": "bo-1"}
+        assert comeback.caller.headers == {"cookie": "bo-2"}
+        back.session.lost()
+        await settle()
+        assert is_restored(await bench.connect(back.sid, cookie="bo-2"))  # which is now what it was admitted with
+        assert script.told.count("connect") == 2
+    assert len(script.farewells) == script.told.count("connect")
+
+
+@pytest.mark.parametrize(("cookie", "ids"), [("eve-1", "eve"), ("nobody", "")])
+async def test_a_session_does_not_resume_for_whom_the_application_takes_for_somebody_else(cookie: str, ids: str) -> None:
+    script = ByCookie()
+    async with Workbench(PATIENT, authenticators=(), application=script) as bench:
+        client = await away(bench, cookie="bo-1")
+        thief = await bench.connect(client.sid, cookie=cookie)
+        await settle()
+        assert (is_restored(thief), thief.session.ids) == (False, ids)
+        owner = await bench.connect(client.sid, cookie="bo-1")
+        assert is_restored(owner)
+    admitted = [caller for caller in script.callers if not caller.headers["cookie"].startswith("nobody")]
+    assert len(script.farewells) == len(admitted)
+
+
+async def test_a_session_is_still_there_when_the_application_could_not_be_asked() -> None:
+    script = ByCookie()
+    async with Workbench(PATIENT, authenticators=(), application=script) as bench:
+        client = await away(bench, cookie="bo-1")
+        script.admission = Unavailable("down")
+        assert (await bench.connect(client.sid, cookie="bo-2")).connection.closed == (1011, "Auth Error")
+        script.admission = Admission(True)
+        assert is_restored(await bench.connect(client.sid, cookie="bo-2"))
+
+
+async def test_a_session_that_was_known_by_its_token_is_not_asked_about() -> None:
+    script = ByCookie()
+    async with Workbench(PATIENT, authenticators=[Tokens()], application=script) as bench:
+        client = await away(bench, token="bo", cookie="bo-1")
+        assert is_restored(await bench.connect(client.sid, cookie="bo-2"))
+        assert "connect" not in script.told
