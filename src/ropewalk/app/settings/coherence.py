@@ -8,6 +8,7 @@ from ipaddress import ip_address
 
 from ropewalk.app.settings.sections import Settings
 from ropewalk.model.errors import UserMistake
+from ropewalk.protocol.proxies import TrustedProxies
 
 MOST_SHARDS = 256  # each has a file open for writing
 
@@ -18,6 +19,8 @@ def require_startable(settings: Settings) -> None:
     _require_one_application(settings)
     _require_whole_tls(settings)
     _require_loopback_demo(settings)
+    _require_proxies(settings)
+    _require_takeover(settings)
     _require_distinct_paths(settings)
     _require_shards(settings)
     _require_journal_for_archive(settings)
@@ -65,10 +68,26 @@ def _require_loopback_demo(settings: Settings) -> None:
 
 
 def _is_loopback(host: str) -> bool:
+    if host.startswith("unix:"):
+        return True
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _require_proxies(settings: Settings) -> None:
+    server = settings.server
+    TrustedProxies(server.trusted_proxies)
+    if server.proxy_protocol and not server.trusted_proxies:
+        raise UserMistake("--proxy_protocol needs --trusted_proxies: whose PROXY headers are believed?")
+    if server.proxy_protocol and server.ssl_cert:
+        raise UserMistake("--proxy_protocol does not go with --ssl_cert; let the proxy do TLS, or do without its header")
+
+
+def _require_takeover(settings: Settings) -> None:
+    if settings.server.takeover and not settings.journal.data_dir:
+        raise UserMistake("--takeover needs --data_dir: without it there is nothing that the next process could go on with")
 
 
 def _require_shards(settings: Settings) -> None:
@@ -100,6 +119,7 @@ def _paths(settings: Settings) -> list[tuple[str, str]]:
     return [
         *(("path", path) for path in settings.server.path),
         ("health_path", settings.server.health_path),
+        *(("health_path", f"{settings.server.health_path.rstrip('/')}/{probe}") for probe in ("live", "ready")),
         ("http_broadcast_path", settings.broadcast.http_broadcast_path),
         ("api_path", settings.api.api_path),
         *optional,
