@@ -17,7 +17,7 @@ class KeyGuard:
 
     def __init__(self, key: str, refusals: Counter[str]) -> None:
         self.key = key
-        self._refusals = refusals
+        self.refusals = refusals
 
     def admits(self, authorization: str) -> bool:
         if not self.key:
@@ -29,5 +29,5 @@ class KeyGuard:
         return False
 
     def refused(self, why: Refusal) -> None:
-        self._refusals[why] += 1
+        self.refusals[why] += 1
         logger.debug("request refused", extra={"reason": why.value})
