@@ -68,7 +68,7 @@ class Server:
         server = self._settings.server
         sockets = inherited_sockets(os.environ) or bound_sockets(server.host, server.port, server.takeover)
         if sockets[0].inherited:
-            logger.info("listening on inherited sockets; --host and --port do not count")
+            logger.info("sockets were inherited; --host and --port do not count")
         self.addresses = [listening.address("https" if server.ssl_cert else "http") for listening in sockets]
         return sockets
 
