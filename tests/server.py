@@ -16,6 +16,12 @@ from typing import Any
 import aiohttp
 
 LISTENING = re.compile(r"listening on (\S+)")
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 START_SECONDS = 20
 STOP_SECONDS = 20
 
@@ -30,8 +36,7 @@ class RunningServer:
         environ.pop("PORT", None)
         command = [sys.executable, "-m", "ropewalk", "serve", "--port", "0", "--shutdown_spread", "0", *flags]
         if inherited is not None:
-            activate = f'LISTEN_PID=$$ LISTEN_FDS=1 exec "$@" 3<&{inherited.fileno()}'
-            command = ["sh", "-c", activate, "sh", *command]
+            command = [sys.executable, "-c", ACTIVATE, str(inherited.fileno()), *command]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
