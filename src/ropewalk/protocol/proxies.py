@@ -6,6 +6,8 @@ A header is believed only as far as each address that passed it on is a trusted 
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
+from msgspec import Struct
+
 from ropewalk.model.errors import UserMistake
 
 UNIX = "unix"
@@ -18,6 +20,13 @@ FORWARDING_HEADERS = ("x-forwarded-for", "x-forwarded-proto")
 def joined_headers(all_of: Callable[[str, list[str]], Sequence[str]], names: Sequence[str]) -> dict[str, str]:
     """Headers of a request in which one name may come several times, joined by commas as RFC 9110 has it (section 5.3)."""
     return {name: ",".join(all_of(name, [])) for name in names}
+
+
+class Peer(Struct, frozen=True):
+    """The other end of a connection: the socket's address ("" for a Unix socket), and the one that a PROXY header told."""
+
+    address: str
+    told: str = ""
 
 
 class TrustedProxies:
@@ -37,22 +46,22 @@ class TrustedProxies:
         parsed = _address(address)
         return parsed is not None and any(parsed in network for network in self._networks)
 
-    def client(self, peer: str, scheme: str, headers: Mapping[str, str]) -> tuple[str, str]:
+    def client(self, peer: Peer, scheme: str, headers: Mapping[str, str]) -> tuple[str, str]:
         """The client's address and the scheme it used. `headers` as from `joined_headers`."""
-        if not self or not self.trusts(peer):
-            return peer, scheme
+        if not self or not self.trusts(peer.address):
+            return peer.address, scheme
         forwarded = headers.get("x-forwarded-proto", "").rpartition(",")[2].strip().lower()
-        return self._address_behind(peer, headers.get("x-forwarded-for", "")), _SCHEMES.get(forwarded, scheme)
+        return self._address_behind(peer.told or peer.address, headers.get("x-forwarded-for", "")), _SCHEMES.get(
+            forwarded, scheme
+        )
 
-    def _address_behind(self, peer: str, header: str) -> str:
-        client = peer
+    def _address_behind(self, client: str, header: str) -> str:
         for hop in reversed(header.split(",")):
             address = _without_port(hop.strip())
-            if _address(address) is None:
-                break  # nothing behind it can be believed
-            client = address
-            if not self.trusts(client):
+            # What an untrusted address says of those behind it is not believed; nor can anything behind nonsense be.
+            if not self.trusts(client) or _address(address) is None:
                 break
+            client = address
         return client
 
 

@@ -6,6 +6,7 @@ behind a proxy: then aiohttp's handler hands the connection over.
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from typing import cast
 
@@ -15,11 +16,12 @@ from aiohttp.log import server_logger
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
 from ropewalk.adapters.transports.admission import Admission, ConnectionLimits
-from ropewalk.adapters.transports.http_connection import HttpConnection
+from ropewalk.adapters.transports.http_connection import HttpConnection, peer_of
+from ropewalk.adapters.transports.unix import UnixTransport
 from ropewalk.adapters.transports.websocket import WebSocketDoor
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.refusals import Refusal
-from ropewalk.protocol.proxies import TrustedProxies
+from ropewalk.protocol.proxies import Peer, TrustedProxies
 from ropewalk.protocol.proxy_header import split_proxy_header
 
 HEAD_LIMIT = 16 * 1024
@@ -78,7 +80,7 @@ class Door:
             return web.Response(status=503, text="too many connections", headers={"Retry-After": "5"})
         line = f"{request.method} {request.raw_path} HTTP/1.1\r\n".encode("latin-1")
         with self.admission.upgraded():
-            protocol = enter_websocket(self, request.transport, line + head + b"\r\n\r\n", request.remote or "")
+            protocol = enter_websocket(self, request.transport, line + head + b"\r\n\r\n", peer_of(request))
             await protocol.transport.wait_disconnected()
         request.protocol.force_close()
         request.protocol.connection_lost(None)  # the transport has told picows; aiohttp's book-keeping hears it here
@@ -91,7 +93,7 @@ class Knock(asyncio.Protocol):
     def __init__(self, door: Door) -> None:
         self._door = door
         self._head = b""
-        self._remote = ""
+        self._peer = Peer("")
         self._waits_for_proxy_header = False
         self._transport: asyncio.Transport | None = None
         self._patience: asyncio.TimerHandle | None = None
@@ -101,8 +103,8 @@ class Knock(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self._remote = peer[0] if peer else ""
-        self._waits_for_proxy_header = self._door.proxy_header and self._door.proxies.trusts(self._remote)
+        self._peer = Peer(peer[0] if peer else "")
+        self._waits_for_proxy_header = self._door.proxy_header and self._door.proxies.trusts(self._peer.address)
         self._patience = asyncio.get_running_loop().call_later(HEAD_PATIENCE, self._too_late)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -135,8 +137,8 @@ class Knock(asyncio.Protocol):
             return False
         if found is None:
             return False
-        address, self._head = found
-        self._remote = address or self._remote
+        told, self._head = found
+        self._peer = Peer(self._peer.address, told)
         self._waits_for_proxy_header = False
         return True
 
@@ -170,19 +172,20 @@ class Knock(asyncio.Protocol):
         data, self._head = self._head, b""
         door = self._door
         if websocket:
-            enter_websocket(door, self._transport, data, self._remote)
+            enter_websocket(door, self._transport, data, self._peer)
             return
         admission = door.admission
-        protocol = HttpConnection(door.http, admission.refusals, admission.idle_timeout(), door.write_timeout, self._remote)
+        protocol = HttpConnection(door.http, admission.refusals, admission.idle_timeout(), door.write_timeout, self._peer)
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(data)
 
 
-def enter_websocket(door: Door, transport: asyncio.Transport, data: bytes, remote: str) -> WSProtocol:
-    protocol = door.websocket.protocol(remote)
+def enter_websocket(door: Door, transport: asyncio.Transport, data: bytes, peer: Peer) -> WSProtocol:
+    protocol = door.websocket.protocol(peer)
     transport.set_protocol(protocol)
-    protocol.connection_made(transport)
+    over_unix = transport.get_extra_info("socket").family == socket.AF_UNIX
+    protocol.connection_made(UnixTransport(transport) if over_unix else transport)
     rest = memoryview(data)
     while rest:
         buffer = protocol.get_buffer(-1)

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from ropewalk.adapters.transports.unsent import unsent_bytes
 from ropewalk.model.refusals import Refusal
+from ropewalk.protocol.proxies import Peer
 
 LINGER_SECONDS = 1.0
 """For how long a body that nobody reads is taken and thrown away, so that its sender gets the refusal and not a reset."""
@@ -25,25 +26,21 @@ HTTP_OPTIONS: dict[str, Any] = {
 
 class HttpConnection(web.RequestHandler):
     """`idle_timeout` runs from the end of an answer to the whole head of the next request. `write_timeout`: how long the
-    peer may take nothing of what waits for it. `address` is the peer's as the connection's proxy told it, "" where it did not.
+    peer may take nothing of what waits for it.
     """
 
     def __init__(
-        self, server: web.Server, refusals: Counter[str], idle_timeout: float, write_timeout: float, address: str
+        self, server: web.Server, refusals: Counter[str], idle_timeout: float, write_timeout: float, peer: Peer
     ) -> None:
         loop = asyncio.get_running_loop()
         super().__init__(server, loop=loop, keepalive_timeout=idle_timeout, **HTTP_OPTIONS)
-        self.address = address
+        self.peer = peer
         self._refusals = refusals
         self._write_timeout = write_timeout
         self._stalled: asyncio.TimerHandle | None = None
         self._unsent = 0
         self._answer = self._request_handler
         self._request_handler = self._answer_when_read
-
-    @property
-    def peername(self) -> Any:
-        return self.address or super().peername
 
     async def _answer_when_read(self, request: web.BaseRequest) -> web.StreamResponse:
         """Requests can be sent faster than their answers are read. They wait here, and aiohttp stops reading more of them."""
@@ -89,3 +86,8 @@ class HttpConnection(web.RequestHandler):
         super()._process_keepalive()
         if was_open and self.transport is None:
             self._refusals[Refusal.IDLE] += 1
+
+
+def peer_of(request: web.Request) -> Peer:
+    connection = request.protocol
+    return connection.peer if isinstance(connection, HttpConnection) else Peer(request.remote or "")

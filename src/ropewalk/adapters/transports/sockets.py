@@ -29,7 +29,7 @@ class Listening:
 
     def address(self, scheme: str) -> str:
         if self.sock.family == socket.AF_UNIX:
-            return f"{UNIX_PREFIX}{self.sock.getsockname()}"
+            return f"{UNIX_PREFIX}{self.path or self.sock.getsockname()}"
         host, port = self.sock.getsockname()[:2]
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from ropewalk.adapters.transports.answers import refusal, unreadable
 from ropewalk.adapters.transports.cors import OriginAllowed, cors_headers
+from ropewalk.adapters.transports.http_connection import peer_of
 from ropewalk.adapters.transports.sse_link import SseLink
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import BadRequest, LateBody, TooLarge, Unavailable, UnsupportedEncoding
@@ -115,7 +116,7 @@ class SseDoor:
         headers = {name.lower(): value for name, value in request.headers.items()}
         params = dict(request.query.items())
         forwarded = joined_headers(request.headers.getall, FORWARDING_HEADERS)
-        remote, scheme = self._proxies.client(request.remote or "", request.scheme, forwarded)
+        remote, scheme = self._proxies.client(peer_of(request), request.scheme, forwarded)
         return ConnectRequest(
             url=f"{scheme}://{request.host}{request.raw_path}",
             path=request.path,
