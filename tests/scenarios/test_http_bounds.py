@@ -44,7 +44,7 @@ def seconds_to_inflate(data: bytes) -> float:
     return time.perf_counter() - begun
 
 
-async def worst_ping(client: Cable, until: "asyncio.Future[object]") -> float:
+async def worst_ping(client: Cable, until: "asyncio.Future[list[int]]") -> float:
     """The longest time to an answer while `until` is not done."""
     worst = 0.0
     while not until.done():

@@ -69,14 +69,14 @@ async def http(local: str = "127.0.0.1") -> AsyncIterator[aiohttp.ClientSession]
 async def over_websocket(url: str, headers: dict[str, str], local: str = "127.0.0.1") -> dict[str, Any]:
     async with http(local) as session, session.ws_connect(f"{url}/cable", headers=headers) as ws:
         await ws.send_str(SUBSCRIBE)
-        return await _told(ws)
+        told: dict[str, Any] = await _told(ws)
+        return told
 
 
-async def _told(ws: aiohttp.ClientWebSocketResponse) -> dict[str, Any]:
+async def _told(ws: aiohttp.ClientWebSocketResponse) -> Any:
     while "message" not in (frame := await ws.receive_json()) or frame.get("type"):
         pass
-    told: dict[str, Any] = frame["message"]
-    return told
+    return frame["message"]
 
 
 async def over_sse(url: str, headers: dict[str, str], local: str = "127.0.0.1") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.cable import Cable, cable
+from tests.cable import Cable, cable, kind
 from tests.clients.credentials import token
 from tests.metrics import metrics
 from tests.server import RunningServer, running_server
@@ -101,7 +101,7 @@ async def published(server: RunningServer, key: str, stream: str = "news", data:
 async def connects(server: RunningServer, jid: str) -> bool:
     client = await Cable.connect(server.cable, params={"jid": jid})
     try:
-        return (await client.next())["type"] == "welcome"
+        return kind(await client.next()) == "welcome"
     finally:
         await client.close()
 

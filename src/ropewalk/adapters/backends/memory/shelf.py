@@ -75,7 +75,7 @@ class Shelf:
     def _apply_rules(self, now: float) -> None:
         told, self._outdated = self._outdated[-SWEPT_AT_ONCE:], self._outdated[:-SWEPT_AT_ONCE]
         for stream in told:
-            if log := self.logs.get(stream):
+            if (log := self.logs.get(stream)) is not None:
                 log.obey(self._rulebook.of(stream))
                 log.trim(now)
                 self._schedule(log)
