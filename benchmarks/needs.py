@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.installing import install
 from ropewalk.pipeline.jvm import find_java
 
 MODULES = {
@@ -17,7 +18,7 @@ MODULES = {
 def missing(extra: str) -> str:
     """What to do before a part that needs this extra can run; "" when all is there."""
     if not all(find_spec(module) for module in MODULES[extra]):
-        return f"pip install 'ropewalk[{extra}]'"
+        return install(extra)
     return _java_missing() if extra == "spark" else ""
 
 

@@ -7,10 +7,12 @@ import argparse
 import http.client
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urlsplit
 
 PAGE = Path(__file__).with_name("index.html")
+CLIENT = files("ropewalk.dashboard") / "static" / "cable.js"  # the client of the demo page, without any dependency
 STREAM = "chat/tutorial"
 
 
@@ -18,7 +20,7 @@ def publish(ropewalk: str, message: dict[str, str]) -> int:
     """Returns Ropewalk's status; 201 means that the message has its place in the stream."""
     connection = http.client.HTTPConnection(urlsplit(ropewalk).netloc, timeout=5)
     try:
-        body = json.dumps({"stream": STREAM, "data": json.dumps(message)})
+        body = json.dumps({"stream": STREAM, "data": message})
         connection.request("POST", "/api/publish", body, {"Content-Type": "application/json"})
         return connection.getresponse().status
     finally:
@@ -33,6 +35,8 @@ class Chat(BaseHTTPRequestHandler):
             cable = self.ropewalk.replace("http", "ws", 1) + "/cable"
             page = PAGE.read_text().replace("{{cable}}", cable).replace("{{stream}}", STREAM)
             self._answer(200, page, "text/html; charset=utf-8")
+        elif self.path == "/cable.js":
+            self._answer(200, CLIENT.read_text(), "text/javascript; charset=utf-8")
         else:
             self._answer(404, "not here", "text/plain")
 

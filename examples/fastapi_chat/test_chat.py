@@ -11,6 +11,8 @@ import ropewalk
 from ropewalk.client import Receipt
 from ropewalk.testing import Cable, Rejected
 
+pytestmark = pytest.mark.asyncio
+
 
 async def test_what_somebody_says_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
     apublish = AsyncMock(return_value=Receipt("chat/lobby", "epoch", 7))

@@ -14,6 +14,7 @@ from ropewalk.model import closing as closings
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command, Unusable
 from ropewalk.model.history import GapReason
+from ropewalk.model.refusals import Refusal
 from ropewalk.protocol import cable_json, server_messages
 from ropewalk.protocol.server_messages import ServerMessage, Unknown
 from tests.docs.pages import ROOT, blocks
@@ -30,13 +31,20 @@ def test_metrics_lists_exactly_the_metrics_that_a_server_exposes(tmp_path_factor
     nobody = ("--rpc_host", "http://127.0.0.1:1/rpc")  # it is only counted
     with running_server(*everything, *nobody) as server, urllib.request.urlopen(f"{server.url}/metrics") as answer:
         exposed = re.findall(r"^# TYPE (\S+) ", answer.read().decode(), re.MULTILINE)
-    listed = re.findall(r"^\| `(\w+)` \|", METRICS.read_text(), re.MULTILINE)
+    listed = re.findall(r"^\| `((?:ropewalk|process)_\w+)` \|", METRICS.read_text(), re.MULTILINE)
 
     assert sorted(listed) == sorted(exposed)
 
 
 def test_metrics_lists_every_reason_of_a_gap() -> None:
     assert [reason for reason in GapReason if f"`{reason}`" not in METRICS.read_text()] == []
+
+
+def test_metrics_lists_exactly_the_reasons_of_a_refusal() -> None:
+    chapter = METRICS.read_text().partition("## Refusals\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `((?!ropewalk_)\w+)` \|", chapter, re.MULTILINE)
+
+    assert listed == sorted(Refusal)
 
 
 def frames_shown() -> list[bytes]:

@@ -56,7 +56,6 @@ PUBLISHING: dict[str, Case] = {
     "publish-stream-number": _publish({"stream": 1, "data": "1"}),
     "publish-stream-too-long": _publish({"stream": "." * 513, "data": "1"}),
     "publish-without-data": _publish({"stream": STREAM}),
-    "publish-data-object": _publish({"stream": STREAM, "data": {"text": "hi"}}),
     "publish-data-nested-too-deep": _publish({"stream": STREAM, "data": "[" * DEPTH + "]" * DEPTH}),
     "publish-nested-too-deep": _publish(b"[" * DEPTH + b"]" * DEPTH),
     "publish-meta-wrong": _publish({**GOOD, "meta": {"transient": "yes"}}),

@@ -12,6 +12,7 @@ from benchmarks.parts import PARTS, left_out
 from benchmarks.report import Run
 from benchmarks.sizes import QUICK
 from benchmarks.storm import MISSED_BY_ALL
+from ropewalk.model.installing import install
 
 ROOT = Path(__file__).parents[2]
 LIVE = "fanout,latency,memory,storm"
@@ -69,4 +70,4 @@ def test_parts_whose_extra_is_not_installed_say_so_and_the_others_run(monkeypatc
     monkeypatch.setattr(needs, "find_spec", lambda module: module != "pyspark")
     absent = left_out(list(PARTS))
     assert set(absent) == {"source", "archive", "sink", "queryable", "quiet"}
-    assert set(absent.values()) == {"pip install 'ropewalk[spark]'"}
+    assert set(absent.values()) == {install("spark")}

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import re
 import resource
 import ssl
 import time
@@ -23,6 +24,8 @@ from tests.tcp import tcp
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CERTIFICATE, KEY = FIXTURES / "tls_cert.pem", FIXTURES / "tls_key.pem"
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+PATIENCE = 15.0
 
 # --- compressed bodies --------------------------------------------------------------------------------------------------
 
@@ -174,9 +177,10 @@ async def test_a_server_full_of_clients_still_answers_its_operators_and_publishe
             await publish(server, "news", "hello")
             assert await clients[0].messages(1) == ["hello"]
             counted = await metrics(server)
-        assert counted["refusals_total{connections}"] == 2
-        assert server.log().count("connections are refused") == 1
-        assert "max_conn=3" in server.log()
+            assert counted["refusals_total{connections}"] == 2
+            async with asyncio.timeout(PATIENCE):
+                while not re.search(r"warn ropewalk\.node: refused .* connections=", server.log()):
+                    await asyncio.sleep(0.05)
 
 
 async def test_event_streams_count_as_clients() -> None:
@@ -241,9 +245,8 @@ async def test_when_files_run_out_newcomers_are_refused_and_counted_and_operator
             for link in crowded[:40]:
                 await link.send(HEALTH)
             async with asyncio.timeout(30):
-                while "connections are refused" not in server.log():
+                while not re.search(r"warn ropewalk\.node: refused .* descriptors=", server.log()):
                     await asyncio.sleep(0.05)
-        assert "reason=descriptors" in server.log()
         counted = await metrics_when(server, lambda now: now["refusals_total{descriptors}"] > 0)
         assert counted["process_max_fds"] == 64
         assert "Traceback" not in server.log(), server.log()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import ssl
 from collections.abc import Iterator
@@ -207,16 +208,34 @@ async def test_logs_are_json_lines_without_a_secret() -> None:
             await client.messages(1)
             await client.send_raw("nonsense")
             assert (await client.closed())[0] == 1007
+        async with aiohttp.ClientSession() as http, http.get(f"{server.url}/health", params={"jid": good}) as answer:
+            assert answer.status == 200
         bad = token(secret="wrong secret of more than thirty-two bytes")
         async with cable(server, welcome=False, params={"jid": bad}) as client:
             assert (await client.expect("disconnect"))["reason"] == "unauthorized"
         assert server.stop() == 0
         log = server.log()
         lines = [json.loads(line) for line in log.splitlines() if not line.startswith("ropewalk listening on")]
-        assert {"malformed frame", "refused", "shutting down", "stopped"} <= {line["message"] for line in lines}
+        told = {line["message"] for line in lines}
+        assert {"malformed frame", "refused", "shutting down", "stopped", "in", "out", "registered", "request"} <= told
+        assert any(line["message"] == "registered" and "hello" in line["data"] for line in lines)
         assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
         for secret in (SECRET, BROADCAST_KEY, good, bad, sid):
             assert secret not in log
+
+
+async def test_refusals_are_summed_up_at_the_usual_level_and_told_one_by_one_at_debug_level_without_payloads() -> None:
+    with running_server("--secret", SECRET) as usual, running_server("--secret", SECRET, "--log_level", "debug") as telling:
+        for server in (usual, telling):
+            for _ in range(3):
+                async with cable(server, welcome=False, params={"jid": "no token"}) as client:
+                    assert (await client.expect("disconnect"))["reason"] == "unauthorized"
+            await publish(server, "news", "a payload", key=BROADCAST_KEY)
+            server.stop()
+            assert re.search(r"info ropewalk.node: refused in the last \d+ s .*auth=\d", server.log())
+            assert "a payload" not in server.log()
+        assert usual.log().count("ropewalk.session: refused") == 0
+        assert telling.log().count("ropewalk.session: refused") == 3
 
 
 def test_cookies_for_an_application_without_a_word_about_origins_are_warned_of() -> None:

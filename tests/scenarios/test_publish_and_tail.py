@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -10,7 +12,7 @@ import pytest
 from ropewalk.adapters.apps.jwt import issue
 from ropewalk.client import Draft, Publisher
 from ropewalk.core.signing import API_PHRASE, derive, sign_stream
-from tests.scenarios.command_line import Program, run_ropewalk, running_program
+from tests.scenarios.command_line import ENVIRON, SECONDS, Program, run_ropewalk, running_program
 from tests.server import RunningServer, running_server
 
 SECRET = "qwerty"
@@ -65,6 +67,22 @@ async def test_publish_takes_plain_text_and_standard_input(server: RunningServer
     assert [json.loads(line)["data"] for line in lines] == ["hello there", "from a pipe"]
 
 
+@pytest.mark.parametrize(
+    ("words", "sent", "place"),
+    [
+        (("-",), b'{"text":"\xff"}', "standard input"),
+        (("--lines",), b"one\n\xfe\xff\nthree\n", "line 2 of standard input"),
+    ],
+)
+def test_publish_of_bytes_that_are_no_text_is_a_mistake_and_nothing_is_published(
+    words: tuple[str, ...], sent: bytes, place: str, server: RunningServer
+) -> None:
+    command = [sys.executable, "-m", "ropewalk", "publish", "cli/bytes", *words, "--url", server.url]
+    done = subprocess.run(command, input=sent, capture_output=True, env=ENVIRON, timeout=SECONDS, check=False)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().startswith(f"ropewalk: {place} is not UTF-8 text")
+
+
 async def test_publish_with_the_same_uid_is_registered_once(server: RunningServer) -> None:
     words = ("publish", "cli/uid", "1", "--uid", "order-7", "--url", server.url)
     first, second = run_ropewalk(*words).stdout, run_ropewalk(*words).stdout
@@ -112,7 +130,7 @@ async def test_tail_shows_what_comes_and_ends_at_once_on_control_c(server: Runni
         assert await shown(program, 1) == [(2, {"n": 1})]
         await publisher.publish("cli/other", None, transient=True)
         assert await shown(program, 1) == [(0, "null")]
-        assert await program.interrupt() == 0
+        assert await program.interrupt() == 130
         assert await program.complaint() == ""
 
 

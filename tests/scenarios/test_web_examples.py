@@ -185,7 +185,7 @@ async def test_django_keeps_what_was_said_by_either_way(site: Site) -> None:
 @pytest.mark.parametrize(
     ("example", "command"),
     [
-        ("fastapi_chat", ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_chat.py"]),
+        ("fastapi_chat", ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "test_chat.py"]),
         ("django_chat", ["manage.py", "test"]),
     ],
 )

@@ -50,5 +50,5 @@ def _python(settings: Settings, stats: Stats) -> Application:
 
 
 def forwarding_of(settings: Settings, keys: Keys) -> Forwarding:
-    token = f"x-{settings.auth.jwt_param}" if keys.jwt else ""
+    token = f"x-{settings.auth.jwt_param.lower()}" if keys.jwt else ""
     return Forwarding(settings.app.headers, settings.app.proxy_cookies, token)

@@ -18,12 +18,17 @@ _SECRET_FIELDS = frozenset({"token", "jid", "authorization", "cookie", "key"}) |
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
 
-def configure(level: str, format: str, stream: TextIO | None = None) -> None:
-    """Set up logging of this process; `level` and `format` as in the settings. Other libraries are heard from warnings up."""
+def configure(level: str, format: str, stream: TextIO | None = None, payloads: bool = False) -> None:
+    """Set up logging of this process; `level` and `format` as in the settings. Other libraries are heard from warnings up.
+
+    `payloads`: also what clients send and get, at debug level, whatever `level` says. Without it a level of debug tells of
+    every event, but not what was in it.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines() if format == "json" else TextLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("ropewalk").setLevel(_LEVELS[level])
+    logging.getLogger("ropewalk").setLevel(_LEVELS["debug" if payloads else level])
+    logging.getLogger("ropewalk.wire").setLevel(logging.DEBUG if payloads else logging.INFO)
 
 
 class TextLines(logging.Formatter):

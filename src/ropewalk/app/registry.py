@@ -3,6 +3,7 @@
 from importlib import import_module
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.installing import install
 
 BACKENDS = {"memory": "ropewalk.adapters.backends.memory:MemoryBackend"}
 JOURNALS = {
@@ -26,7 +27,5 @@ def resolve(table: dict[str, str], name: str) -> type:
     try:
         found: type = getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise UserMistake(
-            f"{name} needs a package that is not installed: pip install 'ropewalk[{name}]' ({error.name})"
-        ) from None
+        raise UserMistake(f"{name} needs {error.name}, which is not installed: {install(name)}") from None
     return found

@@ -22,7 +22,7 @@ KEYS = ("secret", "jwt_secret", "streams_secret", "turbo_streams_secret", "cable
 ENDPOINT_KEYS = ("broadcast_key", "api_secret", "journal_token")
 RULES = ("history_limit", "history_ttl")
 CONNECTIONS = ("max_conn", "max_http_conn", "http_keepalive_timeout")
-LOGGING = ("log_level", "log_format", "debug")
+LOGGING = ("log_level", "log_format")
 SHUTDOWN = ("shutdown_delay", "shutdown_spread", "shutdown_timeout", "reconnect_rate")
 TLS = ("ssl_cert", "ssl_key")
 RELOADABLE = frozenset((*KEYS, "enforce_jwt", *ENDPOINT_KEYS, *RULES, *CONNECTIONS, *LOGGING, *SHUTDOWN, *TLS))
@@ -73,7 +73,7 @@ def apply(old: Settings, new: Settings, parts: Parts, admission: Admission) -> S
     admission.limits = replace(
         admission.limits, clients=limits.max_conn, http=limits.max_http_conn, idle_timeout=limits.http_keepalive_timeout
     )
-    logs.configure(settings.logging.level, settings.logging.log_format)
+    logs.configure(settings.logging.log_level, settings.logging.log_format, payloads=settings.logging.debug)
     _say(old, new, changed_rules)
     return settings
 

@@ -6,6 +6,7 @@ from math import inf
 
 from aiohttp import web
 
+from ropewalk import __version__
 from ropewalk.adapters.apps.jwt import JwtAuthenticator
 from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
@@ -197,7 +198,7 @@ def http_routes(settings: Settings, parts: Parts, door: Door) -> list[web.RouteD
     bounds = PublicationLimits(
         settings.limits.max_stream_name, settings.limits.max_publish_batch, settings.limits.max_publish_size
     )
-    metrics = MetricsPage(parts.stats, node, parts.transactions.gauges if parts.transactions else dict)
+    metrics = MetricsPage(parts.stats, node, parts.transactions.gauges if parts.transactions else dict, __version__)
     operations = OperationsDoor(node, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
     guards = parts.guards
@@ -208,13 +209,7 @@ def http_routes(settings: Settings, parts: Parts, door: Door) -> list[web.RouteD
         routes += PublishDoor(node.broker, guards.api, bounds, parts.stats).routes(f"{api}/publish")
         routes += RestDoor(parts.backend, guards.api).routes(api)
     if settings.sse.sse:
-        sse = SseDoor(
-            node.open,
-            _origins(settings, parts.stats),
-            settings.limits.max_subscriptions,
-            settings.auth.jwt_param,
-            proxies=TrustedProxies(settings.server.trusted_proxies),
-        )
+        sse = SseDoor(node.open, _origins(settings, parts.stats), settings.limits.max_subscriptions, settings.auth.jwt_param)
         routes.append(web.route("*", settings.sse.sse_path, door.admission.event_stream(sse.handle)))
     if parts.transactions is not None and guards.journal is not None:
         routes += journal_routes(settings, parts.journal, parts.transactions, guards.journal)

@@ -28,6 +28,7 @@ FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
+        _require_text(words)
         code = _dispatch(words)
         sys.stdout.flush()
         return code
@@ -41,6 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone (`ropewalk tail … | head`). What is still buffered must not be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+
+
+def _require_text(words: list[str]) -> None:
+    """Python hides bytes that are no UTF-8 in surrogates, which nothing behind this door can send, sign or print."""
+    for number, word in enumerate(words, 1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UserMistake(f"argument {number} is not UTF-8 text") from None
 
 
 def _dispatch(words: list[str]) -> int:

@@ -17,6 +17,7 @@ from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import Settings, load
 from ropewalk.app.settings.sources import CONFIG_FLAG, find_file
 from ropewalk.model.errors import Unavailable, UserMistake
+from ropewalk.model.installing import install
 from ropewalk.pipeline.board import Board
 from ropewalk.pipeline.config import RunSettings, Sections, job_options, overridden, read_file, with_assignments
 from ropewalk.pipeline.display import figures
@@ -188,7 +189,7 @@ def _stop(wanted: argparse.Namespace) -> int:
 
 def _require_spark() -> None:
     if absent := [name for name in ("pyspark", "pyarrow", "deltalake") if find_spec(name) is None]:
-        raise UserMistake(f"the pipeline needs {', '.join(absent)}: pip install 'ropewalk[spark]'")
+        raise UserMistake(f"the pipeline needs {', '.join(absent)}: {install('spark')}")
 
 
 def _require_journal(context: "Context", plans: "Sequence[Plan]") -> None:

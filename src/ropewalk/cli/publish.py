@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 async def _publish(wanted: argparse.Namespace, key: str) -> None:
     async with Publisher(wanted.url, key) as publisher:
         if not wanted.lines:
-            text = sys.stdin.read() if wanted.data == "-" else wanted.data
+            text = _text(sys.stdin.buffer.read(), "standard input") if wanted.data == "-" else wanted.data
             _show(await publisher.publish_batch([_draft(wanted, text, wanted.uid)]))
             return
         sent = 0
@@ -75,7 +75,7 @@ async def _batches(wanted: argparse.Namespace) -> AsyncIterator[list[Draft]]:
         for line in lines:
             number += 1
             if line.strip():
-                text = line.decode(errors="replace")
+                text = _text(line, f"line {number} of standard input")
                 drafts.append(_draft(wanted, text, f"{wanted.uid}:{number}" if wanted.uid else ""))
         for batch in _cut(drafts):
             yield batch
@@ -96,6 +96,13 @@ async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
     while chunk := await arrived.get():
         yield chunk
     yield b""
+
+
+def _text(data: bytes, place: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise UserMistake(f"{place} is not UTF-8 text, and messages are; iconv or base64 make text of it") from None
 
 
 def _cut(drafts: list[Draft]) -> Iterator[list[Draft]]:

@@ -27,7 +27,8 @@ def run(argv: list[str]) -> int:
 
     settings = load(argv, os.environ)
     require_startable(settings)
-    logs.configure(settings.logging.level, settings.logging.log_format)
+    logging = settings.logging
+    logs.configure(logging.log_level, logging.log_format, payloads=logging.debug)
     _calm_collector()
     environ = dict(os.environ)
     uvloop.run(_serve(settings, lambda: Server(settings, lambda: load(argv, environ))))

@@ -34,8 +34,6 @@ def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
     try:
         asyncio.run(_tail(wanted))
-    except KeyboardInterrupt:
-        return 0  # that is how one stops it
     except BrokenPipeError:
         # Whoever read our output has what it wanted. Python must not find the broken pipe again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

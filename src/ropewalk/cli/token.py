@@ -76,10 +76,6 @@ def _secret(name: str, *candidates: str) -> str:
 
 
 def _text(place: str, value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise UserMistake(f"{place} is not UTF-8 text") from None
     if not value:
         raise UserMistake(f"{place} must not be empty")
     return value

@@ -58,3 +58,13 @@ class Stats:
     gaps: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     publish_to_deliver: Histogram = field(default_factory=Histogram)
+
+    def refused(self) -> dict[str, int]:
+        """Everything that was turned away, by reason: `refusals`, and the kinds that have a counter of their own."""
+        return {
+            **self.refusals,
+            "auth": self.auth_failures,
+            "commands": self.commands_failed,
+            "drops": self.outbox_drops,
+            "publications": self.publications_refused,
+        }

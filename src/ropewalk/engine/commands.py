@@ -13,6 +13,7 @@ from ropewalk.model import commands
 from ropewalk.model.errors import RopewalkError
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Publication
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import Rejected, Subscribed
 
 if TYPE_CHECKING:
@@ -45,11 +46,12 @@ async def handle(session: "Session", services: Services, command: commands.Comma
         case commands.Perform(identifier, data):
             return await _perform(session, services, identifier, data)
         case commands.Unusable(reason):
+            services.stats.refusals[Refusal.UNUSABLE_COMMAND] += 1
             return _refuse(session, reason)
 
 
 def _refuse(session: "Session", reason: str) -> bool:
-    logger.info("command refused", extra={"session": session.tag, "reason": reason})
+    logger.debug("command refused", extra={"session": session.tag, "reason": reason})
     return False
 
 
@@ -85,6 +87,7 @@ async def _join_along(session: "Session", services: Services, command: commands.
 async def _ask_channels(session: "Session", services: Services, identifier: str) -> Subscribed | Rejected | None:
     """None: it is no channel of the server's own."""
     if len(session.subscriptions) >= services.limits.max_subscriptions:
+        services.stats.refusals[Refusal.SUBSCRIPTIONS] += 1
         return Rejected(f"more than {services.limits.max_subscriptions} subscriptions in one session")
     for channels in services.channels:
         try:

@@ -65,7 +65,7 @@ async def connect(session: "Session", services: Services, application: Applicati
     codec, link = session.link.codec, session.link
     if not admission.accepted:
         services.stats.auth_failures += 1
-        logger.info("refused by the application", extra={"session": session.tag, "reason": admission.reason})
+        logger.debug("refused by the application", extra={"session": session.tag, "reason": admission.reason})
         _transmit(session, refusals(admission.transmissions))
         session.end(TOLD_WHY if admission.transmissions else closings.UNAUTHORIZED)
         return

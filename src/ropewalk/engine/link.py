@@ -169,5 +169,7 @@ class Link:
     def lose(self) -> None:
         """Nobody is there any more."""
         self.open = False
+        if self._outbox is not None:
+            self._stats.outbox_drops += self._outbox.dropped
         self._outbox = None
         self._wake()

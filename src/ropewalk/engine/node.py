@@ -5,6 +5,7 @@ import logging
 import secrets
 from collections.abc import Sequence
 
+from ropewalk.core.refusal_summary import RefusalSummary, Summary
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine import presence
@@ -19,6 +20,7 @@ from ropewalk.engine.opening import open_session
 from ropewalk.engine.services import Forward, Services
 from ropewalk.engine.session import Session
 from ropewalk.engine.tasks import Tasks
+from ropewalk.engine.tracing import tag_of, traced_application, traced_connection, traced_delivery, tracing
 from ropewalk.model import closing as closings
 from ropewalk.model.closing import Closing
 from ropewalk.model.errors import RopewalkError
@@ -51,12 +53,15 @@ class Node:
         application: Application | None = None,
         forward: Forward = lambda request: {},
     ) -> None:
+        if application is not None and tracing():
+            application = traced_application(application)
         tasks = Tasks()
         hub = Hub(stats, clock)
         self._backend = backend
         self._pubsub = pubsub
         self._draining = False
         self._leaving = False
+        self._refusals = RefusalSummary(stats, clock())
         self.broker = Broker(backend.streams, pubsub, stats, clock)
         self.services = Services(
             backend=backend,
@@ -81,7 +86,8 @@ class Node:
 
     async def start(self) -> None:
         await self._backend.start()
-        await self._pubsub.start(self.services.hub.deliver, self._obey)
+        deliver = self.services.hub.deliver
+        await self._pubsub.start(traced_delivery(deliver) if tracing() else deliver, self._obey)
         if self.services.application is not None:
             await self.services.application.start(BoundedPublisher(self.broker, self.services.limits))
             self.services.farewells.start()
@@ -122,6 +128,7 @@ class Node:
             await self.services.application.stop()
         await self._pubsub.stop()
         await self._backend.stop()
+        _tell(self._refusals.rest(self.services.clock()))
 
     async def _keep_time(self) -> None:
         while True:
@@ -133,6 +140,7 @@ class Node:
 
     async def upkeep(self) -> None:
         """What is due: called about once a second."""
+        _tell(self._refusals.due(self.services.clock()))
         await self._backend.sweep()
         for sid, snapshot in await self._backend.sessions.expired(self.services.farewells.room()):
             self.services.farewells.say(sid, snapshot)
@@ -145,7 +153,11 @@ class Node:
 
     def open(self, request: ConnectRequest, connection: Connection, codec: Codec) -> Session:
         self.services.stats.connections_accepted += 1
-        session = Session(self.services, secrets.token_urlsafe(16), connection, codec, request)
+        sid = secrets.token_urlsafe(16)
+        logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
+        if tracing():
+            connection = traced_connection(connection, sid)
+        session = Session(self.services, sid, connection, codec, request)
         if self._draining:
             session.end(closings.SERVER_RESTART)
         else:
@@ -181,3 +193,10 @@ class Node:
             **self.services.annals.gauges(),
             **(self.services.application.gauges() if self.services.application else {}),
         }
+
+
+def _tell(refused: Summary | None) -> None:
+    """One line for many refusals; each single one is told at debug level where it happens."""
+    if refused is not None:
+        level = logging.WARNING if refused.at_capacity else logging.INFO
+        logger.log(level, "refused in the last %d s", max(1, round(refused.seconds)), extra=refused.counts)

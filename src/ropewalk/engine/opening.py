@@ -40,7 +40,7 @@ async def _authenticate(session: Session, services: Services, request: ConnectRe
     if not isinstance(answer, Accepted):
         answer = answer or Refused(closings.UNAUTHORIZED.reason)
         services.stats.auth_failures += 1
-        logger.info("refused", extra={"session": session.tag, "reason": answer.reason})
+        logger.debug("refused", extra={"session": session.tag, "reason": answer.reason})
         session.end(closings.REFUSALS.get(answer.reason, closings.UNAUTHORIZED))
     elif session.accept(answer.ids, answer.expires_at):
         services.annals.connected(session)

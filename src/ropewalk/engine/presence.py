@@ -42,7 +42,7 @@ async def join_stream(session: "Session", services: Services, stream: str, membe
     try:
         events = await services.backend.presence.join(stream, session.sid, member)
     except RopewalkError as error:
-        logger.info("join refused", extra={"session": session.tag, "reason": str(error)})
+        logger.debug("join refused", extra={"session": session.tag, "reason": str(error)})
         return False
     session.members = {**(session.members or {}), stream: member}
     services.annals.joined(session, stream, member, events)

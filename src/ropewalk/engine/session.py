@@ -11,6 +11,7 @@ import msgspec
 
 from ropewalk.core.lifecycle import Event, State, advance
 from ropewalk.core.rate import TokenBucket
+from ropewalk.engine import tracing
 from ropewalk.engine.commands import handle
 from ropewalk.engine.conversation import side_of
 from ropewalk.engine.hub import Group
@@ -92,8 +93,8 @@ class Session:
 
     @property
     def tag(self) -> str:
-        """What the log calls it: the whole sid would let a reader of the log resume the session."""
-        return self.sid[:6]
+        """What the log calls it."""
+        return tracing.tag_of(self.sid)
 
     # --- the beginning ------------------------------------------------------------------------------------------------
 
@@ -136,6 +137,8 @@ class Session:
         if self.state is State.ENDED:
             return
         self.heard()
+        if tracing.tracing():
+            tracing.received(self.sid, frame)
         if self._inbox is None:
             self._inbox = deque()
         self._inbox.append(frame)
@@ -151,10 +154,12 @@ class Session:
         if self.state is State.ENDED:
             return
         self._services.stats.commands_failed += 1
-        logger.info("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
+        logger.debug("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
         self.end(Closing("", True, code, reason[:100]))
 
     async def submit(self, command: Command) -> bool:
+        if tracing.tracing():
+            tracing.submitted(self.sid, command)
         return await self._guarded(command)
 
     def _start_work(self) -> None:
@@ -247,6 +252,7 @@ class Session:
         if (following := advance(self.state, Event.LOST)) is None:
             return
         self.state = following
+        logger.debug("connection lost", extra={"session": self.tag})
         self.link.lose()
         # A page that was closed does not come back, and an application that waits to hear of it should not wait in vain.
         self._depart(known, not (going_away and self.app is not None and self.app.known), "")

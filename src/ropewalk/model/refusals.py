@@ -63,5 +63,8 @@ class Refusal(StrEnum):
     SUBSCRIPTIONS = "subscriptions"
     """A subscription beyond `--max_subscriptions`."""
 
+    UNUSABLE_COMMAND = "unusable_command"
+    """A command of a client that is unknown, or lacks what it needs."""
+
     WRITE_TIMEOUT = "write_timeout"
     """A connection that took nothing of what waited for it for `--ws_write_timeout`."""

@@ -26,7 +26,7 @@ def chosen_subprotocol(offered: Sequence[str]) -> str | None:
 def token_of(param: str, headers: Mapping[str, str], params: Mapping[str, str], offered: Sequence[str] = ()) -> str:
     """The header wins over the subprotocol, which wins over the query; "" when there is none."""
     in_protocol = next((name.removeprefix(TOKEN_PREFIX) for name in offered if name.startswith(TOKEN_PREFIX)), "")
-    return headers.get(f"x-{param}") or in_protocol or params.get(param, "")
+    return headers.get(f"x-{param.lower()}") or in_protocol or params.get(param, "")
 
 
 class AllowedOrigins:

@@ -42,7 +42,7 @@ class _Entry(Struct):
     """Both shapes at once, so that one pass reads the body. A null is as good as an absent key; unknown keys are ignored."""
 
     stream: str | None = None
-    data: str | None = None
+    data: Raw = Raw(b"null")
     meta: _Meta | None = None
     uid: str | None = None
     command: str | None = None
@@ -56,6 +56,7 @@ _body_decoder: msgspec.json.Decoder[_Entry | list[_Entry]] = msgspec.json.Decode
 # UTF-8, which holds already because the text comes out of a decoded str; and the range of numbers, which is as wanted:
 # they are passed on as they are written.
 _check_json = msgspec.json.Decoder(Raw).decode
+_read_text = msgspec.json.Decoder(str).decode
 
 
 def decode(body: bytes, limits: PublicationLimits, key: str = "") -> list[Publication] | RemoteDisconnect:
@@ -88,14 +89,12 @@ def _publication(entry: _Entry, limits: PublicationLimits, fallback_uid: str, in
     if entry.command is not None:
         raise MalformedPublication("a command cannot be part of a batch", index)
     stream = stream_of(entry.stream, limits.max_stream_name, index)
-    if entry.data is None:
-        raise MalformedPublication("data must be a string", index)
     if entry.uid:
         check_uid(entry.uid, "uid", index)
     meta = entry.meta or _Meta()
     return Publication(
         stream,
-        payload_of(entry.data, index),
+        payload_of(_text_of(entry.data, index), index),
         meta.exclude_socket or "",
         meta.broadcast_type or "",
         meta.transient or False,
@@ -109,6 +108,19 @@ def stream_of(name: str | None, longest: int, index: int) -> str:
     if len(name.encode()) > longest:
         raise MalformedPublication(f"stream is longer than {longest} bytes", index)
     return name
+
+
+def _text_of(data: Raw, index: int) -> str:
+    """Publishers send the message as a JSON text in a string. JSON that was not put into a string is that text itself."""
+    raw = bytes(data)
+    try:
+        if raw.startswith(b'"'):
+            return _read_text(raw)
+        if raw != b"null":
+            return raw.decode()
+    except UnicodeDecodeError:
+        raise MalformedPublication("body is not UTF-8", index) from None
+    raise MalformedPublication("data is missing: JSON, as a text or as it is", index)
 
 
 def payload_of(data: str, index: int) -> bytes:

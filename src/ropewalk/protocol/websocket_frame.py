@@ -15,6 +15,8 @@ from ropewalk.protocol.codec import IdentifierReply, Tip
 
 PING_FRAME = b"\x89\x00"
 
+_OPCODES = {0x1: "", 0x8: "(close)", 0x9: "(ping)", 0xA: "(pong)"}  # of the frames a server sends, with what the log calls them
+
 
 def text_frame(payload: bytes) -> bytes:
     """One unmasked, final text frame."""
@@ -30,6 +32,19 @@ def close_frame(code: int, text: str) -> bytes:
     """A control frame carries at most 125 bytes: two of code, the rest text, cut between characters."""
     reason = text.encode()[:123].decode(errors="ignore").encode()
     return b"\x88" + (len(reason) + 2).to_bytes(1) + code.to_bytes(2) + reason
+
+
+def readable(data: bytes) -> str:
+    """What a codec made, as text for the log: one frame after another without their heads; what is no frame as it is."""
+    shown: list[str] = []
+    while data and data[0] & 0x80 and data[0] & 0x0F in _OPCODES:  # never the first byte of text
+        size, start = data[1], 2
+        if size > 125:
+            start = 4 if size == 126 else 10
+            size = int.from_bytes(data[2:start])
+        shown.append(_OPCODES[data[0] & 0x0F] + data[start : start + size].decode(errors="replace"))
+        data = data[start + size :]
+    return "\n".join([*shown, data.decode(errors="replace")] if data else shown)
 
 
 class CableCodec:

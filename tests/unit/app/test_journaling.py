@@ -1,5 +1,6 @@
 """The journal's settings: what they make, how far back they look, and what is said where its library is missing."""
 
+import re
 import sys
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from ropewalk.app.settings import Settings, load, require_startable
 from ropewalk.core.signing import derive
 from ropewalk.engine.annals import RENEWAL
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.installing import install
 from ropewalk.model.rules import StreamRule
 
 
@@ -23,7 +25,7 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(monkeypatch: p
     for name in [name for name in sys.modules if name.startswith(("pyarrow", "ropewalk.adapters.journals.arrow"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UserMistake, match=r"pip install 'ropewalk\[journal\]'"):
+    with pytest.raises(UserMistake, match=re.escape(f"journal needs pyarrow, which is not installed: {install('journal')}")):
         journal_of(load(["--public", "--data_dir", "somewhere"], {}))
 
 

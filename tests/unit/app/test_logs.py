@@ -13,13 +13,15 @@ from ropewalk.app import logs
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
     root, ours = logging.getLogger(), logging.getLogger("ropewalk")
-    handlers, levels = root.handlers[:], (root.level, ours.level)
+    wire = logging.getLogger("ropewalk.wire")
+    handlers, levels = root.handlers[:], (root.level, ours.level, wire.level)
     # basicConfig(force=True) closes the handlers it removes, and pytest's own must live on.
     root.handlers = []
     yield
     root.handlers = handlers
     root.setLevel(levels[0])
     ours.setLevel(levels[1])
+    wire.setLevel(levels[2])
 
 
 def logged(format: str, message: str, level: str = "info", **fields: object) -> str:
@@ -72,6 +74,27 @@ def test_other_libraries_are_heard_from_warnings_up() -> None:
 
     assert "chatter" not in out.getvalue()
     assert "warn aiohttp: trouble" in out.getvalue()
+
+
+@pytest.mark.parametrize(("payloads", "told"), [(True, True), (False, False)])
+def test_what_clients_send_is_logged_when_it_is_asked_for_and_not_by_a_level_alone(payloads: bool, told: bool) -> None:
+    out = StringIO()
+    logs.configure("debug", "text", out, payloads=payloads)
+
+    logging.getLogger("ropewalk.wire").debug("in", extra={"data": "payload"})
+    logging.getLogger("ropewalk.session").debug("refused")
+
+    assert ("payload" in out.getvalue()) is told
+    assert "refused" in out.getvalue()
+
+
+def test_payloads_are_logged_whatever_the_level_says() -> None:
+    out = StringIO()
+    logs.configure("error", "text", out, payloads=True)
+
+    logging.getLogger("ropewalk.wire").debug("in")
+
+    assert "debug ropewalk.wire: in" in out.getvalue()
 
 
 def test_an_exception_is_part_of_its_record() -> None:

@@ -1,14 +1,23 @@
 """Settings: from flags, environment and file to one object, and who wins."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from ropewalk.app.settings import Settings, load
-from ropewalk.app.settings.declaring import declared_in
+from ropewalk.app.settings.declaring import Setting, declared_in
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS
+from ropewalk.app.settings.values import COUNT, DURATION, MILLISECONDS, SIZE
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.rules import SlowPolicy, StreamRule
+
+NUMBERS = (COUNT, DURATION, MILLISECONDS, SIZE)
+PLAIN_ZERO = {
+    *("presence_ttl", "resume_patience", "dedup_ttl", "dedup_limit", "archive_refresh"),  # nothing is kept or waited for
+    *("shutdown_delay", "shutdown_spread", "shutdown_timeout"),
+    "journal_shards",  # refused with its upper bound
+}
 
 
 def from_toml(text: str, directory: Path) -> Settings:
@@ -90,6 +99,8 @@ def test_of_a_repeated_flag_the_last_wins(tmp_path: Path) -> None:
         (["--port", "--public"], "--port needs a value"),
         (["--port", "http"], "flag --port wants a whole number"),
         (["--history_ttl", "soon"], "flag --history_ttl wants a duration"),
+        (["--max_message_size", "0"], "flag --max_message_size wants more than 0, not '0'"),
+        (["--app_timeout", "0ms"], "flag --app_timeout wants more than 0"),
         (["--presets", "fly"], "flag --presets knows broker, not 'fly'"),
         (["--config_path", "nowhere.toml"], "cannot read .*nowhere.toml: No such file"),
     ],
@@ -97,6 +108,27 @@ def test_of_a_repeated_flag_the_last_wins(tmp_path: Path) -> None:
 def test_a_wrong_flag_is_a_mistake_that_says_how_to_mend_it(argv: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match=message.replace("?", r"\?")):
         load(argv, {}, tmp_path)
+
+
+@pytest.mark.parametrize("setting", [each for each in SETTINGS.values() if each.declared.positive], ids=lambda each: each.name)
+def test_what_would_make_a_server_useless_at_0_is_refused_from_every_source(setting: Setting, tmp_path: Path) -> None:
+    (tmp_path / "ropewalk.toml").write_text(f"[{setting.section}]\n{setting.name} = 0\n")
+    for argv, environ in (
+        ([f"--{setting.name}=0", "--config_path="], {}),
+        (["--config_path="], {setting.variables[-1]: "0"}),
+        ([], {}),
+    ):
+        with pytest.raises(UserMistake, match=f"{setting.name}|{setting.name.upper()} wants more than 0"):
+            load(argv, environ, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "setting", [each for each in SETTINGS.values() if each.declared.kind in NUMBERS], ids=lambda each: each.name
+)
+def test_a_setting_that_may_be_0_says_what_that_means_or_means_nothing_special(setting: Setting) -> None:
+    told = setting.declared.positive or re.search(r"\b0\b", setting.declared.help) or setting.name in PLAIN_ZERO
+
+    assert told, "declare it with positive=True, or say in its help what 0 means"
 
 
 def test_a_wrong_variable_is_named() -> None:
@@ -154,6 +186,8 @@ def test_the_file_has_sections_and_rules_for_streams(tmp_path: Path) -> None:
         ("[[streams]]\nhistory_limit = 1", r"\[\[streams\]\] 1: a rule needs a pattern"),
         ("[[streams]]\npatern = 'x'", r"unknown key patern; did you mean pattern\?"),
         ("[[streams]]\npattern = 'x'\nslow_consumer = 'wait'", "slow_consumer wants disconnect or drop"),
+        ("[[streams]]\npattern = 'x'\n[[streams]]\npattern = 'x'", r"\[\[streams\]\] 2: an earlier rule has the pattern 'x'"),
+        ("[limits]\nmax_subscriptions = 0", r"\[limits\] max_subscriptions wants more than 0"),
         ("[streams]\npattern = 'x'", r"each under \[\[streams\]\]"),
     ],
 )

@@ -1,8 +1,12 @@
 """What a server must have before it opens its doors."""
 
+from pathlib import Path
+
 import pytest
 
 from ropewalk.app.settings import load, require_startable
+from ropewalk.app.settings.paths import chosen_paths, taken_roots
+from ropewalk.app.wiring import build, door_of, http_routes
 from ropewalk.model.errors import UserMistake
 
 
@@ -24,6 +28,13 @@ from ropewalk.model.errors import UserMistake
         ["--noauth", "--proxy_protocol", "--trusted_proxies", "10.0.0.0/8,::1,unix"],
         ["--demo", "--host", "unix:/tmp/socket"],
         ["--noauth", "--sse_path", "/cable"],
+        ["--noauth", "--path", "/cable,/ws", "--api_path", "/", "--http_broadcast_path", "/api/broadcast"],
+        ["--noauth", "--allowed_origins", "www.example.com,*.example.com,localhost:3000,[::1]:80,10.0.0.1,*"],
+        ["--noauth", "--jwt_param", "Token_1"],
+        ["--noauth", "--health_path", "/demo"],
+        ["--noauth", "--health_path", "/journal"],
+        ["--secret", "s", "--turbo_streams"],
+        ["--noauth", "--cable_ready", "--cable_ready_secret", "s"],
     ],
 )
 def test_these_may_start(argv: list[str]) -> None:
@@ -51,8 +62,41 @@ def test_these_may_start(argv: list[str]) -> None:
         ),
         (["--noauth", "--path", "/health"], "--path and --health_path are the same path"),
         (["--noauth", "--sse", "--sse_path", "/cable"], "--path and --sse_path are the same path"),
+        (["--noauth", "--path", "/a,/b,/a"], "--path and --path are the same path, /a"),
+        (["--noauth", "--path="], "at least one path"),
+        (["--noauth", "--path", "/a?b=c"], "nothing of a query"),
+        (["--noauth", "--path", "/{name}"], "begins with /"),
+        (["--noauth", "--path", "/käbel"], "begins with /"),
+        (["--noauth", "--api_path="], "begins with /"),
+        (["--noauth", "--http_broadcast_path", "/api/publish"], "where the REST API is already"),
+        (["--noauth", "--path", "/api/streams/x"], "where the REST API is already"),
+        (["--demo", "--health_path", "/demo"], "where the demo page is already"),
+        (["--noauth", "--data_dir", "d", "--metrics_http", "/journal/0"], "where the journal is already"),
+        (["--noauth", "--allowed_origins", "a.com,https://b.com"], "not 'https://b.com': leave the scheme away"),
+        (["--noauth", "--allowed_origins", "a.com/chat"], "wants hosts"),
+        (["--noauth", "--allowed_origins", "chat.*.com"], "wants hosts"),
+        (["--noauth", "--allowed_origins", "*example.com"], "wants hosts"),
+        (["--noauth", "--jwt_param="], "--jwt_param wants a name"),
+        (["--noauth", "--jwt_param", "my token"], "--jwt_param wants a name"),
+        (["--noauth", "--host="], "--host wants an address"),
+        (["--noauth", "--turbo_streams"], "--turbo_streams needs the secret"),
+        (["--secret", "s", "--cable_ready", "--streams_secret", "none"], "--cable_ready needs the secret"),
+        (["--noauth", "--rpc_max_call_recv_size", "2GiB"], "--rpc_max_call_recv_size may be 2147483647 bytes"),
+        (["--noauth", "--data_dir", "d", "--archive_dir", __file__], "--archive_dir wants a directory"),
     ],
 )
 def test_these_are_refused_and_told_what_to_set(argv: list[str], message: str) -> None:
     with pytest.raises(UserMistake, match=message):
         require_startable(load(argv, {}))
+
+
+def test_every_endpoint_is_at_a_path_that_the_check_knows(tmp_path: Path) -> None:
+    settings = load(["--demo", "--data_dir", str(tmp_path)], {})
+    chosen = {path for _, path in chosen_paths(settings)}
+    roots = tuple(root for _, root in taken_roots(settings))
+
+    parts = build(settings)
+    found = {route.path for route in http_routes(settings, parts, door_of(settings, parts))}
+
+    assert {path for path in found if not path.startswith(roots)} <= chosen
+    assert {root for root in roots if not any(path.startswith(root) for path in found)} == set()

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from ropewalk.app.settings import help_text, load
 from ropewalk.app.settings.reference import as_markdown, as_table, as_toml
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS
@@ -28,6 +30,17 @@ def test_the_table_tells_values_and_origins_but_no_secret(tmp_path: Path) -> Non
     assert rows["broker.history_ttl"] == "60s flag --history_ttl"
     assert rows["server.port"] == "9 variable PORT"
     assert "hush-hush" not in table
+
+
+@pytest.mark.parametrize("password", ["hush-hush", "hu/sh", "hu@sh", "hu,sh"])
+def test_a_password_inside_a_url_is_not_shown(password: str, tmp_path: Path) -> None:
+    settings = load(
+        ["--rpc_host", f"http://me:{password}@app.test/rpc", "--headers", f"x,http://me:{password}@y"], {}, tmp_path
+    )
+    for shown in (as_table(settings), as_toml(settings)):
+        assert password not in shown
+        assert "http://(set)@app.test/rpc" in shown
+    assert '\n# rpc_host = "http://(set)@app.test/rpc"' in as_toml(settings)  # as it stands it would not work
 
 
 def test_the_toml_form_gives_the_same_settings_again_without_the_secrets(tmp_path: Path) -> None:

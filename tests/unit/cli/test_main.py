@@ -79,6 +79,22 @@ def test_the_package_runs_as_a_module() -> None:
     assert done.stderr == "ropewalk: unknown flag --prot; did you mean --port?\n"
 
 
+@pytest.mark.parametrize("words", [["publish", "chat", b"\xff"], ["tail", b"\xff"], ["token", "jwt", "--ids", b"\xff"]])
+def test_bytes_that_are_no_text_are_a_mistake_and_no_traceback(words: list[str | bytes]) -> None:
+    done = subprocess.run([sys.executable, "-m", "ropewalk", *words], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (2, f"ropewalk: argument {len(words)} is not UTF-8 text\n")
+
+
+def test_a_secret_of_bytes_that_are_no_text_is_a_mistake_that_names_its_variable() -> None:
+    environ = {**os.environb, b"ROPEWALK_SECRET": b"\xff"}
+    done = subprocess.run(
+        [sys.executable, "-m", "ropewalk", "token", "keys"], env=environ, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (2, "ropewalk: variable ROPEWALK_SECRET wants UTF-8 text\n")
+
+
 def test_a_reader_that_left_early_gets_no_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)

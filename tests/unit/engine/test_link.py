@@ -69,6 +69,18 @@ async def test_a_stream_that_may_skip_goes_on_with_its_newest_and_says_the_gap()
         assert sorted([*kept, *missed]) == list(range(1, 51))
 
 
+async def test_what_was_dropped_for_a_connection_that_never_caught_up_is_counted_too() -> None:
+    async with Workbench(SMALL, [DROP]) as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("ticker"))
+        client.session.writing_paused()
+        for _ in range(50):
+            await bench.publish("ticker", '"filler"')
+        client.session.lost()
+
+        assert bench.stats.outbox_drops > 0
+
+
 async def test_a_link_that_pauses_again_while_it_drains_keeps_the_rest_in_order() -> None:
     async with Workbench(Limits(ping_interval=0, max_pending=1 << 20)) as bench:
         client = await bench.connect()

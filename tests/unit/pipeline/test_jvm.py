@@ -38,5 +38,5 @@ def test_without_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch
     monkeypatch.setattr(jvm, "find_spec", lambda name: None)
     old = java(tmp_path / "old", "1.8.0_392")
 
-    with pytest.raises(UserMistake, match=r"java is Java 8.*ropewalk\[spark,jre\]"):
+    with pytest.raises(UserMistake, match=r"java is Java 8.*'\.\[spark,jre\]'"):
         jvm.find_java({"JAVA_HOME": str(old.parents[1]), "PATH": ""})

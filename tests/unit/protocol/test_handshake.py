@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from ropewalk.protocol.handshake import AllowedOrigins, chosen_subprotocol, offered_subprotocols, token_of
-from ropewalk.protocol.websocket_frame import close_frame, text_frame
+from ropewalk.protocol.websocket_frame import PING_FRAME, close_frame, readable, text_frame
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,16 @@ def test_a_close_frame_never_carries_more_than_a_control_frame_may() -> None:
     frame = close_frame(1007, "ü" * 100)
     assert frame[1] == len(frame) - 2 <= 125
     assert frame[4:].decode() == "ü" * 61
+
+
+def test_a_token_is_found_in_its_header_however_the_parameter_is_written() -> None:
+    assert token_of("My-Token", {"x-my-token": "t"}, {}) == "t"
+    assert token_of("My-Token", {}, {"My-Token": "t"}) == "t"
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536])
+def test_frames_are_readable_again_for_the_log_one_a_line(size: int) -> None:
+    text = "ä" * (size // 2) + "x" * (size % 2)
+
+    assert readable(text_frame(text.encode()) + PING_FRAME + close_frame(1001, "bye")) == f"{text}\n(ping)\n(close)\x03�bye"
+    assert readable(text.encode()) == text

@@ -90,6 +90,18 @@ def test_valid_json_is_passed_on_as_it_was_written(text: str) -> None:
     assert payload(text) == text.encode()
 
 
+@pytest.mark.parametrize("text", ['{"id": 9007199254740993}', '[1,\n 2, "é"]', "1e400", "false", "{}", '{"b":1,"a":2,"b":3}'])
+def test_json_that_is_not_in_a_string_is_the_message_as_it_was_written(text: str) -> None:
+    answer = decode(f'{{"stream":"s", "data" : {text} }}'.encode(), LIMITS)
+    assert answer == [Publication("s", text.encode())]
+
+
+def test_a_batch_may_hold_both_kinds_of_data() -> None:
+    answer = decode(b'[{"stream":"s","data":{"a":1}},{"stream":"s","data":"{\\"a\\":1}"},{"stream":"s","data":"a"}]', LIMITS)
+    assert isinstance(answer, list)
+    assert [each.payload for each in answer] == [b'{"a":1}', b'{"a":1}', b'"a"']
+
+
 def test_whitespace_around_json_is_left_away() -> None:
     assert payload(' \r\n\t{"a": 1} \n') == b'{"a": 1}'
 
@@ -159,7 +171,8 @@ GOOD = {"stream": "s", "data": "1"}
         ({"stream": "é" * 11, "data": "1"}, "longer than 20 bytes"),
         ({"stream": "s"}, "data"),
         ({"stream": "s", "data": None}, "data"),
-        ({"stream": "s", "data": {"a": 1}}, "data"),
+        (b'{"stream":"s","data":{"a":"\xff"}}', "not UTF-8"),
+        (b'{"stream":"s","data":{"a":}}', "not JSON"),
         ({"stream": "s", "data": "[" * 5000 + "]" * 5000}, "nested"),
         ({**GOOD, "meta": []}, "meta"),
         ({**GOOD, "meta": {"transient": "yes"}}, "transient"),
@@ -187,7 +200,7 @@ def test_a_malformed_body_is_refused_and_the_reason_says_why(body: object, word:
     "bad",
     [
         *(7, None, [], {}),
-        *({"stream": "", "data": "1"}, {"stream": "s", "data": 1}, {"stream": "s"}),
+        *({"stream": "", "data": "1"}, {"stream": "s", "data": None}, {"stream": "s"}),
         *({**GOOD, "meta": {"transient": 1}}, {**GOOD, "uid": "u" * 300}),
         {"stream": "s", "data": "[" * 5000 + "]" * 5000},
         {"command": "disconnect", "payload": {"identifier": "x"}},

@@ -1,4 +1,4 @@
-"""The page on testing channels: its tests pass, in a directory with the chat that they test and nothing else."""
+"""The page on testing channels: its tests pass as they stand there, beside the chat that they test and without any settings."""
 
 import shutil
 import subprocess
@@ -13,8 +13,8 @@ CHAT = ROOT / "examples" / "chat_channels" / "chat.py"
 
 def test_what_the_page_shows_works(tmp_path: Path) -> None:
     shutil.copy(CHAT, tmp_path)
-    (tmp_path / "test_chat.py").write_text(blocks(PAGE)[0].text)
-    command = [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider"]
+    (tmp_path / "test_chat.py").write_text(next(block.text for block in blocks(PAGE) if block.language == "python"))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), "-c", "/dev/null"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout

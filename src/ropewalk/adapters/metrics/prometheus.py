@@ -3,11 +3,12 @@
 Each page has a registry of its own, so that two nodes in one process do not meet in a global one.
 """
 
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
@@ -26,9 +27,9 @@ class MetricsPage:
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, stats: Stats, inspector: Inspector, more: Gauges = dict) -> None:
+    def __init__(self, stats: Stats, inspector: Inspector, more: Gauges = dict, version: str = "") -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_NodeCollector(stats, inspector, more))
+        self._registry.register(_NodeCollector(stats, inspector, more, version))
         ProcessCollector(registry=self._registry)
 
     def render(self) -> bytes:
@@ -36,7 +37,8 @@ class MetricsPage:
 
 
 class _NodeCollector(Collector):
-    def __init__(self, stats: Stats, inspector: Inspector, more: Gauges) -> None:
+    def __init__(self, stats: Stats, inspector: Inspector, more: Gauges, version: str) -> None:
+        self._version = version
         self._stats = stats
         self._inspector = inspector
         self._more = more
@@ -46,6 +48,7 @@ class _NodeCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
+        yield _build(self._version)
         for field in fields(self._stats):
             value = getattr(self._stats, field.name)
             if isinstance(value, int):
@@ -55,6 +58,16 @@ class _NodeCollector(Collector):
         yield _by_reason("gaps", "Gaps that clients were told about", GapReason, self._stats.gaps)
         yield _by_reason("refusals", "What was refused, dropped or ended", Refusal, self._stats.refusals)
         yield _latency(self._stats.publish_to_deliver)
+
+
+def _build(version: str) -> Metric:
+    """Always 1: its labels say what runs, for joining with other metrics and for seeing what a roll-out has reached."""
+    labels = {
+        "version": version,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+    return InfoMetricFamily(PREFIX + "build", "What runs", labels)
 
 
 def _words(name: str) -> str:

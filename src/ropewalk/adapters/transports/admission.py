@@ -5,7 +5,6 @@ bounded by `--max_http_conn`. Connections that have not said yet what they want 
 them is dropped. All together stay below the limit of open files.
 """
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -29,8 +28,6 @@ CROWDED_IDLE_TIMEOUT = 1.0
 
 HTTP_RESERVE = 256
 """HTTP connections beyond their bound that are still answered: health checks, while others keep idle connections open."""
-
-LOG_INTERVAL = 60.0
 
 
 class Unknown(Protocol):
@@ -60,7 +57,6 @@ class Admission:
         self._unknown: dict[Unknown, None] = {}
         self._events = 0
         self._upgraded = 0
-        self._logged = dict.fromkeys((Refusal.CONNECTIONS, Refusal.DESCRIPTORS), -LOG_INTERVAL)
 
     # --- how many there are -------------------------------------------------------------------------------------------
 
@@ -137,10 +133,3 @@ class Admission:
     def count(self, why: Refusal, **numbers: int) -> None:
         self.refusals[why] += 1
         logger.debug("connection refused", extra={"reason": why.value, **numbers})
-        now = asyncio.get_running_loop().time()
-        if why in self._logged and now - self._logged[why] >= LOG_INTERVAL:
-            self._logged[why] = now
-            logger.warning(
-                "connections are refused; said once a minute, counted in ropewalk_refusals_total",
-                extra={"reason": why.value, **numbers},
-            )

@@ -16,7 +16,8 @@ from aiohttp.log import server_logger
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
 from ropewalk.adapters.transports.admission import Admission, ConnectionLimits
-from ropewalk.adapters.transports.http_connection import HttpConnection, peer_of
+from ropewalk.adapters.transports.http_connection import HttpConnection
+from ropewalk.adapters.transports.proxied import ProxiedConnection
 from ropewalk.adapters.transports.unix import UnixTransport
 from ropewalk.adapters.transports.websocket import WebSocketDoor
 from ropewalk.model.errors import BadRequest
@@ -78,9 +79,11 @@ class Door:
             return web.Response(status=400, text="this is a WebSocket endpoint; connect with a WebSocket client")
         if not self.admission.client_may_enter():
             return web.Response(status=503, text="too many connections", headers={"Retry-After": "5"})
+        connection = request.protocol
+        peer = connection.peer if isinstance(connection, ProxiedConnection) else Peer(request.remote or "")
         line = f"{request.method} {request.raw_path} HTTP/1.1\r\n".encode("latin-1")
         with self.admission.upgraded():
-            protocol = enter_websocket(self, request.transport, line + head + b"\r\n\r\n", peer_of(request))
+            protocol = enter_websocket(self, request.transport, line + head + b"\r\n\r\n", peer)
             await protocol.transport.wait_disconnected()
         request.protocol.force_close()
         request.protocol.connection_lost(None)  # the transport has told picows; aiohttp's book-keeping hears it here
@@ -175,7 +178,9 @@ class Knock(asyncio.Protocol):
             enter_websocket(door, self._transport, data, self._peer)
             return
         admission = door.admission
-        protocol = HttpConnection(door.http, admission.refusals, admission.idle_timeout(), door.write_timeout, self._peer)
+        protocol = HttpConnection(
+            door.http, admission.refusals, admission.idle_timeout(), door.write_timeout, self._peer, door.proxies
+        )
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(data)

@@ -9,9 +9,11 @@ from typing import Any
 
 from aiohttp import web
 
+from ropewalk.adapters.transports.proxied import ProxiedConnection
+from ropewalk.adapters.transports.request_log import RequestLog, request_logger
 from ropewalk.adapters.transports.unsent import unsent_bytes
 from ropewalk.model.refusals import Refusal
-from ropewalk.protocol.proxies import Peer
+from ropewalk.protocol.proxies import Peer, TrustedProxies
 
 LINGER_SECONDS = 1.0
 """For how long a body that nobody reads is taken and thrown away, so that its sender gets the refusal and not a reset."""
@@ -20,21 +22,28 @@ HTTP_OPTIONS: dict[str, Any] = {
     # The parser would inflate every body as it arrives, on the event loop, whoever sends it and wherever to.
     "auto_decompress": False,
     "lingering_time": LINGER_SECONDS,
-    "access_log": None,
 }
 
 
-class HttpConnection(web.RequestHandler):
+class HttpConnection(ProxiedConnection):
     """`idle_timeout` runs from the end of an answer to the whole head of the next request. `write_timeout`: how long the
     peer may take nothing of what waits for it.
     """
 
     def __init__(
-        self, server: web.Server, refusals: Counter[str], idle_timeout: float, write_timeout: float, peer: Peer
+        self,
+        server: web.Server,
+        refusals: Counter[str],
+        idle_timeout: float,
+        write_timeout: float,
+        peer: Peer,
+        proxies: TrustedProxies,
     ) -> None:
         loop = asyncio.get_running_loop()
-        super().__init__(server, loop=loop, keepalive_timeout=idle_timeout, **HTTP_OPTIONS)
+        logged: dict[str, Any] = {"access_log": request_logger(), "access_log_class": RequestLog}
+        super().__init__(server, loop=loop, keepalive_timeout=idle_timeout, **HTTP_OPTIONS, **logged)
         self.peer = peer
+        self.proxies = proxies
         self._refusals = refusals
         self._write_timeout = write_timeout
         self._stalled: asyncio.TimerHandle | None = None
@@ -86,8 +95,3 @@ class HttpConnection(web.RequestHandler):
         super()._process_keepalive()
         if was_open and self.transport is None:
             self._refusals[Refusal.IDLE] += 1
-
-
-def peer_of(request: web.Request) -> Peer:
-    connection = request.protocol
-    return connection.peer if isinstance(connection, HttpConnection) else Peer(request.remote or "")

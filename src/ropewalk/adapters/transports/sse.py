@@ -9,7 +9,7 @@ from aiohttp import web
 
 from ropewalk.adapters.transports.answers import refusal, unreadable
 from ropewalk.adapters.transports.cors import OriginAllowed, cors_headers
-from ropewalk.adapters.transports.http_connection import peer_of
+from ropewalk.adapters.transports.proxied import client_of
 from ropewalk.adapters.transports.sse_link import SseLink
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import BadRequest, LateBody, TooLarge, Unavailable, UnsupportedEncoding
@@ -18,7 +18,6 @@ from ropewalk.ports import Connection, Visitor
 from ropewalk.protocol.body import ANONYMOUS, BODY_SECONDS, gather
 from ropewalk.protocol.codec import Codec
 from ropewalk.protocol.handshake import token_of
-from ropewalk.protocol.proxies import FORWARDING_HEADERS, TrustedProxies, joined_headers
 from ropewalk.protocol.sse import SseCodec
 from ropewalk.protocol.sse_request import parse_event_id, subscription_of_query, subscriptions_of_body, wants_raw
 
@@ -50,7 +49,6 @@ class SseDoor:
         token_param: str = "jid",
         keepalive: float = 15.0,
         patience: float = BODY_SECONDS,
-        proxies: TrustedProxies = TrustedProxies(),  # noqa: B008 - it trusts nobody and holds nothing
     ) -> None:
         self._open_session = open_session
         self._origin_allowed = origin_allowed
@@ -58,7 +56,6 @@ class SseDoor:
         self._token_param = token_param
         self._keepalive = keepalive
         self._patience = patience
-        self._proxies = proxies
 
     def routes(self, path: str = "/events") -> list[web.RouteDef]:
         return [web.route("*", path, self.handle)]
@@ -115,8 +112,7 @@ class SseDoor:
     def _connect_request(self, request: web.Request) -> ConnectRequest:
         headers = {name.lower(): value for name, value in request.headers.items()}
         params = dict(request.query.items())
-        forwarded = joined_headers(request.headers.getall, FORWARDING_HEADERS)
-        remote, scheme = self._proxies.client(peer_of(request), request.scheme, forwarded)
+        remote, scheme = client_of(request)
         return ConnectRequest(
             url=f"{scheme}://{request.host}{request.raw_path}",
             path=request.path,

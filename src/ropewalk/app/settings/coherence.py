@@ -3,25 +3,34 @@
 Every refusal says what to set instead.
 """
 
-from collections import Counter
+import re
 from ipaddress import ip_address
+from pathlib import Path
 
+from ropewalk.app.settings.paths import require_distinct_paths
 from ropewalk.app.settings.sections import Settings
 from ropewalk.model.errors import UserMistake
 from ropewalk.protocol.proxies import TrustedProxies
 
 MOST_SHARDS = 256  # each has a file open for writing
+MOST_OF_A_CALL = 2**31 - 1  # what gRPC can count to
+
+_ORIGIN = re.compile(r"\*|(?:(?:\*\.)?(?:[\w-]+\.)*[\w-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?", re.ASCII)
+_PARAMETER = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 def require_startable(settings: Settings) -> None:
     """Raises UserMistake for the first thing that forbids starting."""
     _require_known_clients(settings)
+    _require_token_parameter(settings)
+    _require_stream_secrets(settings)
     _require_one_application(settings)
     _require_whole_tls(settings)
-    _require_loopback_demo(settings)
+    _require_host(settings)
     _require_proxies(settings)
     _require_takeover(settings)
-    _require_distinct_paths(settings)
+    _require_origins(settings)
+    require_distinct_paths(settings)
     _require_shards(settings)
     _require_journal_for_archive(settings)
 
@@ -43,6 +52,21 @@ def _require_known_clients(settings: Settings) -> None:
         )
 
 
+def _require_token_parameter(settings: Settings) -> None:
+    if not _PARAMETER.fullmatch(settings.auth.jwt_param):
+        raise UserMistake("--jwt_param wants a name of letters, digits, - and _: it is part of a URL and of a header")
+
+
+def _require_stream_secrets(settings: Settings) -> None:
+    auth = settings.auth
+    for name, on, own in (
+        ("turbo_streams", auth.turbo_streams, auth.turbo_streams_secret),
+        ("cable_ready", auth.cable_ready, auth.cable_ready_secret),
+    ):
+        if on and (own or auth.streams_secret or auth.secret) in ("", "none"):
+            raise UserMistake(f"--{name} needs the secret that its names are signed with: set --{name}_secret")
+
+
 def has_application(settings: Settings) -> bool:
     return bool(settings.app.app or (settings.app.rpc_host and not settings.app.norpc))
 
@@ -51,9 +75,9 @@ def _require_one_application(settings: Settings) -> None:
     app = settings.app
     if app.app and app.rpc_host and not app.norpc:
         raise UserMistake("--app and --rpc_host are two answers to one question: who decides about channels? Set one of them")
-    for name in ("rpc_concurrency", "app_threads", "disconnect_backlog_size"):
-        if getattr(app, name) < 1:
-            raise UserMistake(f"--{name} wants a number from 1 on")
+    for name in ("rpc_max_call_recv_size", "rpc_max_call_send_size"):
+        if getattr(app, name) > MOST_OF_A_CALL:
+            raise UserMistake(f"--{name} may be {MOST_OF_A_CALL} bytes")
 
 
 def _require_whole_tls(settings: Settings) -> None:
@@ -62,7 +86,9 @@ def _require_whole_tls(settings: Settings) -> None:
         raise UserMistake(f"TLS needs both --ssl_cert and --ssl_key; --{missing} is missing")
 
 
-def _require_loopback_demo(settings: Settings) -> None:
+def _require_host(settings: Settings) -> None:
+    if not settings.server.host:
+        raise UserMistake("--host wants an address to listen on; 0.0.0.0 is every interface")
     if settings.server.demo and not _is_loopback(settings.server.host):
         raise UserMistake(f"--demo lets everybody in and listens on loopback only, not on {settings.server.host}; drop --host")
 
@@ -90,6 +116,15 @@ def _require_takeover(settings: Settings) -> None:
         raise UserMistake("--takeover needs --data_dir: without it there is nothing that the next process could go on with")
 
 
+def _require_origins(settings: Settings) -> None:
+    for origin in settings.server.allowed_origins:
+        if not _ORIGIN.fullmatch(origin):
+            raise UserMistake(
+                f"--allowed_origins wants hosts, such as www.example.com, *.example.com or localhost:3000, not {origin!r}"
+                + (": leave the scheme away" if "://" in origin else "")
+            )
+
+
 def _require_shards(settings: Settings) -> None:
     if not 1 <= settings.journal.journal_shards <= MOST_SHARDS:
         raise UserMistake(f"--journal_shards wants a number from 1 to {MOST_SHARDS}")
@@ -98,30 +133,6 @@ def _require_shards(settings: Settings) -> None:
 def _require_journal_for_archive(settings: Settings) -> None:
     if settings.archive.archive_dir and not settings.journal.data_dir:
         raise UserMistake("--archive_dir needs a journal, for the archive is written from it: set --data_dir")
-    if settings.archive.archive_dir and settings.archive.archive_replay_limit < 1:
-        raise UserMistake("--archive_replay_limit wants a number from 1 on")
-
-
-def _require_distinct_paths(settings: Settings) -> None:
-    paths = _paths(settings)
-    for name, path in paths:
-        if not path.startswith("/"):
-            raise UserMistake(f"--{name} wants a path that begins with /, not {path!r}")
-    twice = [path for path, times in Counter(path for _, path in paths).items() if times > 1]
-    if twice:
-        names = " and ".join(f"--{name}" for name, path in paths if path == twice[0])
-        raise UserMistake(f"{names} are the same path, {twice[0]}")
-
-
-def _paths(settings: Settings) -> list[tuple[str, str]]:
-    optional = [("metrics_http", settings.operations.metrics_http)] if settings.operations.metrics_http else []
-    sse = [("sse_path", settings.sse.sse_path)] if settings.sse.sse else []
-    return [
-        *(("path", path) for path in settings.server.path),
-        ("health_path", settings.server.health_path),
-        *(("health_path", f"{settings.server.health_path.rstrip('/')}/{probe}") for probe in ("live", "ready")),
-        ("http_broadcast_path", settings.broadcast.http_broadcast_path),
-        ("api_path", settings.api.api_path),
-        *optional,
-        *sse,
-    ]
+    archive = Path(settings.archive.archive_dir)
+    if archive.exists() and not archive.is_dir():
+        raise UserMistake(f"--archive_dir wants a directory, and {archive} is none")

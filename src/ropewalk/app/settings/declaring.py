@@ -3,6 +3,7 @@
 Each call returns the default, as the type checker sees it; at run time it is the dataclass field that carries the declaration.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TypeVar
@@ -13,15 +14,29 @@ from ropewalk.app.settings.values import Kind, Value
 T = TypeVar("T", bound=Value)
 _KEY = "setting"
 
+# Up to the last @: a password may hold every other character, also those that it should not.
+_CREDENTIALS = re.compile(r"(?<=://)\S*@")
+
 
 @dataclass(frozen=True)
 class Declared:
-    """What was said of one setting. `also_env`: a variable of another name that is heard too, weakest of all variables."""
+    """What was said of one setting. `also_env`: a variable of another name that is heard too, weakest of all variables.
+
+    `positive`: 0 would make the server useless, and is refused.
+    """
 
     kind: Kind
     help: str
     secret: bool = False
     also_env: str = ""
+    positive: bool = False
+
+    def read(self, raw: object) -> Value:
+        """Raises ValueError with a reason that fits after the name of the setting."""
+        value = self.kind.read(raw)
+        if self.positive and not value:
+            raise ValueError(f"wants more than 0, not {raw!r}")
+        return value
 
 
 @dataclass(frozen=True)
@@ -44,10 +59,14 @@ class Setting:
         return (self.declared.also_env, *prefixed) if self.declared.also_env else prefixed
 
     def show(self, value: Value) -> str:
-        """The value as a person may see it: a secret only says that it is set."""
+        """The value as a person may see it: a secret, and who a URL logs in as, only say that they are set."""
         if self.declared.secret:
             return "(set)" if value else ""
-        return self.declared.kind.show(value)
+        return _CREDENTIALS.sub("(set)@", self.declared.kind.show(value))
+
+    def hides(self, value: Value) -> bool:
+        """Whether what `show` gives is not the value."""
+        return self.declared.secret or _CREDENTIALS.search(self.declared.kind.show(value)) is not None
 
 
 def declared_in(section: str, holder: type) -> Iterator[Setting]:
@@ -74,25 +93,25 @@ def switch(default: bool, help: str) -> bool:
     return _declare(default, Declared(values.SWITCH, help))
 
 
-def count(default: int, help: str) -> int:
-    return _declare(default, Declared(values.COUNT, help))
+def count(default: int, help: str, positive: bool = False) -> int:
+    return _declare(default, Declared(values.COUNT, help, positive=positive))
 
 
 def port_number(default: int, help: str, also_env: str) -> int:
     return _declare(default, Declared(values.PORT, help, also_env=also_env))
 
 
-def duration(default: float, help: str) -> float:
-    return _declare(default, Declared(values.DURATION, help))
+def duration(default: float, help: str, positive: bool = False) -> float:
+    return _declare(default, Declared(values.DURATION, help, positive=positive))
 
 
-def milliseconds(default: float, help: str) -> float:
+def milliseconds(default: float, help: str, positive: bool = False) -> float:
     """In seconds, like a duration; but whoever writes a bare number means milliseconds, as users of AnyCable do here."""
-    return _declare(default, Declared(values.MILLISECONDS, help))
+    return _declare(default, Declared(values.MILLISECONDS, help, positive=positive))
 
 
-def size(default: int, help: str) -> int:
-    return _declare(default, Declared(values.SIZE, help))
+def size(default: int, help: str, positive: bool = False) -> int:
+    return _declare(default, Declared(values.SIZE, help, positive=positive))
 
 
 def words(default: tuple[str, ...], help: str) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def as_table(settings: Settings) -> str:
 
 
 def as_toml(settings: Settings) -> str:
-    """A settings file with these values. Secrets are not in it: their lines are comments."""
+    """A settings file with these values. Secrets and URLs with a password are not in it: their lines are comments."""
     lines: list[str] = []
     for section in SECTIONS:
         lines.append(f"[{section}]")
@@ -79,9 +79,10 @@ def as_toml(settings: Settings) -> str:
 
 
 def _toml_line(setting: Setting, value: Value, origins: Mapping[str, str]) -> str:
-    start = "# " if setting.declared.secret else ""
-    shown = setting.show(value) if setting.declared.secret else value
-    return f"{start}{setting.name} = {_toml_value(setting.declared.kind, shown)}  # {origins[setting.name]}"
+    origin = origins[setting.name]
+    if setting.hides(value):
+        return f"# {setting.name} = {dumps(setting.show(value), ensure_ascii=False)}  # {origin}"
+    return f"{setting.name} = {_toml_value(setting.declared.kind, value)}  # {origin}"
 
 
 def _toml_rule(rule: StreamRule) -> Iterator[str]:

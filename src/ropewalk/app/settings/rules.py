@@ -31,7 +31,11 @@ RULE_KEYS = {
 def stream_rules(tables: object, origin: str) -> tuple[StreamRule, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UserMistake(f"{origin}: streams are written as tables, each under [[streams]]")
-    return tuple(_rule(table, f"{origin}: [[streams]] {number}") for number, table in enumerate(tables, 1))
+    rules = tuple(_rule(table, f"{origin}: [[streams]] {number}") for number, table in enumerate(tables, 1))
+    for number, rule in enumerate(rules, 1):
+        if any(rule.pattern == earlier.pattern for earlier in rules[: number - 1]):
+            raise UserMistake(f"{origin}: [[streams]] {number}: an earlier rule has the pattern {rule.pattern!r} and decides")
+    return rules
 
 
 def _rule(table: dict[str, object], origin: str) -> StreamRule:

@@ -46,7 +46,7 @@ class Server:
     takeover: bool = switch(
         False, "Share the port (SO_REUSEPORT) with a server that has the same --data_dir, tell it to end, and take its place."
     )
-    takeover_timeout: float = duration(120.0, "How long --takeover waits for the other server to end.")
+    takeover_timeout: float = duration(120.0, "How long --takeover waits for the other server to end.", positive=True)
     ssl_cert: str = text("", "File with the TLS certificate chain (PEM).")
     ssl_key: str = text("", "File with the TLS private key (PEM).")
     demo: bool = switch(False, "Public mode with SSE and the demo page at /demo; loopback only.")
@@ -80,14 +80,16 @@ class App:
     app: str = text("", "Python channels to run, as `module:app`.")
     app_dir: str = text(".", "Directory from which the module of --app is imported.")
     app_reload: bool = switch(False, "Load --app again when its files change; for development.")
-    app_threads: int = count(32, "Threads for handlers that are not async.")
-    app_timeout: float = duration(10.0, "How long a handler of --app may take.")
+    app_threads: int = count(32, "Threads for handlers that are not async.", positive=True)
+    app_timeout: float = duration(10.0, "How long a handler of --app may take.", positive=True)
     rpc_host: str = text(
         "", "Application to ask: `host:port`, `dns:///host:port`, `grpc-list://h1:p,h2:p`, or a URL for RPC over HTTP."
     )
     norpc: bool = switch(False, "Ask no application, whatever --rpc_host says.")
-    rpc_concurrency: int = count(28, "Calls to the application at once; others wait.")
-    rpc_command_timeout: float = milliseconds(3.0, "How long a call may take with all its retries and its waiting.")
+    rpc_concurrency: int = count(28, "Calls to the application at once; others wait.", positive=True)
+    rpc_command_timeout: float = milliseconds(
+        3.0, "How long a call may take with all its retries and its waiting.", positive=True
+    )
     rpc_request_timeout: float = milliseconds(0.0, "How long one try of a call may take; 0 sets no limit of its own.")
     rpc_restore: bool = switch(False, "Tell the application of restored sessions, by the call Restore.")
     rpc_enable_tls: bool = switch(False, "Speak TLS with a gRPC application.")
@@ -103,7 +105,7 @@ class App:
         "Of which sessions the application hears the end: those it was asked about, all, none.",
     )
     disconnect_rate: int = count(100, "Ends a second that the application hears of; 0 sets no limit.")
-    disconnect_backlog_size: int = count(4096, "Ends that may wait to be told; more are dropped and counted.")
+    disconnect_backlog_size: int = count(4096, "Ends that may wait to be told; more are dropped and counted.", positive=True)
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,9 @@ class Journal:
         "When a publication is acknowledged and delivered: at once, once it is written, or once it is on the disk.",
     )
     journal_shards: int = count(16, "Shards of a new journal; one that exists keeps the number it was made with.")
-    journal_segment_size: int = size(64 << 20, "Bytes after which a shard's file is closed and the next one begun.")
+    journal_segment_size: int = size(
+        64 << 20, "Bytes after which a shard's file is closed and the next one begun.", positive=True
+    )
     journal_retention: float = duration(7 * 86400.0, "How long rows are kept; 0 sets no limit.")
     journal_retention_size: int = size(16 << 30, "Bytes of the whole journal beyond which the oldest rows go; 0 sets no limit.")
     journal_hard_limit: int = size(
@@ -161,8 +165,10 @@ class Journal:
         7 * 86400.0, "How long a consumer that does not move keeps rows from going that it has not read; 0 keeps none."
     )
     journal_token: str = secret_text("Bearer key for reading the journal; `none` needs none.")
-    staging_size: int = size(1 << 30, "Bytes that uncommitted transactions may take; one application may have half of them.")
-    max_stage_size: int = size(16 << 20, "Bytes of one request that stages or publishes rows.")
+    staging_size: int = size(
+        1 << 30, "Bytes that uncommitted transactions may take; one application may have half of them.", positive=True
+    )
+    max_stage_size: int = size(16 << 20, "Bytes of one request that stages or publishes rows.", positive=True)
 
 
 @dataclass(frozen=True)
@@ -171,7 +177,9 @@ class Archive:
 
     archive_dir: str = text("", "Directory of the archive; empty serves hot history only.")
     archive_refresh: float = duration(2.0, "How old the list of the archive's files may be when it is read.")
-    archive_replay_limit: int = count(10_000, "Messages of the archive in one answer; clients ask again for what follows.")
+    archive_replay_limit: int = count(
+        10_000, "Messages of the archive in one answer; clients ask again for what follows.", positive=True
+    )
 
 
 @dataclass(frozen=True)
@@ -182,9 +190,11 @@ class WebSocket:
     ping_timestamp_precision: str = choice("s", ("s", "ms", "ns"), "Unit of the timestamp in a ping.")
     pong_timeout: float = duration(0.0, "How long a client may leave a ping unanswered; 0 waits for ever.")
     enable_native_pings: bool = switch(False, "Also send WebSocket ping frames.")
-    ws_write_timeout: float = duration(30.0, "How long a connection may take nothing of what waits for it before it is closed.")
+    ws_write_timeout: float = duration(
+        30.0, "How long a connection may take nothing of what waits for it before it is closed.", positive=True
+    )
     ws_max_pending_size: int = size(
-        1 << 20, "Bytes that may wait for one connection before its stream's slow_consumer rule acts."
+        1 << 20, "Bytes that may wait for one connection before its stream's slow_consumer rule acts.", positive=True
     )
 
 
@@ -202,15 +212,17 @@ class Limits:
 
     max_conn: int = count(65536, "Clients at once, over WebSocket and SSE; 0 sets no limit.")
     max_http_conn: int = count(4096, "Other HTTP connections at once: publishers, API, health, metrics; 0 sets no limit.")
-    http_keepalive_timeout: float = duration(75.0, "How long an HTTP connection may stay open between two requests.")
-    max_message_size: int = size(65536, "Bytes of one message from a client.")
-    max_publish_size: int = size(1 << 20, "Bytes of one HTTP publish request.")
-    max_publish_batch: int = count(1000, "Publications in one HTTP publish request.")
-    max_subscriptions: int = count(256, "Subscriptions of one session.")
+    http_keepalive_timeout: float = duration(
+        75.0, "How long an HTTP connection may stay open between two requests.", positive=True
+    )
+    max_message_size: int = size(65536, "Bytes of one message from a client.", positive=True)
+    max_publish_size: int = size(1 << 20, "Bytes of one HTTP publish request.", positive=True)
+    max_publish_batch: int = count(1000, "Publications in one HTTP publish request.", positive=True)
+    max_subscriptions: int = count(256, "Subscriptions of one session.", positive=True)
     command_rate: int = count(100, "Commands a second one connection may send; 0 sets no limit.")
-    command_burst: int = count(200, "Commands a connection may send at once before its rate counts.")
-    max_stream_name: int = size(512, "Bytes of a stream's name.")
-    max_member_info: int = size(4096, "Bytes of what a member says of itself.")
+    command_burst: int = count(200, "Commands a connection may send at once before its rate counts.", positive=True)
+    max_stream_name: int = size(512, "Bytes of a stream's name.", positive=True)
+    max_member_info: int = size(4096, "Bytes of what a member says of itself.", positive=True)
 
 
 @dataclass(frozen=True)
@@ -232,11 +244,7 @@ class Logging:
 
     log_level: str = choice("info", ("debug", "info", "warn", "error"), "Least serious level to log.")
     log_format: str = choice("text", ("text", "json"), "One line a record, as text or JSON.")
-    debug: bool = switch(False, "Log everything, payloads too.")
-
-    @property
-    def level(self) -> str:
-        return "debug" if self.debug else self.log_level
+    debug: bool = switch(False, "Log at level debug, and what clients and publishers send and get; for development.")
 
 
 @dataclass(frozen=True)

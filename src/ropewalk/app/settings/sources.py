@@ -23,7 +23,7 @@ STANDARD_FILES = ("ropewalk.toml", "/etc/ropewalk/ropewalk.toml")
 
 def read(setting: Setting, raw: object, origin: str) -> Value:
     try:
-        return setting.declared.kind.read(raw)
+        return setting.declared.read(raw)
     except ValueError as error:
         raise UserMistake(f"{origin} {error}") from None
 

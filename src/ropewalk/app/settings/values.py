@@ -13,6 +13,7 @@ Value = str | int | float | bool | tuple[str, ...]
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _SIZE_UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)", re.ASCII)
+_MOST = 2**53  # beyond it floats are not exact, and nothing is so many, so large or so long
 _SWITCH_WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
@@ -37,9 +38,13 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 
 def _read_text(raw: object) -> str:
-    if isinstance(raw, str):
-        return raw
-    raise ValueError("wants text in quotes")  # without the value: it may be a secret
+    if not isinstance(raw, str):
+        raise ValueError("wants text in quotes")  # without the value: it may be a secret
+    try:
+        raw.encode()
+    except UnicodeEncodeError:  # a variable or a flag may hold any bytes
+        raise ValueError("wants UTF-8 text") from None
+    return raw
 
 
 def _read_switch(raw: object) -> bool:
@@ -51,9 +56,9 @@ def _read_switch(raw: object) -> bool:
 
 
 def _read_count(raw: object) -> int:
-    if isinstance(raw, str) and re.fullmatch(r"[0-9]+", raw.strip(), re.ASCII):
+    if isinstance(raw, str) and re.fullmatch(r"[0-9]{1,16}", raw.strip(), re.ASCII):
         return int(raw)
-    if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
+    if isinstance(raw, int) and not isinstance(raw, bool) and 0 <= raw <= _MOST:
         return raw
     raise ValueError(f"wants a whole number, 0 or more, not {raw!r}")
 
@@ -70,7 +75,10 @@ def _read_quantity(raw: object, units: dict[str, float] | dict[str, int], wanted
     found = _NUMBER_AND_UNIT.fullmatch(text.strip()) if isinstance(text, str) else None
     if found is None or found[2].lower() not in units:
         raise ValueError(f"wants {wanted}, not {raw!r}")
-    return float(found[1]) * units[found[2].lower()]
+    quantity = float(found[1]) * units[found[2].lower()]
+    if quantity > _MOST:
+        raise ValueError(f"wants {wanted}, and less of it")
+    return quantity
 
 
 def _read_duration(raw: object) -> float:

@@ -112,7 +112,7 @@ async def test_a_remote_disconnect_is_obeyed_and_counted(client: Client, registr
 async def test_a_malformed_batch_is_refused_with_the_index_and_nothing_is_registered(
     client: Client, registry: Registry, stats: Stats
 ) -> None:
-    status, answer = await post(client, [GOOD, {"stream": "chat", "data": 7}])
+    status, answer = await post(client, [GOOD, {"stream": "chat", "data": None}])
     assert (status, answer["index"]) == (422, 1)
     assert "data" in str(answer["error"])
     assert registry.registered == []

@@ -1,5 +1,6 @@
 """The metrics page, read back by Prometheus' own parser."""
 
+import platform
 from dataclasses import fields
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -89,3 +90,11 @@ def test_refusals_are_counted_by_reason_also_those_that_never_happened() -> None
     seen = samples(MetricsPage(stats, Gauges()))
     assert seen["ropewalk_refusals_total", "origin"] == 2
     assert all(seen["ropewalk_refusals_total", reason] == 0 for reason in Refusal if reason is not Refusal.ORIGIN)
+
+
+def test_what_runs_is_told_by_the_labels_of_one_metric() -> None:
+    page = MetricsPage(Stats(), Gauges(), version="1.2.3").render().decode()
+    (line,) = [line for line in page.splitlines() if line.startswith("ropewalk_build_info{")]
+    assert 'version="1.2.3"' in line
+    assert f'python="{platform.python_version()}"' in line
+    assert line.endswith(" 1.0")

@@ -3,6 +3,7 @@
 Connecting goes on in the background, and quickly: an application that is back is found within a second or two.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from grpc.aio import Channel
 from ropewalk.model.errors import UserMistake
 
 LIST = "grpc-list://"
+
+_RESOLVED = ("dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds")
+_HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:/@\[\]]+):([0-9]{1,5})", re.ASCII)
 
 _OPTIONS: tuple[tuple[str, str | int], ...] = (
     ("grpc.lb_policy_name", "round_robin"),
@@ -53,9 +57,21 @@ def targets(host: str) -> list[str]:
     """`host:port` and whatever else gRPC can resolve is one target; `grpc-list://a:1,b:2` are several. Raises UserMistake."""
     names = host.removeprefix(LIST).split(",") if host.startswith(LIST) else [host]
     found = [name.strip() for name in names if name.strip()]
-    if not found:
-        raise UserMistake(f"{host!r} names no gRPC application: give host:port, dns:///host:port or {LIST}host:port,host:port")
+    if not found or not all(map(_usable, found)):  # without the value: a URL of another kind may hold a password
+        raise UserMistake(
+            f"--rpc_host names no application: give host:port, dns:///host:port or {LIST}host:port,host:port for gRPC, "
+            "or http://host:port/path for RPC over HTTP"
+        )
     return found
+
+
+def _usable(target: str) -> bool:
+    """`host:port`, or a scheme that gRPC resolves by itself. Whatever else it would take for the name of a host."""
+    scheme, colon, rest = target.partition(":")
+    if colon and scheme in _RESOLVED:
+        return bool(rest.strip("/"))
+    found = _HOST_AND_PORT.fullmatch(target)
+    return found is not None and int(found[1]) <= 65535
 
 
 class Channels:

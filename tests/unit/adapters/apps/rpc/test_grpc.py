@@ -106,9 +106,23 @@ async def test_a_member_that_refuses_is_passed_over_without_a_pause() -> None:
     assert stats.app_calls_retried == 0
 
 
-@pytest.mark.parametrize("host", ["", "grpc-list://", "grpc-list:// , "])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("", "grpc-list://", "grpc-list:// , ", "grpc-list://a:1,b"),
+        *(
+            "ftp://app.test:21",
+            "HTTP://app.test",
+            "app.test",
+            "app.test:http",
+            "app.test:99999",
+            "me:secret@app.test:1",
+            "dns:///",
+        ),
+    ],
+)
 def test_a_host_that_names_nobody_is_a_mistake(host: str) -> None:
-    with pytest.raises(UserMistake, match="names no gRPC application"):
+    with pytest.raises(UserMistake, match="--rpc_host names no application"):
         GrpcApplication(host, calls())
 
 

@@ -1,0 +1,54 @@
+"""What was refused since the last time somebody was told, at most once in a period: for one log line, however much it was.
+
+The counters are only read. What is told is the difference between two readings.
+"""
+
+from dataclasses import dataclass
+
+from ropewalk.core.stats import Stats
+from ropewalk.model.refusals import Refusal
+
+PERIOD = 10.0
+
+# The server is at a limit of its own and turns away clients that did nothing wrong: somebody has to act.
+AT_CAPACITY = frozenset({Refusal.CONNECTIONS, Refusal.DESCRIPTORS, Refusal.SESSIONS_FULL})
+
+
+@dataclass(frozen=True)
+class Summary:
+    """`counts` by reason, the most frequent first, all above 0; counted during the last `seconds`."""
+
+    seconds: float
+    counts: dict[str, int]
+
+    @property
+    def at_capacity(self) -> bool:
+        return not AT_CAPACITY.isdisjoint(self.counts)
+
+
+class RefusalSummary:
+    """Ask `due` about once a second. The first refusal after a quiet time is told at once, what follows it once a period."""
+
+    def __init__(self, stats: Stats, now: float, period: float = PERIOD) -> None:
+        self._stats = stats
+        self._period = period
+        self._told = stats.refused()
+        self._told_at = now - period
+        self._quiet_until = now
+
+    def due(self, now: float) -> Summary | None:
+        """None: nothing was refused, or the last summary is too recent. A clock that was set back does not silence it."""
+        if self._told_at <= now < self._told_at + self._period:
+            return None
+        return self.rest(now)
+
+    def rest(self, now: float) -> Summary | None:
+        """What was not told yet, whenever the last summary was."""
+        counted = self._stats.refused()
+        new = {reason: count - self._told.get(reason, 0) for reason, count in counted.items()}
+        counts = dict(sorted(((reason, count) for reason, count in new.items() if count), key=lambda pair: -pair[1]))
+        seconds, self._quiet_until = max(0.0, now - self._quiet_until), now
+        if not counts:
+            return None
+        self._told, self._told_at = counted, now
+        return Summary(seconds, counts)
