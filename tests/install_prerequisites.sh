@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes sure that the tests find Node.js with npm, Chromium and curl. On Debian as root it installs what is missing; otherwise it
+# Makes sure that the tests find Node.js with npm, Chromium, curl, nginx, haproxy and Caddy. On Debian as root it installs what is missing; otherwise it
 # says what to install. The tests that need it are then skipped loudly, or, with CI=true, this script fails.
 set -eu
 
@@ -9,6 +9,10 @@ command -v npm >/dev/null || missing="$missing npm"
 command -v "${CHROMIUM:-chromium}" >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null ||
     missing="$missing chromium"
 command -v curl >/dev/null || missing="$missing curl"
+PATH="$PATH:/usr/sbin:/usr/local/sbin"
+for proxy in nginx haproxy caddy; do
+    command -v "$proxy" >/dev/null || missing="$missing $proxy"
+done
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

@@ -48,6 +48,15 @@ def curl_missing() -> str:
     return "" if shutil.which("curl") else "needs curl: sudo apt-get install curl"
 
 
+def proxy_path(name: str) -> str:
+    """nginx and haproxy are in a directory of the administrator, which is not on everybody's path. "" when there is none."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin") or ""
+
+
+def proxy_missing(name: str) -> Callable[[], str]:
+    return lambda: "" if proxy_path(name) else f"needs {name}: sudo apt-get install {name}"
+
+
 @cache
 def java_missing() -> str:
     try:
@@ -62,6 +71,9 @@ PREREQUISITES = (
     Prerequisite("needs_chromium", chromium_missing),
     Prerequisite("needs_curl", curl_missing),
     Prerequisite("needs_java", java_missing),
+    Prerequisite("needs_nginx", proxy_missing("nginx")),
+    Prerequisite("needs_haproxy", proxy_missing("haproxy")),
+    Prerequisite("needs_caddy", proxy_missing("caddy")),
 )
 
 

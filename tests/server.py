@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,21 +16,31 @@ from typing import Any
 import aiohttp
 
 LISTENING = re.compile(r"listening on (\S+)")
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 START_SECONDS = 20
 STOP_SECONDS = 20
 
 
 class RunningServer:
-    """One `ropewalk serve` process."""
+    """One `ropewalk serve` process. `inherited`: a socket that it gets as systemd would pass it on, instead of a port."""
 
-    def __init__(self, flags: tuple[str, ...], home: Path) -> None:
+    def __init__(self, flags: tuple[str, ...], home: Path, inherited: socket.socket | None = None) -> None:
         self._log = home / "server.log"
         # The settings of whoever runs the tests must not reach the server under test.
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
         environ.pop("PORT", None)
+        command = [sys.executable, "-m", "ropewalk", "serve", "--port", "0", "--shutdown_spread", "0", *flags]
+        if inherited is not None:
+            command = [sys.executable, "-c", ACTIVATE, str(inherited.fileno()), *command]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ropewalk", "serve", "--port", "0", "--shutdown_spread", "0", *flags],
+                command,
+                pass_fds=[] if inherited is None else [inherited.fileno()],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=home,
@@ -68,9 +79,9 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def running_server(*flags: str) -> Iterator[RunningServer]:
+def running_server(*flags: str, inherited: socket.socket | None = None) -> Iterator[RunningServer]:
     with tempfile.TemporaryDirectory() as home:
-        server = RunningServer(flags, Path(home))
+        server = RunningServer(flags, Path(home), inherited)
         try:
             yield server
         finally:

@@ -11,9 +11,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from ropewalk.client import Unreachable, connect
 from tests.cable import Cable, Closed, cable, identifier, kind
 from tests.clients.credentials import BROADCAST_KEY, SECRET, token
-from tests.metrics import metrics_when
+from tests.metrics import metrics, metrics_when
 from tests.server import RunningServer, publish, running_server
 from tests.tcp import Tcp, client_frame, tcp, upgrade_request
 
@@ -168,13 +169,26 @@ def choosy() -> Iterator[RunningServer]:
         yield server
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "https://example.com.evil.example", "nonsense", None])
-async def test_pages_of_other_origins_are_refused(choosy: RunningServer, origin: str | None) -> None:
-    headers = {"Origin": origin} if origin else {}
+@pytest.mark.parametrize("origin", ["https://evil.example", "https://example.com.evil.example", "nonsense"])
+async def test_pages_of_other_origins_are_refused(choosy: RunningServer, origin: str) -> None:
+    before = (await metrics(choosy)).get("refusals_total{origin}", 0)
+    headers = {"Origin": origin}
     with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
         await Cable.connect(choosy.cable, headers=headers)
     async with aiohttp.ClientSession() as http, http.get(f"{choosy.url}/events?stream=news", headers=headers) as response:
         assert response.status == 403
+    assert (await metrics(choosy))["refusals_total{origin}"] == before + 2
+
+
+async def test_programs_tell_no_origin_and_are_served_unless_one_is_required(choosy: RunningServer) -> None:
+    async with cable(choosy) as client:
+        await client.quiet()
+    with running_server("--public", "--allowed_origins", "example.com", "--require_origin") as strict:
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+            await Cable.connect(strict.cable)
+        with pytest.raises(Unreachable, match="--allowed_origins"):
+            async with connect(strict.url):
+                pass
 
 
 @pytest.mark.parametrize("origin", ["https://example.com", "https://EXAMPLE.com", "http://a.example.org"])

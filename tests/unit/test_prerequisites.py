@@ -25,6 +25,7 @@ def pytest_run_on_a_bare_machine(directory: Path, marker: str, ci: str) -> subpr
         ("needs_node", "sudo apt-get install nodejs npm"),
         ("needs_chromium", "sudo apt-get install chromium"),
         ("needs_curl", "sudo apt-get install curl"),
+        ("needs_caddy", "sudo apt-get install caddy"),
     ],
 )
 class TestWhereAPrerequisiteIsMissing:

@@ -42,6 +42,9 @@ class RecoveringBackend(Backend, Protocol):
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
         """Put back what a journal holds, before anything else is asked of this backend."""
 
+    def rules_changed(self) -> None:
+        """The rulebook it was made with says something else now."""
+
 
 def journal_of(settings: Settings) -> StoredJournal:
     journal = settings.journal

@@ -1,8 +1,10 @@
 """The keys of every door, out of one secret and what was set beside it. The word `none` blanks a key on purpose."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from ropewalk.app.settings import Settings
+from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.signing import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, RPC_PHRASE, SESSIONS_PHRASE, derive
 
 NONE = "none"
@@ -24,6 +26,22 @@ class Keys:
     api: str | None
     journal: str | None
     sessions: bytes
+
+
+@dataclass(frozen=True)
+class Guards:
+    """Who may use the endpoints that ask for a key; None for those that are not served at all."""
+
+    broadcast: KeyGuard | None
+    api: KeyGuard | None
+    journal: KeyGuard | None
+
+
+def guards_of(keys: Keys, refusals: Counter[str]) -> Guards:
+    def guard(key: str | None) -> KeyGuard | None:
+        return None if key is None else KeyGuard(key, refusals)
+
+    return Guards(guard(keys.broadcast), guard(keys.api), guard(keys.journal))
 
 
 def keys_of(settings: Settings) -> Keys:

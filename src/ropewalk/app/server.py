@@ -3,70 +3,74 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
-import ssl
+from collections.abc import Callable
+from dataclasses import replace
 
 from aiohttp import web
 
 from ropewalk import __version__
-from ropewalk.adapters.transports.door import Door
-from ropewalk.adapters.transports.request_log import RequestLog, request_logger
-from ropewalk.app import wiring
+from ropewalk.adapters.transports.accepting import Acceptor
+from ropewalk.adapters.transports.sockets import Listening, bound_sockets, inherited_sockets
+from ropewalk.app import reloading, wiring
+from ropewalk.app.descriptors import room_for_connections
 from ropewalk.app.settings import Settings, has_application
+from ropewalk.app.takeover import ServerLock
+from ropewalk.app.tls import tls_context
 from ropewalk.model.errors import UserMistake
 
 logger = logging.getLogger("ropewalk.server")
 
-BACKLOG = 4096  # a crowd that comes back at once waits here, not in retries
-
 
 class Server:
-    """`start`, then `wait`, then `stop`; `addresses` are URLs once it is started."""
+    """`start`, then `wait`, then `stop`; `addresses` are URLs once it is started. `load` reads the settings again (SIGHUP)."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
         self._settings = settings
+        self._load = load
         self._parts = wiring.build(settings)
+        self._tls = tls_context(settings)
+        self._lock = ServerLock(settings.journal.data_dir) if settings.journal.data_dir else None
         self._stopping = asyncio.Event()
+        self._acceptor: Acceptor | None = None
         self.addresses: list[str] = []
 
     async def start(self) -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         settings = self._settings
+        # First, so that whoever connects from now on waits and is not refused.
+        sockets = self._listen()
+        door = wiring.door_of(settings, self._parts)
         application = web.Application(client_max_size=settings.limits.max_publish_size)
-        application.add_routes(wiring.http_routes(settings, self._parts))
-        websocket = wiring.websocket_door(settings, self._parts)
-        self._runner = web.AppRunner(
-            application, access_log=request_logger(), access_log_class=RequestLog, handle_signals=False
-        )
-        # The door needs the runner's protocol factory, and the application a route into the door, which must be
-        # there before it is frozen by `setup`: so the door is given its factory as soon as there is one.
-        door = Door(websocket, settings.limits.max_conn)
-        application.add_routes(wiring.upgrade_routes(settings, door))
+        application.add_routes(wiring.http_routes(settings, self._parts, door))
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
         assert self._runner.server is not None
         door.http = self._runner.server
+        if self._lock is not None:
+            await self._lock.take(settings.server.takeover_timeout if settings.server.takeover else 0.0)
         await self._parts.keeper.start()
         try:
             await self._parts.node.start()
             if self._parts.transactions is not None:
                 await self._parts.transactions.start()
-            await self._listen(door)
         except BaseException:
             await self._parts.keeper.stop()  # a start that failed must not look like a crash to the next one
             raise
+        door.admission.limits = replace(door.admission.limits, descriptors=room_for_connections(settings))
+        self._admission = door.admission
+        self._acceptor = Acceptor(door, sockets, self._tls)
+        self._acceptor.start()
         self._announce()
 
-    async def _listen(self, door: Door) -> None:
+    def _listen(self) -> list[Listening]:
         server = self._settings.server
-        try:
-            self._listener = await asyncio.get_running_loop().create_server(
-                door.knock, server.host, server.port, ssl=tls_context(self._settings), backlog=BACKLOG
-            )
-        except OSError as error:
-            raise UserMistake(f"cannot listen on {server.host}:{server.port}: {error.strerror or error}") from None
-        scheme = "https" if server.ssl_cert else "http"
-        for sock in self._listener.sockets:
-            host, port = sock.getsockname()[:2]
-            self.addresses.append(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+        sockets = inherited_sockets(os.environ) or bound_sockets(server.host, server.port, server.takeover)
+        if sockets[0].inherited:
+            logger.info("sockets were inherited; --host and --port do not count")
+        self.addresses = [listening.address("https" if server.ssl_cert else "http") for listening in sockets]
+        return sockets
 
     def _announce(self) -> None:
         settings, keys, broker = self._settings, self._parts.keys, self._settings.broker
@@ -103,27 +107,32 @@ class Server:
         self._parts.node.leave()
         self._stopping.set()
 
+    def _reload(self) -> None:
+        """On SIGHUP. Whatever the settings say now, the server goes on."""
+        if self._acceptor is None or self._stopping.is_set():
+            logger.info("settings are not reloaded while the server starts or stops")
+            return
+        try:
+            new = self._load()
+            self._settings = reloading.apply(self._settings, new, self._parts, self._admission)
+            self._acceptor.tls = tls_context(self._settings)
+        except UserMistake as mistake:
+            logger.error("settings not reloaded, the old ones stay in force", extra={"reason": str(mistake)})
+        except Exception:
+            logger.exception("settings not reloaded, the old ones stay in force")
+
     async def stop(self) -> None:
         operations = self._settings.operations
         logger.info("shutting down")
+        assert self._acceptor is not None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(operations.shutdown_timeout):
                 await asyncio.sleep(operations.shutdown_delay)
-                self._listener.close()
-                await self._parts.node.drain(operations.shutdown_spread)
+                self._acceptor.stop()
+                await self._parts.node.drain(operations.shutdown_spread, operations.reconnect_rate)
                 await self._runner.cleanup()
                 await self._parts.node.stop()
         await self._parts.keeper.stop()  # never cut short: what is not sealed has to be doubted by the next start
+        if self._lock is not None:
+            self._lock.release()
         logger.info("stopped")
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
-    if not settings.server.ssl_cert:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(settings.server.ssl_cert, settings.server.ssl_key)
-    except (OSError, ssl.SSLError) as error:
-        raise UserMistake(f"the TLS certificate or key cannot be read: {error}") from None
-    return context

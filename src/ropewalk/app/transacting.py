@@ -13,6 +13,7 @@ from ropewalk.adapters.transports.transactions import TransactionsDoor
 from ropewalk.app.journaling import StoredJournal
 from ropewalk.app.registry import ROW_READERS, resolve
 from ropewalk.app.settings import Settings
+from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.transactions import Ledger
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.transactions import StagingLimits
@@ -35,7 +36,9 @@ def transactions_of(settings: Settings, publisher: Publisher) -> Transactions | 
     return Transactions(publisher, FileStaging(Path(journal.data_dir) / DIRECTORY), read_rows, Ledger(staging), time.time)
 
 
-def journal_routes(settings: Settings, journal: StoredJournal, transactions: Transactions, key: str) -> list[web.RouteDef]:
-    door = TransactionsDoor(transactions, key, settings.journal.max_stage_size)
-    consumers = ConsumersDoor(journal, journal, key)
-    return [*JournalDoor(journal, key).routes(JOURNAL_PATH), *consumers.routes(JOURNAL_PATH), *door.routes(JOURNAL_PATH)]
+def journal_routes(
+    settings: Settings, journal: StoredJournal, transactions: Transactions, guard: KeyGuard
+) -> list[web.RouteDef]:
+    door = TransactionsDoor(transactions, guard, settings.journal.max_stage_size)
+    consumers = ConsumersDoor(journal, journal, guard)
+    return [*JournalDoor(journal, guard).routes(JOURNAL_PATH), *consumers.routes(JOURNAL_PATH), *door.routes(JOURNAL_PATH)]

@@ -12,6 +12,7 @@ from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
 from ropewalk.adapters.broadcasters.http import PublishDoor
 from ropewalk.adapters.metrics.prometheus import MetricsPage
+from ropewalk.adapters.transports.admission import ConnectionLimits
 from ropewalk.adapters.transports.door import Door
 from ropewalk.adapters.transports.operations import OperationsDoor
 from ropewalk.adapters.transports.rest import RestDoor
@@ -20,7 +21,7 @@ from ropewalk.adapters.transports.websocket import WebSocketDoor
 from ropewalk.app.applying import application_of, forwarding_of
 from ropewalk.app.archiving import tiered
 from ropewalk.app.journaling import JournalKeeper, RecoveringBackend, StoredJournal, journal_of, sessions_key
-from ropewalk.app.keys import Keys, keys_of
+from ropewalk.app.keys import Guards, Keys, guards_of, keys_of
 from ropewalk.app.registry import BACKENDS, PUBSUBS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.app.transacting import journal_routes, transactions_of
@@ -34,6 +35,7 @@ from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
 from ropewalk.ports import Authenticator, Backend, Channels, PubSub
 from ropewalk.protocol.handshake import AllowedOrigins
+from ropewalk.protocol.proxies import TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
 
 IDLE_FACTOR = 10.0  # history TTLs for which a stream that lives in memory only is remembered
@@ -41,7 +43,11 @@ IDLE_FACTOR = 10.0  # history TTLs for which a stream that lives in memory only 
 
 @dataclass(frozen=True)
 class Parts:
-    """A node and what its doors are made of, before anything listens."""
+    """A node and what its doors are made of, before anything listens.
+
+    `kept` is the backend without the archive before it. `rules`, `authenticators`, `channels` and the keys of `guards` can be
+    replaced while the node runs.
+    """
 
     node: Node
     backend: Backend
@@ -50,13 +56,18 @@ class Parts:
     transactions: Transactions | None
     stats: Stats
     keys: Keys
+    guards: Guards
+    rules: Rulebook
+    kept: RecoveringBackend
+    authenticators: list[Authenticator]
+    channels: list[Channels]
 
 
 def build(settings: Settings) -> Parts:
     keys = keys_of(settings)
     stats = Stats()
     broker = settings.broker
-    rules = Rulebook(StreamRules(broker.history_limit, broker.history_ttl), settings.streams)
+    rules = Rulebook(default_rules(settings), settings.streams)
     journal = journal_of(settings)
     kept = bool(settings.journal.data_dir)
     backend: RecoveringBackend = resolve(BACKENDS, broker.broker)(
@@ -74,11 +85,12 @@ def build(settings: Settings) -> Parts:
     annals = JournalAnnals(journal, time.time) if kept else Annals()
     pubsub: PubSub = resolve(PUBSUBS, broker.pubsub)()
     whole = tiered(settings, backend, journal, rules)
+    authenticating, channeling = authenticators(settings, keys), channels(settings, keys)
     node = Node(
         whole,
         pubsub,
-        _authenticators(settings, keys),
-        _channels(settings, keys),
+        authenticating,
+        channeling,
         rules,
         _limits(settings),
         stats,
@@ -89,10 +101,28 @@ def build(settings: Settings) -> Parts:
         sessions_key(settings, keys.sessions),
     )
     keeper = JournalKeeper(settings, journal, backend)
-    return Parts(node, whole, journal, keeper, transactions_of(settings, node.broker), stats, keys)
+    transactions = transactions_of(settings, node.broker)
+    return Parts(
+        node,
+        whole,
+        journal,
+        keeper,
+        transactions,
+        stats,
+        keys,
+        guards_of(keys, stats.refusals),
+        rules,
+        backend,
+        authenticating,
+        channeling,
+    )
 
 
-def _authenticators(settings: Settings, keys: Keys) -> list[Authenticator]:
+def default_rules(settings: Settings) -> StreamRules:
+    return StreamRules(settings.broker.history_limit, settings.broker.history_ttl)
+
+
+def authenticators(settings: Settings, keys: Keys) -> list[Authenticator]:
     chain: list[Authenticator] = []
     if keys.jwt:
         chain.append(JwtAuthenticator(keys.jwt, settings.auth.jwt_param, settings.auth.enforce_jwt, time.time))
@@ -101,7 +131,7 @@ def _authenticators(settings: Settings, keys: Keys) -> list[Authenticator]:
     return chain
 
 
-def _channels(settings: Settings, keys: Keys) -> list[Channels]:
+def channels(settings: Settings, keys: Keys) -> list[Channels]:
     auth, longest = settings.auth, settings.limits.max_stream_name
     chain: list[Channels] = [
         PubSubChannel(auth.public_streams, keys.streams, auth.streams_whisper, auth.streams_presence, longest)
@@ -137,20 +167,38 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def websocket_door(settings: Settings, parts: Parts) -> WebSocketDoor:
+def _websocket_door(settings: Settings, parts: Parts) -> WebSocketDoor:
     return WebSocketDoor(
         open_session=parts.node.open,
         paths=settings.server.path,
-        origin_allowed=AllowedOrigins(settings.server.allowed_origins),
+        origin_allowed=_origins(settings, parts.stats),
         token_param=settings.auth.jwt_param,
         max_message_size=settings.limits.max_message_size,
         native_pings=settings.websocket.enable_native_pings,
         secure=bool(settings.server.ssl_cert),
+        proxies=TrustedProxies(settings.server.trusted_proxies),
     )
 
 
-def http_routes(settings: Settings, parts: Parts) -> list[web.RouteDef]:
-    """The HTTP doors that are open under these settings."""
+def _origins(settings: Settings, stats: Stats) -> AllowedOrigins:
+    return AllowedOrigins(settings.server.allowed_origins, settings.server.require_origin, stats.refusals)
+
+
+def door_of(settings: Settings, parts: Parts) -> Door:
+    websocket = _websocket_door(settings, parts)
+    limits = settings.limits
+    return Door(
+        websocket,
+        ConnectionLimits(limits.max_conn, limits.max_http_conn, idle_timeout=limits.http_keepalive_timeout),
+        parts.stats.refusals,
+        settings.websocket.ws_write_timeout,
+        TrustedProxies(settings.server.trusted_proxies),
+        settings.server.proxy_protocol,
+    )
+
+
+def http_routes(settings: Settings, parts: Parts, door: Door) -> list[web.RouteDef]:
+    """The HTTP endpoints that are served under these settings."""
     node, api = parts.node, settings.api.api_path.rstrip("/")
     bounds = PublicationLimits(
         settings.limits.max_stream_name, settings.limits.max_publish_batch, settings.limits.max_publish_size
@@ -158,23 +206,19 @@ def http_routes(settings: Settings, parts: Parts) -> list[web.RouteDef]:
     metrics = MetricsPage(parts.stats, node, parts.transactions.gauges if parts.transactions else dict, __version__)
     operations = OperationsDoor(node, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
-    if "http" in settings.broadcast.broadcast_adapter and parts.keys.broadcast is not None:
-        door = PublishDoor(node.broker, parts.keys.broadcast, bounds, parts.stats)
-        routes += door.routes(settings.broadcast.http_broadcast_path)
-    if parts.keys.api is not None:
-        routes += PublishDoor(node.broker, parts.keys.api, bounds, parts.stats).routes(f"{api}/publish")
-        routes += RestDoor(parts.backend, parts.keys.api).routes(api)
+    guards = parts.guards
+    if "http" in settings.broadcast.broadcast_adapter and guards.broadcast is not None:
+        publish = PublishDoor(node.broker, guards.broadcast, bounds, parts.stats)
+        routes += publish.routes(settings.broadcast.http_broadcast_path)
+    if guards.api is not None:
+        routes += PublishDoor(node.broker, guards.api, bounds, parts.stats).routes(f"{api}/publish")
+        routes += RestDoor(parts.backend, guards.api).routes(api)
     if settings.sse.sse:
-        origins = AllowedOrigins(settings.server.allowed_origins)
-        sse = SseDoor(node.open, origins, settings.limits.max_subscriptions, settings.auth.jwt_param)
-        routes += sse.routes(settings.sse.sse_path)
-    if parts.transactions is not None and parts.keys.journal is not None:
-        routes += journal_routes(settings, parts.journal, parts.transactions, parts.keys.journal)
+        sse = SseDoor(node.open, _origins(settings, parts.stats), settings.limits.max_subscriptions, settings.auth.jwt_param)
+        routes.append(web.route("*", settings.sse.sse_path, door.admission.event_stream(sse.handle)))
+    if parts.transactions is not None and guards.journal is not None:
+        routes += journal_routes(settings, parts.journal, parts.transactions, guards.journal)
     if settings.server.demo:
         root = "/" not in {*settings.server.path, *(route.path for route in routes)}
         routes += DemoPage(settings.server.path[0], f"{api}/publish", root).routes()
-    return routes
-
-
-def upgrade_routes(settings: Settings, door: Door) -> list[web.RouteDef]:
-    return [web.get(path, door.upgrade) for path in settings.server.path]
+    return [*routes, *(web.get(path, door.upgrade) for path in settings.server.path)]

@@ -2,12 +2,14 @@
 
 import gc
 import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import uvloop
-
-from ropewalk.app import logs
-from ropewalk.app.server import Server
 from ropewalk.app.settings import Settings, help_text, load, require_startable
+
+if TYPE_CHECKING:
+    from ropewalk.app.server import Server
 
 SUMMARY = "run the server"
 
@@ -16,12 +18,20 @@ def run(argv: list[str]) -> int:
     if "-h" in argv or "--help" in argv:
         print(help_text("ropewalk serve [SETTINGS]", SUMMARY))
         return 0
+    # From the very beginning: SIGHUP reloads the settings and never ends the process, also while it is still starting.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    import uvloop
+
+    from ropewalk.app import logs
+    from ropewalk.app.server import Server
+
     settings = load(argv, os.environ)
     require_startable(settings)
     logging = settings.logging
     logs.configure(logging.log_level, logging.log_format, payloads=logging.debug)
     _calm_collector()
-    uvloop.run(_serve(settings))
+    environ = dict(os.environ)
+    uvloop.run(_serve(settings, lambda: Server(settings, lambda: load(argv, environ))))
     return 0
 
 
@@ -36,8 +46,8 @@ def _calm_collector() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-async def _serve(settings: Settings) -> None:
-    server = Server(settings)
+async def _serve(settings: Settings, make_server: "Callable[[], Server]") -> None:
+    server = make_server()
     await server.start()
     for address in server.addresses:
         print(f"ropewalk listening on {address}", flush=True)

@@ -40,9 +40,13 @@ class Answer(Struct, frozen=True):
 
 
 class Redial(Struct, frozen=True):
-    """Drop this connection and come back with a new one, with a new token first if that is what is missing."""
+    """Drop this connection and come back with a new one, with a new token first if that is what is missing.
+
+    `after`: the seconds that the server asks us to wait, None where it does not say.
+    """
 
     new_token: bool = False
+    after: float | None = None
 
 
 class End(Struct, frozen=True):

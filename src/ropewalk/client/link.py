@@ -16,6 +16,13 @@ CLOSE_PATIENCE = 1.0
 """Seconds to wait for the server's half of the closing handshake; nothing depends on it."""
 
 
+_REFUSALS = {
+    403: "refuses the origin of this connection; see --allowed_origins and --require_origin of the server",
+    503: "takes no more connections now",
+}
+_NO_CABLE = "is no WebSocket of a cable server"
+
+
 class Call(Struct, frozen=True):
     """Everything a new connection is made with."""
 
@@ -28,7 +35,8 @@ class Call(Struct, frozen=True):
 
     def params(self) -> dict[str, str]:
         # Milliseconds, because the server's clock tells from when on a silent stream was followed.
-        return {"ptp": "ms", **({"pi": str(self.ping_interval)} if self.ping_interval else {})}
+        # A server that ends spreads the return of its clients, if they take its word for when to come back.
+        return {"ptp": "ms", "reconnect_in": "1", **({"pi": str(self.ping_interval)} if self.ping_interval else {})}
 
     def headers(self) -> dict[str, str]:
         """In headers, not in the URL: proxies write URLs into their logs."""
@@ -78,7 +86,7 @@ async def dial(http: ClientSession, call: Call) -> Link:
         async with asyncio.timeout(call.timeout):
             connected = await _upgrade(http, call)
     except WSServerHandshakeError as error:
-        raise Unreachable(f"{call.url} is no WebSocket of a cable server: it answered {error.status}") from error
+        raise Unreachable(f"{call.url} {_REFUSALS.get(error.status, _NO_CABLE)} (HTTP {error.status})") from error
     except TimeoutError:
         raise Unreachable(f"{call.url} did not answer within {call.timeout:g} seconds") from None
     except (ClientError, OSError) as error:

@@ -66,6 +66,7 @@ class Session:
         self._task: asyncio.Task[None] | None = None
         self._end: Exception | None = None
         self._attempt = 0
+        self._pause: float | None = None
         self._awaiting = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -183,12 +184,19 @@ class Session:
                     if not welcomed.done():
                         raise
                     logger.info("connection lost", extra={"reason": str(error)})
-                await asyncio.sleep(self._manners.backoff.delay(self._attempt, self._manners.chance))
-                self._attempt += 1
+                await asyncio.sleep(self._next_pause())
         except Exception as error:  # whatever it is, those who wait must hear of it
             self._finish(error)
             if not welcomed.done():
                 welcomed.set_exception(error)
+
+    def _next_pause(self) -> float:
+        """What the server asked for, the first time; then longer and longer."""
+        pause, self._pause = self._pause, None
+        if pause is not None:
+            return pause
+        self._attempt += 1
+        return self._manners.backoff.delay(self._attempt - 1, self._manners.chance)
 
     async def _converse(self, welcomed: asyncio.Future[None]) -> None:
         """One connection, from the first message to the last. Returns when the state wants another one."""
@@ -219,7 +227,8 @@ class Session:
             match effect:
                 case Send(command):
                     await self._put(command)
-                case Redial(new_token):
+                case Redial(new_token, after):
+                    self._pause = after
                     await self._renew(new_token)
                     return True
                 case End(error):

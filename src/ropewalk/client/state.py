@@ -31,6 +31,9 @@ from ropewalk.protocol.server_messages import (
     Welcome,
 )
 
+LONGEST_PAUSE = 300.0
+"""Seconds that a server may ask us to stay away."""
+
 CLOCK_DOUBT = 5.0
 """Seconds by which the server's clock may differ from ours before its first ping has told. Asking for too much is harmless."""
 
@@ -101,8 +104,8 @@ class State:
         match message:
             case Welcome():
                 return self._welcome(message)
-            case Goodbye(reason, reconnect):
-                return self._goodbye(reason, reconnect)
+            case Goodbye(reason, reconnect, reconnect_in):
+                return self._goodbye(reason, reconnect, reconnect_in)
             case ServerPing(timestamp):
                 # The ping was under way for a while, so this never puts the server's clock ahead of the truth.
                 self._skew = timestamp - now if timestamp else self._skew
@@ -159,9 +162,9 @@ class State:
                 effects.append(self._subscribing(subscription))
         return effects
 
-    def _goodbye(self, reason: str, reconnect: bool) -> list[Effect]:
+    def _goodbye(self, reason: str, reconnect: bool, reconnect_in: int | None) -> list[Effect]:
         if reconnect:
-            return [Redial()]
+            return [Redial(after=None if reconnect_in is None else min(max(reconnect_in, 0) / 1000, LONGEST_PAUSE))]
         if reason == TOKEN_EXPIRED.reason and self._may_refresh:
             self._may_refresh = False
             self.sid = ""  # the old session keeps the old token's end, and would be refused again

@@ -35,10 +35,16 @@ class StreamLog:
         self.epoch = epoch
         self.tip = 0
         self.newest = 0.0  # the time of the newest message, kept or not
-        self._limit = rules.history_limit if rules.history_ttl > 0 else 0
-        self._ttl = rules.history_ttl
         self._kept = kept
         self._entries: deque[Registered] = deque()
+        self.obey(rules)
+
+    def obey(self, rules: StreamRules) -> None:
+        """Keep as much as these rules say. What is too old by them goes at the next `trim`."""
+        self._limit = rules.history_limit if rules.history_ttl > 0 else 0
+        self._ttl = rules.history_ttl
+        while len(self._entries) > self._limit:
+            self._drop_oldest()
 
     def __len__(self) -> int:
         return len(self._entries)

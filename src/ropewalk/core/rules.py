@@ -22,6 +22,10 @@ class Rulebook:
     """The rules of the stream of that name."""
 
     def __init__(self, default: StreamRules, rules: Sequence[StreamRule] = ()) -> None:
+        self.replace(default, rules)
+
+    def replace(self, default: StreamRules, rules: Sequence[StreamRule] = ()) -> None:
+        """Other rules from now on. Whoever remembers what it was told before has to ask again."""
         self._default = default
         self._patterns = [(re.compile(translate(rule.pattern)), _merged(default, rule)) for rule in rules]
         self.of = lru_cache(maxsize=CACHED_STREAMS)(self._match)

@@ -101,15 +101,21 @@ class Node:
         """Say on the health page that the end is near, so that load balancers look elsewhere; everything works on."""
         self._leaving = True
 
-    async def drain(self, spread: float) -> None:
-        """Tell every session to come back elsewhere, evenly over `spread` seconds, so that they do not all return at once."""
+    async def drain(self, spread: float, reconnect_rate: int = 0) -> None:
+        """Tell every session to leave and come back, evenly over `spread` seconds.
+
+        `reconnect_rate`: how many of them a second are told to come back, as far as they understand it; 0 tells none.
+        """
         self._draining = self._leaving = True
         leaving = list(self.services.sessions.values())
         steps = max(1, int(spread / DRAIN_STEP))
         share = -(-len(leaving) // steps) or 1
         for start in range(0, len(leaving), share):
-            for session in leaving[start : start + share]:
-                session.end(closings.SERVER_RESTART)
+            for place, session in enumerate(leaving[start : start + share], start):
+                if reconnect_rate:
+                    session.send_away(1000 * place // reconnect_rate)
+                else:
+                    session.end(closings.SERVER_RESTART)
             if spread > 0:
                 await asyncio.sleep(DRAIN_STEP)
 

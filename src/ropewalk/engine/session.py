@@ -7,6 +7,8 @@ import asyncio
 import logging
 from collections import deque
 
+import msgspec
+
 from ropewalk.core.lifecycle import Event, State, advance
 from ropewalk.core.rate import TokenBucket
 from ropewalk.engine import tracing
@@ -69,6 +71,7 @@ class Session:
         "sid",
         "state",
         "subscriptions",
+        "takes_reconnect_in",
     )
 
     def __init__(self, services: Services, sid: str, connection: Connection, codec: Codec, request: ConnectRequest) -> None:
@@ -76,6 +79,7 @@ class Session:
         self.ids = ""
         self.extended = request.extended
         self.beat = services.heartbeat.beat(request.params.get("pi", ""), request.params.get("ptp", ""))
+        self.takes_reconnect_in = request.params.get("reconnect_in") == "1"
         self.state = State.OPENING
         self.expires_at: float | None = None
         self.subscriptions: dict[str, Subscription] = {}
@@ -254,7 +258,12 @@ class Session:
             return
         self.state = following
         self.link.close(closing)
-        self._depart(known, closing in RESUMABLE, closing.reason)
+        self._depart(known, msgspec.structs.replace(closing, reconnect_in=None) in RESUMABLE, closing.reason)
+
+    def send_away(self, reconnect_in: int) -> None:
+        """The server ends. A client that asked for it is told in how many milliseconds to come back."""
+        told = reconnect_in if self.takes_reconnect_in else None
+        self.end(msgspec.structs.replace(closings.SERVER_RESTART, reconnect_in=told))
 
     def lost(self, going_away: bool = False) -> None:
         known = self.state is State.LIVE

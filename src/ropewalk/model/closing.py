@@ -7,12 +7,16 @@ from msgspec import Struct
 
 
 class Closing(Struct, frozen=True):
-    """`reason` is sent in a `disconnect` message ("" sends none); `reconnect` tells the client whether to come back."""
+    """`reason` is sent in a `disconnect` message ("" sends none); `reconnect` tells the client whether to come back.
+
+    `reconnect_in`: after how many milliseconds; only for clients that asked to be told.
+    """
 
     reason: str
     reconnect: bool
     code: int
     text: str
+    reconnect_in: int | None = None
 
 
 UNAUTHORIZED = Closing("unauthorized", False, 1000, "Auth Failed")

@@ -5,6 +5,9 @@ RopewalkError
 │   ├── MalformedFrame        closes the connection with `code`
 │   ├── MalformedPublication  422; `index` is its place in the batch
 │   ├── BadRequest            400: a query that cannot be read
+│   │   └── BadBody           a body that is not what its headers say
+│   ├── LateBody              408: a body that was not sent whole in time
+│   ├── UnsupportedEncoding   415: a Content-Encoding that is not understood
 │   ├── Conflict              409: it does not fit what was done before; `missing` is what it lacks
 │   ├── TooLarge              413, or close code 1009
 │   ├── LimitReached          a set bounded by the settings is full: the one more is refused
@@ -48,6 +51,18 @@ class MalformedPublication(ClientError):
 
 class BadRequest(ClientError):
     """A query parameter or header that cannot be read."""
+
+
+class BadBody(BadRequest):
+    """A request body that cannot be inflated as its headers say."""
+
+
+class LateBody(ClientError):
+    """A request body that did not come in time."""
+
+
+class UnsupportedEncoding(ClientError):
+    """A request body in a compression that is not understood."""
 
 
 class Conflict(ClientError):

@@ -9,23 +9,32 @@ class Refusal(StrEnum):
     APP_QUEUE = "app_queue"
     """A call to the application that was not made: too many waited, or it waited for longer than `--app_wait_timeout`."""
 
+    BAD_BODY = "bad_body"
+    """An HTTP body that is not encoded or compressed as its headers say, or in a compression that is not understood."""
+
     BAD_FRAME = "bad_frame"
     """A WebSocket frame or a message that cannot be read."""
 
     BAD_KEY = "bad_key"
     """An HTTP request without the key that its endpoint asks for."""
 
+    BODY_TIMEOUT = "body_timeout"
+    """An HTTP body that was not sent whole in time."""
+
     BODY_TOO_LARGE = "body_too_large"
     """An HTTP body beyond its limit, as sent or once it was inflated."""
 
     CONNECTIONS = "connections"
-    """A connection beyond `--max_conn`."""
+    """A connection beyond `--max_conn` or `--max_http_conn`."""
 
     DESCRIPTORS = "descriptors"
     """A connection that could not be accepted because the process has no file descriptors left."""
 
     FRAGMENTS = "fragments"
     """A WebSocket message in too many fragments."""
+
+    HANDSHAKE = "handshake"
+    """A TLS handshake that failed or did not end in time."""
 
     HEAD_TIMEOUT = "head_timeout"
     """A connection that did not send a whole request in time."""

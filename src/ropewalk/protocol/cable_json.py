@@ -200,4 +200,5 @@ def pong_json() -> bytes:
 
 
 def disconnect_json(closing: Closing) -> bytes:
-    return encode({"type": "disconnect", "reason": closing.reason, "reconnect": closing.reconnect})
+    fields = {"type": "disconnect", "reason": closing.reason, "reconnect": closing.reconnect}
+    return encode(fields if closing.reconnect_in is None else {**fields, "reconnect_in": closing.reconnect_in})

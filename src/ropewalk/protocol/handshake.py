@@ -1,7 +1,13 @@
 """What an HTTP request says about the session it wants: subprotocol, token, origin. Pure, shared by every transport."""
 
+import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
+
+from ropewalk.model.refusals import Refusal
+
+logger = logging.getLogger("ropewalk.handshake")
 
 BASE, EXTENDED = "actioncable-v1-json", "actioncable-v1-ext-json"
 SUBPROTOCOLS = (BASE, EXTENDED)  # the server's order decides: a client that offers both gets the base protocol
@@ -24,17 +30,31 @@ def token_of(param: str, headers: Mapping[str, str], params: Mapping[str, str], 
 
 
 class AllowedOrigins:
-    """Hosts (with port, if it is not the usual one) a browser's page may come from; `*.example.com` matches as a suffix."""
+    """Hosts (with port, if it is not the usual one) a browser's page may come from; `*.example.com` matches as a suffix.
 
-    def __init__(self, hosts: Sequence[str]) -> None:
+    Browsers tell the origin of a page and do not let the page change it. Programs tell none, or whatever they like: they are
+    let in, unless `required`. What is refused is counted in `refusals`.
+    """
+
+    def __init__(self, hosts: Sequence[str], required: bool = False, refusals: Counter[str] | None = None) -> None:
+        self.everyone = not hosts
+        self._required = required
+        self._refusals = Counter[str]() if refusals is None else refusals
         self._exact = frozenset(host.lower() for host in hosts if not host.startswith("*"))
         self._suffixes = tuple(host[1:].lower() for host in hosts if host.startswith("*"))
 
     def __call__(self, origin: str | None) -> bool:
-        if not self._exact and not self._suffixes:
+        if self.everyone or (origin is None and not self._required):
             return True
+        if origin is not None and self._listed(origin):
+            return True
+        self._refusals[Refusal.ORIGIN] += 1
+        logger.debug("origin not allowed", extra={"origin": origin})
+        return False
+
+    def _listed(self, origin: str) -> bool:
         try:
-            host = urlsplit(origin or "").netloc.lower()
+            host = urlsplit(origin).netloc.lower()
         except ValueError:  # not a URL at all
             return False
         return host in self._exact or (bool(host) and bool(self._suffixes) and host.endswith(self._suffixes))

@@ -20,10 +20,11 @@ class Welcome(Struct, frozen=True):
 
 
 class Goodbye(Struct, frozen=True):
-    """The server ends the connection, and says whether the client may come back."""
+    """The server ends the connection, and says whether the client may come back, and perhaps after how many milliseconds."""
 
     reason: str = ""
     reconnect: bool = True
+    reconnect_in: int | None = None
 
 
 class ServerPing(Struct, frozen=True):
@@ -127,6 +128,7 @@ class _Frame(Struct):
     message: Raw | UnsetType = UNSET
     reason: str = ""
     reconnect: bool = True
+    reconnect_in: int | None = None
     stream_id: str = ""
     epoch: str = ""
     offset: int = 0
@@ -170,7 +172,7 @@ def _typed(frame: _Frame) -> ServerMessage:
         case "welcome":
             return Welcome(frame.sid, frame.restored, frame.restored_ids)
         case "disconnect":
-            return Goodbye(frame.reason, frame.reconnect)
+            return Goodbye(frame.reason, frame.reconnect, frame.reconnect_in)
         case "ping":
             return ServerPing(_seconds(frame.message))
         case "pong":

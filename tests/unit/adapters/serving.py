@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from ropewalk.adapters.transports.http_connection import HTTP_OPTIONS
+
 Client = TestClient[web.Request, web.Application]
 
 
@@ -26,7 +28,9 @@ async def serving(routes: Sequence[web.RouteDef]) -> AsyncIterator[Client]:
     failures = _Failures()
     logging.getLogger("aiohttp.server").addHandler(failures)
     try:
-        async with TestClient(TestServer(application)) as client:
+        server = TestServer(application)
+        await server.start_server(**HTTP_OPTIONS)
+        async with TestClient(server) as client:
             yield client
     finally:
         logging.getLogger("aiohttp.server").removeHandler(failures)

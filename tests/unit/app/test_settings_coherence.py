@@ -6,7 +6,7 @@ import pytest
 
 from ropewalk.app.settings import load, require_startable
 from ropewalk.app.settings.paths import chosen_paths, taken_roots
-from ropewalk.app.wiring import build, http_routes
+from ropewalk.app.wiring import build, door_of, http_routes
 from ropewalk.model.errors import UserMistake
 
 
@@ -23,6 +23,10 @@ from ropewalk.model.errors import UserMistake
         ["--demo", "--host", "::1"],
         ["--noauth", "--ssl_cert", "a", "--ssl_key", "b"],
         ["--noauth", "--metrics_http="],
+        ["--noauth", "--health_path", "/"],
+        ["--noauth", "--takeover", "--data_dir", "d"],
+        ["--noauth", "--proxy_protocol", "--trusted_proxies", "10.0.0.0/8,::1,unix"],
+        ["--demo", "--host", "unix:/tmp/socket"],
         ["--noauth", "--sse_path", "/cable"],
         ["--noauth", "--path", "/cable,/ws", "--api_path", "/", "--http_broadcast_path", "/api/broadcast"],
         ["--noauth", "--allowed_origins", "www.example.com,*.example.com,localhost:3000,[::1]:80,10.0.0.1,*"],
@@ -48,6 +52,14 @@ def test_these_may_start(argv: list[str]) -> None:
         (["--demo", "--host", "0.0.0.0"], "loopback only"),
         (["--demo", "--host", "example.com"], "loopback only"),
         (["--noauth", "--path", "cable"], "begins with /"),
+        (["--noauth", "--metrics_http", "/health/live"], "--health_path and --metrics_http are the same path"),
+        (["--noauth", "--takeover"], "--takeover needs --data_dir"),
+        (["--noauth", "--trusted_proxies", "proxy.example.com"], "--trusted_proxies wants addresses"),
+        (["--noauth", "--proxy_protocol"], "--proxy_protocol needs --trusted_proxies"),
+        (
+            ["--noauth", "--proxy_protocol", "--trusted_proxies", "::1", "--ssl_cert", "a", "--ssl_key", "b"],
+            "does not go with --ssl_cert",
+        ),
         (["--noauth", "--path", "/health"], "--path and --health_path are the same path"),
         (["--noauth", "--sse", "--sse_path", "/cable"], "--path and --sse_path are the same path"),
         (["--noauth", "--path", "/a,/b,/a"], "--path and --path are the same path, /a"),
@@ -83,7 +95,8 @@ def test_every_endpoint_is_at_a_path_that_the_check_knows(tmp_path: Path) -> Non
     chosen = {path for _, path in chosen_paths(settings)}
     roots = tuple(root for _, root in taken_roots(settings))
 
-    found = {route.path for route in http_routes(settings, build(settings))}
+    parts = build(settings)
+    found = {route.path for route in http_routes(settings, parts, door_of(settings, parts))}
 
     # The demo's way from / to its page gives way to whoever wants / for itself.
     assert {path for path in found if not path.startswith(roots)} - {"/"} <= chosen

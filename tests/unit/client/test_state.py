@@ -200,6 +200,10 @@ class TestGoodbye:
     def test_with_leave_to_return_returns(self) -> None:
         assert live_state().receive(Goodbye("server_restart", True), NOW) == [Redial()]
 
+    @pytest.mark.parametrize(("told", "waits"), [(0, 0.0), (1500, 1.5), (-5, 0.0), (10**12, 300.0)])
+    def test_it_comes_back_when_the_server_says_within_reason(self, told: int, waits: float) -> None:
+        assert live_state().receive(Goodbye("server_restart", True, told), NOW) == [Redial(after=waits)]
+
     @pytest.mark.parametrize(("reason", "kind"), [("unauthorized", Unauthorized), ("remote", Disconnected)])
     def test_for_good_ends_with_its_reason(self, reason: str, kind: type[Disconnected]) -> None:
         match live_state().receive(Goodbye(reason, False), NOW):

@@ -36,3 +36,10 @@ def test_a_pattern_is_of_the_whole_name_and_case_matters() -> None:
         100,
         100,
     ]
+
+
+def test_replaced_rules_hold_from_then_on_also_for_streams_that_were_asked_about_before() -> None:
+    book = Rulebook(StreamRules(history_limit=100), [StreamRule("a", history_limit=1)])
+    assert (book.of("a").history_limit, book.of("b").history_limit) == (1, 100)
+    book.replace(StreamRules(history_limit=50), [StreamRule("b", history_limit=2)])
+    assert (book.of("a").history_limit, book.of("b").history_limit) == (50, 2)

@@ -1,5 +1,7 @@
 """What an HTTP request says about the session it wants."""
 
+from collections import Counter
+
 import pytest
 
 from ropewalk.protocol.handshake import AllowedOrigins, chosen_subprotocol, offered_subprotocols, token_of
@@ -43,11 +45,18 @@ def test_a_token_is_looked_for_in_header_then_subprotocol_then_query() -> None:
         ("null", False),
         ("http://[", False),
         ("", False),
-        (None, False),
     ],
 )
 def test_an_origin_is_allowed_by_host_or_by_suffix(origin: str | None, allowed: bool) -> None:
     assert AllowedOrigins(["example.com", "app.example.org:3000", "*.example.net"])(origin) is allowed
+
+
+def test_programs_tell_no_origin_and_are_let_in_unless_one_is_required() -> None:
+    refusals: Counter[str] = Counter()
+    assert AllowedOrigins(["example.com"], refusals=refusals)(None)
+    assert not refusals
+    assert not AllowedOrigins(["example.com"], required=True, refusals=refusals)(None)
+    assert refusals == {"origin": 1}
 
 
 def test_without_a_list_every_origin_is_allowed() -> None:

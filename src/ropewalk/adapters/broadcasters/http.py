@@ -3,30 +3,25 @@
 A request is answered only when all of it is registered; whatever is wrong with it is said, and then nothing was.
 """
 
-import asyncio
-
 import msgspec
 from aiohttp import web
 
-from ropewalk.core.bearer import admitted
+from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.stats import Stats
-from ropewalk.model.errors import MalformedPublication, TooLarge, Unavailable
+from ropewalk.model.errors import BadBody, LateBody, MalformedPublication, TooLarge, Unavailable, UnsupportedEncoding
 from ropewalk.model.messages import Receipt, RemoteDisconnect
+from ropewalk.model.refusals import Refusal
 from ropewalk.ports import Publisher
-from ropewalk.protocol.body import gather
+from ropewalk.protocol.body import BODY_SECONDS, KEYED, gather
 from ropewalk.protocol.publications import PublicationLimits, decode
-
-BODY_PATIENCE = 30.0  # seconds for a whole body; whoever sends slower holds a place that others could have
 
 
 class PublishDoor:
-    """`key` is what publishers show as their bearer token; empty lets everyone publish."""
-
     def __init__(
-        self, publisher: Publisher, key: str, limits: PublicationLimits, stats: Stats, patience: float = BODY_PATIENCE
+        self, publisher: Publisher, guard: KeyGuard, limits: PublicationLimits, stats: Stats, patience: float = BODY_SECONDS
     ) -> None:
         self._publisher = publisher
-        self._key = key
+        self._guard = guard
         self._limits = limits
         self._stats = stats
         self._patience = patience
@@ -37,7 +32,7 @@ class PublishDoor:
     async def handle(self, request: web.Request) -> web.Response:
         if request.method != "POST":
             return _answer(405, {"error": "publish with POST"}, {"Allow": "POST"})
-        if not admitted(request.headers.get("Authorization", ""), self._key):
+        if not self._guard.admits(request.headers.get("Authorization", "")):
             return _answer(401, {"error": "a valid bearer key is needed"}, {"WWW-Authenticate": "Bearer"})
         try:
             return _answer(201, await self._take(request))
@@ -46,19 +41,26 @@ class PublishDoor:
             return _answer(422, {"error": error.reason, "index": error.index})
         except TooLarge as error:
             self._stats.publications_refused += 1
+            self._guard.refused(Refusal.BODY_TOO_LARGE)
             return _answer(413, {"error": str(error)})
-        except TimeoutError:
+        except UnsupportedEncoding as error:
             self._stats.publications_refused += 1
-            return _unreadable(request, 408, "the body did not come")
-        except web.RequestPayloadError:
+            self._guard.refused(Refusal.BAD_BODY)
+            return _answer(415, {"error": str(error)}, {"Accept-Encoding": "gzip, deflate"})
+        except LateBody as error:
             self._stats.publications_refused += 1
+            self._guard.refused(Refusal.BODY_TIMEOUT)
+            return _unreadable(request, 408, str(error))
+        except (web.RequestPayloadError, BadBody):
+            self._stats.publications_refused += 1
+            self._guard.refused(Refusal.BAD_BODY)
             return _unreadable(request, 422, "the body cannot be read")
         except Unavailable as error:
             return _answer(503, {"error": str(error)})
 
     async def _take(self, request: web.Request) -> dict[str, object]:
-        async with asyncio.timeout(self._patience):
-            body = await gather(request.content.iter_any(), request.content_length, self._limits.max_publish_size)
+        limit = self._limits.max_publish_size
+        body = await gather(request.content.iter_any(), request.headers, limit, KEYED, self._patience)
         match decode(body, self._limits, request.headers.get("Idempotency-Key", "")):
             case RemoteDisconnect() as order:
                 return {"disconnected": await self._publisher.disconnect(order)}

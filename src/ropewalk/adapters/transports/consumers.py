@@ -7,13 +7,13 @@ import msgspec
 from aiohttp import web
 
 from ropewalk.adapters.transports.answers import json_answer, refusal
-from ropewalk.adapters.transports.guarding import guarded
+from ropewalk.adapters.transports.guarding import body_of, guarded
+from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.consumers import lag
 from ropewalk.core.transactions import checked_name
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.journal import Consumer, ShardMark, ShardSpan
 from ropewalk.ports import ConsumerStore, JournalReader
-from ropewalk.protocol.body import gather
 
 MAX_OFFSET = 64 * 1024
 _LONGEST_EPOCH = 64
@@ -22,20 +22,18 @@ Marks = dict[int, ShardMark]
 
 
 class ConsumersDoor:
-    """`key` is what readers show as their bearer token; empty lets everyone in."""
-
-    def __init__(self, store: ConsumerStore, journal: JournalReader, key: str) -> None:
+    def __init__(self, store: ConsumerStore, journal: JournalReader, guard: KeyGuard) -> None:
         self._store = store
         self._journal = journal
-        self._key = key
+        self._guard = guard
 
     def routes(self, path: str) -> list[web.RouteDef]:
         one = f"{path}/consumers/{{name}}"
         return [
-            web.get(f"{path}/consumers", guarded(self._key, self._list)),
-            web.post(one, guarded(self._key, self._pin)),
-            web.put(one, guarded(self._key, self._move)),
-            web.delete(one, guarded(self._key, self._forget)),
+            web.get(f"{path}/consumers", guarded(self._guard, self._list)),
+            web.post(one, guarded(self._guard, self._pin)),
+            web.put(one, guarded(self._guard, self._move)),
+            web.delete(one, guarded(self._guard, self._forget)),
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -57,7 +55,7 @@ class ConsumersDoor:
         return json_answer(200, {})
 
     async def _marks(self, request: web.Request) -> Marks:
-        body = await gather(request.content.iter_any(), request.content_length, MAX_OFFSET)
+        body = await body_of(request, MAX_OFFSET)
         try:
             marks = msgspec.json.decode(body, type=Marks)
         except msgspec.MsgspecError as error:

@@ -1,15 +1,20 @@
 """What a browser must be told before a page of another origin may read an answer."""
 
-from collections.abc import Callable
+from typing import Protocol
 
-OriginAllowed = Callable[[str | None], bool]
-"""Whether a request with this Origin header (None: without one) may be answered."""
+
+class OriginAllowed(Protocol):
+    """Whether a request with this Origin header (None: without one) may be answered; `everyone`: there is no list."""
+
+    @property
+    def everyone(self) -> bool: ...
+    def __call__(self, origin: str | None) -> bool: ...
 
 
 def cors_headers(origin: str | None, origin_allowed: OriginAllowed, methods: str, asked_headers: str = "") -> dict[str, str]:
     """For an origin that is allowed already.
 
-    Without a list of allowed origins (then a missing one passes too) every page may read, but without the browser's
+    Without a list of allowed origins every page may read, but without the browser's
     credentials; otherwise any page at all could read what a cookie opens. With a list, the named origin may use them.
     """
     if origin is None:
@@ -17,7 +22,7 @@ def cors_headers(origin: str | None, origin_allowed: OriginAllowed, methods: str
     headers = {"Access-Control-Allow-Methods": methods}
     if asked_headers:
         headers["Access-Control-Allow-Headers"] = asked_headers
-    if origin_allowed(None):
+    if origin_allowed.everyone:
         return {"Access-Control-Allow-Origin": "*", **headers}
     return {
         "Access-Control-Allow-Origin": origin,

@@ -6,6 +6,8 @@ behind a proxy: then aiohttp's handler hands the connection over.
 
 import asyncio
 import logging
+import socket
+from collections import Counter
 from typing import cast
 
 from aiohttp import web
@@ -13,7 +15,15 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.log import server_logger
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
+from ropewalk.adapters.transports.admission import Admission, ConnectionLimits
+from ropewalk.adapters.transports.http_connection import HttpConnection
+from ropewalk.adapters.transports.proxied import ProxiedConnection
+from ropewalk.adapters.transports.unix import UnixTransport
 from ropewalk.adapters.transports.websocket import WebSocketDoor
+from ropewalk.model.errors import BadRequest
+from ropewalk.model.refusals import Refusal
+from ropewalk.protocol.proxies import Peer, TrustedProxies
+from ropewalk.protocol.proxy_header import split_proxy_header
 
 HEAD_LIMIT = 16 * 1024
 HEAD_PATIENCE = 5.0
@@ -21,6 +31,7 @@ BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\nRetry-After: 5\r\nConnection: close\r\n\r\ntoo many connections"
 )
 TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+NO_PROXY_HEADER = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 24\r\nConnection: close\r\n\r\na PROXY header is needed"
 
 
 class _OurErrors(logging.Filter):
@@ -34,94 +45,152 @@ OUR_ERRORS = _OurErrors()
 
 
 class Door:
-    """Makes the protocol of each accepted connection. `max_connections` bounds all of them together; 0 means no bound.
+    """Makes the protocol of each accepted connection, as far as there is room for it.
 
-    `http`, aiohttp's factory of protocols, is set before the first knock.
+    `http`, aiohttp's factory of protocols, is set before the first knock. `write_timeout`: how long an HTTP peer may take
+    nothing of what waits for it. `proxy_header`: connections of trusted proxies begin with a PROXY header.
     """
 
     http: web.Server
 
-    def __init__(self, websocket: WebSocketDoor, max_connections: int) -> None:
+    def __init__(
+        self,
+        websocket: WebSocketDoor,
+        limits: ConnectionLimits,
+        refusals: Counter[str],
+        write_timeout: float,
+        proxies: TrustedProxies,
+        proxy_header: bool = False,
+    ) -> None:
         self.websocket = websocket
-        self.knocking = 0
-        self._most = max_connections
+        self.admission = Admission(limits, refusals, lambda: websocket.connections, lambda: len(self.http.connections))
+        self.write_timeout = write_timeout
+        self.proxies = proxies
+        self.proxy_header = proxy_header
         server_logger.addFilter(OUR_ERRORS)
 
     def knock(self) -> "Knock":
         return Knock(self)
-
-    def connections(self) -> int:
-        return self.knocking + self.websocket.connections + len(self.http.connections)
-
-    def full(self) -> bool:
-        return bool(self._most) and self.connections() > self._most
 
     async def upgrade(self, request: web.Request) -> web.Response:
         """The aiohttp handler of the WebSocket paths: what comes here did not begin as an upgrade."""
         head = b"\r\n".join(b"%b: %b" % header for header in request.raw_headers)
         if not wants_websocket(b"\r\n" + head) or request.transport is None:
             return web.Response(status=400, text="this is a WebSocket endpoint; connect with a WebSocket client")
+        if not self.admission.client_may_enter():
+            return web.Response(status=503, text="too many connections", headers={"Retry-After": "5"})
+        connection = request.protocol
+        peer = connection.peer if isinstance(connection, ProxiedConnection) else Peer(request.remote or "")
         line = f"{request.method} {request.raw_path} HTTP/1.1\r\n".encode("latin-1")
-        protocol = enter_websocket(self, request.transport, line + head + b"\r\n\r\n")
-        await protocol.transport.wait_disconnected()
+        with self.admission.upgraded():
+            protocol = enter_websocket(self, request.transport, line + head + b"\r\n\r\n", peer)
+            await protocol.transport.wait_disconnected()
         request.protocol.force_close()
         request.protocol.connection_lost(None)  # the transport has told picows; aiohttp's book-keeping hears it here
         return web.Response()
 
 
 class Knock(asyncio.Protocol):
-    """A connection of which nothing is known yet."""
+    """A connection of which nothing is known yet, from its acceptance on: with TLS also before the handshake is done."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
         self._head = b""
+        self._peer = Peer("")
+        self._waits_for_proxy_header = False
+        self._transport: asyncio.Transport | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self.accepting: asyncio.Task[None] | None = None
+        door.admission.arrived(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._patience = asyncio.get_running_loop().call_later(HEAD_PATIENCE, self._transport.abort)
-        self._door.knocking += 1
+        peer = transport.get_extra_info("peername")
+        self._peer = Peer(peer[0] if peer else "")
+        self._waits_for_proxy_header = self._door.proxy_header and self._door.proxies.trusts(self._peer.address)
+        self._patience = asyncio.get_running_loop().call_later(HEAD_PATIENCE, self._too_late)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._known()
+        self.known()
 
     def data_received(self, data: bytes) -> None:
         self._head += data
+        if self._waits_for_proxy_header and not self._take_proxy_header():
+            return
         end = self._head.find(b"\r\n\r\n")
         if end < 0 and len(self._head) <= HEAD_LIMIT:
             return
-        if self._door.full():
-            self._answer(BUSY)
-        elif end < 0 or end > HEAD_LIMIT:
+        if end < 0 or end > HEAD_LIMIT:
             self._answer(TOO_LONG)
+            return
+        websocket = wants_websocket(self._head[:end])
+        admission = self._door.admission
+        if admission.client_may_enter() if websocket else admission.http_may_enter():
+            self.known()
+            self._hand_over(websocket)
         else:
-            self._known()
-            self._hand_over(wants_websocket(self._head[:end]))
+            self._answer(BUSY)
 
-    def _known(self) -> None:
-        if not self._patience.cancelled():
+    def _take_proxy_header(self) -> bool:
+        """False while the header is not all there, or is none."""
+        try:
+            found = split_proxy_header(self._head)
+        except BadRequest:
+            self._answer(NO_PROXY_HEADER)
+            return False
+        if found is None:
+            return False
+        told, self._head = found
+        self._peer = Peer(self._peer.address, told)
+        self._waits_for_proxy_header = False
+        return True
+
+    def drop(self) -> None:
+        """Make room for another: what has not said what it wants by now goes first."""
+        self._door.admission.count(Refusal.HEAD_TIMEOUT)
+        if self._transport is not None:
+            self._transport.abort()
+        elif self.accepting is not None:
+            self.accepting.cancel()
+
+    def known(self) -> None:
+        """No longer one of which nothing is known: it was handed over, or is gone."""
+        if self._patience is not None:
             self._patience.cancel()
-            self._door.knocking -= 1
+        self._door.admission.left(self)
+
+    def _too_late(self) -> None:
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._door.admission.count(Refusal.HEAD_TIMEOUT)
+        self._transport.abort()
 
     def _answer(self, response: bytes) -> None:
+        assert self._transport is not None
         self._transport.write(response)
         self._transport.close()
 
     def _hand_over(self, websocket: bool) -> None:
+        assert self._transport is not None
         data, self._head = self._head, b""
+        door = self._door
         if websocket:
-            enter_websocket(self._door, self._transport, data)
+            enter_websocket(door, self._transport, data, self._peer)
             return
-        protocol = self._door.http()
+        admission = door.admission
+        protocol = HttpConnection(
+            door.http, admission.refusals, admission.idle_timeout(), door.write_timeout, self._peer, door.proxies
+        )
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(data)
 
 
-def enter_websocket(door: Door, transport: asyncio.Transport, data: bytes) -> WSProtocol:
-    peer = transport.get_extra_info("peername")
-    protocol = door.websocket.protocol(peer[0] if peer else "")
+def enter_websocket(door: Door, transport: asyncio.Transport, data: bytes, peer: Peer) -> WSProtocol:
+    protocol = door.websocket.protocol(peer)
     transport.set_protocol(protocol)
-    protocol.connection_made(transport)
+    over_unix = transport.get_extra_info("socket").family == socket.AF_UNIX
+    protocol.connection_made(UnixTransport(transport) if over_unix else transport)
     rest = memoryview(data)
     while rest:
         buffer = protocol.get_buffer(-1)

@@ -5,26 +5,54 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from ropewalk.adapters.transports.answers import json_answer, refusal, unreadable
-from ropewalk.core.bearer import admitted
-from ropewalk.model.errors import BadRequest, Conflict, LimitReached, MalformedPublication, RopewalkError, TooLarge, Unavailable
+from ropewalk.core.bearer import KeyGuard
+from ropewalk.model.errors import (
+    BadBody,
+    BadRequest,
+    Conflict,
+    LateBody,
+    LimitReached,
+    MalformedPublication,
+    RopewalkError,
+    TooLarge,
+    Unavailable,
+    UnsupportedEncoding,
+)
+from ropewalk.model.refusals import Refusal
+from ropewalk.protocol.body import gather
+
+ACCEPTED_ENCODINGS = {"Accept-Encoding": "gzip, deflate"}  # RFC 9110 section 15.5.16: what a 415 means here
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def guarded(key: str, answer: Answer) -> Answer:
-    """`key` is what callers show as their bearer token; empty lets everyone in."""
+def guarded(guard: KeyGuard, answer: Answer) -> Answer:
+    """Answers only those whom `guard` admits, and turns what is raised on purpose into a refusal."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        if not admitted(request.headers.get("Authorization", ""), key):
+        if not guard.admits(request.headers.get("Authorization", "")):
             return refusal(401, "a valid bearer key is needed", {"WWW-Authenticate": "Bearer"})
         try:
             return await answer(request)
         except web.RequestPayloadError:
+            guard.refused(Refusal.BAD_BODY)
             return unreadable(request, 400, "the body cannot be read", {})
+        except LateBody as error:
+            guard.refused(Refusal.BODY_TIMEOUT)
+            return unreadable(request, 408, str(error), {})
         except RopewalkError as error:
+            if isinstance(error, TooLarge):
+                guard.refused(Refusal.BODY_TOO_LARGE)
+            elif isinstance(error, BadBody | UnsupportedEncoding):
+                guard.refused(Refusal.BAD_BODY)
             return _refused(error)
 
     return handle
+
+
+async def body_of(request: web.Request, limit: int) -> bytes:
+    """The body of a request whose key was accepted."""
+    return await gather(request.content.iter_any(), request.headers, limit)
 
 
 def _refused(error: RopewalkError) -> web.Response:
@@ -37,6 +65,8 @@ def _refused(error: RopewalkError) -> web.Response:
             return refusal(400, str(error))
         case TooLarge():
             return refusal(413, str(error))
+        case UnsupportedEncoding():
+            return refusal(415, str(error), ACCEPTED_ENCODINGS)
         case LimitReached():
             return refusal(507, str(error))
         case Unavailable():

@@ -11,11 +11,11 @@ import msgspec
 from aiohttp import web
 
 from ropewalk.adapters.transports.answers import json_answer
-from ropewalk.adapters.transports.guarding import guarded, number
+from ropewalk.adapters.transports.guarding import body_of, guarded, number
+from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.errors import BadRequest, RopewalkError
 from ropewalk.model.journal import ShardSpan, oldest_kept
 from ropewalk.ports import JournalReader
-from ropewalk.protocol.body import gather
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 DEFAULT_BYTES = 8 * 1024 * 1024
@@ -32,18 +32,16 @@ class _Archived(msgspec.Struct, frozen=True):
 
 
 class JournalDoor:
-    """`key` is what readers show as their bearer token; empty lets everyone read."""
-
-    def __init__(self, journal: JournalReader, key: str) -> None:
+    def __init__(self, journal: JournalReader, guard: KeyGuard) -> None:
         self._journal = journal
-        self._key = key
+        self._guard = guard
         self._readers = asyncio.Semaphore(READERS)
 
     def routes(self, path: str) -> list[web.RouteDef]:
         return [
-            web.get(path, guarded(self._key, self._spans)),
-            web.get(f"{path}/{{shard:[0-9]{{1,9}}}}", guarded(self._key, self._range)),
-            web.post(f"{path}/archived", guarded(self._key, self._archived)),
+            web.get(path, guarded(self._guard, self._spans)),
+            web.get(f"{path}/{{shard:[0-9]{{1,9}}}}", guarded(self._guard, self._range)),
+            web.post(f"{path}/archived", guarded(self._guard, self._archived)),
         ]
 
     async def _spans(self, request: web.Request) -> web.Response:
@@ -72,7 +70,7 @@ class JournalDoor:
             yield chunk
 
     async def _archived(self, request: web.Request) -> web.Response:
-        body = await gather(request.content.iter_any(), request.content_length, _MAX_ARCHIVED)
+        body = await body_of(request, _MAX_ARCHIVED)
         try:
             order = msgspec.json.decode(body, type=_Archived)
         except msgspec.MsgspecError as error:

@@ -18,8 +18,18 @@ class OperationsDoor:
 
     def routes(self, health_path: str = "/health", metrics_path: str = "/metrics") -> list[web.RouteDef]:
         # Checkers differ in the method they use, so health answers all of them.
+        probes = health_path.rstrip("/")
         metrics = [web.get(metrics_path, self.metrics)] if metrics_path else []
-        return [web.route("*", health_path, self.health), *metrics]
+        return [
+            web.route("*", health_path, self.health),
+            web.route("*", f"{probes}/live", self.live),
+            web.route("*", f"{probes}/ready", self.health),
+            *metrics,
+        ]
+
+    async def live(self, request: web.Request) -> web.Response:
+        """That this is answered at all says that the process lives. What it depends on is no reason to restart it."""
+        return json_answer(200, {"status": "ok"})
 
     async def health(self, request: web.Request) -> web.Response:
         reasons = self._inspector.health()

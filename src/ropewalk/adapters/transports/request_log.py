@@ -5,6 +5,8 @@ import logging
 from aiohttp.abc import AbstractAccessLogger
 from aiohttp.web import BaseRequest, StreamResponse
 
+from ropewalk.adapters.transports.proxied import client_of
+
 logger = logging.getLogger("ropewalk.http")
 
 
@@ -21,7 +23,7 @@ class RequestLog(AbstractAccessLogger):
                 "method": request.method,
                 "path": request.path,
                 "status": response.status,
-                "remote": request.remote,
+                "remote": client_of(request)[0],
                 "seconds": round(time, 6),
             },
         )

@@ -5,6 +5,7 @@ from aiohttp import web
 
 from ropewalk.adapters.transports.answers import json_answer, refusal
 from ropewalk.adapters.transports.guarding import guarded, number
+from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import Member
 from ropewalk.ports import Backend
@@ -15,18 +16,16 @@ _MAX_OFFSET = 2**63 - 1
 
 
 class RestDoor:
-    """`key` is what callers show as their bearer token; empty lets everyone read."""
-
-    def __init__(self, backend: Backend, key: str) -> None:
+    def __init__(self, backend: Backend, guard: KeyGuard) -> None:
         self._backend = backend
-        self._key = key
+        self._guard = guard
 
     def routes(self, api_path: str = "/api") -> list[web.RouteDef]:
         # `.+` and not one segment: names hold slashes, and some clients and proxies decode %2F on the way.
         return [
-            web.get(f"{api_path}/streams", guarded(self._key, self._streams)),
-            web.get(f"{api_path}/streams/{{name:.+}}/history", guarded(self._key, self._history)),
-            web.get(f"{api_path}/presence/{{name:.+}}/users", guarded(self._key, self._users)),
+            web.get(f"{api_path}/streams", guarded(self._guard, self._streams)),
+            web.get(f"{api_path}/streams/{{name:.+}}/history", guarded(self._guard, self._history)),
+            web.get(f"{api_path}/presence/{{name:.+}}/users", guarded(self._guard, self._users)),
         ]
 
     async def _streams(self, request: web.Request) -> web.Response:

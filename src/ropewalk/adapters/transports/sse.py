@@ -3,19 +3,19 @@
 Nothing is answered before the session said yes to everything that was asked; what it wrote until then follows the 200.
 """
 
-import asyncio
 from collections.abc import Callable
 
 from aiohttp import web
 
 from ropewalk.adapters.transports.answers import refusal, unreadable
 from ropewalk.adapters.transports.cors import OriginAllowed, cors_headers
+from ropewalk.adapters.transports.proxied import client_of
 from ropewalk.adapters.transports.sse_link import SseLink
 from ropewalk.model.commands import Subscribe
-from ropewalk.model.errors import BadRequest, TooLarge, Unavailable
+from ropewalk.model.errors import BadRequest, LateBody, TooLarge, Unavailable, UnsupportedEncoding
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, Visitor
-from ropewalk.protocol.body import gather
+from ropewalk.protocol.body import ANONYMOUS, BODY_SECONDS, gather
 from ropewalk.protocol.codec import Codec
 from ropewalk.protocol.handshake import token_of
 from ropewalk.protocol.sse import SseCodec
@@ -25,7 +25,6 @@ OpenSession = Callable[[ConnectRequest, Connection, Codec], Visitor]
 
 METHODS = "GET, POST, OPTIONS"
 MAX_BODY = 65_536
-BODY_PATIENCE = 30.0  # seconds for a whole body
 
 _HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -49,7 +48,7 @@ class SseDoor:
         max_subscriptions: int,
         token_param: str = "jid",
         keepalive: float = 15.0,
-        patience: float = BODY_PATIENCE,
+        patience: float = BODY_SECONDS,
     ) -> None:
         self._open_session = open_session
         self._origin_allowed = origin_allowed
@@ -75,12 +74,14 @@ class SseDoor:
             return await self._serve(request, await self._subscriptions(request), cors)
         except web.RequestPayloadError:
             return unreadable(request, 400, "the body cannot be read", cors)
-        except TimeoutError:
-            return unreadable(request, 408, "the body did not come", cors)
+        except LateBody as error:
+            return unreadable(request, 408, str(error), cors)
         except BadRequest as error:
             return refusal(400, str(error), cors)
         except TooLarge as error:
             return refusal(413, str(error), cors)
+        except UnsupportedEncoding as error:
+            return refusal(415, str(error), cors)
         except Unavailable as error:
             return refusal(503, str(error), cors)
 
@@ -90,8 +91,7 @@ class SseDoor:
         resume = parse_event_id(request.headers.get("Last-Event-ID") or params.get("last_event_id", ""))
         if request.method == "GET":
             return [subscription_of_query(params, resume)]
-        async with asyncio.timeout(self._patience):
-            body = await gather(request.content.iter_any(), request.content_length, MAX_BODY)
+        body = await gather(request.content.iter_any(), request.headers, MAX_BODY, ANONYMOUS, self._patience)
         return subscriptions_of_body(body, resume, self._max_subscriptions)
 
     async def _serve(self, request: web.Request, subscriptions: list[Subscribe], cors: dict[str, str]) -> web.StreamResponse:
@@ -112,11 +112,12 @@ class SseDoor:
     def _connect_request(self, request: web.Request) -> ConnectRequest:
         headers = {name.lower(): value for name, value in request.headers.items()}
         params = dict(request.query.items())
+        remote, scheme = client_of(request)
         return ConnectRequest(
-            url=f"{request.scheme}://{request.host}{request.raw_path}",
+            url=f"{scheme}://{request.host}{request.raw_path}",
             path=request.path,
             headers=headers,
             params=params,
-            remote=request.remote or "",
+            remote=remote,
             token=token_of(self._token_param, headers, params),
         )

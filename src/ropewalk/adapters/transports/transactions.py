@@ -9,11 +9,11 @@ import msgspec
 from aiohttp import web
 
 from ropewalk.adapters.transports.answers import json_answer
-from ropewalk.adapters.transports.guarding import guarded, number, whole
+from ropewalk.adapters.transports.guarding import body_of, guarded, number, whole
+from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.transactions import MAX_BATCH, checked_name
 from ropewalk.model.errors import BadRequest
 from ropewalk.ports import Transactor
-from ropewalk.protocol.body import gather
 
 PLACES = 8
 """Bodies that are taken at once; the others wait in their sockets."""
@@ -32,22 +32,20 @@ class _Commit(msgspec.Struct, frozen=True):
 
 
 class TransactionsDoor:
-    """`key` is what applications show as their bearer token; empty lets everyone in."""
-
-    def __init__(self, transactor: Transactor, key: str, max_body: int) -> None:
+    def __init__(self, transactor: Transactor, guard: KeyGuard, max_body: int) -> None:
         self._transactor = transactor
-        self._key = key
+        self._guard = guard
         self._max_body = max_body
         self._places = asyncio.Semaphore(PLACES)
 
     def routes(self, path: str) -> list[web.RouteDef]:
         batch = f"{path}/transactions/{{app}}/{{batch}}"
         return [
-            web.get(f"{path}/transactions/{{app}}", guarded(self._key, self._last)),
-            web.post(f"{batch}/stage", guarded(self._key, self._stage)),
-            web.post(f"{batch}/commit", guarded(self._key, self._commit)),
-            web.post(f"{path}/producers/{{producer}}", guarded(self._key, self._produce)),
-            web.post(f"{path}/publications", guarded(self._key, self._publish)),
+            web.get(f"{path}/transactions/{{app}}", guarded(self._guard, self._last)),
+            web.post(f"{batch}/stage", guarded(self._guard, self._stage)),
+            web.post(f"{batch}/commit", guarded(self._guard, self._commit)),
+            web.post(f"{path}/producers/{{producer}}", guarded(self._guard, self._produce)),
+            web.post(f"{path}/publications", guarded(self._guard, self._publish)),
         ]
 
     async def _last(self, request: web.Request) -> web.Response:
@@ -61,13 +59,13 @@ class TransactionsDoor:
             number(request, "seq", None, 0, _MAX_PART),
         )
         async with self._places:
-            staged = await self._transactor.stage(app, batch, key, await _body(request, self._max_body))
+            staged = await self._transactor.stage(app, batch, key, await body_of(request, self._max_body))
         return json_answer(200, msgspec.structs.asdict(staged))
 
     async def _commit(self, request: web.Request) -> web.Response:
         app, batch = _app(request), _batch(request)
         try:
-            order = msgspec.json.decode(await _body(request, MAX_COMMIT), type=_Commit)
+            order = msgspec.json.decode(await body_of(request, MAX_COMMIT), type=_Commit)
         except msgspec.MsgspecError as error:
             raise BadRequest(f"not a commit: {error}") from None
         committed = await self._transactor.commit(app, batch, order.winners, order.pieces)
@@ -77,17 +75,13 @@ class TransactionsDoor:
         producer = checked_name(request.match_info["producer"], "producer")
         first = number(request, "sequence", None, 0, _MAX_NUMBER - _MAX_ROWS)
         async with self._places:
-            produced = await self._transactor.produce(producer, first, await _body(request, self._max_body))
+            produced = await self._transactor.produce(producer, first, await body_of(request, self._max_body))
         return json_answer(200, msgspec.structs.asdict(produced))
 
     async def _publish(self, request: web.Request) -> web.Response:
         async with self._places:
-            produced = await self._transactor.publish(await _body(request, self._max_body))
+            produced = await self._transactor.publish(await body_of(request, self._max_body))
         return json_answer(200, msgspec.structs.asdict(produced))
-
-
-async def _body(request: web.Request, limit: int) -> bytes:
-    return await gather(request.content.iter_any(), request.content_length, limit)
 
 
 def _app(request: web.Request) -> str:

@@ -25,6 +25,7 @@ from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, Visitor
 from ropewalk.protocol.codec import Codec
 from ropewalk.protocol.handshake import EXTENDED, chosen_subprotocol, offered_subprotocols, token_of
+from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
 from ropewalk.protocol.websocket_frame import CableCodec, close_frame
 
 CLOSE_PATIENCE = 1.0
@@ -155,6 +156,7 @@ class WebSocketDoor:
         max_message_size: int,
         native_pings: bool,
         secure: bool,
+        proxies: TrustedProxies,
     ) -> None:
         self.open_session = open_session
         self.connections = 0
@@ -164,13 +166,14 @@ class WebSocketDoor:
         self.max_message_size = max_message_size
         self.codec: Codec = CableCodec(native_pings)
         self._scheme = "https" if secure else "http"
+        self._proxies = proxies
 
-    def protocol(self, remote: str) -> WSProtocol:
+    def protocol(self, peer: Peer) -> WSProtocol:
         return WSProtocol(
             None,
             None,
             False,
-            lambda request: self._upgrade(request, remote),
+            lambda request: self._upgrade(request, peer),
             SILENT,
             True,
             None,
@@ -184,7 +187,7 @@ class WebSocketDoor:
             READ_BUFFER,
         )
 
-    def _upgrade(self, request: WSUpgradeRequest, remote: str) -> WSUpgradeResponseWithListener:
+    def _upgrade(self, request: WSUpgradeRequest, peer: Peer) -> WSUpgradeResponseWithListener:
         try:
             target = urlsplit(request.path.decode("latin-1"))
         except ValueError:
@@ -197,8 +200,10 @@ class WebSocketDoor:
         chosen = chosen_subprotocol(offered)
         headers = {name.lower(): value for name, value in request.headers.items()}
         params = dict(parse_qsl(target.query, keep_blank_values=True))
+        forwarded = joined_headers(request.headers.getall, FORWARDING_HEADERS)
+        remote, scheme = self._proxies.client(peer, self._scheme, forwarded)
         connect = ConnectRequest(
-            url=f"{self._scheme}://{headers.get('host', '')}{request.path.decode('latin-1')}",
+            url=f"{scheme}://{headers.get('host', '')}{request.path.decode('latin-1')}",
             path=target.path,
             headers=headers,
             params=params,

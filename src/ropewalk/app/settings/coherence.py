@@ -10,6 +10,7 @@ from pathlib import Path
 from ropewalk.app.settings.paths import require_distinct_paths
 from ropewalk.app.settings.sections import Settings
 from ropewalk.model.errors import UserMistake
+from ropewalk.protocol.proxies import TrustedProxies
 
 MOST_SHARDS = 256  # each has a file open for writing
 MOST_OF_A_CALL = 2**31 - 1  # what gRPC can count to
@@ -26,6 +27,8 @@ def require_startable(settings: Settings) -> None:
     _require_one_application(settings)
     _require_whole_tls(settings)
     _require_host(settings)
+    _require_proxies(settings)
+    _require_takeover(settings)
     _require_origins(settings)
     require_distinct_paths(settings)
     _require_shards(settings)
@@ -91,10 +94,26 @@ def _require_host(settings: Settings) -> None:
 
 
 def _is_loopback(host: str) -> bool:
+    if host.startswith("unix:"):
+        return True
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _require_proxies(settings: Settings) -> None:
+    server = settings.server
+    TrustedProxies(server.trusted_proxies)
+    if server.proxy_protocol and not server.trusted_proxies:
+        raise UserMistake("--proxy_protocol needs --trusted_proxies: whose PROXY headers are believed?")
+    if server.proxy_protocol and server.ssl_cert:
+        raise UserMistake("--proxy_protocol does not go with --ssl_cert; let the proxy do TLS, or do without its header")
+
+
+def _require_takeover(settings: Settings) -> None:
+    if settings.server.takeover and not settings.journal.data_dir:
+        raise UserMistake("--takeover needs --data_dir: without it there is nothing that the next process could go on with")
 
 
 def _require_origins(settings: Settings) -> None:

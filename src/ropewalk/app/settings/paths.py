@@ -33,6 +33,7 @@ def chosen_paths(settings: Settings) -> list[tuple[str, str]]:
     return [
         *(("path", path) for path in settings.server.path),
         ("health_path", settings.server.health_path),
+        *(("health_path", f"{settings.server.health_path.rstrip('/')}/{probe}") for probe in ("live", "ready")),
         ("http_broadcast_path", settings.broadcast.http_broadcast_path),
         ("api_path", settings.api.api_path),
         *metrics,

@@ -28,11 +28,25 @@ from ropewalk.model.rules import StreamRule
 class Server:
     """Where the server listens, and in which mode."""
 
-    host: str = text("127.0.0.1", "Address to listen on; 0.0.0.0 for every interface.")
+    host: str = text(
+        "127.0.0.1",
+        "Address to listen on: 0.0.0.0 for every IPv4 address, :: for those of IPv6 too, unix:/path for a Unix socket.",
+    )
     port: int = port_number(8080, "Port to listen on; 0 takes a free one.", also_env="PORT")
     path: tuple[str, ...] = words(("/cable",), "Paths of the WebSocket endpoint.")
     health_path: str = text("/health", "Path of the health page.")
     allowed_origins: tuple[str, ...] = words((), "Hosts a browser may connect from, such as `*.example.com`; empty allows all.")
+    require_origin: bool = switch(
+        False, "With --allowed_origins, also refuse clients without an Origin header, which are programs and not browsers."
+    )
+    trusted_proxies: tuple[str, ...] = words(
+        (), "Proxies whose X-Forwarded-For and X-Forwarded-Proto are believed: addresses, networks (10.0.0.0/8), or unix."
+    )
+    proxy_protocol: bool = switch(False, "Connections of --trusted_proxies begin with a PROXY header, version 1 or 2.")
+    takeover: bool = switch(
+        False, "Share the port (SO_REUSEPORT) with a server that has the same --data_dir, tell it to end, and take its place."
+    )
+    takeover_timeout: float = duration(120.0, "How long --takeover waits for the other server to end.", positive=True)
     ssl_cert: str = text("", "File with the TLS certificate chain (PEM).")
     ssl_key: str = text("", "File with the TLS private key (PEM).")
     demo: bool = switch(False, "Public mode with SSE and the demo page at /demo, to which / leads; loopback only.")
@@ -201,7 +215,11 @@ class Sse:
 class Limits:
     """How much anyone may ask for."""
 
-    max_conn: int = count(65536, "Connections at once; 0 sets no limit.")
+    max_conn: int = count(65536, "Clients at once, over WebSocket and SSE; 0 sets no limit.")
+    max_http_conn: int = count(4096, "Other HTTP connections at once: publishers, API, health, metrics; 0 sets no limit.")
+    http_keepalive_timeout: float = duration(
+        75.0, "How long an HTTP connection may stay open between two requests.", positive=True
+    )
     max_message_size: int = size(65536, "Bytes of one message from a client.", positive=True)
     max_publish_size: int = size(1 << 20, "Bytes of one HTTP publish request.", positive=True)
     max_publish_batch: int = count(1000, "Publications in one HTTP publish request.", positive=True)
@@ -225,8 +243,9 @@ class Operations:
 
     metrics_http: str = text("/metrics", "Path of the Prometheus metrics; empty turns them off.")
     shutdown_delay: float = duration(0.0, "Wait between the signal and the first goodbye.")
-    shutdown_spread: float = duration(
-        5.0, "Sessions are told to leave spread over this time, so that they do not return at once."
+    shutdown_spread: float = duration(1.0, "Sessions are told to leave spread over this time.")
+    reconnect_rate: int = count(
+        2000, "Clients a second that are told to come back when the server ends, as far as they understand it; 0 tells none."
     )
     shutdown_timeout: float = duration(30.0, "When shutting down takes longer than this, it is cut short.")
 

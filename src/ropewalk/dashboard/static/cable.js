@@ -31,6 +31,7 @@ export class Session extends EventTarget {
   #online = false;
   #attempts = 0;
   #retry = 0;
+  #pause; // milliseconds after which the server asked us to come back
   #silence = 0;
 
   /** `since`: UNIX seconds from where history is wanted as long as no position is known. */
@@ -55,6 +56,7 @@ export class Session extends EventTarget {
     this.#state("connecting");
     const url = new URL(this.#url);
     url.searchParams.set("pi", String(PING_SECONDS));
+    url.searchParams.set("reconnect_in", "1");
     if (this.#sid) url.searchParams.set("sid", this.#sid);
     const socket = new WebSocket(url, PROTOCOL);
     socket.onmessage = ({ data }) => this.#receive(JSON.parse(data));
@@ -97,6 +99,7 @@ export class Session extends EventTarget {
       case "welcome":
         return this.#welcomed(frame);
       case "disconnect":
+        this.#pause = frame.reconnect_in;
         return frame.reconnect ? undefined : this.#refused(frame.reason);
       case "confirm_subscription":
         return this.#subscribed();
@@ -172,7 +175,9 @@ export class Session extends EventTarget {
   #lost() {
     this.#abandon();
     const ceiling = Math.min(LONGEST_DELAY, FIRST_DELAY * 2 ** this.#attempts++);
-    const delay = ceiling * (0.5 + Math.random() / 2); // jitter: a restarted server should not meet everybody at once
+    // Jitter: a restarted server should not meet everybody at once. One that told when to come back has seen to that.
+    const delay = this.#pause ?? ceiling * (0.5 + Math.random() / 2);
+    this.#pause = undefined;
     this.#retry = setTimeout(() => this.open(), delay);
     this.#state("waiting", { delay });
   }

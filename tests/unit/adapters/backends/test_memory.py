@@ -141,3 +141,39 @@ async def test_sessions_that_are_over_and_not_asked_for_are_bounded_too() -> Non
         await backend.sweep()
     given = await backend.sessions.expired(100)
     assert (len(given), stats.app_disconnects_dropped) == (4, 46)
+
+
+async def test_changed_rules_reach_every_stream_by_and_by_and_cost_no_position() -> None:
+    clock = ManualClock()
+    rulebook = Rulebook(StreamRules(history_limit=3, history_ttl=100.0))
+    backend = MemoryBackend(rulebook, clock)
+    names = [f"stream/{number}" for number in range(SWEPT_AT_ONCE + 1)]
+    for _ in range(3):
+        await backend.streams.append([Publication(name, b"1") for name in names])
+    rulebook.replace(StreamRules(history_limit=1, history_ttl=100.0))
+    backend.rules_changed()
+    await backend.sweep()
+    assert backend.gauges()["history_messages"] == SWEPT_AT_ONCE + 3
+    await backend.sweep()
+    assert backend.gauges()["history_messages"] == len(names)
+    [(registered, _)] = await backend.streams.append([Publication(names[0], b"1")])
+    assert registered.offset == 4
+
+
+async def test_history_that_is_switched_off_and_on_again_begins_where_the_stream_is() -> None:
+    clock = ManualClock()
+    rulebook = Rulebook(StreamRules(history_limit=3, history_ttl=100.0))
+    backend = MemoryBackend(rulebook, clock)
+
+    async def publish_under(limit: int) -> tuple[int, int]:
+        """The oldest offset that is kept, and the tip, after one more publication."""
+        rulebook.replace(StreamRules(history_limit=limit, history_ttl=100.0))
+        backend.rules_changed()
+        await backend.sweep()
+        await backend.streams.append([Publication("a", b"1")])
+        page = await backend.streams.page("a", 0, 10)
+        assert page is not None
+        assert [message.offset for message in page.messages] == list(range(page.oldest, page.tip + 1))
+        return page.oldest, page.tip
+
+    assert [await publish_under(limit) for limit in (3, 0, 2, 2, 2)] == [(1, 1), (3, 2), (3, 3), (3, 4), (4, 5)]

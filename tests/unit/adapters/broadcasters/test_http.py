@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from ropewalk.adapters.broadcasters.http import PublishDoor
+from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
@@ -62,8 +63,8 @@ def stats() -> Stats:
 
 @pytest.fixture
 async def client(registry: Registry, stats: Stats) -> AsyncIterator[Client]:
-    closed = PublishDoor(registry, "k3y", LIMITS, stats).routes("/_broadcast")
-    opened = PublishDoor(registry, "", LIMITS, stats).routes("/open")
+    closed = PublishDoor(registry, KeyGuard("k3y", stats.refusals), LIMITS, stats).routes("/_broadcast")
+    opened = PublishDoor(registry, KeyGuard("", stats.refusals), LIMITS, stats).routes("/open")
     async with serving([*closed, *opened]) as client:
         yield client
 
@@ -210,7 +211,9 @@ async def test_an_idempotency_key_that_is_no_text_is_refused(client: Client) -> 
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for_for_ever(registry: Registry, stats: Stats) -> None:
-    async with serving(PublishDoor(registry, "", LIMITS, stats, patience=0.01).routes("/open")) as client:
+    async with serving(
+        PublishDoor(registry, KeyGuard("", stats.refusals), LIMITS, stats, patience=0.01).routes("/open")
+    ) as client:
         reader, writer = await asyncio.open_connection(client.host, client.port)
         writer.write(b"POST /open HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
         assert (await reader.readline()).startswith(b"HTTP/1.1 408")

@@ -1,5 +1,6 @@
 """The door of consumers over a real socket: marks are checked, spelt in one way, and only go forward."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
 from ropewalk.adapters.transports.consumers import ConsumersDoor
+from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.ring import shard_of
 from ropewalk.testing.clock import ManualClock
 from tests.journals import publication, running
@@ -26,7 +28,9 @@ async def journal(tmp_path: Path) -> AsyncIterator[ArrowJournal]:
 
 @pytest.fixture
 async def client(journal: ArrowJournal) -> AsyncIterator[Client]:
-    doors = (ConsumersDoor(journal, journal, "").routes("/journal"), ConsumersDoor(journal, journal, "k3y").routes("/closed"))
+    opened = ConsumersDoor(journal, journal, KeyGuard("", Counter())).routes("/journal")
+    closed = ConsumersDoor(journal, journal, KeyGuard("k3y", Counter())).routes("/closed")
+    doors = (opened, closed)
     async with serving([route for door in doors for route in door]) as client:
         yield client
 

@@ -1,12 +1,14 @@
 """The journal's door over a real socket: what there is, ranges within bounds, and what is said of those that are gone."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 
 from ropewalk.adapters.transports.journal import ARROW_STREAM, DEFAULT_BYTES, MAX_BYTES, JournalDoor
+from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.errors import BadRequest, Unavailable
 from ropewalk.model.journal import ShardSpan
 from tests.unit.adapters.serving import Client, serving
@@ -54,7 +56,9 @@ def shelf() -> Shelf:
 
 @pytest.fixture
 async def client(shelf: Shelf) -> AsyncIterator[Client]:
-    async with serving([*JournalDoor(shelf, "").routes("/journal"), *JournalDoor(shelf, "k3y").routes("/closed")]) as client:
+    opened = JournalDoor(shelf, KeyGuard("", Counter())).routes("/journal")
+    closed = JournalDoor(shelf, KeyGuard("k3y", Counter())).routes("/closed")
+    async with serving([*opened, *closed]) as client:
         yield client
 
 

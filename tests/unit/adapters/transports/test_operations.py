@@ -48,6 +48,13 @@ async def test_a_node_with_troubles_says_which_until_they_are_over(client: Clien
     assert (await client.get("/health")).status == 200
 
 
+async def test_a_node_with_troubles_lives_but_is_not_ready(client: Client, node: Patient) -> None:
+    for troubles, ready in (["the store is away"], 503), ([], 200):
+        node.troubles = troubles
+        assert (await client.get("/health/live")).status == 200
+        assert (await client.get("/health/ready")).status == ready
+
+
 async def test_the_metrics_page_is_what_was_rendered_and_of_its_type(client: Client) -> None:
     async with client.get("/metrics") as response:
         assert response.status == 200

@@ -1,6 +1,7 @@
 """The REST door over a real socket and the memory backend."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
@@ -8,6 +9,7 @@ import pytest
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.transports.rest import RestDoor
+from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member
@@ -22,7 +24,7 @@ def backend() -> MemoryBackend:
 
 @pytest.fixture
 async def client(backend: MemoryBackend) -> AsyncIterator[Client]:
-    async with serving(RestDoor(backend, "").routes()) as client:
+    async with serving(RestDoor(backend, KeyGuard("", Counter())).routes()) as client:
         yield client
 
 
@@ -143,7 +145,7 @@ async def test_an_offset_that_is_none_is_answered_with_400(client: Client, after
 @pytest.mark.parametrize("path", ["/api/streams", "/api/streams/chat/history", "/api/presence/chat/users"])
 async def test_every_answer_needs_the_key(backend: MemoryBackend, path: str) -> None:
     await backend.streams.append([Publication("chat", b"1")])
-    async with serving(RestDoor(backend, "k3y").routes()) as client:
+    async with serving(RestDoor(backend, KeyGuard("k3y", Counter())).routes()) as client:
         assert (await client.get(path)).status == 401
         assert (await client.get(path, headers={"Authorization": "Bearer wrong"})).status == 401
         assert (await client.get(path, headers={"Authorization": "Bearer k3y"})).status == 200

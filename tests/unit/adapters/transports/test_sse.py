@@ -262,8 +262,8 @@ async def test_with_a_list_the_named_page_may_read_with_credentials(node: Node) 
         assert response.headers["Vary"] == "Origin"
 
 
-@pytest.mark.parametrize("headers", [{"Origin": "https://evil.test"}, {}])
-async def test_with_a_list_every_other_page_is_answered_with_403(node: Node, headers: dict[str, str]) -> None:
+async def test_with_a_list_every_other_page_is_answered_with_403(node: Node) -> None:
+    headers = {"Origin": "https://evil.test"}
     async with door(node, "*.example.com") as client:
         for method in ("GET", "POST", "OPTIONS"):
             response = await client.request(method, "/events?stream=chat", headers=headers)

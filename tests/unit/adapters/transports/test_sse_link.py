@@ -12,6 +12,7 @@ from ropewalk.model.commands import Command
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.handshake import AllowedOrigins
 from tests.unit.adapters.serving import Client, serving
 
 DEADLINE = 10.0
@@ -68,7 +69,7 @@ def sessions() -> Sessions:
 
 @pytest.fixture
 async def client(sessions: Sessions) -> AsyncIterator[Client]:
-    async with serving(SseDoor(sessions.open, lambda origin: True, 3).routes()) as client:
+    async with serving(SseDoor(sessions.open, AllowedOrigins([]), 3).routes()) as client:
         yield client
 
 

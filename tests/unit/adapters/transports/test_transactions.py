@@ -1,11 +1,13 @@
 """The door of transactions over a real socket: what it hands on, and every refusal it has."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
 from ropewalk.adapters.transports.transactions import MAX_COMMIT, PLACES, TransactionsDoor
+from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.errors import Conflict, LimitReached, MalformedPublication, RopewalkError, Unavailable
 from ropewalk.model.transactions import Committed, Produced, Staged
 from tests.unit.adapters.serving import Client, serving
@@ -62,8 +64,8 @@ def desk() -> Desk:
 
 @pytest.fixture
 async def client(desk: Desk) -> AsyncIterator[Client]:
-    opened = TransactionsDoor(desk, "", 100).routes("/journal")
-    closed = TransactionsDoor(desk, "k3y", 100).routes("/closed")
+    opened = TransactionsDoor(desk, KeyGuard("", Counter()), 100).routes("/journal")
+    closed = TransactionsDoor(desk, KeyGuard("k3y", Counter()), 100).routes("/closed")
     async with serving([*opened, *closed]) as client:
         yield client
 

@@ -84,6 +84,9 @@ class MemoryBackend:
         self._known.uids.expire(now, SWEPT_AT_ONCE)
         self.sessions.sweep()
 
+    def rules_changed(self) -> None:
+        self._shelf.rules_changed()
+
     def gauges(self) -> dict[str, float]:
         return {
             "streams": len(self._shelf.logs),

@@ -32,6 +32,7 @@ class Shelf:
         self.logs: dict[str, StreamLog] = {}
         self.names = OrderedNames()
         self.kept = Kept()
+        self._outdated: list[str] = []  # streams that have not been told of new rules yet
         self.since = 0.0  # no stream is idle for longer than this: before, nobody could publish
 
     def append(self, publication: Publication, now: float) -> Registered:
@@ -67,7 +68,21 @@ class Shelf:
             log.tip, log.newest = tip.tip, tip.timestamp
         self._schedule(log)
 
+    def rules_changed(self) -> None:
+        """The rulebook says something else now. Streams are told by the next sweeps, so that many of them stall nobody."""
+        self._outdated = list(self.logs)
+
+    def _apply_rules(self, now: float) -> None:
+        told, self._outdated = self._outdated[-SWEPT_AT_ONCE:], self._outdated[:-SWEPT_AT_ONCE]
+        for stream in told:
+            if (log := self.logs.get(stream)) is not None:
+                log.obey(self._rulebook.of(stream))
+                log.trim(now)
+                self._schedule(log)
+
     def sweep(self, now: float) -> None:
+        if self._outdated:
+            self._apply_rules(now)
         for stream in self._deadlines.due(now, SWEPT_AT_ONCE):
             log = self.logs[stream]
             log.trim(now)

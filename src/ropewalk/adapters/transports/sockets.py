@@ -1,0 +1,140 @@
+"""Listening sockets: bound here, or inherited from systemd, in which case they outlive the process.
+
+They listen from the moment they exist: what connects before the server accepts waits in the kernel's queue.
+"""
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ropewalk.model.errors import UserMistake
+
+BACKLOG = 4096  # a crowd that comes back at once waits here, not in retries
+FIRST_INHERITED = 3
+UNIX_PREFIX = "unix:"
+
+
+@dataclass(frozen=True)
+class Listening:
+    """`inherited`: somebody else keeps the socket open too. `path` and `inode` of a Unix socket that this process made."""
+
+    sock: socket.socket
+    inherited: bool = False
+    path: str = ""
+    inode: int = 0
+
+    def address(self, scheme: str) -> str:
+        if self.sock.family == socket.AF_UNIX:
+            return f"{UNIX_PREFIX}{self.path or self.sock.getsockname()}"
+        host, port = self.sock.getsockname()[:2]
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def close(self) -> None:
+        self.sock.close()
+        with contextlib.suppress(OSError):
+            # Not the file of a process that has taken over.
+            if self.path and os.stat(self.path).st_ino == self.inode:
+                os.unlink(self.path)
+
+
+def inherited_sockets(environ: MutableMapping[str, str]) -> list[Listening]:
+    """Those that systemd (or whatever speaks its protocol) passed on. The variables are taken away: they are for us alone."""
+    meant_for = environ.pop("LISTEN_PID", "")
+    count = environ.pop("LISTEN_FDS", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    if meant_for != str(os.getpid()) or not (count.isascii() and count.isdigit()):
+        return []
+    return [_inherited(number) for number in range(FIRST_INHERITED, FIRST_INHERITED + int(count))]
+
+
+def _inherited(number: int) -> Listening:
+    try:
+        sock = socket.socket(fileno=number)
+    except OSError as error:
+        raise UserMistake(f"file descriptor {number}, passed on by LISTEN_FDS, is no socket: {error.strerror}") from None
+    families = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX)
+    if sock.family not in families or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        raise UserMistake(f"file descriptor {number}, passed on by LISTEN_FDS, does not listen (ListenStream= and Accept=no)")
+    os.set_inheritable(number, False)
+    sock.setblocking(False)
+    return Listening(sock, inherited=True)
+
+
+def bound_sockets(host: str, port: int, reuse_port: bool) -> list[Listening]:
+    """Raises UserMistake where nothing can listen. `reuse_port`: beside another process that listens there already."""
+    try:
+        if host.startswith(UNIX_PREFIX):
+            return [_unix(host.removeprefix(UNIX_PREFIX), reuse_port)]
+        return _tcp(host, port, reuse_port)
+    except OSError as error:
+        raise UserMistake(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+
+
+def _tcp(host: str, port: int, reuse_port: bool) -> list[Listening]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[Listening] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            # With port 0 the first socket's port is the port of all.
+            known = sockets[0].sock.getsockname()[1] if sockets else port
+            sockets.append(Listening(_bound(family, kind, protocol, (address[0], known, *address[2:]), reuse_port)))
+    except OSError:
+        for listening in sockets:
+            listening.close()
+        raise
+    return sockets
+
+
+def _bound(family: int, kind: int, protocol: int, address: tuple[object, ...], reuse_port: bool) -> socket.socket:
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            # `::` means every address of both families; any other is of one family anyway.
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if address[0] == "::" else 1)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _unix(path: str, take_over: bool) -> Listening:
+    """Made under another name and renamed: a process that takes over has no moment without a socket at `path`."""
+    if not take_over:
+        _require_free(path)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    own = f"{path}.{os.getpid()}"
+    try:
+        sock.bind(own)
+        sock.listen(BACKLOG)
+        os.rename(own, path)
+    except OSError:
+        sock.close()
+        Path(own).unlink(missing_ok=True)
+        raise
+    sock.setblocking(False)
+    return Listening(sock, path=path, inode=os.stat(path).st_ino)
+
+
+def _require_free(path: str) -> None:
+    """A file that a server left behind is in nobody's way; one on which somebody listens is, and so is any other file."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise UserMistake(f"cannot listen on {UNIX_PREFIX}{path}: there is a file that is no socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return
+    raise UserMistake(f"cannot listen on {UNIX_PREFIX}{path}: another process does")

@@ -1,0 +1,102 @@
+"""One server a data directory, and how the next one takes over from it while it still serves.
+
+The file `server` in the data directory is locked as long as a server runs and says which process that is. A process that takes
+over listens on the same port first, then tells the other to end, and opens the journal once the lock is free: what connects
+meanwhile waits in the queue of its socket.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+from pathlib import Path
+
+import msgspec
+
+from ropewalk.model.errors import UserMistake
+
+logger = logging.getLogger("ropewalk.server")
+
+FILE = "server"
+POLL_SECONDS = 0.02
+_LONGEST = 4096
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """A process, told apart from another that gets the same number later or in another container."""
+
+    pid: int
+    started: str = ""
+    namespace: str = ""
+
+
+def process(pid: int) -> Holder | None:
+    """None where the system does not tell (no /proc), or there is no such process."""
+    try:
+        # The name of the program is in parentheses and may hold anything; the start time is field 22.
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return Holder(pid, started, os.readlink("/proc/self/ns/pid"))
+    except (OSError, IndexError):
+        return None
+
+
+class ServerLock:
+    """`take`, then `release` as the last thing a server does."""
+
+    def __init__(self, data_dir: str) -> None:
+        self._path = Path(data_dir) / FILE
+        self._fd = -1
+
+    async def take(self, timeout: float) -> None:
+        """Tells the server that holds it to end and waits. Raises UserMistake after `timeout`; 0 takes over from nobody."""
+        if self._try():
+            return
+        if not timeout:
+            raise UserMistake(f"another server uses {self._path.parent}; end it first, or start both with --takeover")
+        self._tell()
+        try:
+            async with asyncio.timeout(timeout):
+                while not self._try():  # noqa: ASYNC110 - the kernel tells nobody when a lock is free
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            raise UserMistake(f"the server that uses {self._path.parent} did not end within {timeout:g} s") from None
+        logger.info("took over", extra={"data_dir": str(self._path.parent)})
+
+    def _try(self) -> bool:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise UserMistake(f"cannot use {self._path.parent}: {error.strerror or error}") from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            return False
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, msgspec.json.encode(process(os.getpid()) or Holder(os.getpid())), 0)
+        self._fd = fd
+        return True
+
+    def _tell(self) -> None:
+        holder = self._holder()
+        if holder is None or process(holder.pid) != holder:
+            logger.warning("waiting for the other server to end; it cannot be told from here, so send it SIGTERM")
+            return
+        logger.info("taking over", extra={"pid": holder.pid})
+        try:
+            os.kill(holder.pid, signal.SIGTERM)
+        except OSError as error:
+            logger.warning("the other server cannot be told to end", extra={"pid": holder.pid, "reason": str(error)})
+
+    def _holder(self) -> Holder | None:
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            return msgspec.json.decode(self._path.read_bytes()[:_LONGEST], type=Holder)
+        return None
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,252 @@
+"""What strangers may do to the HTTP side: send bodies nobody asked for, connect and say nothing, not read, fill all places."""
+
+import asyncio
+import contextlib
+import gzip
+import json
+import re
+import resource
+import ssl
+import time
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.cable import Cable, cable
+from tests.clients.credentials import BROADCAST_KEY, SECRET
+from tests.metrics import metrics, metrics_when
+from tests.server import RunningServer, publish, running_server
+from tests.tcp import tcp
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+CERTIFICATE, KEY = FIXTURES / "tls_cert.pem", FIXTURES / "tls_key.pem"
+HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+
+PATIENCE = 15.0
+
+# --- compressed bodies --------------------------------------------------------------------------------------------------
+
+BOMB_SIZE = 1 << 30
+
+
+def bomb() -> bytes:
+    """A gigabyte of zeros, in about a megabyte."""
+    packer = zlib.compressobj(9, wbits=31)
+    return b"".join([*(packer.compress(bytes(1 << 24)) for _ in range(BOMB_SIZE >> 24)), packer.flush()])
+
+
+def seconds_to_inflate(data: bytes) -> float:
+    begun = time.perf_counter()
+    inflater = zlib.decompressobj(31)
+    while data:
+        inflater.decompress(data, 1 << 20)
+        data = inflater.unconsumed_tail
+    return time.perf_counter() - begun
+
+
+async def worst_ping(client: Cable, until: "asyncio.Future[list[int]]") -> float:
+    """The longest time to an answer while `until` is not done."""
+    worst = 0.0
+    while not until.done():
+        begun = time.perf_counter()
+        await client.send(command="ping")
+        await client.until("pong")
+        worst = max(worst, time.perf_counter() - begun)
+    return worst
+
+
+async def post(server: RunningServer, path: str, body: bytes, **headers: str) -> int:
+    """The status, 0 where the server closed before it could be read."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
+        try:
+            async with http.post(server.url + path, data=body, headers=named) as response:
+                return response.status
+        except aiohttp.ClientConnectionError:
+            return 0
+
+
+async def test_compressed_bodies_of_strangers_stall_nobody() -> None:
+    data = bomb()
+    paths = ("/_broadcast", "/api/publish", "/nowhere", "/health", "/cable", "/events", "/")
+    floor = await asyncio.to_thread(seconds_to_inflate, data)
+    with running_server("--secret", SECRET, "--noauth", "--sse") as server:
+        async with cable(server) as client:
+            attack = asyncio.gather(*(post(server, path, data, Content_Encoding="gzip") for path in paths))
+            worst = await worst_ping(client, attack)
+            statuses = dict(zip(paths, await attack, strict=True))
+        assert set(statuses.values()) <= {0, 200, 400, 401, 404, 405, 413}, statuses
+    print(f"worst ping {worst:.4f} s while {len(paths)} bodies arrive that take {floor:.2f} s each to inflate")
+    assert worst < floor / 4
+
+
+async def test_a_publisher_with_the_key_may_compress() -> None:
+    body = gzip.compress(json.dumps({"stream": "news", "data": "1"}).encode())
+    key = {"Authorization": f"Bearer {BROADCAST_KEY}"}
+    with running_server("--secret", SECRET) as server:
+        assert await post(server, "/_broadcast", body, **key, Content_Encoding="gzip") == 201
+        assert await post(server, "/_broadcast", b"not gzip", **key, Content_Encoding="gzip") == 422
+        assert await post(server, "/_broadcast", body, **key, Content_Encoding="br") == 415
+        assert await post(server, "/_broadcast", gzip.compress(bytes(2 << 20)), **key, Content_Encoding="gzip") == 413
+        counted = await metrics(server)
+        assert counted["refusals_total{bad_body}"] == 2
+        assert counted["refusals_total{body_too_large}"] == 1
+
+
+# --- idle connections ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("half", [b"", b"GET /health HTTP/1.1\r\nho", b"\r\n", HEALTH + b"GET /hea"])
+async def test_a_connection_that_was_used_once_and_no_more_is_closed(half: bytes) -> None:
+    with running_server("--public", "--http_keepalive_timeout", "500ms") as server:
+        async with tcp(server) as link:
+            await link.send(HEALTH)
+            assert (await link.response())[0] == 200
+            await link.send(half)
+            await link.to_the_end()
+        await metrics_when(server, lambda now: now.get("refusals_total{idle}", 0) >= 1)
+
+
+async def test_a_connection_that_is_used_stays_open_past_the_timeout() -> None:
+    with running_server("--public", "--http_keepalive_timeout", "300ms") as server:
+        async with tcp(server) as link, tcp(server) as idle:
+            await idle.send(HEALTH)
+            await idle.response()
+            closed = asyncio.create_task(idle.to_the_end())
+            while not closed.done():
+                await link.send(HEALTH)
+                assert (await link.response())[0] == 200
+                await asyncio.sleep(0.05)
+
+
+async def test_answers_that_are_not_read_do_not_pile_up() -> None:
+    """Requests cost their sender a few bytes, answers cost us kilobytes."""
+    with running_server("--public", "--ws_write_timeout", "1s") as server:
+        async with tcp(server) as link:
+            flood = asyncio.create_task(link.send(b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n" * 100_000))
+            counted = await metrics_when(server, lambda now: now.get("refusals_total{write_timeout}", 0) >= 1)
+            await flood
+        assert counted["process_resident_memory_bytes"] < 300 << 20  # unread, all answers would be more than a gigabyte
+
+
+# --- TLS handshakes -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_tls_handshake_that_is_not_made_is_not_waited_for_for_ever() -> None:
+    trust = ssl.create_default_context(cafile=str(CERTIFICATE))
+    with running_server("--public", "--ssl_cert", str(CERTIFICATE), "--ssl_key", str(KEY)) as server:
+        async with tcp(server) as silent, tcp(server) as plain:
+            await plain.send(HEALTH)
+            assert b"200" not in await plain.to_the_end()
+            assert await silent.to_the_end() == b""
+        async with aiohttp.ClientSession() as http, http.get(f"{server.url}/metrics", ssl=trust) as response:
+            page = await response.text()
+        assert 'ropewalk_refusals_total{reason="handshake"} 2.0' in page
+        assert "Traceback" not in server.log(), server.log()
+
+
+# --- places -------------------------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def crowd(server: RunningServer, size: int) -> AsyncIterator[list[Cable]]:
+    clients = [await Cable.connect(server.cable) for _ in range(size)]
+    try:
+        for client in clients:
+            await client.welcomed()
+        yield clients
+    finally:
+        for client in clients:
+            await client.close()
+
+
+async def test_a_server_full_of_clients_still_answers_its_operators_and_publishers() -> None:
+    with running_server("--public", "--sse", "--max_conn", "3") as server:
+        async with crowd(server, 3) as clients, aiohttp.ClientSession() as http:
+            with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+                await Cable.connect(server.cable)
+            async with http.get(f"{server.url}/events?stream=news") as refused:
+                assert refused.status == 503
+            for path in ("/health", "/health/live", "/health/ready", "/metrics"):
+                async with http.get(server.url + path) as response:
+                    assert response.status == 200, path
+            await clients[0].subscribe("news")
+            await publish(server, "news", "hello")
+            assert await clients[0].messages(1) == ["hello"]
+            counted = await metrics(server)
+            assert counted["refusals_total{connections}"] == 2
+            async with asyncio.timeout(PATIENCE):
+                while not re.search(r"warn ropewalk\.node: refused .* connections=", server.log()):
+                    await asyncio.sleep(0.05)
+
+
+async def test_event_streams_count_as_clients() -> None:
+    with running_server("--public", "--sse", "--max_conn", "1") as server:
+        async with aiohttp.ClientSession() as http:
+            async with http.get(f"{server.url}/events?stream=news") as events:
+                await events.content.readline()
+                with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+                    await Cable.connect(server.cable)
+            await metrics_when(server, lambda now: now["connections"] == 0)
+            async with cable(server) as client:
+                await client.quiet()
+
+
+async def test_an_upgrade_on_a_kept_connection_is_refused_at_the_bound_too() -> None:
+    with running_server("--public", "--max_conn", "1") as server:
+        async with cable(server), tcp(server) as link:
+            await link.send(HEALTH)
+            assert (await link.response())[0] == 200
+            with pytest.raises(AssertionError):
+                await link.upgrade()
+
+
+async def test_health_is_answered_while_strangers_hold_all_http_places() -> None:
+    with running_server("--public", "--max_http_conn", "5") as server:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(5):
+                link = await stack.enter_async_context(tcp(server))
+                await link.send(HEALTH)
+                await link.response()
+            async with tcp(server) as check:
+                await check.send(HEALTH)
+                assert (await check.response())[0] == 200
+                await check.to_the_end()  # it is not kept open for long then
+
+
+async def test_connections_that_say_nothing_do_not_use_up_the_places_of_clients() -> None:
+    with running_server("--public", "--max_conn", "2", "--max_http_conn", "2") as server:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(50):
+                await stack.enter_async_context(tcp(server))
+            async with cable(server) as client:
+                await client.quiet()
+            await publish(server, "news", "hello")
+
+
+# --- open files ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_limit_of_open_files_below_max_conn_is_said_at_the_start() -> None:
+    with running_server("--public", "--max_conn", "1000000000") as server:
+        assert "fewer connections fit under the limit of open files" in server.log()
+        assert "max_conn=1000000000" in server.log()
+
+
+async def test_when_files_run_out_newcomers_are_refused_and_counted_and_operators_come_in() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with running_server("--public") as server:
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (64, hard))
+        async with contextlib.AsyncExitStack() as stack:
+            crowded = [await stack.enter_async_context(tcp(server)) for _ in range(100)]
+            for link in crowded[:40]:
+                await link.send(HEALTH)
+            async with asyncio.timeout(30):
+                while not re.search(r"warn ropewalk\.node: refused .* descriptors=", server.log()):
+                    await asyncio.sleep(0.05)
+        counted = await metrics_when(server, lambda now: now["refusals_total{descriptors}"] > 0)
+        assert counted["process_max_fds"] == 64
+        assert "Traceback" not in server.log(), server.log()
