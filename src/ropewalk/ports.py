@@ -331,6 +331,9 @@ class Connection(Protocol):
     def pending(self) -> int:
         """Bytes written and not yet taken by the kernel."""
 
+    async def ready(self) -> None:
+        """Until history may be written. At once, except where all commands of a request are granted before it is answered."""
+
     def hold_reading(self, hold: bool) -> None:
         """Stop (or go on) reading, so that a client with too many commands under way waits in its own socket."""
 
@@ -355,6 +358,9 @@ class Visitor(Protocol):
 
     async def submit(self, command: Command) -> bool:
         """Handle a command that did not come as bytes (SSE); True if it was granted."""
+
+    def streams(self) -> Mapping[str, Sequence[str]]:
+        """The streams of each identifier that is subscribed to."""
 
     def writing_paused(self) -> None: ...
     def writing_resumed(self) -> None: ...

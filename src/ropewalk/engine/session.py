@@ -153,6 +153,9 @@ class Session:
     async def submit(self, command: Command) -> bool:
         return await self._guarded(command)
 
+    def streams(self) -> dict[str, tuple[str, ...]]:
+        return {identifier: subscription.granted.streams for identifier, subscription in self.subscriptions.items()}
+
     def _start_work(self) -> None:
         if self._inbox and not self._working and self.opening is None:
             self._working = True

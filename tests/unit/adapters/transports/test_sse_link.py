@@ -25,12 +25,17 @@ class Chatterbox:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.told: list[str] = []
+        self.said = b""
 
     async def opened(self) -> bool:
         return True
 
     async def submit(self, command: Command) -> bool:
+        self.connection.write(self.said)
         return True
+
+    def streams(self) -> dict[str, list[str]]:
+        return {"i": ["chat"]}
 
     def receive(self, frame: bytes) -> None:
         raise AssertionError("an SSE client sends nothing")
@@ -52,12 +57,16 @@ class Chatterbox:
 
 
 class Sessions:
+    """`said`: what each session says to its first command."""
+
     def __init__(self) -> None:
         self.opened: list[Chatterbox] = []
+        self.said = b""
 
     def open(self, request: ConnectRequest, connection: Connection, codec: Codec) -> Chatterbox:
         self.request = request
         self.opened.append(Chatterbox(connection))
+        self.opened[-1].said = self.said
         return self.opened[-1]
 
 
@@ -136,6 +145,14 @@ async def test_all_writes_of_one_moment_leave_in_one_piece(client: Client, sessi
             sessions.opened[0].connection.write(b"data: %d\n\n" % number)
         piece, _ = await response.content.readchunk()
         assert piece.count(b"data: ") == 50
+
+
+async def test_more_than_can_wait_for_the_answer_to_begin_is_refused(client: Client, sessions: Sessions) -> None:
+    sessions.said = b"data: %b\n\n" % (b"x" * sse_link.EARLY_BYTES)
+    async with client.get("/events?stream=chat") as response:
+        assert response.status == 503
+        assert "more messages came" in (await response.json())["error"]
+    await until(lambda: sessions.opened[0].told == ["lost"])
 
 
 async def test_the_session_learns_of_the_request_what_authenticators_need(client: Client, sessions: Sessions) -> None:
