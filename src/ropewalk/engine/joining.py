@@ -45,7 +45,7 @@ class Joiner:
             answers = [await self._answer(stream, request) for stream in streams]
             tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
             if confirm:
-                link.send(link.codec.about("confirm_subscription", subscription.identifier, () if request else tips))
+                link.send(link.codec.about("confirm_subscription", subscription.identifier, _begun(tips, request)))
             for frame in following:
                 link.send(frame)
             if request is not None:
@@ -187,6 +187,13 @@ def _taken(answers: Sequence[Answer], collected: Sequence[Catch]) -> list[Regist
         for message in catch.take()
         if message.epoch != answer.epoch or message.offset > answer.tip
     ]
+
+
+def _begun(tips: Sequence[Tip], request: HistoryRequest | None) -> Sequence[Tip]:
+    """Those of streams that begin at their tip, because no history of them is asked for."""
+    if request is None:
+        return tips
+    return [] if request.since is not None else [tip for tip in tips if tip[0] not in request.streams]
 
 
 def _complete(subscription: Subscription, index: int, answer: Answer) -> Answer:
