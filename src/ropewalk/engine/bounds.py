@@ -9,6 +9,7 @@ from ropewalk.model.application import Admission, Answer, Greeting, State, merge
 from ropewalk.model.errors import ApplicationError
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
+from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
 from ropewalk.ports import Publisher
 
 MOST_STREAMS = 1000  # of one answer
@@ -32,6 +33,7 @@ class BoundedPublisher:
 
 def check_admission(admission: Admission) -> Admission:
     _check_state({}, {"ids": admission.ids, **admission.state})
+    _check_transmissions(admission.transmissions)
     return admission
 
 
@@ -40,6 +42,7 @@ def check_answer(answer: Answer, limits: Limits, state: State, own: State) -> An
     if len(answer.streams) > MOST_STREAMS:
         raise ApplicationError(f"more than {MOST_STREAMS} streams in one answer")
     _check_names(answer.streams, limits)
+    _check_transmissions(answer.transmissions)
     check_publications(answer.publications, limits)
     _check_state(state, answer.state)
     _check_state(own, answer.own)
@@ -51,6 +54,7 @@ def check_answer(answer: Answer, limits: Limits, state: State, own: State) -> An
 
 
 def check_greeting(greeting: Greeting, limits: Limits, state: State, own: dict[str, State]) -> Greeting:
+    _check_transmissions(greeting.transmissions)
     check_publications(greeting.publications, limits)
     _check_state(state, greeting.state)
     for identifier, changes in greeting.own.items():
@@ -68,6 +72,12 @@ def _check_names(streams: Sequence[str], limits: Limits) -> None:
     longest = limits.max_stream_name
     if not all(streams) or any(len(stream.encode("utf-8", "surrogatepass")) > longest for stream in streams):
         raise ApplicationError(f"the name of a stream is empty or longer than {longest} bytes")
+
+
+def _check_transmissions(texts: Sequence[str]) -> None:
+    """A transmission is an object around the message that it carries."""
+    if any(too_deep(text, MAX_DEPTH + 1) for text in texts):
+        raise ApplicationError(f"a transmission is {TOO_DEEP}")
 
 
 def _check_state(kept: State, changes: State) -> None:

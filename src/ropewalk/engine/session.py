@@ -21,6 +21,7 @@ from ropewalk.model.commands import Command
 from ropewalk.model.errors import MalformedFrame, Unavailable
 from ropewalk.model.messages import Position
 from ropewalk.model.presence import Member
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest, SessionSnapshot
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import Codec
@@ -143,9 +144,10 @@ class Session:
     def heard(self) -> None:
         self.last_heard = self._services.clock()
 
-    def malformed(self, reason: str, code: int) -> None:
+    def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         if self.state is State.ENDED:
             return
+        self._services.stats.refusals[refusal] += 1
         self._services.stats.commands_failed += 1
         logger.info("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
         self.end(Closing("", True, code, reason[:100]))
@@ -171,7 +173,7 @@ class Session:
             try:
                 command = self.link.codec.decode(frame)
             except MalformedFrame as error:
-                self.malformed(error.reason, error.code)
+                self.malformed(error.reason, error.code, error.refusal or Refusal.BAD_FRAME)
                 break
             await self._guarded(command)
         self._working = False

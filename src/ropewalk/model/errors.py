@@ -5,6 +5,7 @@ RopewalkError
 │   ├── MalformedFrame        closes the connection with `code`
 │   ├── MalformedPublication  422; `index` is its place in the batch
 │   ├── BadRequest            400: a query that cannot be read
+│   │   └── TooDeep           JSON that is nested too deeply
 │   ├── Conflict              409: it does not fit what was done before; `missing` is what it lacks
 │   ├── TooLarge              413, or close code 1009
 │   ├── LimitReached          a set bounded by the settings is full: the one more is refused
@@ -17,35 +18,51 @@ RopewalkError
 
 from collections.abc import Mapping, Sequence
 
+from ropewalk.model.nesting import MAX_DEPTH
+from ropewalk.model.refusals import Refusal
+
 
 class RopewalkError(Exception):
     """Whatever Ropewalk raises on purpose."""
 
 
 class ClientError(RopewalkError):
-    """The other side's mistake."""
+    """The other side's mistake. `refusal`: what it is counted as, where it is counted."""
+
+    refusal: Refusal | None = None
 
 
 class MalformedFrame(ClientError):
     """A frame that is not a command. Code 1007: not UTF-8 or not JSON; 1003: JSON of another shape."""
 
-    def __init__(self, reason: str, code: int = 1007) -> None:
+    def __init__(self, reason: str, code: int = 1007, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         super().__init__(reason)
         self.reason = reason
         self.code = code
+        self.refusal = refusal
 
 
 class MalformedPublication(ClientError):
     """A publication that cannot be registered, and which one of its batch it is."""
 
-    def __init__(self, reason: str, index: int = 0) -> None:
+    def __init__(self, reason: str, index: int = 0, refusal: Refusal | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.index = index
+        self.refusal = refusal
 
 
 class BadRequest(ClientError):
     """A query parameter or header that cannot be read."""
+
+
+class TooDeep(BadRequest):
+    """JSON that is nested more deeply than any endpoint takes."""
+
+    refusal = Refusal.NESTING
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is nested more than {MAX_DEPTH} deep")
 
 
 class Conflict(ClientError):

@@ -10,8 +10,9 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from ropewalk.model.commands import Subscribe
-from ropewalk.model.errors import BadRequest, MalformedFrame
+from ropewalk.model.errors import BadRequest, MalformedFrame, TooDeep
 from ropewalk.model.history import HistoryRequest
+from ropewalk.model.refusals import Refusal
 from ropewalk.protocol import cable_json
 from ropewalk.protocol.event_ids import LastEventId
 
@@ -50,6 +51,8 @@ def _subscribe(line: bytes, number: int) -> Subscribe:
     try:
         command = cable_json.decode(line)
     except MalformedFrame as error:
+        if error.refusal is Refusal.NESTING:
+            raise TooDeep(f"command {number}") from None
         raise BadRequest(f"command {number}: {error.reason}") from None
     if not isinstance(command, Subscribe) or not command.identifier:
         raise BadRequest(f"command {number}: not a subscribe command with an identifier")

@@ -43,6 +43,8 @@ class PublishDoor:
             return _answer(201, await self._take(request))
         except MalformedPublication as error:
             self._stats.publications_refused += 1
+            if error.refusal is not None:
+                self._stats.refusals[error.refusal] += 1
             return _answer(422, {"error": error.reason, "index": error.index})
         except TooLarge as error:
             self._stats.publications_refused += 1

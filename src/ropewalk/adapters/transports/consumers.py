@@ -3,11 +3,10 @@
 The rule it keeps: a mark lies where the journal has been; what it cannot have given is refused here.
 """
 
-import msgspec
 from aiohttp import web
 
 from ropewalk.adapters.transports.answers import json_answer, refusal
-from ropewalk.adapters.transports.guarding import guarded
+from ropewalk.adapters.transports.guarding import decoded, guarded
 from ropewalk.core.consumers import lag
 from ropewalk.core.transactions import checked_name
 from ropewalk.model.errors import BadRequest
@@ -58,10 +57,7 @@ class ConsumersDoor:
 
     async def _marks(self, request: web.Request) -> Marks:
         body = await gather(request.content.iter_any(), request.content_length, MAX_OFFSET)
-        try:
-            marks = msgspec.json.decode(body, type=Marks)
-        except msgspec.MsgspecError as error:
-            raise BadRequest(f"not an offset: {error}") from None
+        marks = decoded(body, Marks, "the offset")
         if not marks:
             raise BadRequest("an offset has a mark for one shard at the least")
         _check(marks, self._journal.spans())

@@ -1,12 +1,26 @@
 """What HTTP doors with a key have in common: who may come in, which numbers a query holds, and how a refusal is answered."""
 
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
+import msgspec
 from aiohttp import web
 
 from ropewalk.adapters.transports.answers import json_answer, refusal, unreadable
 from ropewalk.core.bearer import admitted
-from ropewalk.model.errors import BadRequest, Conflict, LimitReached, MalformedPublication, RopewalkError, TooLarge, Unavailable
+from ropewalk.model.errors import (
+    BadRequest,
+    Conflict,
+    LimitReached,
+    MalformedPublication,
+    RopewalkError,
+    TooDeep,
+    TooLarge,
+    Unavailable,
+)
+from ropewalk.model.nesting import too_deep
+
+T = TypeVar("T")
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -42,6 +56,16 @@ def _refused(error: RopewalkError) -> web.Response:
         case Unavailable():
             return refusal(503, str(error))
     raise error
+
+
+def decoded(body: bytes, kind: type[T], what: str) -> T:
+    """The JSON of a body. Raises BadRequest, in which `what` names what it should have been."""
+    if too_deep(body):
+        raise TooDeep(what)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise BadRequest(f"{what} cannot be read: {error}") from None
 
 
 def number(request: web.Request, name: str, default: int | None, low: int, high: int) -> int:

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from ropewalk.adapters.transports.answers import json_answer
-from ropewalk.adapters.transports.guarding import guarded, number
+from ropewalk.adapters.transports.guarding import decoded, guarded, number
 from ropewalk.model.errors import BadRequest, RopewalkError
 from ropewalk.model.journal import ShardSpan, oldest_kept
 from ropewalk.ports import JournalReader
@@ -73,10 +73,7 @@ class JournalDoor:
 
     async def _archived(self, request: web.Request) -> web.Response:
         body = await gather(request.content.iter_any(), request.content_length, _MAX_ARCHIVED)
-        try:
-            order = msgspec.json.decode(body, type=_Archived)
-        except msgspec.MsgspecError as error:
-            raise BadRequest(f"not a list of positions: {error}") from None
+        order = decoded(body, _Archived, "the list of positions")
         known = {span.shard: span.end for span in self._journal.spans()}
         for shard, position in order.positions.items():
             if not 0 <= position <= known.get(shard, -1):
