@@ -160,7 +160,7 @@ def http_routes(settings: Settings, parts: Parts) -> list[web.RouteDef]:
         routes += RestDoor(parts.backend, parts.keys.api).routes(api)
     if settings.sse.sse:
         origins = AllowedOrigins(settings.server.allowed_origins)
-        sse = SseDoor(node.open, origins, settings.limits.max_subscriptions, settings.auth.jwt_param)
+        sse = SseDoor(node.open, origins, settings.limits.max_subscriptions, parts.stats.refusals, settings.auth.jwt_param)
         routes += sse.routes(settings.sse.sse_path)
     if parts.transactions is not None and parts.keys.journal is not None:
         routes += journal_routes(settings, parts.journal, parts.transactions, parts.keys.journal)

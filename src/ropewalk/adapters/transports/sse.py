@@ -5,6 +5,8 @@ then the histories, as the client takes them.
 """
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Callable
 from itertools import product
 
@@ -15,6 +17,7 @@ from ropewalk.adapters.transports.cors import OriginAllowed, cors_headers
 from ropewalk.adapters.transports.sse_link import SseLink
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import BadRequest, TooLarge, Unavailable
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, Visitor
 from ropewalk.protocol.body import gather
@@ -23,6 +26,8 @@ from ropewalk.protocol.event_ids import MAX_BYTES, EventIds, parse_event_id
 from ropewalk.protocol.handshake import token_of
 from ropewalk.protocol.sse import SseCodec
 from ropewalk.protocol.sse_request import subscription_of_query, subscriptions_of_body, wants_raw
+
+logger = logging.getLogger("ropewalk.sse")
 
 OpenSession = Callable[[ConnectRequest, Connection, Codec], Visitor]
 
@@ -50,6 +55,7 @@ class SseDoor:
         open_session: OpenSession,
         origin_allowed: OriginAllowed,
         max_subscriptions: int,
+        refusals: Counter[str],
         token_param: str = "jid",
         keepalive: float = 15.0,
         patience: float = BODY_PATIENCE,
@@ -57,6 +63,7 @@ class SseDoor:
         self._open_session = open_session
         self._origin_allowed = origin_allowed
         self._max_subscriptions = max_subscriptions
+        self._refusals = refusals
         self._token_param = token_param
         self._keepalive = keepalive
         self._patience = patience
@@ -69,6 +76,7 @@ class SseDoor:
         if request.method not in METHODS.split(", "):
             return refusal(405, "use GET or POST", {"Allow": METHODS})
         if not self._origin_allowed(origin):
+            self._count(Refusal.ORIGIN)
             return refusal(403, "this origin is not allowed")
         asked_headers = request.headers.get("Access-Control-Request-Headers", "")
         cors = cors_headers(origin, self._origin_allowed, METHODS, asked_headers)
@@ -81,11 +89,18 @@ class SseDoor:
         except TimeoutError:
             return unreadable(request, 408, "the body did not come", cors)
         except BadRequest as error:
+            self._count(error.refusal)
             return refusal(400, str(error), cors)
         except TooLarge as error:
+            self._count(Refusal.BODY_TOO_LARGE)
             return refusal(413, str(error), cors)
         except Unavailable as error:
             return refusal(503, str(error), cors)
+
+    def _count(self, why: Refusal | None) -> None:
+        if why is not None:
+            self._refusals[why] += 1
+            logger.debug("request refused", extra={"reason": why.value})
 
     async def _subscriptions(self, request: web.Request) -> list[Subscribe]:
         params = dict(request.query.items())

@@ -19,6 +19,7 @@ from ropewalk.core.stats import Stats
 from ropewalk.engine.node import Node
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import Subscribed
 from ropewalk.ports import Channels
@@ -64,7 +65,9 @@ async def node() -> AsyncIterator[Node]:
 
 @asynccontextmanager
 async def door(node: Node, *origins: str, most: int = 3) -> AsyncIterator[Client]:
-    async with serving(SseDoor(node.open, AllowedOrigins(origins), most, keepalive=0.05).routes()) as client:
+    async with serving(
+        SseDoor(node.open, AllowedOrigins(origins), most, node.services.stats.refusals, keepalive=0.05).routes()
+    ) as client:
         yield client
 
 
@@ -379,8 +382,17 @@ async def test_a_request_that_cannot_be_granted_whole_is_answered_with_400_and_l
     assert not node.services.sessions
 
 
-async def test_a_body_over_the_limit_is_answered_with_413(client: Client) -> None:
+async def test_a_body_over_the_limit_is_answered_with_413(client: Client, node: Node) -> None:
     assert (await client.post("/events", data=b" " * (MAX_BODY + 1))).status == 413
+    assert node.services.stats.refusals == {Refusal.BODY_TOO_LARGE: 1}
+
+
+async def test_a_command_that_is_nested_too_deeply_is_refused_in_words(client: Client, node: Node) -> None:
+    command = json.dumps({"command": "subscribe", "identifier": CHAT, "presence": {"id": "1", "info": 0}})
+    async with client.post("/events", data=command.replace("0", "[" * 129 + "]" * 129)) as response:
+        assert response.status == 400
+        assert (await response.json())["error"] == "command 1 is nested more than 128 deep"
+    assert node.services.stats.refusals == {Refusal.NESTING: 1}
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "HEAD"])
@@ -414,6 +426,7 @@ async def test_with_a_list_every_other_page_is_answered_with_403(node: Node, hea
         for method in ("GET", "POST", "OPTIONS"):
             response = await client.request(method, "/events?stream=chat", headers=headers)
             assert response.status == 403
+            assert node.services.stats.refusals[Refusal.ORIGIN] > 0
             assert "Access-Control-Allow-Origin" not in response.headers
 
 

@@ -1,6 +1,7 @@
 """One SSE connection under pressure: a peer that does not read, and one that never will."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -9,6 +10,7 @@ from aiohttp import web
 from ropewalk.adapters.transports import sse_link
 from ropewalk.adapters.transports.sse import SseDoor
 from ropewalk.model.commands import Command
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import Codec
@@ -43,7 +45,7 @@ class Chatterbox:
     def heard(self) -> None:
         raise AssertionError("an SSE client sends nothing")
 
-    def malformed(self, reason: str, code: int) -> None:
+    def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         raise AssertionError("an SSE client sends nothing")
 
     def writing_paused(self) -> None:
@@ -77,7 +79,7 @@ def sessions() -> Sessions:
 
 @pytest.fixture
 async def client(sessions: Sessions) -> AsyncIterator[Client]:
-    async with serving(SseDoor(sessions.open, lambda origin: True, 3).routes()) as client:
+    async with serving(SseDoor(sessions.open, lambda origin: True, 3, Counter()).routes()) as client:
         yield client
 
 
