@@ -76,7 +76,6 @@ class SseDoor:
         if request.method not in METHODS.split(", "):
             return refusal(405, "use GET or POST", {"Allow": METHODS})
         if not self._origin_allowed(origin):
-            self._count(Refusal.ORIGIN)
             return refusal(403, "this origin is not allowed")
         asked_headers = request.headers.get("Access-Control-Request-Headers", "")
         cors = cors_headers(origin, self._origin_allowed, METHODS, asked_headers)

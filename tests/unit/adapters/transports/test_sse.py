@@ -426,7 +426,6 @@ async def test_with_a_list_every_other_page_is_answered_with_403(node: Node, hea
         for method in ("GET", "POST", "OPTIONS"):
             response = await client.request(method, "/events?stream=chat", headers=headers)
             assert response.status == 403
-            assert node.services.stats.refusals[Refusal.ORIGIN] > 0
             assert "Access-Control-Allow-Origin" not in response.headers
 
 
