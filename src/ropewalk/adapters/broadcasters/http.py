@@ -52,7 +52,7 @@ class PublishDoor:
         except TimeoutError:
             self._stats.publications_refused += 1
             return _unreadable(request, 408, "the body did not come")
-        except web.RequestPayloadError:
+        except (web.RequestPayloadError, ConnectionError):
             self._stats.publications_refused += 1
             return _unreadable(request, 422, "the body cannot be read")
         except Unavailable as error:

@@ -33,7 +33,7 @@ def guarded(key: str, answer: Answer) -> Answer:
             return refusal(401, "a valid bearer key is needed", {"WWW-Authenticate": "Bearer"})
         try:
             return await answer(request)
-        except web.RequestPayloadError:
+        except (web.RequestPayloadError, ConnectionError):
             return unreadable(request, 400, "the body cannot be read", {})
         except RopewalkError as error:
             return _refused(error)

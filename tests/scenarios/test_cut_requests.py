@@ -1,6 +1,7 @@
-"""Server-sent events of a running server, met by clients that go away at the wrong moment."""
+"""Requests to a running server whose clients go away at the wrong moment."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -18,12 +19,17 @@ CUTS = {
 }
 
 
+PATHS = ("/events", "/_broadcast", "/api/publish", "/journal/publications", "/journal/archived")
+
+
 @pytest.mark.parametrize("moment", CUTS)
-async def test_a_client_that_is_cut_off_in_its_request_leaves_neither_a_session_nor_a_traceback(moment: str) -> None:
-    with running_server("--public", "--sse") as server:
-        for _ in range(5):
+async def test_a_client_that_is_cut_off_in_its_request_leaves_neither_a_session_nor_a_traceback(
+    moment: str, tmp_path: Path
+) -> None:
+    with running_server("--public", "--sse", "--data_dir", str(tmp_path)) as server:
+        for path in PATHS:
             _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            writer.write(b"POST /events HTTP/1.1\r\nHost: x\r\n" + CUTS[moment])
+            writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\n".encode() + CUTS[moment])
             await writer.drain()
             await metrics_when(server, lambda found: True)  # the server has read what was sent
             writer.transport.abort()
