@@ -58,6 +58,8 @@ PUBLISHING: dict[str, Case] = {
     "publish-without-data": _publish({"stream": STREAM}),
     "publish-data-nested-too-deep": _publish({"stream": STREAM, "data": "[" * DEPTH + "]" * DEPTH}),
     "publish-nested-too-deep": _publish(b"[" * DEPTH + b"]" * DEPTH),
+    "publish-unknown-key-nested-too-deep": _publish(b'{"stream":"x","data":"1","x":' + b"[" * 200 + b"]" * 200 + b"}"),
+    "publish-data-a-level-too-deep": _publish({"stream": STREAM, "data": "[" * 129 + "]" * 129}),
     "publish-meta-wrong": _publish({**GOOD, "meta": {"transient": "yes"}}),
     "publish-uid-number": _publish({**GOOD, "uid": 1}),
     "publish-uid-too-long": _publish({**GOOD, "uid": "." * 257}),
@@ -90,9 +92,14 @@ READING: dict[str, Case] = {
     "sse-last-event-id-nonsense": http("GET", "/events?stream=x", Last_Event_ID="nonsense"),
     "sse-last-event-id-negative": http("GET", "/events?stream=x", Last_Event_ID="-1/epoch/x"),
     "sse-last-event-id-enormous": http("GET", "/events?stream=x", Last_Event_ID=f"{2**63}/epoch/x"),
+    "sse-last-event-id-cut": http("GET", "/events?stream=x", Last_Event_ID=";1/epoch/x;2/ep"),
+    "sse-last-event-id-too-long": http("GET", "/events?stream=x", Last_Event_ID="1/epoch/" + "x" * 8000),
     "sse-body-empty": http("POST", "/events", b""),
     "sse-body-not-json": http("POST", "/events", b"nonsense"),
     "sse-body-other-command": http("POST", "/events", b'{"command":"ping"}'),
     "sse-body-too-many": http("POST", "/events", b'{"command":"subscribe","identifier":"x"}\n' * 257),
+    "sse-body-nested-too-deep": http(
+        "POST", "/events", b'{"command":"subscribe","identifier":"x","x":' + b"[" * 1000 + b"]" * 1000 + b"}"
+    ),
     "sse-body-too-large": http("POST", "/events", json.dumps({"command": "subscribe", "identifier": "." * 70_000}).encode()),
 }

@@ -7,7 +7,8 @@ import asyncio
 import json
 import random
 from collections import Counter
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -72,8 +73,10 @@ class StormPublisher:
 
     def _publication(self) -> dict[str, str]:
         self._written += 1
-        payload = f"{self._name}/{self._written}"
-        uid = {"uid": payload} if self._chance.random() < 0.3 else {}
+        name = f"{self._name}/{self._written}"
+        # Long enough for a stream's history not to fit into what is buffered for one connection.
+        payload = name + "." * self._chance.choice((0, 0, 1000, 5000))
+        uid = {"uid": name} if self._chance.random() < 0.3 else {}
         return {"stream": self._chance.choice(STREAMS), "data": json.dumps(payload), **uid}
 
     async def _send(self, http: aiohttp.ClientSession, batch: list[dict[str, str]]) -> list[dict[str, Any]]:
@@ -100,7 +103,7 @@ class StormClient:
         self.left = chance.choice(sorted(self.got)) if chance.random() < 0.1 else ""
 
     async def run(self) -> None:
-        """Until everything is there, over as many connections as it takes."""
+        """Until everything is there, over as many connections as it takes; and it is what was published."""
         former: Cable | None = None
         while True:
             connection = await Cable.connect(self._server.cable, sid=self._sid)
@@ -113,6 +116,9 @@ class StormClient:
             await self._fall(connection)
         await self._nothing_more(connection)
         await connection.close()
+        await self._sea.calm.wait()
+        for stream, payloads in self.got.items():
+            assert payloads == self._sea.written[stream], f"{stream}: not what was published"
 
     def _done(self) -> bool:
         return all(payloads[-1:] == [END] for payloads in self.got.values())
@@ -183,19 +189,20 @@ class StormClient:
             assert kind(frame) != MESSAGE or frame["stream_id"] == self.left, frame
 
 
-async def storm(server: RunningServer, seed: int) -> Sea:
+class AnyClient(Protocol):
+    async def run(self) -> None: ...
+
+
+async def storm(server: RunningServer, seed: int, client: Callable[[RunningServer, Sea, random.Random], AnyClient]) -> Sea:
     """Let it rage; returns when every client has everything."""
     sea = Sea()
     chances = random.Random(seed)
-    clients = [StormClient(server, sea, random.Random(chances.random())) for _ in range(CLIENTS)]
+    clients = [client(server, sea, random.Random(chances.random())) for _ in range(CLIENTS)]
     publishers = [StormPublisher(f"p{number}", server, sea, random.Random(chances.random())) for number in range(PUBLISHERS)]
     async with asyncio.TaskGroup() as raging:
-        for client in clients:
-            raging.create_task(client.run())
+        for each in clients:
+            raging.create_task(each.run())
         await asyncio.gather(*(publisher.run() for publisher in publishers))
         await publishers[0].end()
         sea.calm.set()
-    for client in clients:
-        for stream, payloads in client.got.items():
-            assert payloads == sea.written[stream], f"{stream}: not what was published"
     return sea

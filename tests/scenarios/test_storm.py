@@ -2,21 +2,30 @@
 
 import os
 import secrets
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.metrics import metrics, metrics_when
-from tests.scenarios.storm import CLIENTS, storm
-from tests.server import running_server
+from tests.scenarios.storm import CLIENTS, AnyClient, Sea, StormClient, storm
+from tests.scenarios.storm_sse import SseStormClient
+from tests.server import RunningServer, running_server
+
+FLAGS = ("--public", "--sse", "--history_limit", "100000", "--resume_patience", "60s", "--command_rate", "0")
+CHANNELS = ("--app", "tests.scenarios.storm_channels:app", "--app_dir", str(Path(__file__).parents[2]))
 
 
-async def test_after_a_storm_every_client_has_every_message_once_and_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+async def weathered(
+    client: Callable[[RunningServer, Sea, Random], AnyClient], capsys: pytest.CaptureFixture[str]
+) -> tuple[Sea, dict[str, float]]:
+    """What the clients and what the server counted, after a storm that left nothing behind."""
     seed = int(os.environ.get("STORM_SEED") or secrets.randbelow(10**9))
-    flags = ("--public", "--history_limit", "100000", "--resume_patience", "60s", "--command_rate", "0")
-    with running_server(*flags) as server:
+    with running_server(*FLAGS, *CHANNELS) as server:
         with capsys.disabled():
             print(f"\nstorm with STORM_SEED={seed}")
-        sea = await storm(server, seed)
+        sea = await storm(server, seed, client)
         found = await metrics(server)
         with capsys.disabled():
             written = sum(len(payloads) for payloads in sea.written.values())
@@ -24,10 +33,21 @@ async def test_after_a_storm_every_client_has_every_message_once_and_in_order(ca
             shown = ("sessions_restored", "restores_missed", "replays", "replayed_messages", "deliveries")
             print("  as the server counted it:", {name: int(found[f"{name}_total"]) for name in shown})
         assert sea.counts["cuts"] > CLIENTS
-        assert sea.counts["restores"] > CLIENTS
-        assert found["sessions_restored_total"] >= sea.counts["restores"]
-        assert found["restores_missed_total"] > 0
         assert found["publications_duplicate_total"] == sea.counts["retries"] > 0
         assert [name for name, value in found.items() if name.startswith("gaps_total") and value] == []
         await metrics_when(server, lambda now: now["sessions"] == 0)
         assert "Traceback" not in server.log(), server.log()
+    return sea, found
+
+
+async def test_after_a_storm_every_client_has_every_message_once_and_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    sea, found = await weathered(StormClient, capsys)
+    assert sea.counts["restores"] > CLIENTS
+    assert found["sessions_restored_total"] >= sea.counts["restores"]
+    assert found["restores_missed_total"] > 0
+
+
+async def test_after_a_storm_every_sse_client_has_every_message_once_and_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    sea, _ = await weathered(SseStormClient, capsys)
+    assert sea.counts["cuts before the first message"] > 0
+    assert sea.counts["long replays"] > 0

@@ -214,7 +214,8 @@ def http_routes(settings: Settings, parts: Parts, door: Door) -> list[web.RouteD
         routes += PublishDoor(node.broker, guards.api, bounds, parts.stats).routes(f"{api}/publish")
         routes += RestDoor(parts.backend, guards.api).routes(api)
     if settings.sse.sse:
-        sse = SseDoor(node.open, _origins(settings, parts.stats), settings.limits.max_subscriptions, settings.auth.jwt_param)
+        origins, most = _origins(settings, parts.stats), settings.limits.max_subscriptions
+        sse = SseDoor(node.open, origins, most, parts.stats.refusals, settings.auth.jwt_param)
         routes.append(web.route("*", settings.sse.sse_path, door.admission.event_stream(sse.handle)))
     if parts.transactions is not None and guards.journal is not None:
         routes += journal_routes(settings, parts.journal, parts.transactions, guards.journal)

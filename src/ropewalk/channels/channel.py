@@ -11,6 +11,7 @@ from ropewalk.channels.publications import publication, stream_name
 from ropewalk.channels.state import shown
 from ropewalk.channels.texts import json_bytes, json_text
 from ropewalk.model.application import Seating
+from ropewalk.model.nesting import MAX_DEPTH
 from ropewalk.model.presence import Member
 
 
@@ -109,7 +110,7 @@ class Channel:
 
     def transmit(self, data: Any) -> None:
         """Send JSON to this client alone. In `subscribed` it arrives before the confirmation."""
-        text = json_text({"identifier": self.identifier, "message": data}, "what is transmitted")
+        text = json_text({"identifier": self.identifier, "message": data}, "what is transmitted", MAX_DEPTH + 1)
         self._effects.asking("transmit").transmissions.append(text)
 
     def broadcast(

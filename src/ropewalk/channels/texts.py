@@ -4,19 +4,26 @@ from typing import Any
 
 import msgspec
 
+from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
+
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def json_bytes(value: object, what: str) -> bytes:
-    """Raises TypeError. Dates, UUIDs, dataclasses and msgspec's Structs are written as msgspec writes them."""
+def json_bytes(value: object, what: str, limit: int = MAX_DEPTH) -> bytes:
+    """Raises TypeError or ValueError. Dates, UUIDs, dataclasses and msgspec's Structs are written as msgspec writes them."""
     try:
-        return msgspec.json.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        text = msgspec.json.encode(value)
+    except RecursionError:
+        raise ValueError(f"{what} is {TOO_DEEP}") from None
+    except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(f"{what} cannot be written as JSON: {error}") from None
+    if too_deep(text, limit):
+        raise ValueError(f"{what} is {TOO_DEEP}")
+    return text
 
 
-def json_text(value: object, what: str) -> str:
-    return json_bytes(value, what).decode()
+def json_text(value: object, what: str, limit: int = MAX_DEPTH) -> str:
+    return json_bytes(value, what, limit).decode()
 
 
 def lasting_text(value: object, what: str) -> str:
@@ -31,16 +38,16 @@ def lasting_text(value: object, what: str) -> str:
 
 
 def json_object(text: str) -> dict[str, Any] | None:
-    """None for whatever is no JSON object."""
+    """None for whatever is no JSON object, or nested too deeply."""
     try:
-        return _decode_object(text)
-    except (ValueError, RecursionError):
+        return None if too_deep(text) else _decode_object(text)
+    except ValueError:
         return None
 
 
 def json_value(text: str) -> Any:
     """A text that is no JSON is its own value: somebody else has put it there."""
     try:
-        return msgspec.json.decode(text)
-    except (ValueError, RecursionError):
+        return text if too_deep(text) else msgspec.json.decode(text)
+    except ValueError:
         return text

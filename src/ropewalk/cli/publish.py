@@ -17,6 +17,7 @@ from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
 from ropewalk.client import Draft, Publisher, PublishUnavailable, Receipt
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.nesting import TOO_DEEP, too_deep
 
 SUMMARY = "send publications to a running server"
 
@@ -116,6 +117,8 @@ def _draft(wanted: argparse.Namespace, text: str, uid: str) -> Draft:
 
 def _json_or_text(text: str) -> Raw | str:
     """JSON goes as it is written, so that numbers stay exact; anything else is a JSON string."""
+    if too_deep(text):
+        raise UserMistake(f"a message is {TOO_DEEP}, which the server would refuse")
     try:
         msgspec.json.decode(text)
     except msgspec.DecodeError:

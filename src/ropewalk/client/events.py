@@ -6,6 +6,9 @@ from msgspec import Struct
 
 from ropewalk.model.messages import Position
 
+UNREADABLE = "unreadable"
+"""The reason of a Gap in the place of a message that arrived and cannot be decoded: asking for it again would not help."""
+
 
 class Message(Struct, frozen=True):
     """One message. `stream`, `epoch` and `offset` are where it stands; a whisper or a transient one has no place ("", "", 0).
@@ -29,7 +32,7 @@ class Message(Struct, frozen=True):
 class Gap(Struct, frozen=True):
     """Messages of a stream that will not come. The stream goes on after it: `resumes_at` is the next offset to expect.
 
-    `reason` is a value of `ropewalk.model.history.GapReason`, or what the server said, or "" if it said nothing.
+    `reason` is a value of `ropewalk.model.history.GapReason`, UNREADABLE, or what the server said, or "" if it said nothing.
     `known` is the last position that was seen. `epoch` and `tip` are where the stream stands now; None if that was not told.
     """
 

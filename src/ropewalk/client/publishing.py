@@ -61,7 +61,7 @@ def receipts(status: int, answer: bytes) -> list[Receipt]:
         raise _error(status, answer)
     try:
         publications = _answer.decode(answer).publications
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise PublishError(f"the server accepted, but its answer cannot be read: {error}") from error
     return [Receipt(item.stream, item.epoch, item.offset, item.duplicate) for item in publications]
 
@@ -79,7 +79,7 @@ def _entry(draft: Draft) -> dict[str, Any]:
 def _error(status: int, answer: bytes) -> PublishError:
     try:
         refusal = _refusal.decode(answer)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         refusal = _Refusal()
     reason = refusal.error or f"the server answered {status}"
     match status:

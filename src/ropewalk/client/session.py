@@ -30,6 +30,7 @@ from ropewalk.client.state import State
 from ropewalk.client.stream import Stream
 from ropewalk.model.closing import TOKEN_EXPIRED
 from ropewalk.model.commands import Perform, Whisper
+from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.messages import Position
 from ropewalk.model.presence import Member
 from ropewalk.protocol.client_commands import ClientCommand
@@ -204,7 +205,13 @@ class Session:
         try:
             while True:
                 await self._room.wait()
-                message = await link.receive()
+                try:
+                    message = await link.receive()
+                except MalformedFrame as error:
+                    if not self._state.welcomed:
+                        raise Unreachable(str(error)) from error
+                    logger.warning("a frame cannot be read", extra={"reason": error.reason})
+                    continue
                 self._note_welcome(message, welcomed)
                 if await self._carry_out(self._state.receive(message, self._manners.clock())):
                     return

@@ -13,6 +13,7 @@ from ropewalk.model.closing import TOKEN_EXPIRED
 from ropewalk.model.commands import History, Join, Leave, Pong, Presence, Subscribe, Unsubscribe
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Position
+from ropewalk.model.nesting import too_deep
 from ropewalk.model.presence import Member
 from ropewalk.protocol.server_messages import (
     Data,
@@ -219,4 +220,12 @@ class State:
 
 
 def _present(member: Member) -> PresentMember:
-    return PresentMember(member.id, msgspec.json.decode(member.info) if member.info else None)
+    return PresentMember(member.id, _info(member.info))
+
+
+def _info(text: bytes) -> object:
+    """None for what cannot be read: that a member is there counts more than what it says of itself."""
+    try:
+        return msgspec.json.decode(text) if text and not too_deep(text) else None
+    except ValueError:
+        return None

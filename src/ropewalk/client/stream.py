@@ -13,6 +13,7 @@ from ropewalk.client.errors import Ended, PresenceUnavailable
 from ropewalk.client.events import Event, PresenceChange, PresenceState
 from ropewalk.client.inbox import Inbox
 from ropewalk.model.commands import Perform, Whisper
+from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.model.presence import Member
 
 
@@ -50,7 +51,7 @@ class Stream:
 
     async def join(self, id: str, info: Any = None) -> None:
         """Be present here as `id`, and stay so over lost connections, until `leave`."""
-        await self._owner.join(self.identifier, Member(id, b"" if info is None else msgspec.json.encode(info)))
+        await self._owner.join(self.identifier, Member(id, b"" if info is None else _json(info, "the info of a member")))
 
     async def leave(self) -> None:
         await self._owner.leave(self.identifier)
@@ -61,11 +62,12 @@ class Stream:
 
     async def whisper(self, data: Any) -> None:
         """Tell the other clients of this stream something that is not kept. Waits for the connection; there is no receipt."""
-        await self._owner.say(Whisper(self.identifier, msgspec.json.encode(data)))
+        await self._owner.say(Whisper(self.identifier, _json(data, "a whisper")))
 
     async def perform(self, action: str, **data: Any) -> None:
         """Call an action of the channel. Waits for the connection; there is no receipt."""
-        await self._owner.say(Perform(self.identifier, msgspec.json.encode({**data, "action": action}).decode()))
+        text = _json({**data, "action": action}, "the data of an action").decode()
+        await self._owner.say(Perform(self.identifier, text))
 
     async def unsubscribe(self) -> None:
         """The iteration ends once everything that had arrived is read."""
@@ -107,3 +109,14 @@ class Stream:
         await self.live.wait()
         if self._end is not None:
             raise self._end
+
+
+def _json(value: object, what: str) -> bytes:
+    """Raises ValueError for what no server would take: it would end the connection."""
+    try:
+        text = msgspec.json.encode(value)
+    except RecursionError:
+        raise ValueError(f"{what} is {TOO_DEEP}") from None
+    if too_deep(text):
+        raise ValueError(f"{what} is {TOO_DEEP}")
+    return text

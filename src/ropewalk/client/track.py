@@ -7,12 +7,17 @@ for, piece by piece if the server bounds its answers; until the answer is comple
 that the order stays.
 """
 
+import logging
+
 import msgspec
 
-from ropewalk.client.events import Gap, Message
+from ropewalk.client.events import UNREADABLE, Gap, Message
 from ropewalk.model.history import GapReason, HistoryRequest
 from ropewalk.model.messages import Position
+from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.protocol.server_messages import Data, HistoryRejected, StreamGap
+
+logger = logging.getLogger("ropewalk.client")
 
 
 class Track:
@@ -46,7 +51,7 @@ class Track:
     def accept(self, data: Data) -> list[Message | Gap]:
         """What a message yields: nothing if its position was seen."""
         if data.offset == 0:
-            return [self._message(data)]
+            return self._told(data)
         if self._overtakes(data):
             self._held.append(data)
             return []
@@ -121,15 +126,25 @@ class Track:
         if known is not None and known.epoch == data.epoch and data.offset <= known.offset:
             return []
         self.positions[data.stream] = Position(data.epoch, data.offset)
-        message = self._message(data)
+        told = self._told(data)
         # An empty epoch is a wish ("from the beginning"), not something that was seen.
         if known is None or known.epoch in ("", data.epoch):
-            return [message]
-        return [Gap(data.stream, GapReason.EPOCH_CHANGED, known, data.epoch), message]
+            return told
+        return [Gap(data.stream, GapReason.EPOCH_CHANGED, known, data.epoch), *told]
 
-    def _message(self, data: Data) -> Message:
-        body = msgspec.json.decode(data.payload)
-        return Message(body, data.stream, data.epoch, data.offset, data.type, self.asked)
+    def _told(self, data: Data) -> list[Message | Gap]:
+        """The message, or in its place a gap of one if it cannot be decoded."""
+        try:
+            if too_deep(data.payload):
+                raise ValueError(TOO_DEEP)
+            body = msgspec.json.decode(data.payload)
+        except ValueError as error:
+            logger.warning(
+                "a message cannot be read", extra={"stream": data.stream, "offset": data.offset, "reason": str(error)}
+            )
+            before = Position(data.epoch, data.offset - 1)
+            return [Gap(data.stream, UNREADABLE, before, data.epoch, data.offset + 1, data.offset)] if data.offset else []
+        return [Message(body, data.stream, data.epoch, data.offset, data.type, self.asked)]
 
 
 def _life(data: Data) -> tuple[str, str]:

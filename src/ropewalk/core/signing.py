@@ -9,6 +9,8 @@ import hmac
 import json
 import re
 
+from ropewalk.model.nesting import too_deep
+
 BROADCAST_PHRASE = "broadcast-cable"
 API_PHRASE = "api-cable"
 JOURNAL_PHRASE = "journal-cable"
@@ -50,8 +52,8 @@ def unverified_name(signed: str) -> str | None:
     standard = signed.rpartition(_SEPARATOR)[0].translate(_TO_STANDARD).rstrip("=")
     try:
         text = base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True).decode()
-        name = json.loads(text)
-    except (ValueError, RecursionError):
+        name = None if too_deep(text) else json.loads(text)
+    except ValueError:
         return None
     # JSON may escape half a surrogate pair: such a name could never be sent to anybody.
     return name if isinstance(name, str) and _HALF_PAIR.search(name) is None else None

@@ -9,6 +9,7 @@ from ropewalk.model.application import Admission, Answer, Greeting, State, merge
 from ropewalk.model.errors import ApplicationError
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
+from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
 from ropewalk.ports import Publisher
 from ropewalk.protocol.transmissions import is_json_object
 
@@ -76,8 +77,11 @@ def _check_streams(answer: Answer, before: Collection[str]) -> None:
 
 
 def _check_transmissions(texts: Sequence[str], limits: Limits) -> None:
+    """A transmission is an object around the message that it carries."""
     if any(len(text) > limits.max_payload for text in texts):
         raise ApplicationError(f"a transmission is larger than {limits.max_payload} bytes")
+    if any(too_deep(text, MAX_DEPTH + 1) for text in texts):
+        raise ApplicationError(f"a transmission is {TOO_DEEP}")
     if not all(map(is_json_object, texts)):
         raise ApplicationError("a transmission is no JSON object, so that no client could read it")
 

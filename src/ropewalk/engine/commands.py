@@ -14,6 +14,7 @@ from ropewalk.model.application import SENDER_KEY
 from ropewalk.model.errors import RopewalkError
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Publication
+from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import Rejected, Subscribed
 from ropewalk.protocol.envelopes import WHISPER, whisper_json
@@ -94,6 +95,9 @@ async def _ask_channels(session: "Session", services: Services, identifier: str)
     if len(session.subscriptions) >= services.limits.max_subscriptions:
         services.stats.refusals[Refusal.SUBSCRIPTIONS] += 1
         return Rejected(f"more than {services.limits.max_subscriptions} subscriptions in one session")
+    if too_deep(identifier):
+        services.stats.refusals[Refusal.NESTING] += 1
+        return Rejected(f"the identifier is {TOO_DEEP}")
     for channels in services.channels:
         try:
             answer = await channels.subscribe(session.ids, identifier)
@@ -109,6 +113,9 @@ async def _perform(session: "Session", services: Services, identifier: str, data
         return _refuse(session, f"no application answers actions of {identifier[:80]}")
     if identifier not in session.subscriptions:
         return _refuse(session, "action of what is not subscribed")
+    if too_deep(data):
+        services.stats.refusals[Refusal.NESTING] += 1
+        return _refuse(session, f"the data of an action is {TOO_DEEP}")
     failed = await conversation.perform(session, services, services.application, identifier, data)
     return _refuse(session, failed) if failed else True
 

@@ -45,10 +45,13 @@ class Joiner:
             answers = [await self._answer(stream, request) for stream in streams]
             tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
             if confirm:
-                link.send(link.codec.about("confirm_subscription", subscription.identifier, () if request else tips))
+                link.send(link.codec.about("confirm_subscription", subscription.identifier, _begun(tips, request)))
             for frame in following:
                 link.send(frame)
             if request is not None:
+                await link.ready()
+                answers = [await self._last_page(link, subscription, answer) for answer in answers]
+                tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
                 await self._send_history(link, subscription, answers, tips)
             # While a slow client takes its history more comes in; the last round finds nothing and is one step with going live.
             while late := _taken(answers, collected):
@@ -87,6 +90,7 @@ class Joiner:
 
     async def replay(self, link: Link, subscription: Subscription, request: HistoryRequest) -> None:
         """Answer a history request of a subscription that is live already: only what it did not get live."""
+        await link.ready()
         found = [await self._answer(stream, request) for stream in subscription.granted.streams]
         answers = [_complete(subscription, index, answer) for index, answer in enumerate(found)]
         await self._send_history(link, subscription, answers)
@@ -120,6 +124,14 @@ class Joiner:
                 return await self._store.since(stream, request.since)
         tip = await self._store.tip(stream)
         return Replay(stream, tip.epoch, tip.offset)
+
+    async def _last_page(self, link: Link, subscription: Subscription, answer: Answer) -> Answer:
+        """For a client that cannot ask for the rest of a long answer: all pages of it but the last, which is returned."""
+        while link.codec.one_way and link.open and isinstance(answer, Gap) and answer.reason is GapReason.PARTIAL:
+            await self._send_items(link, subscription, answer.messages)
+            self._stats.replayed_messages += len(answer.messages)
+            answer = await self._store.replay(answer.stream, Position(answer.epoch, answer.oldest - 1))
+        return answer
 
     async def _send_history(
         self, link: Link, subscription: Subscription, answers: Sequence[Answer], tips: Sequence[Tip] = ()
@@ -175,6 +187,13 @@ def _taken(answers: Sequence[Answer], collected: Sequence[Catch]) -> list[Regist
         for message in catch.take()
         if message.epoch != answer.epoch or message.offset > answer.tip
     ]
+
+
+def _begun(tips: Sequence[Tip], request: HistoryRequest | None) -> Sequence[Tip]:
+    """Those of streams that begin at their tip, because no history of them is asked for."""
+    if request is None:
+        return tips
+    return [] if request.since is not None else [tip for tip in tips if tip[0] not in request.streams]
 
 
 def _complete(subscription: Subscription, index: int, answer: Answer) -> Answer:

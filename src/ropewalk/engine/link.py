@@ -93,6 +93,9 @@ class Link:
             self.open = False
             self._owner.overflowed()
 
+    async def ready(self) -> None:
+        await self._connection.ready()
+
     async def drained(self) -> None:
         """Until what we wrote is taken, or nobody will take it any more. At once on the fast path."""
         if self._outbox is not None and self.open:

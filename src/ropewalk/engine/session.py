@@ -166,9 +166,10 @@ class Session:
     def heard(self) -> None:
         self.last_heard = self._services.clock()
 
-    def malformed(self, reason: str, code: int) -> None:
+    def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         if self.state is State.ENDED:
             return
+        self._services.stats.refusals[refusal] += 1
         self._services.stats.commands_failed += 1
         logger.debug("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
         self.end(Closing("", True, code, reason[:100]))
@@ -177,6 +178,9 @@ class Session:
         if tracing.tracing():
             tracing.submitted(self.sid, command)
         return await self._guarded(command)
+
+    def streams(self) -> dict[str, tuple[str, ...]]:
+        return {identifier: subscription.granted.streams for identifier, subscription in self.subscriptions.items()}
 
     def _start_work(self) -> None:
         if self._inbox and not self._working and self.opening is None:
@@ -193,7 +197,7 @@ class Session:
             try:
                 command = self.link.codec.decode(frame)
             except MalformedFrame as error:
-                self.malformed(error.reason, error.code)
+                self.malformed(error.reason, error.code, error.refusal or Refusal.BAD_FRAME)
                 break
             await self._guarded(command)
         self._working = False

@@ -5,7 +5,8 @@ RopewalkError
 │   ├── MalformedFrame        closes the connection with `code`
 │   ├── MalformedPublication  422; `index` is its place in the batch
 │   ├── BadRequest            400: a query that cannot be read
-│   │   └── BadBody           a body that is not what its headers say
+│   │   ├── BadBody           a body that is not what its headers say
+│   │   └── TooDeep           JSON that is nested too deeply
 │   ├── LateBody              408: a body that was not sent whole in time
 │   ├── UnsupportedEncoding   415: a Content-Encoding that is not understood
 │   ├── Conflict              409: it does not fit what was done before; `missing` is what it lacks
@@ -21,6 +22,8 @@ RopewalkError
 from collections.abc import Mapping, Sequence
 
 from ropewalk.model.application import Reply
+from ropewalk.model.nesting import MAX_DEPTH
+from ropewalk.model.refusals import Refusal
 
 
 class RopewalkError(Exception):
@@ -28,25 +31,29 @@ class RopewalkError(Exception):
 
 
 class ClientError(RopewalkError):
-    """The other side's mistake."""
+    """The other side's mistake. `refusal`: what it is counted as, where it is counted."""
+
+    refusal: Refusal | None = None
 
 
 class MalformedFrame(ClientError):
     """A frame that is not a command. Code 1007: not UTF-8 or not JSON; 1003: JSON of another shape."""
 
-    def __init__(self, reason: str, code: int = 1007) -> None:
+    def __init__(self, reason: str, code: int = 1007, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         super().__init__(reason)
         self.reason = reason
         self.code = code
+        self.refusal = refusal
 
 
 class MalformedPublication(ClientError):
     """A publication that cannot be registered, and which one of its batch it is."""
 
-    def __init__(self, reason: str, index: int = 0) -> None:
+    def __init__(self, reason: str, index: int = 0, refusal: Refusal | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.index = index
+        self.refusal = refusal
 
 
 class BadRequest(ClientError):
@@ -63,6 +70,15 @@ class LateBody(ClientError):
 
 class UnsupportedEncoding(ClientError):
     """A request body in a compression that is not understood."""
+
+
+class TooDeep(BadRequest):
+    """JSON that is nested more deeply than any endpoint takes."""
+
+    refusal = Refusal.NESTING
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is nested more than {MAX_DEPTH} deep")
 
 
 class Conflict(ClientError):

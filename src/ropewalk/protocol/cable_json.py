@@ -15,7 +15,9 @@ from ropewalk.model.closing import Closing
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.history import Gap, HistoryRequest
 from ropewalk.model.messages import Position, Registered
+from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.refusals import Refusal
 from ropewalk.protocol.codec import IdentifierReply, Tip
 
 # --- client to server ------------------------------------------------------------------------------------------------
@@ -49,6 +51,8 @@ class _PresenceOptions(Struct):
     return_records: bool = True
 
 
+_AROUND = 2  # objects of the protocol around what a client says: the command, and in it the member
+
 _decode_command = msgspec.json.Decoder(_WireCommand).decode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_options = msgspec.json.Decoder(_PresenceOptions | None).decode
@@ -56,6 +60,8 @@ _decode_options = msgspec.json.Decoder(_PresenceOptions | None).decode
 
 def decode(frame: bytes) -> commands.Command:
     """One frame of a client. Raises MalformedFrame: 1007 for what is not JSON text, 1003 for JSON of another shape."""
+    if too_deep(frame, MAX_DEPTH + _AROUND):
+        raise _nested("frame")
     try:
         # Raw fields are checked for syntax but not for UTF-8, so the whole frame is decoded first.
         wire = _decode_command(frame.decode())
@@ -63,12 +69,16 @@ def decode(frame: bytes) -> commands.Command:
         raise MalformedFrame("frame is not UTF-8") from None
     except msgspec.ValidationError as error:
         raise MalformedFrame(f"not a command: {error}", 1003) from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise MalformedFrame(f"frame is not JSON: {error}") from None
     # The older spelling {"type":"history", …} is understood beside {"command":"history", …}.
     name = wire.command or ("history" if wire.type == "history" else "")
     build = _BUILDERS.get(name)
     return build(wire) if build else commands.Unusable(f"unknown command {name[:40]!r}")
+
+
+def _nested(what: str) -> MalformedFrame:
+    return MalformedFrame(f"{what} is {TOO_DEEP}", refusal=Refusal.NESTING)
 
 
 def _history(wire: _WireHistory | None) -> HistoryRequest | None:
@@ -83,6 +93,8 @@ def _member(wire: _WireMember | None) -> Member | None:
     if wire is None or not wire.id:
         return None
     info = bytes(wire.info)
+    if too_deep(info):
+        raise _nested("presence info")
     return Member(wire.id, b"" if info == b"null" else info)
 
 
@@ -107,7 +119,10 @@ def _join(wire: _WireCommand) -> commands.Command:
 
 
 def _whisper(wire: _WireCommand) -> commands.Command:
-    return commands.Whisper(wire.identifier, bytes(wire.data) or b"null")
+    payload = bytes(wire.data) or b"null"
+    if too_deep(payload):
+        raise _nested("whisper")
+    return commands.Whisper(wire.identifier, payload)
 
 
 _BUILDERS: dict[str, Callable[[_WireCommand], commands.Command]] = {

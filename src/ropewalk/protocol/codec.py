@@ -21,6 +21,10 @@ IdentifierReply = Literal["confirm_subscription", "reject_subscription", "confir
 class Codec(Protocol):
     """Every method returns the bytes as they go on the wire, framing included; b"" when this link does not carry it."""
 
+    @property
+    def one_way(self) -> bool:
+        """The client cannot send commands: it cannot ask for the rest of a history that is longer than one answer."""
+
     def decode(self, frame: bytes) -> Command:
         """Raises MalformedFrame."""
 

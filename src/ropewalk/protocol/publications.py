@@ -12,6 +12,8 @@ from msgspec.json import encode
 
 from ropewalk.model.errors import MalformedPublication
 from ropewalk.model.messages import Publication, RemoteDisconnect
+from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
+from ropewalk.model.refusals import Refusal
 
 MAX_UID_BYTES = 256
 
@@ -38,6 +40,14 @@ class _Disconnect(Struct):
     reconnect: bool | None = None
 
 
+class _StrictMeta(_Meta, forbid_unknown_fields=True):
+    pass
+
+
+class _StrictDisconnect(_Disconnect, forbid_unknown_fields=True):
+    pass
+
+
 class _Entry(Struct):
     """Both shapes at once, so that one pass reads the body. A null is as good as an absent key; unknown keys are ignored."""
 
@@ -49,6 +59,18 @@ class _Entry(Struct):
     payload: _Disconnect | None = None
 
 
+class _StrictEntry(_Entry, forbid_unknown_fields=True):
+    """What a body without unknown keys is read as: such a body has no room for deep nesting, and need not be measured."""
+
+    meta: _StrictMeta | None = None
+    payload: _StrictDisconnect | None = None
+
+
+_AROUND = 2  # a batch, and in it a publication, around what a publisher says
+
+_strict_decoder: msgspec.json.Decoder[_StrictEntry | list[_StrictEntry]] = msgspec.json.Decoder(
+    _StrictEntry | list[_StrictEntry]
+)
 _body_decoder: msgspec.json.Decoder[_Entry | list[_Entry]] = msgspec.json.Decoder(_Entry | list[_Entry])
 
 # Decoding to Raw is the cheapest check of a JSON text (about half the time of a full decode, nothing is built). It was
@@ -73,15 +95,20 @@ def decode(body: bytes, limits: PublicationLimits, key: str = "") -> list[Public
             return _order(entry)
 
 
-def _entries(body: bytes) -> _Entry | list[_Entry]:
+def _entries(body: bytes) -> _Entry | list[_StrictEntry] | list[_Entry]:
     try:
-        return _body_decoder.decode(body)
+        try:
+            return _strict_decoder.decode(body)
+        except msgspec.ValidationError:
+            if too_deep(body, MAX_DEPTH + _AROUND):
+                raise MalformedPublication(f"body is {TOO_DEEP}", refusal=Refusal.NESTING) from None
+            return _body_decoder.decode(body)
     except msgspec.ValidationError as error:
         place = _BATCH_INDEX.search(str(error))
         raise MalformedPublication(f"not a publication: {error}", int(place[1]) if place else 0) from None
     except UnicodeDecodeError:
         raise MalformedPublication("body is not UTF-8") from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise MalformedPublication(f"body is not JSON: {error}") from None
 
 
@@ -126,12 +153,12 @@ def _text_of(data: Raw, index: int) -> str:
 def payload_of(data: str, index: int) -> bytes:
     """JSON text as it was written; anything else, and null (which clients drop), as a JSON string of itself."""
     text = data.encode().strip(_JSON_WHITESPACE)
+    if too_deep(text):
+        raise MalformedPublication(f"data is {TOO_DEEP}", index, Refusal.NESTING)
     try:
         _check_json(text)
     except msgspec.DecodeError:
         return encode(data)
-    except RecursionError:
-        raise MalformedPublication("data is nested too deeply", index) from None
     return encode(data) if text == b"null" else text
 
 

@@ -3,11 +3,15 @@
 Fields that only some servers send have defaults, so that every server of the extended protocol is understood.
 """
 
+import re
+
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.messages import Position
+from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
 from ropewalk.model.presence import Member
 
 
@@ -159,12 +163,46 @@ MILLISECONDS_FROM = 1e11
 """A timestamp above this cannot be seconds (it would be the year 5138): it is the millisecond precision that was asked for."""
 
 
+_AROUND = 8
+"""Levels that the protocol puts around what somebody said, and some more: other servers may have their own."""
+
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?|[\[{\]}]', re.DOTALL)
+_COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
+
+
 def decode(data: bytes | str) -> ServerMessage:
     """Raises MalformedFrame for what is no message of the protocol."""
     try:
+        if too_deep(data, MAX_DEPTH + _AROUND):
+            return _deep(data.encode() if isinstance(data, str) else data)
         return _typed(_frame.decode(data))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise MalformedFrame(f"the server sent what is no cable message: {error}") from error
+
+
+def _deep(data: bytes) -> ServerMessage:
+    """A message of a stream that is nested too deeply to be decoded still has its position; nothing else may be so deep."""
+    frame, payload = _without_message(data)
+    message = None if too_deep(frame, MAX_DEPTH + _AROUND) else _typed(_frame.decode(frame))
+    if not isinstance(message, Data):
+        raise MalformedFrame(f"the server sent a cable message that is {TOO_DEEP}")
+    return replace(message, payload=payload)
+
+
+def _without_message(data: bytes) -> tuple[bytes, bytes]:
+    """A frame with null in the place of its message, and the message."""
+    depth, start = 0, -1
+    for token in _TOKEN.finditer(data):
+        match token[0]:
+            case b"[" | b"{":
+                depth += 1
+            case b"]" | b"}":
+                depth -= 1
+                if depth == 1 and start >= 0:
+                    return data[:start] + b"null" + data[token.end() :], data[start : token.end()]
+            case b'"message"' if depth == 1 and (colon := _COLON.match(data, token.end())):
+                start = colon.end() if data[colon.end() : colon.end() + 1] in (b"[", b"{") else -1
+    return data, b""
 
 
 def _typed(frame: _Frame) -> ServerMessage:

@@ -5,52 +5,68 @@ Whatever a name or a payload holds, it cannot end its line: an event is never mo
 
 import re
 from collections.abc import Sequence
-from urllib.parse import quote
 
 import msgspec
 
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
-from ropewalk.model.history import Gap
+from ropewalk.model.history import Gap, GapReason
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import PresencePage
 from ropewalk.protocol import cable_json, transmissions
 from ropewalk.protocol.codec import IdentifierReply, Tip
+from ropewalk.protocol.event_ids import id_line, subscription_key
 
 NEVER = 31_536_000_000
 """Milliseconds, a year: the `retry` by which an EventSource is told not to come back."""
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-_ID_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 
 
 class SseCodec:
-    """`unwrap` sends data messages as their bare message (GET); `raw` leaves out every message that has a type."""
+    """`unwrap` sends data messages as their bare message (GET); `raw` leaves out every message that has a type.
 
-    def __init__(self, unwrap: bool, raw: bool) -> None:
+    An event that moves positions has an id line for each of them, with the subscription's key where `keyed`: `EventIds` turns
+    them into the one line that the client gets.
+    """
+
+    one_way = True
+
+    def __init__(self, unwrap: bool, raw: bool, keyed: bool = False) -> None:
         self._unwrap = unwrap
         self._raw = raw
+        self._keyed = keyed
+        self._head_start = len(self._key(""))
 
     def decode(self, frame: bytes) -> Command:
         return cable_json.decode(frame)
 
     def head(self, identifier: str) -> bytes:
-        return cable_json.message_head(identifier)
+        return self._key(identifier) + cable_json.message_head(identifier)
 
     def message(self, head: bytes, message: Registered) -> bytes:
+        key, head = head[: self._head_start], head[self._head_start :]
+        position = id_line(message.stream, message.epoch, message.offset, key) if message.offset else b""
         if message.broadcast_type:
-            return self._typed(message.broadcast_type, cable_json.message_json(head, message), event_id(message))
+            return self._typed(message.broadcast_type, cable_json.message_json(head, message), position)
         data = _bare(message.payload) if self._unwrap else cable_json.message_json(head, message)
-        return _event(b"", data, event_id(message))
+        return _event(b"", data, position)
 
     def welcome(self, sid: str, restored_ids: Sequence[str] | None) -> bytes:
         return self._typed("welcome", cable_json.welcome_json(sid, restored_ids))
 
     def about(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
-        return self._typed(kind, cable_json.about_json(kind, identifier, tips))
+        key = self._key(identifier)
+        positions = b"".join(id_line(stream, tip.epoch, tip.offset, key) for stream, tip in tips)
+        return self._typed(kind, cable_json.about_json(kind, identifier), positions)
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
-        return self._typed("reject_history", cable_json.reject_history_json(identifier, gaps))
+        """The id is where the gap ends: a client that is cut off right here does not come back to before it."""
+        key = self._key(identifier)
+        # Messages without a position may be dropped before any that has one: that moves nothing.
+        moved = [gap for gap in gaps if gap.epoch or gap.reason is not GapReason.DROPPED]
+        positions = b"".join(id_line(gap.stream, gap.epoch, gap.oldest - 1, key) for gap in moved)
+        return self._typed("reject_history", cable_json.reject_history_json(identifier, gaps), positions)
 
     def presence(self, identifier: str, page: PresencePage | None, records: bool) -> bytes:
         return self._typed("presence", cable_json.presence_json(identifier, page, records))
@@ -72,18 +88,13 @@ class SseCodec:
         return self._typed("disconnect", cable_json.disconnect_json(closing), last)
 
     def _typed(self, kind: str, data: bytes, last: bytes = b"") -> bytes:
-        return b"" if self._raw else _event(b"event: %b\n" % _LINE_END.sub(b" ", kind.encode()), data, last)
+        """Without its data an event is not seen by the page, but its id and its retry time are kept by the EventSource."""
+        if self._raw:
+            return last and last + b"\n"
+        return _event(b"event: %b\n" % _LINE_END.sub(b" ", kind.encode()), data, last)
 
-
-def event_id(message: Registered) -> bytes:
-    """The `id` line of a message with a position, else nothing.
-
-    The stream is percent-encoded where it is not plain ASCII: clients send the id back in a header, which carries no
-    line ends and, with many of them, no other letters.
-    """
-    if not message.offset:
-        return b""
-    return f"id: {message.offset}/{message.epoch}/{quote(message.stream, safe=_ID_SAFE)}\n".encode()
+    def _key(self, identifier: str) -> bytes:
+        return b"%b:" % subscription_key(identifier).encode() if self._keyed else b""
 
 
 def _event(start: bytes, data: bytes, last: bytes) -> bytes:

@@ -5,23 +5,19 @@ Everything here was written by a stranger: it is either understood or refused wi
 
 import re
 from collections.abc import Callable, Mapping
-from urllib.parse import unquote
 
 from msgspec.json import encode
 from msgspec.structs import replace
 
 from ropewalk.model.commands import Subscribe
-from ropewalk.model.errors import BadRequest, MalformedFrame
+from ropewalk.model.errors import BadRequest, MalformedFrame, TooDeep
 from ropewalk.model.history import HistoryRequest
-from ropewalk.model.messages import Position
+from ropewalk.model.refusals import Refusal
 from ropewalk.protocol import cable_json
-
-Resume = tuple[str, Position]
+from ropewalk.protocol.event_ids import LastEventId
 
 _TRUE = ("1", "true", "t", "y")
-_EVENT_ID = re.compile(r"([0-9]{1,19})/([^/]+)/(.+)", re.DOTALL)
 _SINCE = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
-_MAX_OFFSET = 2**63 - 1
 
 # In the order in which they count: parameter, and the identifier that its value stands for.
 _SELECTORS: dict[str, Callable[[str], dict[str, str]]] = {
@@ -36,48 +32,40 @@ def wants_raw(params: Mapping[str, str]) -> bool:
     return params.get("raw", "").lower() in _TRUE
 
 
-def parse_event_id(text: str) -> Resume | None:
-    """`<offset>/<epoch>/<stream>` as `id` lines carry it; None for an empty one. The stream may hold slashes."""
-    if not text:
-        return None
-    found = _EVENT_ID.fullmatch(_text(text, "Last-Event-ID"))
-    if not found or int(found[1]) > _MAX_OFFSET:
-        raise BadRequest("Last-Event-ID must be <offset>/<epoch>/<stream>")
-    return unquote(found[3]), Position(found[2], int(found[1]))
-
-
-def subscription_of_query(params: Mapping[str, str], resume: Resume | None) -> Subscribe:
+def subscription_of_query(params: Mapping[str, str], last: LastEventId) -> Subscribe:
     """The one subscription of a GET."""
     since = _since(params.get("history_since", ""))
     history = HistoryRequest(since) if since else None
-    return _resumed(Subscribe(_identifier(params), history), resume)
+    return _resumed(Subscribe(_identifier(params), history), last)
 
 
-def subscriptions_of_body(body: bytes, resume: Resume | None, limit: int) -> list[Subscribe]:
+def subscriptions_of_body(body: bytes, last: LastEventId, limit: int) -> list[Subscribe]:
     """The subscriptions of a POST: one subscribe command a line; empty lines do not count."""
     lines = [line for line in body.split(b"\n") if line.strip()]
     if not 1 <= len(lines) <= limit:
         raise BadRequest(f"the body must hold 1 to {limit} subscribe commands, one a line; this one holds {len(lines)}")
-    return [_resumed(_subscribe(line, number), resume) for number, line in enumerate(lines, 1)]
+    return [_resumed(_subscribe(line, number), last) for number, line in enumerate(lines, 1)]
 
 
 def _subscribe(line: bytes, number: int) -> Subscribe:
     try:
         command = cable_json.decode(line)
     except MalformedFrame as error:
+        if error.refusal is Refusal.NESTING:
+            raise TooDeep(f"command {number}") from None
         raise BadRequest(f"command {number}: {error.reason}") from None
     if not isinstance(command, Subscribe) or not command.identifier:
         raise BadRequest(f"command {number}: not a subscribe command with an identifier")
     return command
 
 
-def _resumed(subscribe: Subscribe, resume: Resume | None) -> Subscribe:
+def _resumed(subscribe: Subscribe, last: LastEventId) -> Subscribe:
     """A position that the command itself names is newer knowledge than the last event id."""
-    if resume is None:
+    positions = last.of(subscribe.identifier)
+    if not positions:
         return subscribe
-    stream, position = resume
     asked = subscribe.history or HistoryRequest()
-    return replace(subscribe, history=HistoryRequest(asked.since, {stream: position, **asked.streams}))
+    return replace(subscribe, history=HistoryRequest(asked.since, {**positions, **asked.streams}))
 
 
 def _identifier(params: Mapping[str, str]) -> str:

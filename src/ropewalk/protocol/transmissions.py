@@ -25,7 +25,7 @@ _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 def read(text: str) -> Said:
     try:
         return _said(text)
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         return Said()
 
 

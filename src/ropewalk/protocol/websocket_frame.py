@@ -53,6 +53,8 @@ class CableCodec:
     `native_pings` adds a WebSocket ping to each of ours, for clients whose library answers only those.
     """
 
+    one_way = False
+
     def __init__(self, native_pings: bool = False) -> None:
         self._after_ping = PING_FRAME if native_pings else b""
 

@@ -39,6 +39,23 @@ async def test_what_is_published_in_one_tick_is_one_write_per_connection() -> No
         assert client.seen()[-10:] == list(range(1, 11))
 
 
+async def test_an_identifier_that_is_nested_too_deeply_is_rejected_and_counted() -> None:
+    async with Workbench() as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier='{"channel":"$pubsub","stream_name":' + "[" * 128 + "]" * 128 + "}")
+        assert client.seen() == ["welcome", "reject_subscription"]
+        assert bench.stats.refusals == {Refusal.NESTING: 1}
+
+
+async def test_a_frame_that_is_nested_too_deeply_ends_its_connection_and_is_counted() -> None:
+    async with Workbench() as bench:
+        client = await bench.connect()
+        client.session.receive(b'{"command":"whisper","identifier":"i","data":' + b"[" * 129 + b"]" * 129 + b"}")
+        await settle()
+        assert client.connection.closed == (1007, "whisper is nested more than 128 deep")
+        assert bench.stats.refusals == {Refusal.NESTING: 1}
+
+
 async def test_a_whisper_reaches_the_others_without_a_position_and_stays_out_of_history() -> None:
     async with Workbench() as bench:
         speaker, listener = await bench.connect(), await bench.connect()

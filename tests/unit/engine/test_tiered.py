@@ -1,5 +1,6 @@
 """Tiered history: cold below hot, joined exactly, or a gap that says where."""
 
+import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -8,19 +9,25 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.history import BEFORE_ALL
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine.tiered import TieredBackend
+from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.history import ColdPiece, Gap, GapReason, HistoryPage, Replay
+from ropewalk.model.history import ColdPiece, Gap, GapReason, HistoryPage, HistoryRequest, Replay
 from ropewalk.model.messages import Position, Publication, Registered
 from ropewalk.model.rules import StreamRules
+from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Archive
-from tests.unit.engine.workbench import Clock, Workbench, public, settle
+from ropewalk.protocol.sse import SseCodec
+from tests.unit.engine.workbench import Clock, RecordingConnection, Workbench, public, settle
 
 HOT = 3
 LIMIT = 10
 
 
 class PaperArchive:
-    """Everything it was told of, in order of offset. `meanwhile` is published to `hot` while a reader waits for it."""
+    """Everything it was told of, in order of offset.
+
+    While a reader waits for it, `meanwhile` is published to `hot`, and one message by the node of `busy`.
+    """
 
     def __init__(self) -> None:
         self.messages: list[Registered] = []
@@ -28,6 +35,7 @@ class PaperArchive:
         self.down = False
         self.meanwhile: list[Publication] = []
         self.hot: MemoryBackend | None = None
+        self.busy: Workbench | None = None
 
     async def read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece:
         self.reads += 1
@@ -35,6 +43,8 @@ class PaperArchive:
             raise Unavailable("the archive is on strike")
         if self.hot is not None:
             await self.hot.streams.append(self.meanwhile)
+        if self.busy is not None:
+            await self.busy.publish("a", "meanwhile")
         found = [
             each
             for each in self.messages
@@ -241,6 +251,23 @@ async def test_a_client_pages_through_a_long_history_and_gets_live_once(bench: B
             *(*range(21, 26), "confirm_history"),
             27,
         ]
+
+
+async def test_a_client_that_cannot_ask_again_gets_all_pages_of_a_long_history_before_live(bench: Bench) -> None:
+    async with Workbench(backend=bench.backend) as workbench:
+        await bench.publish(25)
+        connection = RecordingConnection()
+        session = workbench.node.open(ConnectRequest("", "", {}, {}), connection, SseCodec(unwrap=True, raw=True))
+        assert await session.opened()
+        bench.archive.busy = workbench
+        assert await session.submit(Subscribe(public("a"), HistoryRequest(None, {"a": BEFORE_ALL})))
+        bench.archive.busy = None
+        await workbench.publish("a", "live")
+
+        ids = re.findall(rb"^data: .*\nid: (\d+)/", b"".join(connection.written), re.M)
+        assert [int(offset) for offset in ids] == list(range(1, len(ids) + 1))
+        assert len(ids) == 25 + bench.archive.reads + 1
+        assert b"".join(connection.written).endswith(b"id: %d/%b/a\n\n" % (len(ids), bench.archive.messages[0].epoch.encode()))
 
 
 async def test_a_bounded_answer_that_reaches_up_to_live_completes_the_history(bench: Bench) -> None:

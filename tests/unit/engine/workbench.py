@@ -50,6 +50,9 @@ class RecordingConnection:
     def pending(self) -> int:
         return 0
 
+    async def ready(self) -> None:
+        pass
+
     def hold_reading(self, hold: bool) -> None:
         self.reading = not hold
 

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.model import closing as closings
-from ropewalk.model.errors import BadRequest
 from ropewalk.model.history import Gap, GapReason
 from ropewalk.model.messages import Position, Registered
 from ropewalk.model.presence import Member, PresencePage
 from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.event_ids import parse_event_id, subscription_key
 from ropewalk.protocol.sse import NEVER, SseCodec
-from ropewalk.protocol.sse_request import parse_event_id
 
 GET = SseCodec(unwrap=True, raw=False)
 POST = SseCodec(unwrap=False, raw=False)
@@ -131,7 +130,7 @@ def test_every_typed_message_is_an_event_of_its_type_with_the_full_json(codec: S
 
 
 def test_raw_leaves_out_every_typed_message_and_keeps_the_data() -> None:
-    assert set(typed(RAW).values()) == {b""}
+    assert [event for text in typed(RAW).values() for event in read(text)] == []
     assert sent(RAW, registered(b"1")) == b"data: 1\nid: 7/e1/chat\n\n"
 
 
@@ -145,6 +144,40 @@ def test_only_a_disconnect_for_good_tells_the_browser_not_to_come_back() -> None
     assert f"\nretry: {NEVER}\n\n".encode() in GET.disconnect(closings.UNAUTHORIZED)
 
 
+TIPS = [("chat", Position("e1", 7)), ("new", Position("", 0))]
+
+
+@pytest.mark.parametrize("kind", ["confirm_subscription", "confirm_history"])
+def test_a_confirmation_carries_the_positions_where_live_begins_and_is_the_reference_servers_text(kind: str) -> None:
+    text = GET.about("confirm_subscription" if kind == "confirm_subscription" else "confirm_history", "i", TIPS)
+    data = f'{{"type":"{kind}","identifier":"i"}}'
+    assert text == f"event: {kind}\ndata: {data}\nid: 7/e1/chat\nid: 0//new\n\n".encode()
+
+
+def test_a_gap_carries_the_position_where_it_ends() -> None:
+    assert b"\nid: 4/e1/chat\n" in GET.reject_history("i", [GAP])
+
+
+def test_dropped_messages_without_a_position_move_none() -> None:
+    assert b"id:" not in GET.reject_history("i", [Gap("chat", GapReason.DROPPED, "", 1, 0)])
+
+
+def test_raw_keeps_what_is_for_the_event_source_itself() -> None:
+    assert RAW.about("confirm_subscription", "i", TIPS[:1]) == b"id: 7/e1/chat\n\n"
+    assert sent(RAW, registered(b"1", broadcast_type="alert")) == b"id: 7/e1/chat\n\n"
+    assert RAW.disconnect(closings.UNAUTHORIZED) == f"retry: {NEVER}\n\n".encode()
+    assert RAW.disconnect(closings.SERVER_RESTART) == b""
+
+
+def test_with_several_subscriptions_positions_name_theirs() -> None:
+    codec = SseCodec(unwrap=False, raw=False, keyed=True)
+    key = subscription_key('{"channel":"C"}')
+    (event,) = read(sent(codec, registered(b"1")))
+    assert event.id == f"{key}:7/e1/chat"
+    assert json.loads(event.data)["identifier"] == '{"channel":"C"}'
+    assert f"id: {key}:0//new\n".encode() in codec.about("confirm_subscription", '{"channel":"C"}', TIPS)
+
+
 # --- whatever they hold -----------------------------------------------------------------------------------------------
 
 
@@ -155,7 +188,7 @@ def test_no_text_can_become_another_event_or_line(text: str, stream: str, kind: 
         (event,) = read(sent(codec, message))
         assert event.id is not None
         assert event.id.isascii()
-        assert parse_event_id(event.id) == (stream, Position("e1", 7))
+        assert parse_event_id(event.id).positions == {stream: Position("e1", 7)}
 
 
 @given(TEXT)
@@ -164,20 +197,13 @@ def test_a_string_is_read_back_with_its_line_ends_made_equal(text: str) -> None:
     assert event.data == re.sub(r"\r\n|\r", "\n", text)
 
 
-@pytest.mark.parametrize("stream", ["chat/1/2", "50%", "a%2Fb", "a b", " edge ", "é/ü", "line\nbreak", "tab\t", "nul\0"])
+@pytest.mark.parametrize(
+    "stream", ["chat/1/2", ";a;b", "50%", "a%2Fb", "a b", " edge ", "é/ü", "line\nbreak", "tab\t", "nul\0"]
+)
 def test_the_last_event_id_leads_back_to_the_stream(stream: str) -> None:
     (event,) = read(sent(GET, registered(b"1", stream)))
     assert event.id is not None
-    assert parse_event_id(event.id.strip()) == (stream, Position("e1", 7))
-
-
-@given(st.text(st.characters()))
-def test_any_last_event_id_is_understood_or_refused(text: str) -> None:
-    try:
-        answer = parse_event_id(text)
-    except BadRequest:
-        return
-    assert answer is None or answer[1].offset >= 0
+    assert parse_event_id(event.id.strip()).positions == {stream: Position("e1", 7)}
 
 
 def test_a_transmission_is_an_event_of_its_type_or_a_bare_message() -> None:

@@ -11,9 +11,11 @@ from ropewalk.model.errors import BadRequest
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Position
 from ropewalk.model.presence import Member
-from ropewalk.protocol.sse_request import parse_event_id, subscription_of_query, subscriptions_of_body, wants_raw
+from ropewalk.protocol.event_ids import LastEventId, subscription_key
+from ropewalk.protocol.sse_request import subscription_of_query, subscriptions_of_body, wants_raw
 
-RESUME = ("chat", Position("e1", 7))
+NEW = LastEventId()
+RESUME = LastEventId({"chat": Position("e1", 7)})
 
 
 # --- the query --------------------------------------------------------------------------------------------------------
@@ -29,47 +31,47 @@ RESUME = ("chat", Position("e1", 7))
     ],
 )
 def test_a_parameter_stands_for_an_identifier(name: str, identifier: object) -> None:
-    assert json.loads(subscription_of_query({name: "v"}, None).identifier) == identifier
+    assert json.loads(subscription_of_query({name: "v"}, NEW).identifier) == identifier
 
 
 def test_an_identifier_is_taken_as_it_is() -> None:
-    assert subscription_of_query({"identifier": '{"channel": "X"}'}, None) == Subscribe('{"channel": "X"}')
+    assert subscription_of_query({"identifier": '{"channel": "X"}'}, NEW) == Subscribe('{"channel": "X"}')
 
 
 def test_of_several_parameters_the_first_of_the_order_counts() -> None:
     order = ["identifier", "channel", "stream", "signed_stream", "turbo_signed_stream_name"]
     params = {name: f"by {name}" for name in reversed(order)}
     for name in order:
-        assert f"by {name}" in subscription_of_query(params, None).identifier
+        assert f"by {name}" in subscription_of_query(params, NEW).identifier
         del params[name]
 
 
 @pytest.mark.parametrize("params", [{}, {"stream": ""}, {"other": "x"}, {"history_since": "5"}])
 def test_a_query_without_a_subscription_is_refused(params: dict[str, str]) -> None:
     with pytest.raises(BadRequest, match="identifier, channel, stream"):
-        subscription_of_query(params, None)
+        subscription_of_query(params, NEW)
 
 
 @pytest.mark.parametrize("name", ["identifier", "stream"])
 def test_a_parameter_that_is_no_text_is_refused(name: str) -> None:
     with pytest.raises(BadRequest, match="UTF-8"):
-        subscription_of_query({name: "\udcff"}, None)
+        subscription_of_query({name: "\udcff"}, NEW)
 
 
 @pytest.mark.parametrize(("text", "since"), [("1681828329", 1681828329.0), ("1.5", 1.5)])
 def test_history_since_asks_for_the_past(text: str, since: float) -> None:
-    assert subscription_of_query({"stream": "s", "history_since": text}, None).history == HistoryRequest(since)
+    assert subscription_of_query({"stream": "s", "history_since": text}, NEW).history == HistoryRequest(since)
 
 
 @pytest.mark.parametrize("text", ["", "0"])
 def test_no_time_asks_for_no_past(text: str) -> None:
-    assert subscription_of_query({"stream": "s", "history_since": text}, None).history is None
+    assert subscription_of_query({"stream": "s", "history_since": text}, NEW).history is None
 
 
 @pytest.mark.parametrize("text", ["yesterday", "-5", "nan", "inf", "1e9", "1_0", "１", "9" * 30, "."])
 def test_a_time_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="history_since"):
-        subscription_of_query({"stream": "s", "history_since": text}, None)
+        subscription_of_query({"stream": "s", "history_since": text}, NEW)
 
 
 @pytest.mark.parametrize(("text", "raw"), [("1", True), ("true", True), ("t", True), ("y", True), ("0", False), ("", False)])
@@ -79,31 +81,6 @@ def test_raw_is_asked_for_with_a_yes(text: str, raw: bool) -> None:
 
 
 # --- the last event id ------------------------------------------------------------------------------------------------
-
-
-def test_a_last_event_id_names_a_stream_and_a_position() -> None:
-    assert parse_event_id("7/e1/chat/room/1") == ("chat/room/1", Position("e1", 7))
-    assert parse_event_id("") is None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "7",
-        "7/e1",
-        "7/e1/",
-        "7//chat",
-        "/e1/chat",
-        "x/e1/chat",
-        "-7/e1/chat",
-        "9223372036854775808/e1/chat",
-        "１/e/s",
-        "7/e/\udcff",
-    ],
-)
-def test_a_last_event_id_of_another_shape_is_refused(text: str) -> None:
-    with pytest.raises(BadRequest, match="Last-Event-ID"):
-        parse_event_id(text)
 
 
 def test_a_resumed_query_asks_for_what_follows_its_position() -> None:
@@ -119,7 +96,7 @@ def test_a_body_is_one_subscribe_command_a_line() -> None:
         b'{"command":"subscribe","identifier":"a"}\r\n\n'
         b'{"command":"subscribe","identifier":"b","history":{"since":5},"presence":{"id":"42","info":{"n":1}}}\n'
     )
-    assert subscriptions_of_body(body, None, 9) == [
+    assert subscriptions_of_body(body, NEW, 9) == [
         Subscribe("a"),
         Subscribe("b", HistoryRequest(5.0), Member("42", b'{"n":1}')),
     ]
@@ -133,6 +110,14 @@ def test_a_position_in_a_command_counts_more_than_the_last_event_id() -> None:
     first, second = subscriptions_of_body(body, RESUME, 9)
     assert first.history == HistoryRequest(None, {"chat": Position("e1", 9)})
     assert second.history == HistoryRequest(None, {"chat": Position("e1", 7)})
+
+
+def test_each_subscription_of_a_body_gets_its_own_position() -> None:
+    last = LastEventId({"chat": Position("e1", 7)}, {(subscription_key("b"), "chat"): Position("e1", 6)})
+    body = b'{"command":"subscribe","identifier":"a"}\n{"command":"subscribe","identifier":"b"}'
+    first, second = subscriptions_of_body(body, last, 9)
+    assert first.history == HistoryRequest(None, {"chat": Position("e1", 7)})
+    assert second.history == HistoryRequest(None, {"chat": Position("e1", 6)})
 
 
 @pytest.mark.parametrize(
@@ -153,18 +138,18 @@ def test_a_position_in_a_command_counts_more_than_the_last_event_id() -> None:
 )
 def test_a_body_that_holds_anything_else_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest):
-        subscriptions_of_body(body, None, 3)
+        subscriptions_of_body(body, NEW, 3)
 
 
 def test_a_refused_body_says_which_command_is_wrong() -> None:
     with pytest.raises(BadRequest, match="command 2"):
-        subscriptions_of_body(b'{"command":"subscribe","identifier":"a"}\n{"command":"ping"}', None, 3)
+        subscriptions_of_body(b'{"command":"subscribe","identifier":"a"}\n{"command":"ping"}', NEW, 3)
 
 
 @given(st.binary())
 def test_any_body_is_understood_or_refused(body: bytes) -> None:
     try:
-        outcome: object = subscriptions_of_body(body, None, 3)
+        outcome: object = subscriptions_of_body(body, NEW, 3)
     except BadRequest as error:
         outcome = str(error)
     assert outcome

@@ -12,6 +12,7 @@ from jwt.algorithms import HMACAlgorithm
 from msgspec import UNSET, Struct, UnsetType
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
 from ropewalk.ports import Clock
 
@@ -83,7 +84,7 @@ class JwtAuthenticator:
             return _UNAUTHORIZED if self._enforce else None
         try:
             claims = self._claims(request.token)
-        except (jwt.PyJWTError, ValueError, RecursionError) as error:
+        except (jwt.PyJWTError, ValueError, RecursionError) as error:  # the library's versions differ in what they raise
             log.debug("token refused", extra={"sid": sid, "param": self._param, "why": str(error)})
             return _UNAUTHORIZED
         return self._judge(claims)
@@ -93,6 +94,8 @@ class JwtAuthenticator:
         if len(token) > MAX_TOKEN_LENGTH:
             raise ValueError(f"longer than {MAX_TOKEN_LENGTH} characters")
         payload: bytes = _jws.decode(token, self._key, algorithms=list(_ALGORITHMS))
+        if too_deep(payload):
+            raise ValueError(f"its claims are {TOO_DEEP}")
         claims = msgspec.json.decode(payload, type=_Claims)
         if not claims.ext:
             raise ValueError("ext is empty")

@@ -6,6 +6,7 @@ A signed name is believed only with a secret, and the channel's own answer is fi
 import msgspec
 
 from ropewalk.core.signing import verify_stream
+from ropewalk.model.nesting import too_deep
 from ropewalk.model.sessions import Rejected, Subscribed
 
 MAX_STREAM_NAME = 512  # bytes
@@ -90,8 +91,8 @@ def cable_ready(secret: str, max_stream_name: int = MAX_STREAM_NAME) -> SignedNa
 def _fields_of(identifier: str, channel: str) -> dict[str, object] | None:
     """The identifier's fields if it is JSON and names this channel."""
     try:
-        fields = _decode_fields(identifier)
-    except (ValueError, RecursionError):
+        fields = {} if too_deep(identifier) else _decode_fields(identifier)
+    except ValueError:
         return None
     return fields if fields.get("channel") == channel else None
 

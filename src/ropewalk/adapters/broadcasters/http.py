@@ -38,6 +38,8 @@ class PublishDoor:
             return _answer(201, await self._take(request))
         except MalformedPublication as error:
             self._stats.publications_refused += 1
+            if error.refusal is not None:
+                self._stats.refusals[error.refusal] += 1
             return _answer(422, {"error": error.reason, "index": error.index})
         except TooLarge as error:
             self._stats.publications_refused += 1
@@ -51,7 +53,7 @@ class PublishDoor:
             self._stats.publications_refused += 1
             self._guard.refused(Refusal.BODY_TIMEOUT)
             return _unreadable(request, 408, str(error))
-        except (web.RequestPayloadError, BadBody):
+        except (web.RequestPayloadError, ConnectionError, BadBody):
             self._stats.publications_refused += 1
             self._guard.refused(Refusal.BAD_BODY)
             return _unreadable(request, 422, "the body cannot be read")

@@ -3,11 +3,10 @@
 The rule it keeps: a mark lies where the journal has been; what it cannot have given is refused here.
 """
 
-import msgspec
 from aiohttp import web
 
 from ropewalk.adapters.transports.answers import json_answer, refusal
-from ropewalk.adapters.transports.guarding import body_of, guarded
+from ropewalk.adapters.transports.guarding import body_of, decoded, guarded
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.consumers import lag
 from ropewalk.core.transactions import checked_name
@@ -55,11 +54,7 @@ class ConsumersDoor:
         return json_answer(200, {})
 
     async def _marks(self, request: web.Request) -> Marks:
-        body = await body_of(request, MAX_OFFSET)
-        try:
-            marks = msgspec.json.decode(body, type=Marks)
-        except msgspec.MsgspecError as error:
-            raise BadRequest(f"not an offset: {error}") from None
+        marks = decoded(await body_of(request, MAX_OFFSET), Marks, "the offset")
         if not marks:
             raise BadRequest("an offset has a mark for one shard at the least")
         _check(marks, self._journal.spans())

@@ -1,7 +1,9 @@
 """What HTTP doors with a key have in common: who may come in, which numbers a query holds, and how a refusal is answered."""
 
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
+import msgspec
 from aiohttp import web
 
 from ropewalk.adapters.transports.answers import json_answer, refusal, unreadable
@@ -9,19 +11,24 @@ from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.errors import (
     BadBody,
     BadRequest,
+    ClientError,
     Conflict,
     LateBody,
     LimitReached,
     MalformedPublication,
     RopewalkError,
+    TooDeep,
     TooLarge,
     Unavailable,
     UnsupportedEncoding,
 )
+from ropewalk.model.nesting import too_deep
 from ropewalk.model.refusals import Refusal
 from ropewalk.protocol.body import gather
 
 ACCEPTED_ENCODINGS = {"Accept-Encoding": "gzip, deflate"}  # RFC 9110 section 15.5.16: what a 415 means here
+
+T = TypeVar("T")
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -34,7 +41,7 @@ def guarded(guard: KeyGuard, answer: Answer) -> Answer:
             return refusal(401, "a valid bearer key is needed", {"WWW-Authenticate": "Bearer"})
         try:
             return await answer(request)
-        except web.RequestPayloadError:
+        except (web.RequestPayloadError, ConnectionError):
             guard.refused(Refusal.BAD_BODY)
             return unreadable(request, 400, "the body cannot be read", {})
         except LateBody as error:
@@ -45,6 +52,8 @@ def guarded(guard: KeyGuard, answer: Answer) -> Answer:
                 guard.refused(Refusal.BODY_TOO_LARGE)
             elif isinstance(error, BadBody | UnsupportedEncoding):
                 guard.refused(Refusal.BAD_BODY)
+            elif isinstance(error, ClientError) and error.refusal is not None:
+                guard.refused(error.refusal)
             return _refused(error)
 
     return handle
@@ -72,6 +81,16 @@ def _refused(error: RopewalkError) -> web.Response:
         case Unavailable():
             return refusal(503, str(error))
     raise error
+
+
+def decoded(body: bytes, kind: type[T], what: str) -> T:
+    """The JSON of a body. Raises BadRequest, in which `what` names what it should have been."""
+    if too_deep(body):
+        raise TooDeep(what)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise BadRequest(f"{what} cannot be read: {error}") from None
 
 
 def number(request: web.Request, name: str, default: int | None, low: int, high: int) -> int:

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from ropewalk.adapters.transports.answers import json_answer
-from ropewalk.adapters.transports.guarding import body_of, guarded, number
+from ropewalk.adapters.transports.guarding import body_of, decoded, guarded, number
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.errors import BadRequest, RopewalkError
 from ropewalk.model.journal import ShardSpan, oldest_kept
@@ -70,11 +70,7 @@ class JournalDoor:
             yield chunk
 
     async def _archived(self, request: web.Request) -> web.Response:
-        body = await body_of(request, _MAX_ARCHIVED)
-        try:
-            order = msgspec.json.decode(body, type=_Archived)
-        except msgspec.MsgspecError as error:
-            raise BadRequest(f"not a list of positions: {error}") from None
+        order = decoded(await body_of(request, _MAX_ARCHIVED), _Archived, "the list of positions")
         known = {span.shard: span.end for span in self._journal.spans()}
         for shard, position in order.positions.items():
             if not 0 <= position <= known.get(shard, -1):

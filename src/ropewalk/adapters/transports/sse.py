@@ -1,9 +1,14 @@
 """The SSE door: a request becomes a session whose messages leave as events, until one side ends it.
 
-Nothing is answered before the session said yes to everything that was asked; what it wrote until then follows the 200.
+Nothing is answered before the session said yes to everything that was asked. What it wrote until then follows the 200, and
+then the histories, as the client takes them.
 """
 
+import asyncio
+import logging
+from collections import Counter
 from collections.abc import Callable
+from itertools import product
 
 from aiohttp import web
 
@@ -13,13 +18,17 @@ from ropewalk.adapters.transports.proxied import client_of
 from ropewalk.adapters.transports.sse_link import SseLink
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import BadRequest, LateBody, TooLarge, Unavailable, UnsupportedEncoding
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, Visitor
 from ropewalk.protocol.body import ANONYMOUS, BODY_SECONDS, gather
 from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.event_ids import MAX_BYTES, EventIds, parse_event_id
 from ropewalk.protocol.handshake import token_of
 from ropewalk.protocol.sse import SseCodec
-from ropewalk.protocol.sse_request import parse_event_id, subscription_of_query, subscriptions_of_body, wants_raw
+from ropewalk.protocol.sse_request import subscription_of_query, subscriptions_of_body, wants_raw
+
+logger = logging.getLogger("ropewalk.sse")
 
 OpenSession = Callable[[ConnectRequest, Connection, Codec], Visitor]
 
@@ -35,7 +44,7 @@ _HEADERS = {
 }
 
 # Shared by all connections of a kind, so that the hub encodes a message once for all of them.
-_CODECS = {(unwrap, raw): SseCodec(unwrap, raw) for unwrap in (True, False) for raw in (True, False)}
+_CODECS = {kind: SseCodec(*kind) for kind in product((True, False), repeat=3)}
 
 
 class SseDoor:
@@ -46,6 +55,7 @@ class SseDoor:
         open_session: OpenSession,
         origin_allowed: OriginAllowed,
         max_subscriptions: int,
+        refusals: Counter[str],
         token_param: str = "jid",
         keepalive: float = 15.0,
         patience: float = BODY_SECONDS,
@@ -53,6 +63,7 @@ class SseDoor:
         self._open_session = open_session
         self._origin_allowed = origin_allowed
         self._max_subscriptions = max_subscriptions
+        self._refusals = refusals
         self._token_param = token_param
         self._keepalive = keepalive
         self._patience = patience
@@ -72,42 +83,59 @@ class SseDoor:
             return web.Response(headers=cors)
         try:
             return await self._serve(request, await self._subscriptions(request), cors)
-        except web.RequestPayloadError:
+        except (web.RequestPayloadError, ConnectionError):
             return unreadable(request, 400, "the body cannot be read", cors)
         except LateBody as error:
             return unreadable(request, 408, str(error), cors)
         except BadRequest as error:
+            self._count(error.refusal)
             return refusal(400, str(error), cors)
         except TooLarge as error:
+            self._count(Refusal.BODY_TOO_LARGE)
             return refusal(413, str(error), cors)
         except UnsupportedEncoding as error:
             return refusal(415, str(error), cors)
         except Unavailable as error:
             return refusal(503, str(error), cors)
 
+    def _count(self, why: Refusal | None) -> None:
+        if why is not None:
+            self._refusals[why] += 1
+            logger.debug("request refused", extra={"reason": why.value})
+
     async def _subscriptions(self, request: web.Request) -> list[Subscribe]:
         params = dict(request.query.items())
         # Not every client can set a header; where both are given, the header is what the browser itself remembers.
-        resume = parse_event_id(request.headers.get("Last-Event-ID") or params.get("last_event_id", ""))
+        last = parse_event_id(request.headers.get("Last-Event-ID") or params.get("last_event_id", ""))
         if request.method == "GET":
-            return [subscription_of_query(params, resume)]
+            return [subscription_of_query(params, last)]
         body = await gather(request.content.iter_any(), request.headers, MAX_BODY, ANONYMOUS, self._patience)
-        return subscriptions_of_body(body, resume, self._max_subscriptions)
+        return subscriptions_of_body(body, last, self._max_subscriptions)
 
     async def _serve(self, request: web.Request, subscriptions: list[Subscribe], cors: dict[str, str]) -> web.StreamResponse:
         link = SseLink(request, self._keepalive)
-        codec = _CODECS[request.method == "GET", wants_raw(request.query)]
+        keyed = len(subscriptions) > 1
+        codec = _CODECS[request.method == "GET", wants_raw(request.query), keyed]
         visitor = self._open_session(self._connect_request(request), link, codec)
         link.attach(visitor)
+        commands: list[asyncio.Task[bool]] = []
         try:
             if not await visitor.opened():
                 return refusal(401, "unauthorized", cors)
             for subscribe in subscriptions:
-                if not await visitor.submit(subscribe):
+                commands.append(asyncio.create_task(visitor.submit(subscribe)))
+                granted = await link.decided(commands[-1])
+                if link.overfull:
+                    raise Unavailable("more messages came than can wait until all subscriptions are granted")
+                if not granted:
                     return refusal(400, f"subscription rejected: {subscribe.identifier}", cors)
-            return await link.run(web.StreamResponse(headers={**_HEADERS, **cors}))
+            ids = _event_ids(visitor, subscriptions, keyed)
+            return await link.run(web.StreamResponse(headers={**_HEADERS, **cors}), ids)
         finally:
             visitor.lost()
+            link.release()
+            if commands:
+                await asyncio.wait(commands)
 
     def _connect_request(self, request: web.Request) -> ConnectRequest:
         headers = {name.lower(): value for name, value in request.headers.items()}
@@ -121,3 +149,14 @@ class SseDoor:
             remote=remote,
             token=token_of(self._token_param, headers, params),
         )
+
+
+def _event_ids(visitor: Visitor, subscriptions: list[Subscribe], keyed: bool) -> EventIds:
+    known = {subscribe.identifier: subscribe.history.streams for subscribe in subscriptions if subscribe.history}
+    ids = EventIds(visitor.streams(), known, keyed)
+    if ids.longest() > MAX_BYTES:
+        raise BadRequest(
+            f"the positions of all streams do not fit into an event id of {MAX_BYTES} bytes: "
+            "use fewer streams on one connection, or a WebSocket"
+        )
+    return ids

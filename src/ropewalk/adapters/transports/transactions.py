@@ -9,10 +9,9 @@ import msgspec
 from aiohttp import web
 
 from ropewalk.adapters.transports.answers import json_answer
-from ropewalk.adapters.transports.guarding import body_of, guarded, number, whole
+from ropewalk.adapters.transports.guarding import body_of, decoded, guarded, number, whole
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.transactions import MAX_BATCH, checked_name
-from ropewalk.model.errors import BadRequest
 from ropewalk.ports import Transactor
 
 PLACES = 8
@@ -64,10 +63,7 @@ class TransactionsDoor:
 
     async def _commit(self, request: web.Request) -> web.Response:
         app, batch = _app(request), _batch(request)
-        try:
-            order = msgspec.json.decode(await body_of(request, MAX_COMMIT), type=_Commit)
-        except msgspec.MsgspecError as error:
-            raise BadRequest(f"not a commit: {error}") from None
+        order = decoded(await body_of(request, MAX_COMMIT), _Commit, "the commit")
         committed = await self._transactor.commit(app, batch, order.winners, order.pieces)
         return json_answer(200, msgspec.structs.asdict(committed))
 

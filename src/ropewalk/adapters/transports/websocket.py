@@ -135,6 +135,9 @@ class WebSocketConnection(WSListener):
     def pending(self) -> int:
         return self._transport.get_write_buffer_size()
 
+    async def ready(self) -> None:
+        pass  # every command is answered as it comes
+
     def hold_reading(self, hold: bool) -> None:
         if self._transport.is_closing():
             return

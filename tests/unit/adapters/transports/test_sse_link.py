@@ -1,6 +1,7 @@
 """One SSE connection under pressure: a peer that does not read, and one that never will."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -9,6 +10,7 @@ from aiohttp import web
 from ropewalk.adapters.transports import sse_link
 from ropewalk.adapters.transports.sse import SseDoor
 from ropewalk.model.commands import Command
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import Codec
@@ -26,12 +28,17 @@ class Chatterbox:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.told: list[str] = []
+        self.said = b""
 
     async def opened(self) -> bool:
         return True
 
     async def submit(self, command: Command) -> bool:
+        self.connection.write(self.said)
         return True
+
+    def streams(self) -> dict[str, list[str]]:
+        return {"i": ["chat"]}
 
     def receive(self, frame: bytes) -> None:
         raise AssertionError("an SSE client sends nothing")
@@ -39,7 +46,7 @@ class Chatterbox:
     def heard(self) -> None:
         raise AssertionError("an SSE client sends nothing")
 
-    def malformed(self, reason: str, code: int) -> None:
+    def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         raise AssertionError("an SSE client sends nothing")
 
     def writing_paused(self) -> None:
@@ -53,12 +60,16 @@ class Chatterbox:
 
 
 class Sessions:
+    """`said`: what each session says to its first command."""
+
     def __init__(self) -> None:
         self.opened: list[Chatterbox] = []
+        self.said = b""
 
     def open(self, request: ConnectRequest, connection: Connection, codec: Codec) -> Chatterbox:
         self.request = request
         self.opened.append(Chatterbox(connection))
+        self.opened[-1].said = self.said
         return self.opened[-1]
 
 
@@ -69,7 +80,7 @@ def sessions() -> Sessions:
 
 @pytest.fixture
 async def client(sessions: Sessions) -> AsyncIterator[Client]:
-    async with serving(SseDoor(sessions.open, AllowedOrigins([]), 3).routes()) as client:
+    async with serving(SseDoor(sessions.open, AllowedOrigins([]), 3, Counter()).routes()) as client:
         yield client
 
 
@@ -137,6 +148,14 @@ async def test_all_writes_of_one_moment_leave_in_one_piece(client: Client, sessi
             sessions.opened[0].connection.write(b"data: %d\n\n" % number)
         piece, _ = await response.content.readchunk()
         assert piece.count(b"data: ") == 50
+
+
+async def test_more_than_can_wait_for_the_answer_to_begin_is_refused(client: Client, sessions: Sessions) -> None:
+    sessions.said = b"data: %b\n\n" % (b"x" * sse_link.EARLY_BYTES)
+    async with client.get("/events?stream=chat") as response:
+        assert response.status == 503
+        assert "more messages came" in (await response.json())["error"]
+    await until(lambda: sessions.opened[0].told == ["lost"])
 
 
 async def test_the_session_learns_of_the_request_what_authenticators_need(client: Client, sessions: Sessions) -> None:

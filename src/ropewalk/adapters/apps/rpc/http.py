@@ -18,6 +18,7 @@ from ropewalk.adapters.apps.rpc.breaker import Breaker
 from ropewalk.adapters.apps.rpc.calling import AskAgain, Calls, Unreachable
 from ropewalk.adapters.apps.rpc.messages import M, Message, Method, Q, from_plain
 from ropewalk.model.errors import ApplicationError, Unanswered, Unavailable, UserMistake
+from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.ports import Clock, Publisher
 
 log = logging.getLogger("ropewalk.application")
@@ -165,9 +166,11 @@ def _encode(message: Message) -> bytes:
 
 
 def _decode(body: bytes) -> object:
+    if too_deep(body):
+        raise ApplicationError(f"the application's answer is {TOO_DEEP}")
     try:
         return msgspec.json.decode(body)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ApplicationError(f"the application's answer cannot be read: {error}") from None
 
 

@@ -134,7 +134,7 @@ def from_plain(plain: object, kind: type[M]) -> M:
         raise ApplicationError("the application's answer cannot be read: it is not an object")
     try:
         return msgspec.convert(_named_status(_without_nulls(plain)), kind)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ApplicationError(f"the application's answer cannot be read: {error}") from None
 
 

@@ -21,6 +21,7 @@ from ropewalk.adapters.apps.rpc.messages import (
 )
 from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting, Seating, State
 from ropewalk.model.errors import ApplicationError
+from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.model.presence import Member
 
 _decode_state = msgspec.json.Decoder(State).decode
@@ -121,9 +122,11 @@ def _info(text: str) -> bytes:
     """JSON text as it is; any other text becomes a JSON string."""
     if not text:
         return b""
+    if too_deep(text):
+        raise ApplicationError(f"what the application says of a member is {TOO_DEEP}")
     try:
         msgspec.json.decode(text)
-    except (ValueError, RecursionError):
+    except ValueError:
         return msgspec.json.encode(text)
     return text.encode()
 
@@ -131,5 +134,5 @@ def _info(text: str) -> bytes:
 def _changes(text: str) -> State:
     try:
         return _decode_state(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ApplicationError(f"the application's state of a subscription is not JSON text of strings: {error}") from None

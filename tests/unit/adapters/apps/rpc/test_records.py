@@ -85,12 +85,19 @@ def test_an_answer_is_read() -> None:
         ("12345678901234567890", b"12345678901234567890"),
         ("plain text", b'"plain text"'),
         ("{", b'"{"'),
-        ("[" * 9000, None),
+        ("[" * 128 + "]" * 128, b"[" * 128 + b"]" * 128),
     ],
 )
-def test_presence_info_is_json_text_or_becomes_a_string(info: str, expected: bytes | None) -> None:
+def test_presence_info_is_json_text_or_becomes_a_string(info: str, expected: bytes) -> None:
     answer = records.answer(CommandResponse(Status.SUCCESS, presence=PresenceResponse("leave", "7", info)))
-    assert answer.seating == Seating(False, Member("7", json.dumps(info).encode() if expected is None else expected))
+    assert answer.seating == Seating(False, Member("7", expected))
+
+
+@pytest.mark.parametrize("depth", [129, 500, 9000])
+def test_presence_info_that_is_nested_too_deeply_is_the_applications_error(depth: int) -> None:
+    presence = PresenceResponse("join", "7", "[" * depth + "]" * depth)
+    with pytest.raises(ApplicationError, match="nested more than 128 deep"):
+        records.answer(CommandResponse(Status.SUCCESS, presence=presence))
 
 
 @pytest.mark.parametrize(

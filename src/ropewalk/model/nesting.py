@@ -1,0 +1,29 @@
+"""How deeply JSON may be nested: one number for every endpoint, the same on every version of Python.
+
+Decoders recurse, and how far depends on the interpreter; so texts are measured before they are decoded.
+"""
+
+from itertools import accumulate
+
+MAX_DEPTH = 128
+"""Arrays and objects within each other. Ruby's JSON library stops at 100 by default, decoders in Python at about 1,000."""
+
+TOO_DEEP = f"nested more than {MAX_DEPTH} deep"
+
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # read as signed bytes: 1 and -1
+_OTHER = bytes(set(range(256)) - set(b"[{]}"))
+
+
+def too_deep(text: bytes | str, limit: int = MAX_DEPTH) -> bool:
+    """Whether JSON text is nested more than `limit` deep. Text that is no JSON is measured as far as it could be."""
+    if len(text) <= limit:
+        return False
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    # Most texts have fewer brackets than that, and then nothing else needs to be looked at.
+    if data.count(b"[") + data.count(b"{") <= limit or data.lstrip(b" \t\r\n")[:1] not in (b"[", b"{"):
+        return False
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    outside = b"".join(data.split(b'"')[::2])
+    steps = memoryview(outside.translate(_STEPS, _OTHER)).cast("b")
+    return max(accumulate(steps), default=0) > limit

@@ -1,0 +1,151 @@
+"""The storm for clients of server-sent events: what an EventSource does, and what programs do with a POST.
+
+A client keeps what it received and the last event id, nothing else. It is cut off at any byte: what an event lacks then, it
+lacks whole.
+"""
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import aiohttp
+
+from tests.cable import PATIENCE, identifier
+from tests.scenarios.storm import STREAMS, Sea
+from tests.server import RunningServer
+
+LONG = 65_536  # a history above this does not fit into the server's buffers
+RETURNS = ("at once", "at once", "late")
+
+
+class SseStormClient:
+    """Subscribes by GET to a channel of one or more streams, or by POST to several, of which one may have two subscriptions.
+
+    What it received is kept by identifier, or by stream where there is one identifier; and the offset before its first message:
+    0 for those that ask for the past.
+    """
+
+    def __init__(self, server: RunningServer, sea: Sea, chance: random.Random) -> None:
+        self._address = f"{server.url}/events"
+        self._sea = sea
+        self._chance = chance
+        self._last_id = ""
+        self._past = chance.random() < 0.5
+        self._get = chance.random() < 0.3
+        streams = chance.sample(STREAMS, chance.randint(1, 5))
+        self._streams = {stream if self._get else identifier(stream): stream for stream in streams}
+        if not self._get and chance.random() < 0.3:
+            self._streams[identifier(streams[0]) + " "] = streams[0]
+        self._base: dict[str, int] = dict.fromkeys(self._streams, 0) if self._past else {}
+        self._got: dict[str, list[str]] = {each: [] for each in self._streams}
+        self._partial = b""
+        self._replayed = 0
+
+    async def run(self) -> None:
+        """Until everything is there, over as many connections as it takes."""
+        while True:
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(sock_read=PATIENCE)) as http:
+                response = await self._open(http)
+                assert response.status == 200, await response.text()
+                await self._listen(response)
+                if self._done():
+                    await self._nothing_more(response)
+                    break
+                await self._fall(response)
+        for each, stream in self._streams.items():
+            assert self._got[each] == self._sea.written[stream][self._base[each] :], f"{stream}: not what was published"
+
+    def _done(self) -> bool:
+        if not self._sea.calm.is_set() or len(self._base) < len(self._streams):
+            return False
+        return all(self._at(each) >= len(self._sea.written[stream]) for each, stream in self._streams.items())
+
+    async def _open(self, http: aiohttp.ClientSession) -> aiohttp.ClientResponse:
+        headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
+        params = {"pi": "1"}
+        if self._get:
+            params["identifier"] = json.dumps({"channel": "SeveralChannel", "streams": list(self._streams)})
+            past = {"history_since": "1"} if self._past else {}
+            return await http.get(self._address, params={**params, **past}, headers=headers)
+        history: dict[str, Any] = {"history": {"since": 1}} if self._past else {}
+        commands = [{"command": "subscribe", "identifier": each, **history} for each in self._streams]
+        return await http.post(self._address, params=params, data="\n".join(map(json.dumps, commands)), headers=headers)
+
+    async def _listen(self, response: aiohttp.ClientResponse) -> None:
+        """So many bytes, or until all is there."""
+        left = self._chance.choice((0, self._chance.randrange(500), self._chance.randrange(20_000), 10**6))
+        self._partial, self._replayed = b"", 0
+        while left > 0 and not self._done():
+            chunk = await response.content.read(min(left, 10_000))
+            assert chunk, "the server ended the answer"
+            left -= len(chunk)
+            self._take(chunk)
+
+    def _take(self, chunk: bytes) -> None:
+        *events, self._partial = (self._partial + chunk).split(b"\n\n")
+        for event in events:
+            lines = [line.partition(": ") for line in event.decode().split("\n")]
+            fields = {name: value for name, _, value in lines}
+            self._event(fields.get("event", ""), fields.get("data", ""), fields.get("id", ""))
+
+    def _event(self, kind: str, data: str, event_id: str) -> None:
+        if event_id:
+            self._last_id = event_id
+        if kind == "confirm_subscription":
+            for each in self._streams if self._get else [json.loads(data)["identifier"]]:
+                if each not in self._base:
+                    self._base[each] = _offset(event_id, self._streams[each])
+        elif not kind and data:
+            self._message(data, event_id)
+        elif kind == "confirm_history":
+            self._sea.counts["replays"] += 1
+            self._sea.counts["long replays"] += self._replayed > LONG
+            self._replayed = 0
+        else:
+            assert kind in ("", "welcome", "ping", "confirm_subscription"), (
+                f"{kind} in a storm where nothing is trimmed: {data}"
+            )
+
+    def _message(self, data: str, event_id: str) -> None:
+        if self._get:
+            # A bare message does not say which stream it is of: it is the one whose position moved.
+            (each,) = [stream for stream in self._streams if _offset(event_id, stream) > self._at(stream)]
+            offset, payload = _offset(event_id, each), data
+        else:
+            message = json.loads(data)
+            each, offset, payload = message["identifier"], message["offset"], message["message"]
+        assert offset == self._at(each) + 1, f"{each}: offset {offset} after {self._at(each)}"
+        self._got[each].append(payload)
+        self._replayed += len(payload)
+
+    def _at(self, each: str) -> int:
+        return self._base[each] + len(self._got[each])
+
+    async def _fall(self, response: aiohttp.ClientResponse) -> None:
+        self._sea.counts["cuts"] += 1
+        self._sea.counts["cuts before the first message"] += bool(self._last_id) and not any(self._got.values())
+        if response.connection is not None and response.connection.transport is not None:
+            response.connection.transport.abort()
+        if self._chance.choice(RETURNS) == "late":
+            await self._sea.calm.wait()
+
+    async def _nothing_more(self, response: aiohttp.ClientResponse) -> None:
+        """What comes before the next ping would be something twice."""
+        had = {each: len(payloads) for each, payloads in self._got.items()}
+        text = self._partial
+        async with asyncio.timeout(PATIENCE):
+            while b"event: ping\n" not in text or not text.endswith(b"\n\n"):
+                text += await response.content.readany()
+        self._partial = b""
+        self._take(text)
+        assert had == {each: len(payloads) for each, payloads in self._got.items()}
+
+
+def _offset(event_id: str, stream: str) -> int:
+    """The position of a stream in an event id, of two subscriptions' the newer; 0 where it has none yet.
+
+    Names in the storm need no decoding.
+    """
+    entries = [entry.rpartition(":")[2] for entry in event_id.removeprefix(";").split(";")]
+    return max((int(entry.split("/")[0]) for entry in entries if entry.endswith(f"/{stream}")), default=0)

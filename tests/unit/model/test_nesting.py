@@ -1,0 +1,62 @@
+"""How deep JSON is, measured without decoding it."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropewalk.model.nesting import MAX_DEPTH, too_deep
+
+VALUES = st.recursive(
+    st.one_of(st.none(), st.integers(), st.text(st.sampled_from('[]{}"\\a é\n'))),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(st.sampled_from('[{"\\b')), inner, max_size=3)
+    ),
+    max_leaves=30,
+)
+
+
+def depth(value: object) -> int:
+    match value:
+        case list():
+            return 1 + max(map(depth, value), default=0)
+        case dict():
+            return 1 + max(map(depth, value.values()), default=0)
+        case _:
+            return 0
+
+
+@pytest.mark.parametrize(("left", "right"), [("[", "]"), ('{"a":', "}"), (' [\n"]]\\"]]",', "]\t")])
+@pytest.mark.parametrize("extra", [0, 1])
+def test_the_limit_is_exact(left: str, right: str, extra: int) -> None:
+    text = left * (MAX_DEPTH + extra) + "0" + right * (MAX_DEPTH + extra)
+    assert json.loads(text)
+    assert too_deep(text) is bool(extra)
+    assert too_deep(text.encode()) is bool(extra)
+
+
+@given(VALUES, st.integers(0, 6), st.booleans())
+def test_it_counts_as_a_decoder_would(value: object, limit: int, ascii_only: bool) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    assert too_deep(text, limit) is (depth(value) > limit)
+    assert too_deep(text.encode(), limit) is (depth(value) > limit)
+
+
+@given(VALUES, st.integers(0, 3))
+def test_many_flat_values_are_not_deep(value: object, limit: int) -> None:
+    text = json.dumps([value] * 50)
+    assert too_deep(text, depth(value)) is True
+    assert too_deep(text, depth(value) + 1 + limit) is False
+
+
+@pytest.mark.parametrize(
+    "text", ["", "plain", "(" * 500, '"' + "[" * 500 + '"', "text and " + "[" * 500, "]" * 500, "\ud800" + "[" * 500]
+)
+def test_what_does_not_begin_with_a_bracket_is_not_deep(text: str) -> None:
+    assert not too_deep(text)
+
+
+@given(st.text(st.sampled_from('[]{}"\\,: \ud800')), st.integers(0, 3))
+def test_any_text_can_be_measured(text: str, limit: int) -> None:
+    assert too_deep(text, limit) in (True, False)
