@@ -1,4 +1,4 @@
-"""Random damage to a journal's files: whatever is read afterwards was written there, and no position is ever given twice.
+"""Random damage to a journal's files: it costs the rows it hit and no others, and no position is ever given twice.
 
 The witness and what it witnesses are not damaged together: then nothing is left to tell what was lost.
 """
@@ -13,9 +13,13 @@ import pytest
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
+from ropewalk.adapters.journals.arrow.manifest import NAMES, damaged_copies
+from ropewalk.adapters.journals.arrow.repair import repair
+from ropewalk.adapters.journals.arrow.segment import scan
+from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Recovered, Row
 from ropewalk.testing.clock import ManualClock
-from tests.journals import EVER, as_if_killed, by_shard, publication, read_all, running, session
+from tests.journals import EVER, QuickDisk, as_if_killed, by_shard, made, publication, read_all, running, session
 
 SHARDS = 3
 DAMAGES = 52  # in each of four ways
@@ -27,6 +31,19 @@ class Base(Struct):
     directory: Path
     rows: list[list[Row]]
     epochs: dict[int, str]
+
+    def hit(self, damaged: Path) -> list[set[int]]:
+        """By shard the positions of batches whose bytes are not in their place any more."""
+        lost: list[set[int]] = [set() for _ in range(SHARDS)]
+        for path in self.directory.rglob("*.arrow"):
+            shard = int(path.parent.name.removeprefix("shard="))
+            other = damaged / path.relative_to(self.directory)
+            before, after = path.read_bytes(), other.read_bytes() if other.exists() else b""
+            segment, _ = scan(path, shard, int(path.stem), 0, False)
+            for first, end, begin, until in map(segment.limits, range(len(segment.firsts))):
+                if before[begin:until] != after[begin:until]:
+                    lost[shard].update(range(first, end))
+        return lost
 
 
 def traffic(chance: random.Random, offsets: dict[str, int], now: float) -> list[Row]:
@@ -119,14 +136,17 @@ def check_kept(base: Base, shard: int, found: dict[int, Row], recovered: Recover
     assert recovered.producers.get(("app", shard), 0) == max(last, default=0)
 
 
-async def check(base: Base, journal: ArrowJournal, recovered: Recovered, harmed: set[int], horizon: float) -> None:
+async def check(base: Base, directory: Path, journal: ArrowJournal, recovered: Recovered, harmed: set[int]) -> None:
     everything = await read_all(journal)
+    hit = base.hit(directory)
     spans = journal.spans()
     tips = {tip.stream: tip.tip for tip in recovered.tips}
     for shard, written in enumerate(base.rows):
         found = everything.get(shard, {})
         wrong = [position for position, row in found.items() if position >= len(written) or written[position] != row]
         assert not wrong, f"shard {shard} serves what was never written at {wrong}"
+        assert set(range(len(written))) - found.keys() == hit[shard], f"shard {shard} serves all but what was hit"
+        assert not hit[shard] & {at for span in spans if span.shard == shard for at in range(span.first, min(span.end, 10_000))}
         last = [span for span in spans if span.shard == shard][-1]
         if shard in recovered.reset_shards:
             assert last.epoch != base.epochs[shard]
@@ -170,13 +190,20 @@ async def test_after_any_damage_no_wrong_row_is_served_and_no_position_is_given_
         chosen, said = damage(directory, chance)
         harmed = {int(path.parent.name.removeprefix("shard=")) for path in chosen if path.parent.name.startswith("shard=")}
         try:
+            if damaged_copies(directory / "journal") == [*NAMES]:
+                with pytest.raises(UserMistake, match="ropewalk journal repair"):
+                    made(directory, ManualClock(2_000_000.0)).open(horizon)
+                assert repair(directory, None, lambda _, __: None, QuickDisk()).rebuilt
             async with running(directory, ManualClock(2_000_000.0), horizon) as (journal, recovered):
-                await check(base, journal, recovered, harmed, horizon)
+                await check(base, directory, journal, recovered, harmed)
                 everything = await check_going_on(base, journal, chance)
                 resets += len(recovered.reset_shards)
+                await journal.sweep()
+                spans = journal.spans()
             async with running(directory, ManualClock(2_000_000.0), horizon) as (journal, recovered):
                 assert recovered.reset_shards == ()
                 assert await read_all(journal) == everything
+                assert journal.spans() == spans, "what was lost is told for good"
         except BaseException as error:
             error.add_note(f"damage {number} of JOURNAL_SEED={seed}: {', '.join(said)}")
             raise
