@@ -109,6 +109,9 @@ class ArrowJournal:
         except OSError as error:
             self._unlock()
             raise UserMistake(f"the journal cannot be opened: {error}") from None
+        except BaseException:
+            self._unlock()
+            raise
 
     def _open(self, horizon: float) -> Recovered:
         recovery = recover(self._site, horizon)

@@ -60,7 +60,9 @@ class Upkeep:
         if holes != self._recorded:
             self._save()
             self._recorded = holes
-        leaving = going(self._logs, self._archived, self._consumers.needed_from(), self._retention, self._clock())
+        leaving = going(
+            self._logs, self._archived, self._consumers.needed_from(len(self._logs)), self._retention, self._clock()
+        )
         if leaving:
             self._let_go(leaving)
 

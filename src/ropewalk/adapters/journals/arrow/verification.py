@@ -3,16 +3,15 @@
 import fcntl
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
-from ropewalk.adapters.journals.arrow.checked import unchecked
+from ropewalk.adapters.journals.arrow.consumers import load_consumer
 from ropewalk.adapters.journals.arrow.inspection import Found
 from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, damaged_copies
 from ropewalk.adapters.journals.arrow.segment import Hole, index_path, load_index
 from ropewalk.adapters.journals.arrow.state import load_state, state_path
 from ropewalk.adapters.journals.arrow.survey import Progress, Survey, survey
-from ropewalk.model.journal import Consumer, ShardSpan
+from ropewalk.model.journal import ShardSpan
 
 
 class ShardReport(Struct, frozen=True):
@@ -114,12 +113,9 @@ def _consumers(directory: Path) -> list[str]:
 
 def _readable(path: Path) -> bool:
     try:
-        msgspec.json.decode(unchecked(path.read_bytes()), type=Consumer)
-    except FileNotFoundError:
+        return load_consumer(path) is not None
+    except FileNotFoundError:  # it was forgotten meanwhile
         return True
-    except ValueError:
-        return False
-    return True
 
 
 def _remarks(found: Survey) -> list[str]:
