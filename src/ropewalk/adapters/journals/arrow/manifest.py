@@ -67,7 +67,13 @@ def load(directory: Path) -> Manifest | None:
     found = [raw for name in NAMES if (raw := _load(directory / name)) is not None]
     if not found:
         return None
-    return _migrated(directory, max(found, key=lambda raw: int(raw["generation"])))
+    return _migrated(directory, max(found, key=_generation))
+
+
+def stored_format(directory: Path) -> int | None:
+    """The format that is on disk; None where there is no record that can be read."""
+    found = [raw for name in NAMES if (raw := _load(directory / name)) is not None]
+    return int(max(found, key=_generation).get("format", 1)) if found else None
 
 
 def damaged_copies(directory: Path) -> list[str]:
@@ -78,10 +84,14 @@ def damaged_copies(directory: Path) -> list[str]:
 def _load(path: Path) -> dict[str, Any] | None:
     try:
         raw = msgspec.json.decode(unchecked(path.read_bytes()), type=dict[str, Any])
-        int(raw["generation"])
+        _generation(raw)
     except (FileNotFoundError, ValueError, KeyError, TypeError):  # msgspec's errors are ValueErrors
         return None
     return raw
+
+
+def _generation(raw: dict[str, Any]) -> int:
+    return int(raw["generation"])
 
 
 # --- older formats ---------------------------------------------------------------------------------------------------

@@ -1,17 +1,17 @@
 """Checks a journal: reads every byte of it and changes nothing. A server may run on it meanwhile."""
 
 import fcntl
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.consumers import load_consumer
 from ropewalk.adapters.journals.arrow.inspection import Found
-from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, damaged_copies
-from ropewalk.adapters.journals.arrow.segment import Hole, index_path, load_index
+from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, damaged_copies, stored_format
+from ropewalk.adapters.journals.arrow.segment import index_path, load_index
 from ropewalk.adapters.journals.arrow.state import load_state, state_path
 from ropewalk.adapters.journals.arrow.survey import Progress, Survey, survey
-from ropewalk.model.journal import ShardSpan
 
 
 class ShardReport(Struct, frozen=True):
@@ -25,14 +25,25 @@ class ShardReport(Struct, frozen=True):
     hole_rows: int
 
 
+class HoleReport(Struct, frozen=True):
+    """Positions [first, end) that are lost, and the file in which they were; "" if the file is gone."""
+
+    shard: int
+    epoch: str
+    first: int
+    end: int
+    file: str
+
+
 class Report(Struct, frozen=True):
-    """`holes` are lost rows, `problems` other records that are lost, `remarks` damage that a start of the server mends."""
+    """`format` is that on disk, 0 if it cannot be read. `holes` are lost rows, `problems` other records that are lost, `remarks`
+    damage that a start of the server mends."""
 
     path: str
     format: int
     running: bool
     shards: list[ShardReport]
-    holes: list[ShardSpan]
+    holes: list[HoleReport]
     problems: list[str]
     remarks: list[str]
 
@@ -46,15 +57,10 @@ def verify(data_dir: Path, progress: Progress) -> Report:
     found = survey(data_dir, progress)
     return Report(
         str(found.directory),
-        found.manifest.format,
+        stored_format(found.directory) or 0,
         in_use(found.directory),
         [_shard(shard, lives) for shard, lives in enumerate(found.lives)],
-        [
-            ShardSpan(life.chain.shard, life.chain.record.epoch, *hole)
-            for lives in found.lives
-            for life in lives
-            for hole in _holes(life)
-        ],
+        [hole for lives in found.lives for life in lives for hole in _holes(life)],
         [*_record(found), *_consumers(found.directory)],
         _remarks(found),
     )
@@ -72,8 +78,12 @@ def in_use(directory: Path) -> bool:
     return False
 
 
-def _holes(life: Found) -> list[Hole]:
-    return life.missing_head + [hole for segment in life.segments for hole in segment.holes]
+def _holes(life: Found) -> Iterator[HoleReport]:
+    shard, epoch = life.chain.shard, life.chain.record.epoch
+    for hole in life.missing_head:
+        yield HoleReport(shard, epoch, *hole, "")
+    for segment in life.segments:
+        yield from (HoleReport(shard, epoch, *hole, str(segment.path)) for hole in segment.holes)
 
 
 def _shard(shard: int, lives: list[Found]) -> ShardReport:
@@ -84,7 +94,7 @@ def _shard(shard: int, lives: list[Found]) -> ShardReport:
         len(segments),
         sum(segment.rows for segment in segments),
         sum(segment.size for segment in segments),
-        sum(end - first for life in lives for first, end in _holes(life)),
+        sum(hole.end - hole.first for life in lives for hole in _holes(life)),
     )
 
 
