@@ -8,14 +8,18 @@ import random
 import secrets
 import shutil
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
 from ropewalk.adapters.journals.arrow.manifest import NAMES, damaged_copies
 from ropewalk.adapters.journals.arrow.repair import repair
+from ropewalk.adapters.journals.arrow.schema import encode
 from ropewalk.adapters.journals.arrow.segment import scan
+from ropewalk.adapters.journals.arrow.verification import verify
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Recovered, Row
 from ropewalk.testing.clock import ManualClock
@@ -31,6 +35,10 @@ class Base(Struct):
     directory: Path
     rows: list[list[Row]]
     epochs: dict[int, str]
+
+    def archived(self, shard: int, first: int, end: int) -> list[Any]:
+        rows = self.rows[shard][first:end]
+        return [pa.Table.from_batches([encode(rows, first)[0]])] if rows else []
 
     def hit(self, damaged: Path) -> list[set[int]]:
         """By shard the positions of batches whose bytes are not in their place any more."""
@@ -162,6 +170,28 @@ async def check(base: Base, directory: Path, journal: ArrowJournal, recovered: R
         assert any(str(row) in rows for rows in known)
 
 
+async def check_files(base: Base, directory: Path, repaired: Path) -> None:
+    """Verification finds what was hit, to the position, and with an archive that has it all nothing is lost."""
+    hit = base.hit(directory)
+    report = verify(directory, quiet)
+    found = [
+        {at for hole in report.holes if hole.shard == shard for at in range(hole.first, hole.end)} for shard in range(SHARDS)
+    ]
+    assert found == hit
+    if not any(hit):
+        return
+    as_if_killed(directory, repaired)
+    done = repair(repaired, base.archived, quiet, QuickDisk())
+    assert (done.filled_rows, done.missing_rows) == (sum(map(len, hit)), 0)
+    async with running(repaired, ManualClock(2_000_000.0)) as (journal, _):
+        assert await read_all(journal) == {shard: dict(enumerate(rows)) for shard, rows in enumerate(base.rows)}
+    shutil.rmtree(repaired)
+
+
+def quiet(done: int, total: int) -> None:
+    """The progress of what takes no time."""
+
+
 async def check_going_on(base: Base, journal: ArrowJournal, chance: random.Random) -> dict[int, dict[int, Row]]:
     """New rows get positions that nobody has seen, and are read back with the old ones."""
     before = {span.shard: span.end for span in journal.spans()}
@@ -193,7 +223,8 @@ async def test_after_any_damage_no_wrong_row_is_served_and_no_position_is_given_
             if damaged_copies(directory / "journal") == [*NAMES]:
                 with pytest.raises(UserMistake, match="ropewalk journal repair"):
                     made(directory, ManualClock(2_000_000.0)).open(horizon)
-                assert repair(directory, None, lambda _, __: None, QuickDisk()).rebuilt
+                assert repair(directory, None, quiet, QuickDisk()).rebuilt
+            await check_files(base, directory, tmp_path / "repaired")
             async with running(directory, ManualClock(2_000_000.0), horizon) as (journal, recovered):
                 await check(base, directory, journal, recovered, harmed)
                 everything = await check_going_on(base, journal, chance)

@@ -36,8 +36,8 @@ class HoleReport(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """`format` is that on disk, 0 if it cannot be read. `holes` are lost rows, `problems` other records that are lost, `remarks`
-    damage that a start of the server mends."""
+    """`format` is that on disk, 0 if it cannot be read. `holes` are lost rows, `problems` other records that are lost,
+    `remarks` damage that a start of the server mends."""
 
     path: str
     format: int
