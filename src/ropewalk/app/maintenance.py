@@ -14,7 +14,7 @@ import msgspec
 from ropewalk.adapters.staging.copying import copy_staging, damaged_staging
 from ropewalk.app.registry import JOURNAL_FILES, resolve
 from ropewalk.app.transacting import DIRECTORY
-from ropewalk.model.errors import Unavailable, UserMistake
+from ropewalk.model.errors import UserMistake
 
 if TYPE_CHECKING:
     from ropewalk.adapters.journals.arrow.backup import Copied
@@ -49,8 +49,6 @@ def back_up(data_dir: Path, destination: Path, progress: Progress) -> "Copied":
         partial.rename(destination)
         _sync(destination.parent)
         return copied
-    except OSError as error:
-        raise Unavailable(f"the backup failed: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

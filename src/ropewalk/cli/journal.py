@@ -15,7 +15,7 @@ import msgspec
 
 from ropewalk.app import maintenance
 from ropewalk.app.settings import load
-from ropewalk.model.errors import UserMistake
+from ropewalk.model.errors import Unavailable, UserMistake
 
 if TYPE_CHECKING:
     from ropewalk.adapters.journals.arrow.verification import Report
@@ -31,13 +31,16 @@ def run(argv: list[str]) -> int:
     data_dir = Path(wanted.directory or settings.journal.data_dir)
     if not str(wanted.directory or settings.journal.data_dir):
         raise UserMistake("name the data directory, or set ROPEWALK_DATA_DIR")
-    match wanted.action:
-        case "verify":
-            return _verify(data_dir, wanted.format)
-        case "repair":
-            return _repair(data_dir, wanted.archive or settings.archive.archive_dir)
-        case _:
-            return _back_up(data_dir, Path(wanted.to) if wanted.to else _dated(data_dir))
+    try:
+        match wanted.action:
+            case "verify":
+                return _verify(data_dir, wanted.format)
+            case "repair":
+                return _repair(data_dir, wanted.archive or settings.archive.archive_dir)
+            case _:
+                return _back_up(data_dir, Path(wanted.to) if wanted.to else _dated(data_dir))
+    except OSError as error:
+        raise Unavailable(f"the files of the journal: {error}") from error
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -52,11 +52,13 @@ class Life:
             self.holes = _holes(self.segments)
 
     def lose(self, segment: Segment, hole: Hole) -> bool:
-        """A batch of the segment turned out bad. False if that is known already."""
+        """These positions of the segment turned out bad. False if that is known already."""
+        first, end = hole
         with self._changing:
             if hole in segment.holes:
                 return False
-            segment.holes = sorted([*segment.holes, hole])
+            others = [known for known in segment.holes if known[0] < first or known[1] > end]
+            segment.holes = sorted([*others, hole])
             self.holes = _holes(self.segments)
             return True
 

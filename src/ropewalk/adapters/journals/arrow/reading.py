@@ -77,6 +77,8 @@ class Reader:
 
     def _damaged(self, life: Life, segment: Segment, position: int) -> None:
         first, end, *_ = segment.limits(segment.batch_of(position))
+        if not segment.path.exists():
+            first, end = segment.first, segment.end
         if life.lose(segment, (first, end)):
             self.damaged_batches += 1
             log.error("positions from %d to %d of shard %d are not as they were written", first, end, segment.shard)

@@ -11,7 +11,7 @@ from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.framing import frame_batch, frame_opening
 from ropewalk.adapters.journals.arrow.logs import Life
 from ropewalk.adapters.journals.arrow.schema import INT64
-from ropewalk.adapters.journals.arrow.segment import Hole, Segment, save_index, scan, table_of
+from ropewalk.adapters.journals.arrow.segment import Segment, save_index, scan, table_of
 from ropewalk.adapters.journals.arrow.state import EMPTY, load_state, merge, save_state, younger
 
 SMALL_ROWS = 512
@@ -19,33 +19,31 @@ MANY = 64
 """A segment of more batches than this, with fewer rows each on average, is worth rewriting."""
 
 
-def seal(life: Life, segment: Segment, in_use: bool, forget_before: float, disk: Disk) -> list[Hole]:
-    """Returns holes that were not known before. Raises OSError, and then it may be tried again.
+def seal(life: Life, segment: Segment, in_use: bool, forget_before: float, disk: Disk) -> Segment:
+    """Returns the segment as it is now, which may be another object. Raises OSError, and then it may be tried again.
 
     A segment with holes is not sealed while its life is `in_use`: the state after it cannot be computed. Of streams that nobody
     published to since `forget_before` the state says nothing any more.
     """
     found = scan(segment.path, segment.shard, segment.first, segment.end, ended=True)[0]
-    unknown = [hole for hole in found.holes if hole not in segment.holes]
     if found.holes:
-        found.newest = segment.newest
         _replace(life, segment, found)
-        if not in_use:
-            save_index(found, disk)
-            found.sealed = True
-        return unknown
+        return found if in_use else _indexed(found, disk)
     table = table_of(segment)
     if in_use:
         _save_next_state(life, segment, table, forget_before, disk)
     if len(segment.firsts) > MANY and segment.rows < SMALL_ROWS * len(segment.firsts):
         fresh = _rewritten(life, segment, table, disk)
         _replace(life, segment, fresh)
-        segment = fresh
-    else:
-        disk.sync_file(segment.path)
+        return _indexed(fresh, disk)
+    disk.sync_file(segment.path)
+    return _indexed(segment, disk)
+
+
+def _indexed(segment: Segment, disk: Disk) -> Segment:
     save_index(segment, disk)
     segment.sealed = True
-    return unknown
+    return segment
 
 
 def _replace(life: Life, segment: Segment, by: Segment) -> None:

@@ -50,7 +50,8 @@ class Segment:
     @property
     def rows(self) -> int:
         """Those that can be read."""
-        return self.end - self.first - sum(end - first for first, end in self.holes)
+        lost = sum(end - first for first, end in self.holes) if self.holes else 0
+        return self.end - self.first - lost
 
     def add(self, length: int, rows: int, newest: int) -> None:
         self.offsets.append(self.size)

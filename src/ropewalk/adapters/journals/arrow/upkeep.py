@@ -57,8 +57,7 @@ class Upkeep:
         for shard in self._logs:
             self._seal_all(shard)
         holes = self._holes()
-        if holes != self._recorded:
-            self._save()
+        if holes != self._recorded and self._saved():
             self._recorded = holes
         leaving = going(
             self._logs, self._archived, self._consumers.needed_from(len(self._logs)), self._retention, self._clock()
@@ -78,13 +77,13 @@ class Upkeep:
 
     def _seal(self, life: Life, segment: Segment, in_use: bool) -> None:
         try:
-            unknown = seal(life, segment, in_use, self._clock() - self._tips_seconds, self._disk)
+            sealed = seal(life, segment, in_use, self._clock() - self._tips_seconds, self._disk)
         except OSError as error:  # it is tried again at the next sweep
             log.warning("segment %s cannot be sealed yet: %s", segment.path.name, error.strerror or error)
             return
-        for first, end in unknown:
+        for first, end in (hole for hole in sealed.holes if hole not in segment.holes):
             log.error("positions from %d to %d in %s are not as they were written", first, end, segment.path)
-        if unknown and in_use:
+        if not sealed.sealed:
             self._bad.add(segment.path)  # it stays as it is until the next start
 
     def _let_go(self, leaving: list[Going]) -> None:
