@@ -306,6 +306,28 @@ async def test_sixty_good_segments_behind_a_bad_one_are_still_read(tmp_path: Pat
         assert f"positions from {hole.first} to {hole.end}" in recovered.notes[0]
 
 
+@pytest.mark.parametrize("lost", ["one", "all"])
+async def test_what_retention_left_in_the_states_only_is_not_lost_with_one_of_them(tmp_path: Path, lost: str) -> None:
+    clock = ManualClock()
+    options: dict[str, Any] = {"shards": 1, "segment_size": 4000, "retention": 100.0, "for_archive": False}
+    async with running(tmp_path, clock, **options) as (journal, _):
+        await journal.write([publication("quiet", 1, at=clock(), producer="app", sequence=7)])
+        for offset in range(1, 31):
+            await journal.write([publication("busy", offset, at=clock())])
+            clock.advance(10)
+        await journal.sweep()
+        assert journal.spans()[0].first > 1
+    states = sorted(tmp_path.rglob("*.state"))
+    assert len(states) > 2
+    for path in states[:1] if lost == "one" else states:
+        path.write_bytes(b"")
+    async with running(tmp_path, clock, **options) as (_, recovered):
+        assert recovered.reset_shards == ()
+        assert recovered.producers == ({("app", 0): 7} if lost == "one" else {})
+        assert tips(recovered) == {"busy": 30, **({"quiet": 1} if lost == "one" else {})}
+        assert [note.startswith("shard 0 lost the record of") for note in recovered.notes] == ([] if lost == "one" else [True])
+
+
 async def test_rows_of_a_group_that_failed_are_not_found_behind_damage(tmp_path: Path) -> None:
     """The disk refuses a group and then refuses to take it off again: what is written next must not leave its end behind."""
     disk = StubbornDisk()
