@@ -169,7 +169,8 @@ class JournalReader(Protocol):
     """The journal as readers see it: by shard and dense position."""
 
     def spans(self) -> list[ShardSpan]:
-        """What can be read, by shard in order and by age within a shard. Ends are of what is written, never of what waits."""
+        """What can be read, by shard in order and by age within a shard. Ends are of what is written, never of what waits.
+        Between two spans of one epoch lies what was lost."""
 
     def read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncIterator[bytes]:
         """An Arrow IPC stream that covers [first, end) or as much of its beginning as fits; whole batches, so that it may begin

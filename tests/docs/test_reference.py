@@ -88,7 +88,11 @@ def test_cli_has_a_chapter_for_every_command() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_cli_names_only_flags_that_the_command_has(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    kinds = {"token": ("jwt", "stream", "keys"), "pipeline": ("list", "run", "status", "stop")}.get(command)
+    kinds = {
+        "token": ("jwt", "stream", "keys"),
+        "pipeline": ("list", "run", "status", "stop"),
+        "journal": ("verify", "repair", "backup"),
+    }.get(command)
     for start in [[command, kind] for kind in kinds] if kinds else [[command]]:
         with suppress(SystemExit):  # that is how argparse ends after its help
             main([*start, "--help"])

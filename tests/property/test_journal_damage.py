@@ -1,4 +1,4 @@
-"""Random damage to a journal's files: whatever is read afterwards was written there, and no position is ever given twice.
+"""Random damage to a journal's files: it costs the rows it hit and no others, and no position is ever given twice.
 
 The witness and what it witnesses are not damaged together: then nothing is left to tell what was lost.
 """
@@ -8,14 +8,22 @@ import random
 import secrets
 import shutil
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
+from ropewalk.adapters.journals.arrow.manifest import NAMES, damaged_copies
+from ropewalk.adapters.journals.arrow.repair import repair
+from ropewalk.adapters.journals.arrow.schema import encode
+from ropewalk.adapters.journals.arrow.segment import scan
+from ropewalk.adapters.journals.arrow.verification import verify
+from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Recovered, Row
 from ropewalk.testing.clock import ManualClock
-from tests.journals import EVER, as_if_killed, by_shard, publication, read_all, running, session
+from tests.journals import EVER, QuickDisk, as_if_killed, by_shard, made, publication, read_all, running, session
 
 SHARDS = 3
 DAMAGES = 52  # in each of four ways
@@ -27,6 +35,23 @@ class Base(Struct):
     directory: Path
     rows: list[list[Row]]
     epochs: dict[int, str]
+
+    def archived(self, shard: int, first: int, end: int) -> list[Any]:
+        rows = self.rows[shard][first:end]
+        return [pa.Table.from_batches([encode(rows, first)[0]])] if rows else []
+
+    def hit(self, damaged: Path) -> list[set[int]]:
+        """By shard the positions of batches whose bytes are not in their place any more."""
+        lost: list[set[int]] = [set() for _ in range(SHARDS)]
+        for path in self.directory.rglob("*.arrow"):
+            shard = int(path.parent.name.removeprefix("shard="))
+            other = damaged / path.relative_to(self.directory)
+            before, after = path.read_bytes(), other.read_bytes() if other.exists() else b""
+            segment, _ = scan(path, shard, int(path.stem), 0, False)
+            for first, end, begin, until in map(segment.limits, range(len(segment.firsts))):
+                if before[begin:until] != after[begin:until]:
+                    lost[shard].update(range(first, end))
+        return lost
 
 
 def traffic(chance: random.Random, offsets: dict[str, int], now: float) -> list[Row]:
@@ -119,14 +144,17 @@ def check_kept(base: Base, shard: int, found: dict[int, Row], recovered: Recover
     assert recovered.producers.get(("app", shard), 0) == max(last, default=0)
 
 
-async def check(base: Base, journal: ArrowJournal, recovered: Recovered, harmed: set[int], horizon: float) -> None:
+async def check(base: Base, directory: Path, journal: ArrowJournal, recovered: Recovered, harmed: set[int]) -> None:
     everything = await read_all(journal)
+    hit = base.hit(directory)
     spans = journal.spans()
     tips = {tip.stream: tip.tip for tip in recovered.tips}
     for shard, written in enumerate(base.rows):
         found = everything.get(shard, {})
         wrong = [position for position, row in found.items() if position >= len(written) or written[position] != row]
         assert not wrong, f"shard {shard} serves what was never written at {wrong}"
+        assert set(range(len(written))) - found.keys() == hit[shard], f"shard {shard} serves all but what was hit"
+        assert not hit[shard] & {at for span in spans if span.shard == shard for at in range(span.first, min(span.end, 10_000))}
         last = [span for span in spans if span.shard == shard][-1]
         if shard in recovered.reset_shards:
             assert last.epoch != base.epochs[shard]
@@ -140,6 +168,28 @@ async def check(base: Base, journal: ArrowJournal, recovered: Recovered, harmed:
     known = [set(map(str, rows)) for rows in by_shard([row for rows in base.rows for row in rows])]
     for row in recovered.rows:
         assert any(str(row) in rows for rows in known)
+
+
+async def check_files(base: Base, directory: Path, repaired: Path) -> None:
+    """Verification finds what was hit, to the position, and with an archive that has it all nothing is lost."""
+    hit = base.hit(directory)
+    report = verify(directory, quiet)
+    found = [
+        {at for hole in report.holes if hole.shard == shard for at in range(hole.first, hole.end)} for shard in range(SHARDS)
+    ]
+    assert found == hit
+    if not any(hit):
+        return
+    as_if_killed(directory, repaired)
+    done = repair(repaired, base.archived, quiet, QuickDisk())
+    assert (done.filled_rows, done.missing_rows) == (sum(map(len, hit)), 0)
+    async with running(repaired, ManualClock(2_000_000.0)) as (journal, _):
+        assert await read_all(journal) == {shard: dict(enumerate(rows)) for shard, rows in enumerate(base.rows)}
+    shutil.rmtree(repaired)
+
+
+def quiet(done: int, total: int) -> None:
+    """The progress of what takes no time."""
 
 
 async def check_going_on(base: Base, journal: ArrowJournal, chance: random.Random) -> dict[int, dict[int, Row]]:
@@ -170,13 +220,21 @@ async def test_after_any_damage_no_wrong_row_is_served_and_no_position_is_given_
         chosen, said = damage(directory, chance)
         harmed = {int(path.parent.name.removeprefix("shard=")) for path in chosen if path.parent.name.startswith("shard=")}
         try:
+            if damaged_copies(directory / "journal") == [*NAMES]:
+                with pytest.raises(UserMistake, match="ropewalk journal repair"):
+                    made(directory, ManualClock(2_000_000.0)).open(horizon)
+                assert repair(directory, None, quiet, QuickDisk()).rebuilt
+            await check_files(base, directory, tmp_path / "repaired")
             async with running(directory, ManualClock(2_000_000.0), horizon) as (journal, recovered):
-                await check(base, journal, recovered, harmed, horizon)
+                await check(base, directory, journal, recovered, harmed)
                 everything = await check_going_on(base, journal, chance)
                 resets += len(recovered.reset_shards)
+                await journal.sweep()
+                spans = journal.spans()
             async with running(directory, ManualClock(2_000_000.0), horizon) as (journal, recovered):
                 assert recovered.reset_shards == ()
                 assert await read_all(journal) == everything
+                assert journal.spans() == spans, "what was lost is told for good"
         except BaseException as error:
             error.add_note(f"damage {number} of JOURNAL_SEED={seed}: {', '.join(said)}")
             raise

@@ -92,6 +92,21 @@ async def test_what_is_not_archived_yet_comes_from_the_journal(place: Place) -> 
         assert exactly(await client.subscribe("a", history={"since": 1}), 1, 600)
 
 
+async def test_a_journal_with_another_number_of_shards_than_the_setting_says_is_read_in_its_own(tmp_path: Path) -> None:
+    with running_server(*flags(tmp_path, "--journal_shards", "3")) as server:
+        place = Place(server, tmp_path / "archive")
+        for stream in STREAMS:
+            await place.publish(stream, 1, 100)
+        await place.archive_all()
+        for stream in STREAMS:
+            await place.publish(stream, 101, 200)
+    with running_server(*flags(tmp_path, "--journal_shards", "8")) as server:
+        for stream in STREAMS:
+            async with cable(server) as client:
+                history = await client.subscribe(stream, history={"streams": {stream: {"epoch": "", "offset": 0}}})
+                assert exactly(history, 1, 200)
+
+
 async def test_clients_that_come_while_others_publish_and_the_archive_grows_miss_nothing(place: Place) -> None:
     await place.publish("a", 1, 200)
     last = 200

@@ -265,7 +265,7 @@ def test_rows_that_damage_took_off_the_end_of_a_journal_fail_the_query_with_thei
     with running_server(*flags) as server:
         publish_all(server, [("end/1", n) for n in range(100, 105)])
 
-        with pytest.raises(PySparkException, match=r"positions \d+ to 14 are not in the journal"):
+        with pytest.raises(PySparkException, match=r"positions \d+ to 14 were damaged in the journal"):
             to_parquet(stream(spark, server), tmp_path)
         to_parquet(stream(spark, server, failOnDataLoss=False), tmp_path)
 
@@ -273,7 +273,7 @@ def test_rows_that_damage_took_off_the_end_of_a_journal_fail_the_query_with_thei
     values = {json.loads(row.value) for row in rows.where("event = 'publish'").collect()}
     (gap,) = [json.loads(row.detail) for row in rows.where("event = 'gap'").collect()]
     assert values == {*range(gap["first"]), *range(100, 105)}
-    assert (gap["reason"], gap["end"]) == ("trimmed", 15)
+    assert (gap["reason"], gap["end"]) == ("damaged", 15)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ JOURNALS = {
     "none": "ropewalk.adapters.journals.none:NoJournal",
     "journal": "ropewalk.adapters.journals.arrow:ArrowJournal",
 }
+JOURNAL_FILES = {"journal": "ropewalk.adapters.journals.arrow.files:JournalFiles"}
 ROW_READERS = {"journal": "ropewalk.adapters.staging.arrow:ArrowRows"}
 PUBSUBS = {"none": "ropewalk.adapters.pubsubs.local:LocalPubSub"}
 ARCHIVES = {"archive": "ropewalk.adapters.archives:DeltaArchive"}

@@ -20,6 +20,7 @@ COMMANDS = {
     "token": "ropewalk.cli.token:run",
     "bench": "ropewalk.cli.bench:run",
     "pipeline": "ropewalk.cli.pipeline:run",
+    "journal": "ropewalk.cli.journal:run",
 }
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from itertools import pairwise
 
 from msgspec import Struct, field
 
@@ -64,6 +65,20 @@ class ShardSpan(Struct, frozen=True):
     epoch: str
     first: int
     end: int
+
+
+def shards_of(spans: Sequence[ShardSpan]) -> int:
+    """The journal's own number of shards: each has one span at the least. 0 without a journal."""
+    return max((span.shard for span in spans), default=-1) + 1
+
+
+def holes_of(spans: Sequence[ShardSpan]) -> list[ShardSpan]:
+    """Positions between two spans of one epoch: they were written, and cannot be read any more."""
+    return [
+        ShardSpan(span.shard, span.epoch, before.end, span.first)
+        for before, span in pairwise(spans)
+        if (before.shard, before.epoch) == (span.shard, span.epoch)
+    ]
 
 
 def oldest_kept(own: Sequence[ShardSpan]) -> ShardSpan | None:

@@ -16,6 +16,7 @@ from ropewalk.pipeline.tiered import ArchiveTable
 from ropewalk.pipeline.wire import JournalRefused, Wire
 
 TRIMMED = "trimmed"
+DAMAGED = "damaged"
 CUT = "cut"
 REPLACED = "replaced"
 
@@ -46,7 +47,8 @@ class PieceReader:
             stop = min(self._piece.end, span.end)
             if cursor < span.first:
                 stop = min(self._piece.end, span.first)
-                yield from self._absent(cursor, stop)
+                # Retention takes from the beginning: what is missing behind rows that are there was damaged.
+                yield from self._absent(cursor, stop, TRIMMED if span is spans[0] else DAMAGED)
             elif (table := self._read(cursor, stop)) is not None:
                 stop = cursor + table.num_rows
                 yield from self._shaper.batches(table)
@@ -72,18 +74,18 @@ class PieceReader:
         _check_dense(table, self._piece.shard, first)
         return table
 
-    def _absent(self, first: int, end: int) -> Iterator[pa.RecordBatch]:
+    def _absent(self, first: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
         """Positions that the journal has not (any more): the archive's, as far as it has them."""
         cursor = first
         for table in self._archived(first, end):
             for run in _dense_runs(table):
                 start: int = run.column("position")[0].as_py()
                 if start > cursor:
-                    yield from self._lost(self._part(cursor, start), TRIMMED)
+                    yield from self._lost(self._part(cursor, start), reason)
                 yield from self._shaper.batches(run)
                 cursor = start + run.num_rows
         if cursor < end:
-            yield from self._lost(self._part(cursor, end), TRIMMED)
+            yield from self._lost(self._part(cursor, end), reason)
 
     def _archived(self, first: int, end: int) -> Iterator[pa.Table]:
         if self._options.archive:
@@ -104,6 +106,11 @@ def loss_text(piece: Piece, reason: str) -> str:
     match reason:
         case "trimmed":
             what = f"positions {piece.first} to {piece.end - 1} are not in the journal (any more) nor in an archive"
+        case "damaged":
+            what = (
+                f"positions {piece.first} to {piece.end - 1} were damaged in the journal and are in no archive; "
+                "`ropewalk journal verify` lists what is lost"
+            )
         case "cut":
             what = f"positions {piece.first} to {piece.end - 1} lie beyond its end: lost by damage, or never written"
         case _:

@@ -21,6 +21,7 @@ from ropewalk.adapters.archives.tail import begins_after, read_tail
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import BadRequest, Unavailable
 from ropewalk.model.history import ColdPiece
+from ropewalk.model.journal import shards_of
 from ropewalk.ports import Clock, JournalReader
 
 logger = logging.getLogger("ropewalk.archive")
@@ -44,7 +45,10 @@ _COLUMNS = ("partition.shard", "max.position", *_FILE)
 
 
 class DeltaArchive:
-    """Fills `ports.Archive`. `shards` is the journal's number; what is known of the table is at most `refresh` seconds old."""
+    """Fills `ports.Archive`. What is known of the table is at most `refresh` seconds old.
+
+    `shards` is for an archive without a journal: a journal keeps the number of shards it was made with, and that counts.
+    """
 
     def __init__(
         self, root: str, shards: int, clock: Clock, refresh: float = 2.0, journal: JournalReader | None = None
@@ -92,7 +96,7 @@ class DeltaArchive:
             raise Unavailable(f"the archive cannot be read: {error}") from error
 
     async def _read(self, wanted: Wanted, fresh: bool) -> ColdPiece:
-        shard = shard_of(wanted.stream, self._shards)
+        shard = shard_of(wanted.stream, self._shard_count())
         cold, archived = await asyncio.get_running_loop().run_in_executor(self._pool, self._cold, shard, wanted, fresh)
         reached = cold.messages[-1].offset if cold.messages else wanted.first - 1
         if self._journal is None or cold.more or reached >= wanted.last:
@@ -102,6 +106,9 @@ class DeltaArchive:
         rest = wanted._replace(first=reached + 1, limit=wanted.limit - len(cold.messages))
         tail = await read_tail(self._journal, shard, archived, rest)
         return ColdPiece(cold.messages + tail.messages, tail.more)
+
+    def _shard_count(self) -> int:
+        return (shards_of(self._journal.spans()) if self._journal else 0) or self._shards
 
     def _cold(self, shard: int, wanted: Wanted, fresh: bool) -> tuple[ColdPiece, int]:
         state = self._current(fresh)

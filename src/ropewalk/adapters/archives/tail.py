@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from ropewalk.adapters.archives.rows import chosen, registered
 from ropewalk.adapters.archives.shelf import Wanted
+from ropewalk.model.errors import BadRequest
 from ropewalk.model.history import ColdPiece
 from ropewalk.model.journal import oldest_kept
 from ropewalk.model.messages import Registered
@@ -27,16 +28,24 @@ def begins_after(journal: JournalReader, shard: int, position: int) -> bool:
 
 
 async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: Wanted) -> ColdPiece:
-    """Messages at positions from `begin` on. Raises BadRequest where the journal has let go of them meanwhile."""
+    """Messages at positions from `begin` on; holes of the journal are passed over, which is for the caller to notice.
+    Raises BadRequest where the journal has let go of them meanwhile."""
     found: list[Registered] = []
-    budget = TAIL_BYTES
-    for span in journal.spans():
-        position = max(begin, span.first)
-        while span.shard == shard and position < span.end and budget > 0 and not _complete(found, wanted):
-            data = b"".join([piece async for piece in journal.read(shard, position, span.end, min(budget, PIECE_BYTES))])
-            rows, position = await asyncio.to_thread(_sift, data, position, span.end, wanted)
-            found += rows
-            budget -= len(data)
+    budget, position, refused = TAIL_BYTES, begin, -1
+    while budget > 0 and not _complete(found, wanted):
+        spans = [span for span in journal.spans() if span.shard == shard and span.end > max(position, span.first)]
+        if not spans:
+            break
+        position = max(position, spans[0].first)
+        data = b"".join([piece async for piece in journal.read(shard, position, spans[0].end, min(budget, PIECE_BYTES))])
+        rows, reached = await asyncio.to_thread(_sift, data, position, wanted)
+        found += rows
+        budget -= len(data)
+        if reached == position == refused:
+            raise BadRequest(f"the journal tells of position {position} in shard {shard} but does not give it")
+        # Nothing came: damage was found just now, and the spans tell of it when they are asked again.
+        refused = position if reached == position else -1
+        position = reached
     return ColdPiece(tuple(found[: wanted.limit]), more=len(found) > wanted.limit)
 
 
@@ -44,14 +53,12 @@ def _complete(found: list[Registered], wanted: Wanted) -> bool:
     return bool(found) and (found[-1].offset >= wanted.last or len(found) > wanted.limit)
 
 
-def _sift(data: bytes, position: int, end: int, wanted: Wanted) -> tuple[list[Registered], int]:
-    """The messages from `position` on, and the position after the last row; `end` where there are no rows."""
-    if not data:
-        return [], end
+def _sift(data: bytes, position: int, wanted: Wanted) -> tuple[list[Registered], int]:
+    """The messages from `position` on, and the position after the last row; the same where there are no rows."""
     with pa.ipc.open_stream(data) as stream:
         rows = stream.read_all()
     rows = rows.filter(pc.greater_equal(rows["position"], position))  # it may begin earlier, with a whole batch
     if not rows.num_rows:
-        return [], end
+        return [], position
     messages = registered(chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since))
     return messages, rows["position"][-1].as_py() + 1

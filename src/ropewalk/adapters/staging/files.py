@@ -86,7 +86,7 @@ class FileStaging:
 
     def _read(self, directory: Path, piece: Piece) -> bytes:
         data = (directory / _piece_name(piece)).read_bytes()
-        if not _whole(data, piece):
+        if not whole(data, piece):
             raise Unavailable(f"a decided piece is damaged: {_piece_name(piece)} in {directory}")
         return data
 
@@ -94,7 +94,7 @@ class FileStaging:
         """Whether the piece is whole; if so, it is on disk now."""
         try:
             with (directory / _piece_name(piece)).open("rb") as file:
-                if not _whole(file.read(), piece):
+                if not whole(file.read(), piece):
                     return False
                 os.fsync(file.fileno())
         except FileNotFoundError:
@@ -139,10 +139,7 @@ class FileStaging:
         return [self._load_app(home) for home in sorted(self._root.iterdir()) if (home / STATE).exists()]
 
     def _load_app(self, home: Path) -> AppRecord:
-        try:
-            record = msgspec.json.decode((home / STATE).read_bytes(), type=AppRecord)
-        except msgspec.MsgspecError as error:
-            raise Unavailable(f"{home / STATE} cannot be read: {error}") from None
+        record = read_state(home / STATE)
         staged: dict[int, list[Piece]] = {}
         for directory in self._batches(home):
             batch = int(directory.name)
@@ -160,12 +157,26 @@ def _pieces(directory: Path) -> list[Piece]:
     """What was put whole; what was not is removed."""
     found: list[Piece] = []
     for path in directory.iterdir():
-        if match := _PIECE.fullmatch(path.name):
-            part, attempt, seq, size, crc = match.groups()
-            found.append(Piece(int(part), int(attempt), int(seq), int(size), int(crc, 16)))
+        if piece := piece_of(path.name):
+            found.append(piece)
         else:
             path.unlink()
     return found
+
+
+def piece_of(name: str) -> Piece | None:
+    if not (match := _PIECE.fullmatch(name)):
+        return None
+    part, attempt, seq, size, crc = match.groups()
+    return Piece(int(part), int(attempt), int(seq), int(size), int(crc, 16))
+
+
+def read_state(path: Path) -> AppRecord:
+    """Raises Unavailable for what is not a state."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=AppRecord)
+    except msgspec.MsgspecError as error:
+        raise Unavailable(f"{path} cannot be read: {error}") from None
 
 
 def _batch_name(batch: int) -> str:
@@ -176,7 +187,7 @@ def _piece_name(piece: Piece) -> str:
     return f"{piece.part}-{piece.attempt}-{piece.seq}-{piece.size}-{piece.crc:08x}.rows"
 
 
-def _whole(data: bytes, piece: Piece) -> bool:
+def whole(data: bytes, piece: Piece) -> bool:
     return len(data) == piece.size and crc32(data) == piece.crc
 
 

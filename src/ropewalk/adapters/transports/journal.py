@@ -14,7 +14,7 @@ from ropewalk.adapters.transports.answers import json_answer
 from ropewalk.adapters.transports.guarding import body_of, decoded, guarded, number
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.errors import BadRequest, RopewalkError
-from ropewalk.model.journal import ShardSpan, oldest_kept
+from ropewalk.model.journal import ShardSpan, holes_of, oldest_kept, shards_of
 from ropewalk.ports import JournalReader
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -47,13 +47,13 @@ class JournalDoor:
     async def _spans(self, request: web.Request) -> web.Response:
         spans = self._journal.spans()
         archived = {str(shard): end for shard, end in sorted(self._journal.archived_ends().items())}
-        return json_answer(200, {"shards": _shards(spans), "spans": spans, "archived": archived})
+        return json_answer(200, {"shards": shards_of(spans), "spans": spans, "holes": holes_of(spans), "archived": archived})
 
     async def _range(self, request: web.Request) -> web.StreamResponse:
         shard = int(request.match_info["shard"])
         spans = [span for span in self._journal.spans() if span.shard == shard]
         if (oldest := oldest_kept(spans)) is None:
-            return json_answer(404, {"error": f"there is no shard {shard}", "shards": _shards(self._journal.spans())})
+            return json_answer(404, {"error": f"there is no shard {shard}", "shards": shards_of(self._journal.spans())})
         first = number(request, "from", oldest.first, 0, _MAX_POSITION)
         end = number(request, "to", _end_after(spans, first), 0, _MAX_POSITION)
         max_bytes = number(request, "max_bytes", DEFAULT_BYTES, 1, MAX_BYTES)
@@ -62,6 +62,9 @@ class JournalDoor:
                 beginning = await anext(chunks, b"")
             except BadRequest as error:
                 return json_answer(416, {"error": str(error), "spans": spans})
+            if request.method == "HEAD":
+                # What is written to a stream is sent whatever the method was, and would be taken for the next answer.
+                return web.Response(headers={"Content-Type": ARROW_STREAM})
             return await _stream(request, beginning, chunks)
 
     async def _read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncGenerator[bytes, None]:
@@ -100,7 +103,3 @@ async def _stream(request: web.Request, beginning: bytes, chunks: AsyncIterator[
 def _end_after(spans: list[ShardSpan], first: int) -> int:
     """How far one can read on from here."""
     return next((span.end for span in spans if span.first <= first <= span.end), spans[-1].end)
-
-
-def _shards(spans: list[ShardSpan]) -> int:
-    return max((span.shard for span in spans), default=-1) + 1

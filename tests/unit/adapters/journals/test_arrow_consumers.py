@@ -2,13 +2,14 @@
 
 import asyncio
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ropewalk.adapters.journals.arrow import ArrowJournal, consumers
-from ropewalk.model.errors import LimitReached, Unavailable
+from ropewalk.model.errors import Conflict, LimitReached, Unavailable
 from ropewalk.model.journal import ShardMark
 from ropewalk.testing.clock import ManualClock
 from tests.journals import QuickDisk, as_if_killed, publication, running
@@ -144,14 +145,47 @@ async def test_what_cannot_be_written_did_not_happen(tmp_path: Path) -> None:
         assert [(consumer.name, consumer.marks) for consumer in journal.consumers()] == [("a", mark(1))]
 
 
-async def test_a_consumer_whose_file_is_damaged_is_forgotten_aloud_and_the_others_stay(
+async def damaged_consumer(directory: Path, clock: ManualClock) -> Path:
+    """Two consumers, and the file of "a" is not as it was written. It was written when the clock says."""
+    async with running(directory, clock, **OPTIONS) as (journal, _):
+        await journal.pin("a", mark(1))
+        await journal.pin("b", mark(25))
+    (path,) = (path for path in (directory / "journal" / "consumers").iterdir() if b'"a"' in path.read_bytes())
+    path.write_bytes(path.read_bytes().replace(b'"p":1', b'"p":7'))
+    os.utime(path, (clock.now, clock.now))
+    return path
+
+
+async def test_a_consumer_whose_file_is_damaged_does_not_begin_anew_and_holds_all_rows_until_it_is_moved(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running(tmp_path, ManualClock(), **OPTIONS) as (journal, _):
-        await journal.pin("a", mark(1))
-        await journal.pin("b", mark(1))
-    (path,) = (path for path in (tmp_path / "journal" / "consumers").iterdir() if b'"a"' in path.read_bytes())
-    path.write_bytes(path.read_bytes().replace(b'"p":1', b'"p":7'))
-    async with running(tmp_path, ManualClock(), **OPTIONS) as (journal, _):
+    clock = ManualClock()
+    path = await damaged_consumer(tmp_path, clock)
+    damaged = path.read_bytes()
+    async with running(tmp_path, clock, **OPTIONS) as (journal, _):
+        assert f"the marks of a consumer cannot be read: {path}" in caplog.text
         assert [consumer.name for consumer in journal.consumers()] == ["b"]
-    assert "a consumer is forgotten" in caplog.text
+        await fill(journal, clock, 30)
+        await journal.sweep()
+        assert journal.spans()[0].first == 0
+        with pytest.raises(Conflict, match="cannot be read"):
+            await journal.pin("a", mark(20))
+        assert path.read_bytes() == damaged
+        await journal.move("a", mark(20))
+        await journal.sweep()
+        assert 0 < journal.spans()[0].first <= 20
+        assert [consumer.name for consumer in journal.consumers()] == ["a", "b"]
+
+
+async def test_a_damaged_consumer_can_be_forgotten_and_holds_nothing_after_its_time(tmp_path: Path) -> None:
+    for end in ("forgotten", "too old"):
+        clock = ManualClock()
+        path = await damaged_consumer(tmp_path / end, clock)
+        async with running(tmp_path / end, clock, **OPTIONS) as (journal, _):
+            await fill(journal, clock, 30)
+            if end == "forgotten":
+                assert await journal.forget("a")
+                assert not path.exists()
+            clock.advance(0 if end == "forgotten" else TTL)
+            await journal.sweep()
+            assert journal.spans()[0].first > 0

@@ -1,5 +1,6 @@
 """Recovery: what is lost is told from what was never promised."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -9,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS
-from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import Recovered, RowKind, StreamTip
+from ropewalk.model.errors import Unavailable, UserMistake
+from ropewalk.model.journal import Recovered, RowKind, StreamTip, holes_of
 from ropewalk.testing.clock import ManualClock
-from tests.journals import EVER, as_if_killed, by_shard, made, publication, read_all, running, session
+from tests.journals import EVER, QuickDisk, as_if_killed, by_shard, made, publication, read_all, running, session
 
 NAMES = ("journal.json", "journal.copy.json")
 
@@ -37,6 +38,10 @@ def forget_the_last_group(directory: Path, shards: int) -> None:
     """As if the server had been killed after the rows and before the witness."""
     (log,) = (directory / "journal").glob("commits-*.log")
     shorten(log, 24 * shards)
+
+
+def files(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.name != "lock"}
 
 
 def tips(recovered: Recovered) -> dict[str, int]:
@@ -77,7 +82,9 @@ async def test_a_shard_that_lost_what_was_promised_goes_on_above_all_its_positio
     tmp_path: Path,
 ) -> None:
     directory = await killed(tmp_path)
-    shorten(segment(directory, 1), 100)
+    damaged = segment(directory, 1)
+    shorten(damaged, 100)
+    left = damaged.read_bytes()
     async with running(directory, ManualClock()) as (journal, recovered):
         assert recovered.reset_shards == (1,)
         assert "shard 1 is damaged" in recovered.notes[0]
@@ -89,7 +96,7 @@ async def test_a_shard_that_lost_what_was_promised_goes_on_above_all_its_positio
         assert (new.first, new.end) == (1 << LIFE_BITS, 1 << LIFE_BITS)
         assert old.epoch != new.epoch
         assert journal.gauges()["journal_damaged_shards"] == 1
-    assert list((directory / "journal" / "shard=01").glob("*.damaged"))
+    assert damaged.read_bytes() == left, "what is left of it stays where it is"
     async with running(directory, ManualClock()) as (journal, _):
         assert [span for span in journal.spans() if span.shard == 1] == [old, lost, new], "it is told for good"
 
@@ -151,18 +158,36 @@ async def test_one_bad_record_of_the_journal_costs_nothing(tmp_path: Path, name:
         assert set(tips(recovered).values()) == {2}
 
 
-async def test_without_any_record_the_rows_can_still_be_read_under_their_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+async def test_without_a_record_of_itself_a_journal_is_not_begun_anew(tmp_path: Path, how: str) -> None:
     directory = await killed(tmp_path)
-    async with running(tmp_path / "alive", ManualClock()) as (journal, _):
-        epochs = [span.epoch for span in journal.spans()]
-        rows = await read_all(journal)
     for name in NAMES:
-        (directory / "journal" / name).unlink()
-    async with running(directory, ManualClock()) as (journal, recovered):
-        assert recovered.reset_shards == (0, 1, 2)
-        assert "the record of the journal itself is lost" in recovered.notes[0]
-        assert [span.epoch for span in journal.spans() if span.first == 0] == epochs
-        assert await read_all(journal) == rows
+        if how == "missing":
+            (directory / "journal" / name).unlink()
+        else:
+            (directory / "journal" / name).write_bytes(b"{}")
+    before = files(directory)
+    with pytest.raises(UserMistake, match="ropewalk journal repair"):
+        made(directory, ManualClock()).open(EVER)
+    assert files(directory) == before
+
+
+async def test_one_of_the_two_records_is_enough(tmp_path: Path) -> None:
+    for name in NAMES:
+        directory = await killed(tmp_path / name)
+        (directory / "journal" / name).write_bytes(b"")
+        async with running(directory, ManualClock()) as (_, recovered):
+            assert recovered.reset_shards == ()
+
+
+async def test_a_first_start_that_was_cut_off_is_no_journal_without_a_record(tmp_path: Path) -> None:
+    async with running(tmp_path, ManualClock()):
+        copy = as_if_killed(tmp_path / "journal", tmp_path / "cut off" / "journal")
+    for path in [*(copy / name for name in NAMES), *copy.glob("commits-*.log")]:
+        path.unlink()
+    shorten(copy / "shard=01" / f"{0:020}.arrow", 200)
+    async with running(copy.parent, ManualClock()) as (_, recovered):
+        assert recovered.reset_shards == ()
 
 
 async def test_a_lost_shard_is_noticed(tmp_path: Path) -> None:
@@ -224,7 +249,8 @@ async def test_a_segment_is_a_plain_arrow_stream(tmp_path: Path) -> None:
         assert table.schema.metadata[b"ropewalk.epoch"].decode() == journal.spans()[0].epoch
 
 
-async def test_of_an_old_segment_with_a_bad_spot_the_rest_is_read_after_every_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("horizon", [EVER, 0.0], ids=["all is young", "almost all is old"])
+async def test_bad_bytes_and_a_lost_segment_cost_their_own_rows_only_after_every_start(tmp_path: Path, horizon: float) -> None:
     clock = ManualClock()
     options: dict[str, Any] = {"shards": 1, "segment_size": 16_000}
     async with running(tmp_path / "alive", clock, **options) as (journal, _):
@@ -232,17 +258,103 @@ async def test_of_an_old_segment_with_a_bad_spot_the_rest_is_read_after_every_st
             await journal.write([publication("stream", number, at=clock.now + number)])
         await journal.sweep()
         directory = as_if_killed(tmp_path / "alive", tmp_path / "killed")
+        epoch = journal.spans()[0].epoch
     first, second, *later = sorted((directory / "journal" / "shard=00").glob("*.arrow"))
     assert len(later) >= 2
     data = bytearray(first.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[data.index(b"stream 6")] ^= 1
     first.write_bytes(data)
     second.unlink()
-    async with running(directory, clock, 0.0, **options) as (journal, recovered):
+    lost = {5, *range(int(second.stem), int(later[0].stem))}
+    async with running(directory, clock, horizon, **options) as (journal, recovered):
         assert recovered.reset_shards == (0,)
         await journal.write([publication("stream", 1, at=clock.now + 100)])
         found = await read_all(journal)
-        assert int(second.stem) - 1 in found[0], "what follows the bad spot"
-        assert len(found[0]) <= int(second.stem)
-    async with running(directory, clock, 0.0, **options) as (journal, _):
+        assert sorted(found[0]) == [*(position for position in range(80) if position not in lost), 1 << LIFE_BITS]
+        assert all(row.offset == position + 1 for position, row in found[0].items() if position < 80)
+        spans = journal.spans()
+        assert [(span.epoch, span.first, span.end) for span in spans[:3]] == [
+            (epoch, 0, 5),
+            (epoch, 6, int(second.stem)),
+            (epoch, int(later[0].stem), 80),
+        ]
+        await journal.sweep()
+        assert (journal.gauges()["journal_holes"], journal.gauges()["journal_hole_rows"]) == (2, len(lost))
+    assert first.read_bytes() == data, "nothing is cut, renamed or written over"
+    assert not list(directory.rglob("*.damaged"))
+    async with running(directory, clock, horizon, **options) as (journal, recovered):
+        assert (recovered.reset_shards, recovered.notes) == ((), ())
+        assert journal.spans() == spans
         assert await read_all(journal) == found
+
+
+async def test_sixty_good_segments_behind_a_bad_one_are_still_read(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, shards=1, segment_size=20_000) as (journal, _):
+        for number in range(65):
+            await journal.write([publication("a", 50 * number + each, b"x" * 300) for each in range(1, 51)])
+        assert journal.gauges()["journal_segments"] > 60
+    bad = sorted(tmp_path.rglob("*.arrow"))[6]
+    data = bytearray(bad.read_bytes())
+    data[8000:8032] = bytes(32)
+    bad.write_bytes(data)
+    async with running(tmp_path, clock, shards=1) as (journal, recovered):
+        assert recovered.reset_shards == (0,)
+        assert len((await read_all(journal))[0]) == 65 * 50 - 50
+        (hole,) = holes_of(journal.spans())
+        assert (hole.first, hole.end) == (int(bad.stem), int(bad.stem) + 50)
+        assert f"positions from {hole.first} to {hole.end}" in recovered.notes[0]
+
+
+@pytest.mark.parametrize("lost", ["one", "all"])
+async def test_what_retention_left_in_the_states_only_is_not_lost_with_one_of_them(tmp_path: Path, lost: str) -> None:
+    clock = ManualClock()
+    options: dict[str, Any] = {"shards": 1, "segment_size": 4000, "retention": 100.0, "for_archive": False}
+    async with running(tmp_path, clock, **options) as (journal, _):
+        await journal.write([publication("quiet", 1, at=clock(), producer="app", sequence=7)])
+        for offset in range(1, 31):
+            await journal.write([publication("busy", offset, at=clock())])
+            clock.advance(10)
+        await journal.sweep()
+        assert journal.spans()[0].first > 1
+    states = sorted(tmp_path.rglob("*.state"))
+    assert len(states) > 2
+    for path in states[:1] if lost == "one" else states:
+        path.write_bytes(b"")
+    async with running(tmp_path, clock, **options) as (_, recovered):
+        assert recovered.reset_shards == ()
+        assert recovered.producers == ({("app", 0): 7} if lost == "one" else {})
+        assert tips(recovered) == {"busy": 30, **({"quiet": 1} if lost == "one" else {})}
+        assert [note.startswith("shard 0 lost the record of") for note in recovered.notes] == ([] if lost == "one" else [True])
+
+
+async def test_rows_of_a_group_that_failed_are_not_found_behind_damage(tmp_path: Path) -> None:
+    """The disk refuses a group and then refuses to take it off again: what is written next must not leave its end behind."""
+    disk = StubbornDisk()
+    async with running(tmp_path, ManualClock(), shards=1, disk=disk) as (journal, _):
+        disk.stubborn = True
+        with pytest.raises(Unavailable):
+            await journal.write([publication("a", offset, b"never" * 100) for offset in range(1, 20_001)])
+        with pytest.raises(Unavailable):
+            await journal.write([publication("a", 1)])
+        disk.stubborn = False
+        await journal.write([publication("a", 1)])
+        (path,) = tmp_path.rglob("*.arrow")
+        assert b"never" not in path.read_bytes()
+
+
+class StubbornDisk(QuickDisk):
+    """Writes all but the last bytes, fails, and does not truncate either."""
+
+    stubborn = False
+
+    def write(self, fd: int, data: bytes, at: int) -> None:
+        if self.stubborn and len(data) > 100:
+            super().write(fd, data[:-8], at)
+            raise OSError(errno.EIO, "Input/output error")
+        super().write(fd, data, at)
+
+    def truncate(self, fd: int, size: int) -> None:
+        if self.stubborn:
+            raise OSError(errno.EIO, "Input/output error")
+        super().truncate(fd, size)

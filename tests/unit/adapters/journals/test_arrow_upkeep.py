@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
+from ropewalk.adapters.journals.arrow.manifest import load
 from ropewalk.model.journal import Row
 from ropewalk.testing.clock import ManualClock
 from tests.journals import QuickDisk, publication, read_all, running
@@ -140,7 +141,7 @@ async def test_a_full_disk_does_not_keep_old_segments_from_going(tmp_path: Path)
         assert recovered.reset_shards == ()
 
 
-async def test_a_segment_that_went_bad_is_left_alone_and_found_at_the_next_start(tmp_path: Path) -> None:
+async def test_a_segment_that_went_bad_is_left_alone_and_its_hole_is_told_and_recorded(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=10.0) as (journal, _):
         await fill(journal, clock, 3)
@@ -151,7 +152,40 @@ async def test_a_segment_that_went_bad_is_left_alone_and_found_at_the_next_start
         await fill(journal, clock, 10, 4)
         journal.archived({0: 13})
         await journal.sweep()
-        assert journal.spans()[0].first == 0
+        assert [(span.first, span.end) for span in journal.spans()] == [(0, 1), (2, 13)]
+        await journal.sweep()
+        record = load(tmp_path / "journal")
+        assert record is not None
+        assert record.lives[0][0].holes == [(1, 2)]
     async with running(tmp_path, clock, shards=1) as (journal, recovered):
+        assert recovered.reset_shards == (0,), "what its streams had come to can not be computed without it"
+        assert [(span.first, span.end) for span in journal.spans()[:2]] == [(0, 1), (2, 13)]
+        assert sorted((await read_all(journal))[0]) == [0, *range(2, 13)]
+
+
+async def test_retention_takes_segments_with_holes_of_a_former_life_too(tmp_path: Path) -> None:
+    clock = ManualClock()
+    options: dict[str, Any] = {"shards": 1, "segment_size": SEGMENT, "retention": 100.0, "for_archive": False}
+    async with running(tmp_path, clock, **options) as (journal, _):
+        await fill(journal, clock, 9)
+    bad = sorted(tmp_path.rglob("*.arrow"))[1]
+    bad.write_bytes(bytes(bad.stat().st_size))
+    async with running(tmp_path, clock, **options) as (journal, recovered):
         assert recovered.reset_shards == (0,)
-        assert journal.spans()[0].end == 1
+        former = journal.spans()[0].epoch
+        clock.advance(1000)
+        await journal.sweep()
+        assert [(span.first, span.end) for span in journal.spans() if span.epoch == former] == [(9, 9)]
+        assert journal.gauges()["journal_holes"] == 0
+        assert not bad.exists()
+
+
+async def test_a_segment_that_vanishes_is_one_hole(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT) as (journal, _):
+        await fill(journal, clock, 12)
+        _, second, third, *_ = sorted(tmp_path.rglob("*.arrow"))
+        second.unlink()
+        kept = [position for position in range(12) if not int(second.stem) <= position < int(third.stem)]
+        assert sorted((await read_all(journal))[0]) == kept
+        assert journal.gauges()["journal_holes"] == 1

@@ -64,7 +64,19 @@ async def client(shelf: Shelf) -> AsyncIterator[Client]:
 
 async def test_it_says_what_there_is(client: Client) -> None:
     async with client.get("/journal") as response:
-        assert (response.status, await response.json()) == (200, {"shards": 2, "spans": SHOWN, "archived": {}})
+        assert (response.status, await response.json()) == (200, {"shards": 2, "spans": SHOWN, "holes": [], "archived": {}})
+
+
+async def test_positions_that_were_lost_are_told_as_holes(
+    client: Client, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = [ShardSpan(0, "a", 10, 20), ShardSpan(0, "a", 25, 30), ShardSpan(0, "a", 40, 40), *SPANS[1:]]
+    monkeypatch.setattr(shelf, "spans", lambda: broken)
+    async with client.get("/journal") as response:
+        assert (await response.json())["holes"] == [
+            {"shard": 0, "epoch": "a", "first": 20, "end": 25},
+            {"shard": 0, "epoch": "a", "first": 30, "end": 40},
+        ]
 
 
 async def test_a_range_is_streamed_as_arrow(client: Client, shelf: Shelf) -> None:
@@ -73,6 +85,23 @@ async def test_a_range_is_streamed_as_arrow(client: Client, shelf: Shelf) -> Non
         assert await response.read() == b"chunk one, chunk two"
     assert shelf.asked == [(0, 12, 15, 1000)]
     assert shelf.released == 1
+
+
+@pytest.mark.parametrize("path", ["/journal", "/journal/0", "/journal/0?from=3", "/journal/7"])
+async def test_an_answer_to_head_has_no_body_so_that_the_connection_can_be_used_again(client: Client, path: str) -> None:
+    async with client.get(path) as response:
+        status, kind = response.status, response.headers["Content-Type"]
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    writer.write(b"GET /journal/0?from=12 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    async with asyncio.timeout(10):
+        answers = await reader.read()
+    writer.close()
+    head, following = answers.split(b"\r\n\r\n", 1)
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert f"Content-Type: {kind}".encode() in head
+    assert following.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"chunk two" in following
 
 
 async def test_without_bounds_it_is_what_follows_in_the_same_span_up_to_the_usual_size(client: Client, shelf: Shelf) -> None:

@@ -2,12 +2,12 @@
 
 The rule it keeps: what it has promised it finds again, or it says that it does not.
 
-    journal/journal.json, journal.copy.json   what the journal knows of itself: shards, their lives, stopped in order or not
+    journal/journal.json, journal.copy.json   the journal's record of itself: shards, lives, holes, stopped in order or not
     journal/commits-N.log                     the witness: how far each group brought each shard
     journal/shard=NN/<first position>.arrow   a segment: a plain Arrow IPC stream whose messages prove themselves
     journal/shard=NN/<first position>.idx     where its batches lie, once another segment follows it
     journal/shard=NN/<first position>.state   where it begins: how far streams and producers had come, rows of open sessions
-    journal/shard=NN/*.damaged                what was cut off although it had been promised
+    journal/shard=NN/*.damaged                what a repair replaced, as it was
     journal/consumers/*.json                  how far readers with a name have come
 """
 
@@ -109,6 +109,9 @@ class ArrowJournal:
         except OSError as error:
             self._unlock()
             raise UserMistake(f"the journal cannot be opened: {error}") from None
+        except BaseException:
+            self._unlock()
+            raise
 
     def _open(self, horizon: float) -> Recovered:
         recovery = recover(self._site, horizon)
@@ -228,6 +231,8 @@ class ArrowJournal:
             "journal_lost_rows": self._upkeep.lost_rows,
             "journal_damaged_batches": self._reader.damaged_batches,
             "journal_damaged_shards": self._recovery.damaged,
+            "journal_holes": sum(len(life.holes) for log in self._logs for life in log.lives),
+            "journal_hole_rows": sum(end - first for log in self._logs for life in log.lives for first, end in life.holes),
             "journal_shards_reset": len(recovered.reset_shards),
             "journal_cut_bytes": recovered.cut_bytes,
             **self._consumers.gauges(self._reader.spans()),

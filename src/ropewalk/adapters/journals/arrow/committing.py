@@ -51,12 +51,14 @@ class GroupCommit:
         self._disk = disk
         self._clock = clock
         self._syncers = ThreadPoolExecutor(4, "journal-sync") if rolling.sync else None
+        self._untidy: list[ShardLog] = []
         self.group = group
         self.groups = 0
         self.rows = 0
 
     def commit(self, rows: Sequence[Row]) -> list[ShardLog]:
         """Write them. Answers the shards that began a new segment. Raises OSError, and then none of them counts."""
+        self._tidy()
         by_shard = self._by_shard(rows)
         rolled = self._roll(by_shard)
         pieces = self._encode(by_shard)
@@ -128,12 +130,19 @@ class GroupCommit:
             list(self._syncers.map(self._disk.sync, [log.fd for log, _ in pieces]))
 
     def _undo(self, pieces: list[tuple[ShardLog, list[Piece]]]) -> None:
-        """Whatever cannot be taken off now lies behind the end of its log, and the next group is written over it."""
-        for log, _ in pieces:
-            with suppress(OSError):
-                self._disk.truncate(log.fd, log.active.size)
+        self._untidy = [log for log, _ in pieces]
+        with suppress(OSError):
+            self._tidy()
         with suppress(OSError):
             self._commits.undo()
+
+    def _tidy(self) -> None:
+        """Truncate what a failed group left, before anything else is written. Otherwise whole batches of that group could stay
+        behind the end of the log, and a recovery that searches behind damaged bytes could take them for committed ones."""
+        while self._untidy:
+            log = self._untidy[-1]
+            self._disk.truncate(log.fd, log.active.size)
+            self._untidy.pop()
 
     def _count(self, pieces: list[tuple[ShardLog, list[Piece]]], rows: int) -> None:
         for log, of_shard in pieces:

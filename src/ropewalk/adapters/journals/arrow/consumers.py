@@ -1,6 +1,7 @@
 """How far readers with a name have come: a small file each, replaced whole.
 
 The rule it keeps: what is in memory is on disk. Consumers are never changed in place, for retention looks at them meanwhile.
+One whose file cannot be read is not taken for one that was never heard of: it holds all rows, and does not begin anew.
 """
 
 import logging
@@ -14,7 +15,7 @@ import msgspec
 from ropewalk.adapters.journals.arrow.checked import checked, unchecked
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.core.consumers import lag, moved, needed_from, pinned
-from ropewalk.model.errors import LimitReached, Unavailable
+from ropewalk.model.errors import Conflict, LimitReached, Unavailable
 from ropewalk.model.journal import Consumer, ShardMark, ShardSpan
 from ropewalk.ports import Clock
 
@@ -35,19 +36,30 @@ class Consumers:
         self._clock = clock
         self._changing = Lock()
         self._known: dict[str, Consumer] = {}
+        self._unreadable: dict[Path, float] = {}  # when they were written
 
     def load(self) -> None:
         """Raises OSError."""
         self._directory.mkdir(exist_ok=True)
         self._disk.sync_file(self._directory.parent)
-        found = [consumer for path in sorted(self._directory.glob("*.json")) if (consumer := _load(path)) is not None]
-        self._known = {consumer.name: consumer for consumer in found}
+        paths = sorted(self._directory.glob("*.json"))
+        found = {path: load_consumer(path) for path in paths}
+        self._known = {consumer.name: consumer for consumer in found.values() if consumer is not None}
+        self._unreadable = {path: path.stat().st_mtime for path, consumer in found.items() if consumer is None}
+        for path in self._unreadable:
+            log.error(
+                "the marks of a consumer cannot be read: %s. No row is removed by retention until it is moved or forgotten, or "
+                "for as long as a consumer that does not move holds rows",
+                path,
+            )
 
     def all(self) -> list[Consumer]:
         known = self._known
         return [known[name] for name in sorted(known)]
 
     def pin(self, name: str, marks: Marks) -> Consumer:
+        if self._path(name) in self._unreadable:
+            raise Conflict(f"the marks of {name} cannot be read: move it to where it is (PUT), or forget it (DELETE)")
         return self._change(name, lambda own: pinned(own, marks))
 
     def move(self, name: str, marks: Marks) -> Consumer:
@@ -55,13 +67,15 @@ class Consumers:
 
     def forget(self, name: str) -> bool:
         with self._changing:
-            if name not in self._known:
+            if name not in self._known and self._path(name) not in self._unreadable:
                 return False
             self._remove(name)
             return True
 
-    def needed_from(self) -> dict[int, int]:
+    def needed_from(self, shards: int) -> dict[int, int]:
         """By shard the lowest position that is held."""
+        if any(self._held_until(written) > self._clock() for written in self._unreadable.values()):
+            return dict.fromkeys(range(shards), 0)
         return needed_from(consumer for consumer in self._known.values() if not self._idle(consumer))
 
     def gauges(self, spans: list[ShardSpan]) -> dict[str, float]:
@@ -70,7 +84,10 @@ class Consumers:
         return {"journal_consumers": len(known), "journal_consumer_lag_rows": max(lags, default=0)}
 
     def _idle(self, consumer: Consumer) -> bool:
-        return consumer.moved + self._ttl <= self._clock()
+        return self._held_until(consumer.moved) <= self._clock()
+
+    def _held_until(self, moved: float) -> float:
+        return moved + self._ttl
 
     def _change(self, name: str, change: Callable[[Marks], dict[int, ShardMark]]) -> Consumer:
         with self._changing:
@@ -83,6 +100,7 @@ class Consumers:
             consumer = Consumer(name, marks, self._clock())
             self._save(consumer)
             self._known = {**self._known, name: consumer}
+            self._readable_again(name)
             return consumer
 
     def _make_room(self) -> None:
@@ -107,16 +125,20 @@ class Consumers:
         except OSError as error:
             raise Unavailable(f"the consumer cannot be removed: {error.strerror or error}") from None
         self._known = {other: consumer for other, consumer in self._known.items() if other != name}
+        self._readable_again(name)
+
+    def _readable_again(self, name: str) -> None:
+        own = self._path(name)
+        self._unreadable = {path: written for path, written in self._unreadable.items() if path != own}
 
     def _path(self, name: str) -> Path:
         # Not the name itself: it may be `..`, and some file systems take `A` for `a`. The file tells the name.
         return self._directory / f"{sha256(name.encode()).hexdigest()[:32]}.json"
 
 
-def _load(path: Path) -> Consumer | None:
+def load_consumer(path: Path) -> Consumer | None:
+    """None if the file is not as it was written. Raises OSError."""
     try:
         return msgspec.json.decode(unchecked(path.read_bytes()), type=Consumer)
     except ValueError:  # msgspec's errors are ValueErrors
-        path.rename(path.with_suffix(".damaged"))
-        log.error("a consumer is forgotten because its file is not as it was written: %s", path)
         return None

@@ -1,7 +1,4 @@
-"""Taking off what does not count.
-
-The rule it keeps: what was promised and is bad is kept aside under another name, for whoever wants to look at it.
-"""
+"""Taking off what does not count: what was never promised, and what should be gone already."""
 
 import os
 from pathlib import Path
@@ -11,8 +8,6 @@ from ropewalk.adapters.journals.arrow.inspection import Found
 from ropewalk.adapters.journals.arrow.segment import index_path
 from ropewalk.adapters.journals.arrow.state import state_path
 
-PIECE = 1024 * 1024
-
 
 def drop_group(holders: list[Found]) -> None:
     """The last group, if some of its batches are not there: all of them or none."""
@@ -20,59 +15,43 @@ def drop_group(holders: list[Found]) -> None:
     if sum(len(found.tail) for found in holders) >= members:
         return
     for found in holders:
-        segment = next(segment for segment in reversed(found.segments) if segment.rows)
+        while not found.segments[-1].rows:  # it began where the group ended
+            found.unborn = [*found.unborn, found.segments.pop().path]
+        segment = found.segments[-1]
         size = segment.size
         for _ in found.tail:
             segment.drop_last()
         found.spare += size - segment.size
 
 
-def cut(found: Found, damaged: bool, disk: Disk) -> int:
-    """Leave the segments that count, each as long as it counts. Answers how many bytes went."""
+def cut(found: Found, to_its_end: bool, disk: Disk) -> int:
+    """Remove left-over files and, of a life that goes on, the bytes behind its end. Returns the number of the latter."""
+    for path in found.chain.left_over:
+        remove(path)
+    if not to_its_end:
+        return 0
     gone = 0
-    for path in found.left_over:
-        remove(path, False)
-    for path in found.rest:
+    for path in found.unborn:
         gone += path.stat().st_size
-        remove(path, damaged)
-    for segment in found.segments:
-        gone += _shorten(segment.path, segment.size, damaged, disk)
+        remove(path)
+    if found.segments:
+        gone += _shorten(found.segments[-1].path, found.segments[-1].size, disk)
     return gone
 
 
-def remove(path: Path, damaged: bool) -> None:
-    for beside in (index_path(path), state_path(path)):
-        beside.unlink(missing_ok=True)
-    if damaged:
-        path.rename(path.with_suffix(".damaged"))
-    else:
-        path.unlink(missing_ok=True)
+def remove(path: Path) -> None:
+    for each in (index_path(path), state_path(path), path):
+        each.unlink(missing_ok=True)
 
 
-def _shorten(path: Path, size: int, damaged: bool, disk: Disk) -> int:
+def _shorten(path: Path, size: int, disk: Disk) -> int:
     length = path.stat().st_size
     if length == size:
         return 0
     index_path(path).unlink(missing_ok=True)
     fd = disk.open(path)
     try:
-        if damaged:
-            _copy_tail(fd, size, length, path.with_suffix(".damaged"), disk)
         disk.truncate(fd, size)
     finally:
         os.close(fd)
     return length - size
-
-
-def _copy_tail(fd: int, at: int, end: int, path: Path, disk: Disk) -> None:
-    copy = disk.open(path)
-    begin = at
-    try:
-        while at < end:
-            piece = os.pread(fd, min(PIECE, end - at), at)
-            disk.write(copy, piece, at - begin)
-            at += len(piece)
-    except OSError:
-        path.unlink()  # a full disk must not keep the server from starting: the copy is for the curious
-    finally:
-        os.close(copy)

@@ -6,7 +6,9 @@ behind a message's metadata, so that every Arrow reader sees a plain IPC stream.
     FF FF FF FF | size of metadata + record | metadata | record | body
 """
 
+import re
 import struct
+from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
 
@@ -23,7 +25,11 @@ CONTINUATION = 0xFFFFFFFF
 END_OF_STREAM = HEAD.pack(CONTINUATION, 0)
 OPENING = b"RwO1"
 BATCH = b"RwB1"
+MAGICS = (OPENING, BATCH)
 LARGEST_METADATA = 1 << 20
+
+_BEGINNING = re.compile(rb"\xff(?=\xff{3}..[\x00-\x10]\x00)", re.DOTALL)
+"""How a message begins: the continuation mark, and a size of metadata that may be."""
 
 
 class Frame(Struct, frozen=True, gc=False):
@@ -77,8 +83,22 @@ def frame_at(data: memoryview, at: int) -> Frame | None:
         return None
     magic, length, first, group, newest, rows, members, shard, checksum = RECORD.unpack_from(data, body_at - RECORD.size)
     end = at + length
-    if end > len(data) or end < body_at:
+    if magic not in MAGICS or end > len(data) or end < body_at:
         return None
     if crc32(data[body_at:end], crc32(data[at : body_at - 4])) != checksum:
         return None
     return Frame(magic, length, first, group, newest, rows, members, shard)
+
+
+def frames_after(data: memoryview, at: int) -> Iterator[tuple[int, Frame]]:
+    """Whole messages that begin at `at` or later, wherever they lie, and their places: the way on behind bad bytes.
+
+    Text cannot be taken for a message: no byte of UTF-8 is FF.
+    """
+    while (mark := _BEGINNING.search(data, at)) is not None:
+        place = mark.start()
+        del mark  # it holds on to the file's memory
+        frame = frame_at(data, place)
+        if frame is not None:
+            yield place, frame
+        at = place + 1

@@ -4,7 +4,7 @@ The rule it keeps: what is young enough to matter is read to the last bit; the r
 somebody reads it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,33 +12,61 @@ from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.framing import OPENING, Frame, frame_at
 from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord
-from ropewalk.adapters.journals.arrow.segment import Segment, load_index, mapped, scan
+from ropewalk.adapters.journals.arrow.segment import Hole, Segment, load_index, mapped, scan
 from ropewalk.adapters.journals.arrow.state import load_state
 
 ALWAYS_READ = 2
 """Last segments of the life in use that are read whatever their age: the last group lies there."""
 
 
+class Chain(Struct, frozen=True):
+    """The files of a life. Positions below `promised` were written; `ended`: and no others, so far as anybody was told.
+
+    `left_over`: files that should be gone already.
+    """
+
+    shard: int
+    record: LifeRecord
+    paths: Sequence[Path]
+    left_over: Sequence[Path]
+    promised: int
+    ended: bool
+    in_use: bool
+
+    def limit(self, number: int) -> tuple[int, bool]:
+        """How far the positions of a file reach, and whether nothing else can be in it. A segment begins where the one before
+        it ended, whatever else is known."""
+        if number + 1 < len(self.paths):
+            return int(self.paths[number + 1].stem), True
+        return self.promised, self.ended
+
+
 class Found(Struct):
     """A life as it is on disk.
 
     `read_from`: segments from this one on were read to the last bit. `spare`: bytes behind the last whole batch of the last
-    segment. `rest`: segments that do not join up; `left_over`: such as should be gone already. `flaw`: why the chain ends
-    early, "" if it does not.
+    segment. `unborn`: last files in which nothing was ever promised, and which cannot be written to. `lost`: holes that nobody
+    knew of, or that lie in what was read.
     """
 
-    record: LifeRecord
+    chain: Chain
     segments: list[Segment] = []
     read_from: int = 0
     tail: list[Frame] = []
     spare: int = 0
-    rest: list[Path] = []
-    left_over: list[Path] = []
-    flaw: str = ""
+    unborn: list[Path] = []
+    lost: list[Hole] = []
+
+    @property
+    def missing_head(self) -> list[Hole]:
+        """Positions that should lie before the first file, or in the files of a life that has none."""
+        first = self.chain.record.first
+        end = int(self.chain.paths[0].stem) if self.chain.paths else self.chain.promised
+        return [(first, end)] if end > first else []
 
     @property
     def end(self) -> int:
-        return self.segments[-1].end if self.segments else self.record.first
+        return self.segments[-1].end if self.segments else max(self.chain.record.first, self.chain.promised)
 
 
 def segments_of(directory: Path, shard: int) -> dict[int, list[Path]]:
@@ -56,56 +84,75 @@ class Scans:
     def __init__(self) -> None:
         self._done: dict[Path, tuple[Segment, list[Frame]]] = {}
 
-    def scan(self, path: Path, shard: int) -> tuple[Segment, list[Frame]]:
+    def scan(self, chain: Chain, number: int) -> tuple[Segment, list[Frame]]:
+        path = chain.paths[number]
         if path not in self._done:
-            self._done[path] = scan(path, shard, int(path.stem))
+            self._done[path] = scan(path, chain.shard, int(path.stem), *chain.limit(number))
         return self._done[path]
 
-    def newest(self, shards: list[dict[int, list[Path]]]) -> int:
+    def newest(self, shards: list[list[Chain]]) -> int:
         """The time of the newest row in the segments that are read whatever their age."""
         last = (
-            (path, shard) for shard, lives in enumerate(shards) for paths in lives.values() for path in paths[-ALWAYS_READ:]
+            self.scan(chain, number)[0].newest
+            for chains in shards
+            for chain in chains
+            for number in range(max(0, len(chain.paths) - ALWAYS_READ), len(chain.paths))
         )
-        return max((self.scan(path, shard)[0].newest for path, shard in last), default=0)
+        return max(last, default=0)
 
 
-def inspect(shard: int, record: LifeRecord, paths: Sequence[Path], oldest: int, scans: Scans, in_use: bool) -> Found:
-    """Follow the chain of a life's segments as far as it holds."""
-    left_over = [path for path in paths if int(path.stem) < record.first]
-    paths = paths[len(left_over) :]
-    found = Found(record, [], _read_from(shard, paths, oldest, ALWAYS_READ if in_use else 0), left_over=left_over)
-    for number, path in enumerate(paths):
-        first = int(path.stem)
-        if first != found.end:
-            found.flaw, found.rest = f"positions from {found.end} to {first} are missing", list(paths[number:])
-            break
-        segment = load_index(path, shard, first) if number < found.read_from else None
+def inspect(chain: Chain, oldest: int, scans: Scans) -> Found:
+    """Follow a life's segments from one to the next."""
+    found = Found(chain, [], _read_from(chain, oldest))
+    known = chain.record.holes
+    found.lost = found.missing_head
+    for number, path in enumerate(chain.paths):
+        segment = _indexed(chain, number) if number < found.read_from else None
         if segment is None:
-            segment, tail = scans.scan(path, shard)
+            segment, tail = scans.scan(chain, number)
             found.tail = tail or found.tail
-        spare = path.stat().st_size - segment.size
-        if segment.size:
-            found.segments.append(segment)
-        if spare and number + 1 < len(paths):
-            found.flaw, found.rest = f"{path.name} is not whole", list(paths[number + bool(segment.size) :])
+        found.spare = path.stat().st_size - segment.size
+        if not segment.size and not segment.holes:
+            found.unborn = [path]
             break
-        found.spare = spare
-        if not segment.size:
-            found.rest = [path]
+        found.segments.append(segment)
+        judged = segment.holes if chain.in_use and number >= found.read_from else list(_unknown(segment.holes, known))
+        found.lost = [*found.lost, *judged]
     return found
 
 
-def _read_from(shard: int, paths: Sequence[Path], oldest: int, always: int) -> int:
+def _indexed(chain: Chain, number: int) -> Segment | None:
+    """The segment by its index, with the holes that are known of it; None if the index cannot be right."""
+    path = chain.paths[number]
+    segment = load_index(path, chain.shard, int(path.stem))
+    limit, ended = chain.limit(number)
+    if segment is None or (ended and segment.end > limit):
+        return None
+    segment.holes = [
+        (max(first, segment.first), min(end, segment.end))
+        for first, end in chain.record.holes
+        if first < segment.end and end > segment.first
+    ]
+    if segment.end < limit:
+        segment.skip(limit, segment.size)
+    return segment
+
+
+def _unknown(holes: Sequence[Hole], known: Sequence[Hole]) -> Iterator[Hole]:
+    return (hole for hole in holes if not any(first <= hole[0] and hole[1] <= end for first, end in known))
+
+
+def _read_from(chain: Chain, oldest: int) -> int:
     """The first segment that must be read: all before it hold older rows only, and are summed up in the state beside it.
 
-    Of a former life all may be so old. Then none is read: one that was damaged meanwhile is not cut, for readers find out what
-    can still be read of it.
+    Of a former life, whose state nobody needs, all may be so old. Then none is read: readers find out what is good of it.
     """
+    paths, shard = chain.paths, chain.shard
     indexed = [load_index(path, shard, int(path.stem)) for path in paths]
-    number = max(0, len(paths) - always)
+    number = max(0, len(paths) - (ALWAYS_READ if chain.in_use else 0))
     while number > 0:
         old = all(segment is not None and segment.newest < oldest for segment in indexed[:number])
-        if old and (number == len(paths) or load_state(paths[number], shard, int(paths[number].stem)) is not None):
+        if old and (not chain.in_use or load_state(paths[number], shard, int(paths[number].stem)) is not None):
             break
         number -= 1
     return number

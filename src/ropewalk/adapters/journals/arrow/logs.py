@@ -11,7 +11,7 @@ from threading import Lock
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.framing import frame_opening
 from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord
-from ropewalk.adapters.journals.arrow.segment import Segment, segment_path
+from ropewalk.adapters.journals.arrow.segment import Hole, Segment, segment_path
 from ropewalk.model.journal import ShardSpan
 
 ENDED_LIVES = 64
@@ -19,21 +19,19 @@ ENDED_LIVES = 64
 
 
 class Life:
-    """One name of a shard's positions. `holes` are positions whose batches turned out bad when they were read.
+    """One name of a shard's positions: an unbroken chain of segments. `holes` are those of its segments, in order.
 
-    `reached` is where it begins and ends while it has no segments: at its beginning, or where its last one ended. Positions
-    from its end to `promised` were given and are lost.
+    `reached` is where it begins and ends while it has no segments: at its beginning, or where its last one ended.
     """
 
-    __slots__ = ("_changing", "epoch", "holes", "number", "promised", "reached", "segments")
+    __slots__ = ("_changing", "epoch", "holes", "number", "reached", "segments")
 
-    def __init__(self, epoch: str, number: int, segments: list[Segment], reached: int | None = None, promised: int = 0) -> None:
-        self.promised = promised
+    def __init__(self, epoch: str, number: int, segments: list[Segment], reached: int | None = None) -> None:
         self.epoch = epoch
         self.number = number
         self.segments = segments
         self.reached = number << LIFE_BITS if reached is None else reached
-        self.holes: list[tuple[int, int]] = []
+        self.holes = _holes(segments)
         self._changing = Lock()
 
     @property
@@ -51,25 +49,39 @@ class Life:
         with self._changing:
             self.reached = self.end
             self.segments = change(self.segments)
+            self.holes = _holes(self.segments)
+
+    def lose(self, segment: Segment, hole: Hole) -> bool:
+        """These positions of the segment turned out bad. False if that is known already."""
+        first, end = hole
+        with self._changing:
+            if hole in segment.holes:
+                return False
+            others = [known for known in segment.holes if known[0] < first or known[1] > end]
+            segment.holes = sorted([*others, hole])
+            self.holes = _holes(self.segments)
+            return True
 
     def record(self) -> LifeRecord:
-        return LifeRecord(self.epoch, self.number, self.first, self.end, self.promised)
+        return LifeRecord(self.epoch, self.number, self.first, self.end, self.holes)
 
     def spans(self, shard: int) -> list[ShardSpan]:
+        """What lies between the holes. The last one may be empty: whoever has read less sees what is missing before it."""
         spans, first = [], self.first
-        for hole, hole_end in sorted(self.holes):
-            if hole_end > first:
-                spans.append(ShardSpan(shard, self.epoch, first, max(first, hole)))
-                first = hole_end
-        # An empty span at the end of what was promised: whoever has read less sees that something is missing before it.
-        last = ShardSpan(shard, self.epoch, first, self.end)
-        ends = [last, ShardSpan(shard, self.epoch, self.promised, self.promised)] if self.promised > self.end else [last]
-        return [*(span for span in [*spans, *ends[:-1]] if span.end > span.first), ends[-1]]
+        for hole, hole_end in self.holes:
+            if hole > first:
+                spans.append(ShardSpan(shard, self.epoch, first, hole))
+            first = max(first, hole_end)
+        return [*spans, ShardSpan(shard, self.epoch, first, self.end)]
+
+
+def _holes(segments: list[Segment]) -> list[Hole]:
+    return [hole for segment in segments for hole in segment.holes]
 
 
 def remembered(lives: list[Life]) -> list[Life]:
     """Without former lives in which nothing ever happened, and without those that ended longest ago of too many."""
-    former = [life for life in lives[:-1] if max(life.end, life.promised) > life.number << LIFE_BITS]
+    former = [life for life in lives[:-1] if life.end > life.number << LIFE_BITS]
     surplus = max(0, sum(1 for life in former if not life.segments) - ENDED_LIVES)
     gone = [life for life in former if not life.segments][:surplus]
     return [*(life for life in former if life not in gone), lives[-1]]

@@ -1,15 +1,22 @@
-"""What the journal knows of itself: its shards, their lives, and whether it was stopped in order.
+"""What the journal knows of itself: its format, its shards, their lives, and whether it was stopped in order.
 
-The rule it keeps: it is written whole and twice, with a checksum, so that one bad file costs nothing.
+The rule it keeps: it is written whole and twice, with a checksum, so that one bad file costs nothing. A record that cannot be
+read, or that a newer version wrote, is never taken for a new journal.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.checked import checked, unchecked
 from ropewalk.adapters.journals.arrow.disk import Disk
+from ropewalk.model.errors import UserMistake
+
+FORMAT = 2
+"""1: without a number, and with `promised` beside a life's end. 2: with the holes of each life."""
 
 NAMES = ("journal.json", "journal.copy.json")
 
@@ -19,17 +26,20 @@ LIFE_BITS = 40
 
 class LifeRecord(Struct, frozen=True):
     """`first` is the oldest position still kept, `end` the first one not written yet when this was recorded. They are the same
-    for a life whose rows are gone. `promised` lies above `end` where damage took what was between them."""
+    for a life whose rows are gone. `holes` are positions between the two that cannot be read any more."""
 
     epoch: str
     number: int
     first: int
     end: int
-    promised: int = 0
+    holes: list[tuple[int, int]] = []
 
 
 class Manifest(Struct, frozen=True):
-    """`clean`: the journal was stopped in order and the ends are exact. `lives` are by shard, oldest first, the last in use."""
+    """`clean`: the journal was stopped in order and the ends are exact. `lives` are by shard, oldest first, the last in use.
+
+    `incomplete`: positions may have been given of which nothing is here, as in a backup of a journal that went on.
+    """
 
     generation: int
     shards: int
@@ -39,6 +49,8 @@ class Manifest(Struct, frozen=True):
     group: int
     lives: list[list[LifeRecord]]
     archived: dict[int, int] = {}
+    incomplete: bool = False
+    format: int = FORMAT
 
 
 def save(directory: Path, manifest: Manifest, disk: Disk) -> None:
@@ -48,13 +60,72 @@ def save(directory: Path, manifest: Manifest, disk: Disk) -> None:
 
 
 def load(directory: Path) -> Manifest | None:
-    """The newest that is whole; None if there is none."""
-    found = [manifest for name in NAMES if (manifest := _load(directory / name)) is not None]
-    return max(found, key=lambda manifest: manifest.generation, default=None)
+    """The newest that is whole, in the present format; None if there is none.
 
-
-def _load(path: Path) -> Manifest | None:
-    try:
-        return msgspec.json.decode(unchecked(path.read_bytes()), type=Manifest)
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+    Raises UserMistake for a newer format, and OSError for a file that exists and cannot be read.
+    """
+    found = [raw for name in NAMES if (raw := _load(directory / name)) is not None]
+    if not found:
         return None
+    return _migrated(directory, max(found, key=_generation))
+
+
+def stored_format(directory: Path) -> int | None:
+    """The format that is on disk; None where there is no record that can be read."""
+    found = [raw for name in NAMES if (raw := _load(directory / name)) is not None]
+    return int(max(found, key=_generation).get("format", 1)) if found else None
+
+
+def damaged_copies(directory: Path) -> list[str]:
+    """Names of those that should be there and are not as they were written."""
+    return [name for name in NAMES if _load(directory / name) is None]
+
+
+def _load(path: Path) -> dict[str, Any] | None:
+    try:
+        raw = msgspec.json.decode(unchecked(path.read_bytes()), type=dict[str, Any])
+        _generation(raw)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # msgspec's errors are ValueErrors
+        return None
+    return raw
+
+
+def _generation(raw: dict[str, Any]) -> int:
+    return int(raw["generation"])
+
+
+# --- older formats ---------------------------------------------------------------------------------------------------
+
+
+def _migrated(directory: Path, raw: dict[str, Any]) -> Manifest | None:
+    number = raw.get("format", 1)
+    if number > FORMAT:
+        raise UserMistake(
+            f"the journal in {directory} has format {number}, and this version of Ropewalk knows formats up to {FORMAT}: "
+            "start the version that wrote it, or a newer one"
+        )
+    try:
+        while number < FORMAT:
+            raw = MIGRATIONS[number](raw)
+            number += 1
+        return msgspec.json.decode(msgspec.json.encode(raw), type=Manifest)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _with_holes(raw: dict[str, Any]) -> dict[str, Any]:
+    """From 1 to 2: what had been promised beyond the end of a life is a hole before its end."""
+    return {**raw, "format": 2, "lives": [[_life_with_holes(life) for life in lives] for lives in raw["lives"]]}
+
+
+def _life_with_holes(life: dict[str, Any]) -> dict[str, Any]:
+    first, end, promised = life["first"], life["end"], life.get("promised", 0)
+    if promised <= end:
+        return {**life, "holes": []}
+    if first == end:  # all of its rows are gone, and only where it ended is told
+        return {**life, "first": promised, "end": promised, "holes": []}
+    return {**life, "end": promised, "holes": [(end, promised)]}
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _with_holes}
+"""By the format they start from; each leads to the next one."""

@@ -77,8 +77,9 @@ class Reader:
 
     def _damaged(self, life: Life, segment: Segment, position: int) -> None:
         first, end, *_ = segment.limits(segment.batch_of(position))
-        if (first, end) not in life.holes:
-            life.holes = [*life.holes, (first, end)]
+        if not segment.path.exists():
+            first, end = segment.first, segment.end
+        if life.lose(segment, (first, end)):
             self.damaged_batches += 1
             log.error("positions from %d to %d of shard %d are not as they were written", first, end, segment.shard)
 
@@ -96,8 +97,8 @@ def _plan(life: Life, first: int, end: int, max_bytes: int, at_least_one: bool) 
         return None
     allowed = begin + min(max_bytes, CHUNK)
     while reached < min(end, segment.end):
-        _, next_reached, _, next_until = segment.limits(batch := batch + 1)
-        if next_until > allowed:
+        next_begins, next_reached, _, next_until = segment.limits(batch := batch + 1)
+        if next_until > allowed or next_begins == next_reached:  # or bad bytes between two batches
             break
         reached, until = next_reached, next_until
     return Chunk(segment, begins, reached, begin, until)

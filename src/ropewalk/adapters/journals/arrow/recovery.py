@@ -1,10 +1,11 @@
 """From files to a journal that goes on: what is missing is told from what was never promised, and cut accordingly.
 
 The rule it keeps: a shard that lost something that was promised, or may have, goes on under a new name of its own, at positions
-that were never given, and its streams begin anew. A shard that lost nothing keeps everything.
+that were never given, and its streams begin anew; what is left of it can be read as before. A shard that lost nothing keeps
+everything.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -13,14 +14,19 @@ from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.commits import Witness, testimony
 from ropewalk.adapters.journals.arrow.cutting import drop_group
-from ropewalk.adapters.journals.arrow.inspection import Found, Scans, inspect, named_by_its_opening, segments_of
+from ropewalk.adapters.journals.arrow.framing import frame_at, frame_opening
+from ropewalk.adapters.journals.arrow.inspection import Chain, Found, Scans, inspect, named_by_its_opening, segments_of
 from ropewalk.adapters.journals.arrow.logs import ShardLog
-from ropewalk.adapters.journals.arrow.manifest import LifeRecord, Manifest, load
+from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord, Manifest, load
 from ropewalk.adapters.journals.arrow.schema import MICROSECONDS, decode
-from ropewalk.adapters.journals.arrow.segment import Segment, table_of
+from ropewalk.adapters.journals.arrow.segment import Hole, Segment, mapped, table_of
 from ropewalk.adapters.journals.arrow.settling import Settled, Site, settle
 from ropewalk.adapters.journals.arrow.state import producers_of, session_rows, tips_of
+from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Recovered, Row, RowKind
+
+NAMED_HOLES = 8
+"""Of how many holes a line of the log tells the positions."""
 
 
 class Recovery(Struct, frozen=True):
@@ -35,72 +41,103 @@ class Recovery(Struct, frozen=True):
 
 
 def recover(site: Site, horizon: float) -> Recovery:
-    manifest = load(site.directory)
+    manifest = record_of(site.directory)
     site = msgspec.structs.replace(site, shards=_shards(site, manifest))
-    paths = [segments_of(site.directory, shard) for shard in range(site.shards)]
+    witness = witness_of(site.directory, manifest)
+    chains = [chains_of(site.directory, manifest, witness, shard, site.new_epoch()) for shard in range(site.shards)]
     scans = Scans()
-    newest = scans.newest(paths)
+    newest = scans.newest(chains)
     oldest = newest - round(min(horizon * MICROSECONDS, newest))
-    lives = [_lives(site, manifest, shard, paths[shard], oldest, scans) for shard in range(site.shards)]
+    lives = [[inspect(chain, oldest, scans) for chain in of_shard] for of_shard in chains]
     current = [found[-1] for found in lives]
-    witness = _witness(site, manifest)
     group = max((found.tail[0].group for found in current if found.tail), default=0)
     flaws = _flaws(site, manifest, current, witness, group)
-    doubt = _doubt(site, manifest, current)
-    settled = [
-        settle(
-            site, shard, lives[shard], flaws[shard] or doubt, bool(flaws[shard]), _promised(lives[shard][-1], shard, witness)
-        )
-        for shard in range(site.shards)
-    ]
+    doubt = _doubt(site, manifest)
+    settled = [settle(site, shard, lives[shard], flaw or doubt, bool(flaw)) for shard, flaw in enumerate(flaws)]
     return Recovery(
         [each.log for each in settled],
         max(group, witness.group),
         manifest.generation if manifest else 0,
         dict(manifest.archived) if manifest else {},
         sum(1 for flaw in flaws if flaw),
-        _answer(settled, _notes(lives, flaws, doubt), oldest),
+        _answer(settled, _notes(lives, flaws, doubt, settled), oldest),
     )
+
+
+def record_of(directory: Path) -> Manifest | None:
+    """The journal's record of itself; None for a new journal. Raises UserMistake where it exists and cannot be read."""
+    manifest = load(directory)
+    if manifest is None and begun(directory):
+        raise UserMistake(
+            f"the record of the journal in {directory} cannot be read: journal.json and journal.copy.json are missing or "
+            "damaged. Put one of the two files back, or rebuild the record from the rows with "
+            f"`ropewalk journal repair {directory.parent}`: then every stream begins a new epoch"
+        )
+    return manifest
+
+
+def begun(directory: Path) -> bool:
+    """A first start that was cut off leaves openings at the most."""
+    segments = [path for shard in directory.glob("shard=*") for path in shard.glob("*.arrow")]
+    return any(directory.glob("commits-*.log")) or any(map(_more_than_an_opening, segments))
+
+
+def _more_than_an_opening(path: Path) -> bool:
+    with mapped(path) as data:
+        opening = frame_at(data, 0)
+        return len(data) > (opening.length if opening else len(frame_opening(0, "", 0)))
 
 
 def _shards(site: Site, manifest: Manifest | None) -> int:
     """A journal keeps its number of shards for ever: positions and readers go by it."""
-    shards = manifest.shards if manifest else sum(1 for _ in site.directory.glob("shard=*")) or site.shards
+    shards = manifest.shards if manifest else site.shards
     for shard in range(shards):
         (site.directory / f"shard={shard:02}").mkdir(exist_ok=True)
     return shards
 
 
-def _lives(
-    site: Site, manifest: Manifest | None, shard: int, paths: dict[int, list[Path]], oldest: int, scans: Scans
-) -> list[Found]:
-    """The lives of a shard, as recorded or, without a record, as the files tell. The last one is in use."""
-    records = list(manifest.lives[shard]) if manifest else []
-    known = {record.number for record in records}
-    for number in sorted(set(paths) - known):
-        first = int(paths[number][0].stem)
-        records.append(LifeRecord(named_by_its_opening(paths[number]) or site.new_epoch(), number, first, first))
-    records = sorted(records, key=lambda record: record.number) or [LifeRecord(site.new_epoch(), 0, 0, 0)]
-    return [
-        inspect(shard, record, paths.get(record.number, []), oldest, scans, in_use=record is records[-1]) for record in records
-    ]
-
-
-def _witness(site: Site, manifest: Manifest | None) -> Witness:
+def witness_of(directory: Path, manifest: Manifest | None) -> Witness:
     if manifest is None:
-        return Witness({}, 0, False)
+        return Witness({}, 0, True)
     recorded = {shard: lives[-1].end for shard, lives in enumerate(manifest.lives)}
     if manifest.clean:
         return Witness(recorded, manifest.group, True)
-    seen = testimony(site.directory, site.shards)
+    seen = testimony(directory, manifest.shards)
     ends = {shard: max(end, seen.ends.get(shard, 0)) for shard, end in recorded.items()}
     return Witness(ends, max(seen.group, manifest.group), seen.whole)
 
 
-def _doubt(site: Site, manifest: Manifest | None, current: list[Found]) -> str:
+def chains_of(directory: Path, manifest: Manifest | None, witness: Witness, shard: int, epoch: str = "") -> list[Chain]:
+    """The lives of a shard: those recorded and those begun since. The last one is in use. A new shard begins with `epoch`."""
+    paths = segments_of(directory, shard)
+    records = list(manifest.lives[shard]) if manifest else []
+    ended = {record.number for record in records[:-1]}
+    for number in sorted(set(paths) - {record.number for record in records}):
+        first = int(paths[number][0].stem)
+        records.append(LifeRecord(named_by_its_opening(paths[number]) or epoch, number, first, first))
+    records = sorted(records, key=lambda record: record.number) or [LifeRecord(epoch, 0, 0, 0)]
+    return [
+        _chain(shard, record, paths.get(record.number, []), witness, record.number in ended, record is records[-1])
+        for record in records
+    ]
+
+
+def _chain(shard: int, record: LifeRecord, paths: Sequence[Path], witness: Witness, ended: bool, in_use: bool) -> Chain:
+    left_over = [path for path in paths if int(path.stem) < record.first]
+    kept = paths[len(left_over) :]
+    seen = witness.ends.get(shard, 0)
+    promised = max(record.end, seen) if seen >> LIFE_BITS == record.number else record.end
+    # A segment that is there was begun when everything before it was written, whatever else is known.
+    begun = max((int(path.stem) for path in kept), default=0)
+    return Chain(shard, record, kept, left_over, max(promised, begun), ended, in_use)
+
+
+def _doubt(site: Site, manifest: Manifest | None) -> str:
     """Why every stream begins anew, "" when none has to: positions may have been given of which nothing is here."""
     if manifest is None:
-        return "the record of the journal itself is lost" if any(found.segments for found in current) else ""
+        return ""
+    if manifest.incomplete:
+        return "this is the backup of a journal that went on, or its record was made anew from its rows"
     if manifest.clean or manifest.durability == "fsync":
         return ""
     if manifest.durability == "memory":
@@ -119,33 +156,37 @@ def _flaws(site: Site, manifest: Manifest | None, current: list[Found], witness:
     doubtful = not believable and not crashed
     if group > witness.group:
         drop_group([found for found in current if found.tail and found.tail[0].group == group])
-    return [_flaw(shard, found, witness, doubtful) for shard, found in enumerate(current)]
+    return [_flaw(found, doubtful) for found in current]
 
 
-def _flaw(shard: int, found: Found, witness: Witness, doubtful: bool) -> str:
-    if found.flaw:
-        return found.flaw
-    if found.end < (promised := witness.ends.get(shard, 0)):
-        return f"positions from {found.end} to {promised} are missing or not as they were written"
+def _flaw(found: Found, doubtful: bool) -> str:
+    if found.lost:
+        return f"{_positions(found.lost)} are missing or not as they were written"
     if found.spare and doubtful:
         return f"it ends in {found.spare} bytes of which nobody knows whether they were promised"
     return ""
 
 
-def _promised(found: Found, shard: int, witness: Witness) -> int:
-    """A segment that is there was begun when everything before it was written, whatever the witness says."""
-    return max(witness.ends.get(shard, 0), *(int(path.stem) for path in found.rest), found.end)
-
-
-def _notes(lives: list[list[Found]], flaws: list[str], doubt: str) -> list[str]:
+def _notes(lives: list[list[Found]], flaws: list[str], doubt: str, settled: list[Settled]) -> list[str]:
     notes = [f"every stream begins a new epoch: {doubt}"] if doubt else []
     for shard, flaw in enumerate(flaws):
         if flaw:
-            notes.append(f"shard {shard} is damaged and its streams begin new epochs: {flaw}")
+            notes.append(f"shard {shard} is damaged and its streams begin new epochs: {flaw}. {_WAY_ON}")
         for former in lives[shard][:-1]:
-            if former.end < former.record.end:
-                notes.append(f"shard {shard} lost positions from {former.end} to {former.record.end} of a former life")
+            if former.lost:
+                notes.append(f"shard {shard} lost {_positions(former.lost)} of a former life. {_WAY_ON}")
+        if not settled[shard].whole:
+            notes.append(f"shard {shard} lost the record of how far its producers and its quiet streams had come")
     return notes
+
+
+_WAY_ON = "All other rows can be read; `ropewalk journal repair` brings back those that the archive has"
+
+
+def _positions(holes: list[Hole]) -> str:
+    told = ", ".join(f"{first} to {end}" for first, end in holes[:NAMED_HOLES])
+    more = f" and {len(holes) - NAMED_HOLES} more ranges" if len(holes) > NAMED_HOLES else ""
+    return f"positions from {told}{more}"
 
 
 def _answer(settled: list[Settled], notes: list[str], oldest: int) -> Recovered:

@@ -19,24 +19,35 @@ MANY = 64
 """A segment of more batches than this, with fewer rows each on average, is worth rewriting."""
 
 
-def seal(life: Life, segment: Segment, forget_before: float, disk: Disk) -> bool:
-    """False if the segment is not as it was written. Raises OSError, and then it may be tried again.
+def seal(life: Life, segment: Segment, in_use: bool, forget_before: float, disk: Disk) -> Segment:
+    """Returns the segment as it is now, which may be another object. Raises OSError, and then it may be tried again.
 
-    Of streams that nobody published to since `forget_before` the state says nothing any more.
+    A segment with holes is not sealed while its life is `in_use`: the state after it cannot be computed. Of streams that nobody
+    published to since `forget_before` the state says nothing any more.
     """
-    if scan(segment.path, segment.shard, segment.first)[0].end != segment.end:
-        return False
+    found = scan(segment.path, segment.shard, segment.first, segment.end, ended=True)[0]
+    if found.holes:
+        _replace(life, segment, found)
+        return found if in_use else _indexed(found, disk)
     table = table_of(segment)
-    _save_next_state(life, segment, table, forget_before, disk)
+    if in_use:
+        _save_next_state(life, segment, table, forget_before, disk)
     if len(segment.firsts) > MANY and segment.rows < SMALL_ROWS * len(segment.firsts):
-        replaced, fresh = segment, _rewritten(life, segment, table, disk)
-        life.change(lambda segments: [fresh if each is replaced else each for each in segments])
-        segment = fresh
-    else:
-        disk.sync_file(segment.path)
+        fresh = _rewritten(life, segment, table, disk)
+        _replace(life, segment, fresh)
+        return _indexed(fresh, disk)
+    disk.sync_file(segment.path)
+    return _indexed(segment, disk)
+
+
+def _indexed(segment: Segment, disk: Disk) -> Segment:
     save_index(segment, disk)
     segment.sealed = True
-    return True
+    return segment
+
+
+def _replace(life: Life, segment: Segment, by: Segment) -> None:
+    life.change(lambda segments: [by if each is segment else each for each in segments])
 
 
 def _save_next_state(life: Life, segment: Segment, table: Any, forget_before: float, disk: Disk) -> None:

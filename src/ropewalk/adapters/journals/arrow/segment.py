@@ -16,16 +16,24 @@ from zlib import crc32
 import pyarrow as pa
 
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.framing import BATCH, OPENING, Frame, frame_at
+from ropewalk.adapters.journals.arrow.framing import BATCH, OPENING, Frame, frame_at, frame_opening, frames_after
 
 INDEX = struct.Struct("<4sIQQQqI")  # magic, batches, first, end, size, newest, shard; then the two columns and a checksum
 INDEX_MAGIC = b"RwI1"
 
 
-class Segment:
-    """`newest` is the latest time in it in microseconds. `sealed`: its index is on disk, and so is the state after it."""
+Hole = tuple[int, int]
+"""Positions [first, end) that were written and cannot be read any more."""
 
-    __slots__ = ("end", "first", "firsts", "newest", "offsets", "path", "sealed", "shard", "size")
+
+class Segment:
+    """`newest` is the latest time in it in microseconds. `sealed`: its index is on disk, and so is the state after it.
+
+    `holes` are replaced, never changed in place. Bad bytes count as a batch, so that every position and every byte of the
+    segment belong to one: of a hole's positions, or of none where bytes lie between two batches that join up.
+    """
+
+    __slots__ = ("end", "first", "firsts", "holes", "newest", "offsets", "path", "sealed", "shard", "size")
 
     def __init__(self, path: Path, shard: int, first: int, size: int) -> None:
         self.path = path
@@ -35,12 +43,15 @@ class Segment:
         self.size = size  # at first that of the opening
         self.newest = 0
         self.sealed = False
+        self.holes: list[Hole] = []
         self.firsts = array("Q")
         self.offsets = array("Q")
 
     @property
     def rows(self) -> int:
-        return self.end - self.first
+        """Those that can be read."""
+        lost = sum(end - first for first, end in self.holes) if self.holes else 0
+        return self.end - self.first - lost
 
     def add(self, length: int, rows: int, newest: int) -> None:
         self.offsets.append(self.size)
@@ -48,6 +59,14 @@ class Segment:
         self.newest = max(self.newest, newest)
         self.size += length
         self.end += rows  # last: from here on readers look for it
+
+    def skip(self, end: int, until: int) -> None:
+        """The bytes up to `until` are bad, and the positions up to `end` are lost with them."""
+        self.offsets.append(self.size)
+        self.firsts.append(self.end)
+        if end > self.end:
+            self.holes = [*self.holes, (self.end, end)]
+        self.size, self.end = until, end
 
     def drop_last(self) -> None:
         self.end = self.firsts.pop()
@@ -63,6 +82,19 @@ class Segment:
         if batch + 1 < len(self.firsts):
             return first, self.firsts[batch + 1], begin, self.offsets[batch + 1]
         return first, self.end, begin, self.size
+
+    def pieces(self) -> list[tuple[int, int]]:
+        """The bytes of its good batches; what joins up is one piece."""
+        found: list[tuple[int, int]] = []
+        for batch in range(len(self.firsts)):
+            first, end, begin, until = self.limits(batch)
+            if first == end or any(hole <= first < hole_end for hole, hole_end in self.holes):
+                continue
+            if found and found[-1][1] == begin:
+                found[-1] = (found[-1][0], until)
+            else:
+                found.append((begin, until))
+        return found
 
 
 def segment_path(directory: Path, shard: int, first: int) -> Path:
@@ -86,33 +118,66 @@ def mapped(path: Path) -> Iterator[memoryview]:
             yield view
 
 
-def scan(path: Path, shard: int, first: int) -> tuple[Segment, list[Frame]]:
-    """Everything that is whole from the beginning, every bit of it checked, and the batches of its last group.
+def scan(path: Path, shard: int, first: int, promised: int, ended: bool) -> tuple[Segment, list[Frame]]:
+    """Everything in it that is whole, every bit of it checked, and the batches of its last group.
 
-    What follows is not looked at. A segment without a readable opening has neither bytes nor rows.
+    Positions below `promised` were in it, and those that are not found are holes. Behind bad bytes it is read on where a
+    batch of such positions begins. `ended`: nothing else was ever promised. Else a batch that follows the others counts too,
+    and bytes behind the last one are left out. A segment that has neither an opening nor batches has no bytes.
     """
     tail: list[Frame] = []
     with mapped(path) as data:
         opening = frame_at(data, 0)
-        if opening is None or (opening.magic, opening.shard, opening.first) != (OPENING, shard, first):
-            return Segment(path, shard, first, 0), tail
-        segment = Segment(path, shard, first, opening.length)
-        while (frame := frame_at(data, segment.size)) is not None:
-            if (frame.magic, frame.shard, frame.first) != (BATCH, shard, segment.end):
-                break
+        begins = opening is not None and (opening.magic, opening.shard, opening.first) == (OPENING, shard, first)
+        segment = Segment(path, shard, first, opening.length if begins and opening is not None else 0)
+        for at, frame in _batches(data, segment, promised, ended):
+            if at > segment.size or frame.first > segment.end:
+                segment.skip(frame.first, at)
+                tail = []
             segment.add(frame.length, frame.rows, frame.newest)
             tail = [*tail, frame] if tail and tail[-1].group == frame.group else [frame]
+        if segment.end < promised or (ended and segment.size < len(data)):
+            segment.skip(max(segment.end, promised), len(data))
     return segment, tail
 
 
+def _batches(data: memoryview, segment: Segment, promised: int, ended: bool) -> Iterator[tuple[int, Frame]]:
+    """The next batch of the segment, again and again: where it should be, or the next one that was promised."""
+    while True:
+        frame = frame_at(data, segment.size)
+        joins = frame is not None and _fits(frame, segment) and frame.first == segment.end
+        if frame is not None and joins and (not ended or frame.first + frame.rows <= promised):
+            yield segment.size, frame
+            continue
+        if segment.end >= promised:
+            return
+        behind = (
+            (at, frame)
+            for at, frame in frames_after(data, segment.size)
+            if _fits(frame, segment) and segment.end <= frame.first and frame.first + frame.rows <= promised
+        )
+        found = next(behind, None)
+        behind.close()
+        if found is None:
+            return
+        yield found
+
+
+def _fits(frame: Frame, segment: Segment) -> bool:
+    return frame.magic == BATCH and frame.shard == segment.shard and frame.rows > 0
+
+
 def table_of(segment: Segment) -> Any:
-    """All of it in memory, as a table in one piece: what follows is slow on many small ones.
+    """All good rows of it in memory, as a table in one piece: what follows is slow on many small ones.
 
     The segment must have been scanned: Arrow believes what it reads.
     """
+    data = [frame_opening(segment.shard, "", segment.first)]
     with segment.path.open("rb") as file:
-        data = file.read(segment.size)
-    return pa.ipc.open_stream(pa.py_buffer(data)).read_all().combine_chunks()
+        for begin, until in segment.pieces():
+            file.seek(begin)
+            data.append(file.read(until - begin))
+    return pa.ipc.open_stream(pa.py_buffer(b"".join(data))).read_all().combine_chunks()
 
 
 # --- the index beside it ---------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""What was decided of a shard is done: its files are cut, and its log goes on in the life it had or in a new one."""
+"""Carries out what recovery decided of a shard: unpromised bytes are cut off, and the log goes on in its life or in a new one.
+
+The rule it keeps: a file that holds or held something promised is neither changed nor renamed, however bad it is.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +13,7 @@ from ropewalk.adapters.journals.arrow.cutting import cut, remove
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.inspection import Found
 from ropewalk.adapters.journals.arrow.logs import Life, ShardLog, remembered
+from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS
 from ropewalk.adapters.journals.arrow.segment import load_index, segment_path, table_of
 from ropewalk.adapters.journals.arrow.state import EMPTY, load_state, merge, save_state, without_tips
 
@@ -25,61 +29,68 @@ class Site(Struct, frozen=True):
 
 
 class Settled(Struct, frozen=True):
-    """`state` is that of the log's end; `anew`: the shard's streams begin new epochs."""
+    """`state` is that at the log's end, and `whole` if none of it was lost; `anew`: the shard's streams begin new epochs."""
 
     log: ShardLog
     state: Any
+    whole: bool
     anew: bool
     cut_bytes: int
 
 
-def settle(site: Site, shard: int, lives: Sequence[Found], why: str, damaged: bool, promised: int) -> Settled:
-    """`promised`: how far the last life had come, as far as anybody can say."""
-    gone = sum(cut(found, bool(found.flaw) or (damaged and found is lives[-1]), site.disk) for found in lives)
-    log = ShardLog(shard, [_life(shard, found, promised if found is lives[-1] else found.record.end) for found in lives])
-    state = _state(shard, lives[-1], site.disk)
+def settle(site: Site, shard: int, lives: Sequence[Found], why: str, damaged: bool) -> Settled:
+    """`why` the shard goes on in a new life, "" if it does not; `damaged`: because its last one is."""
+    used = lives[-1]
+    gone = sum(cut(found, found is used and not damaged, site.disk) for found in lives)
+    log = ShardLog(shard, [_life(found) for found in lives])
+    state, whole = _state(used, site.disk)
     if why:
         state = without_tips(state)
         log.lives = [*log.lives, Life(site.new_epoch(), log.current.number + 1, [])]
-    former = [
-        life for found, life in zip(lives, log.lives[:-1], strict=False) if _told(found, life, damaged and found is lives[-1])
-    ]
+    former = [life for found, life in zip(lives, log.lives[:-1], strict=False) if _told(life, damaged and found is used, found)]
     log.lives = remembered([*former, log.current])
     _go_on(log, state, site)
-    return Settled(log, state, bool(why), gone)
+    return Settled(log, state, whole, bool(why), gone)
 
 
-def _life(shard: int, found: Found, promised: int) -> Life:
-    for number, segment in enumerate(found.segments):
-        follower = found.segments[number + 1] if number + 1 < len(found.segments) else None
+def _life(found: Found) -> Life:
+    shard, segments = found.chain.shard, found.segments
+    for number, segment in enumerate(segments):
+        follower = segments[number + 1] if found.chain.in_use and number + 1 < len(segments) else None
         indexed = load_index(segment.path, shard, segment.first) is not None
         segment.sealed = indexed and (follower is None or load_state(follower.path, shard, follower.first) is not None)
-    lost = max(promised, found.record.promised)
-    return Life(found.record.epoch, found.record.number, found.segments, found.end, lost if lost > found.end else 0)
+    return Life(found.chain.record.epoch, found.chain.record.number, segments, found.end)
 
 
-def _state(shard: int, found: Found, disk: Disk) -> Any:
-    """The state at the end of a life. That at the beginning of its last segment is saved if it is not there yet."""
-    if not found.segments:
-        return EMPTY
-    begin, last = found.segments[min(found.read_from, len(found.segments) - 1)], found.segments[-1]
-    state = load_state(begin.path, shard, begin.first)
+def _state(found: Found, disk: Disk) -> tuple[Any, bool]:
+    """The state at the end of a life, and whether all of it is known. Saves that at the beginning of the last segment."""
+    segments, shard = found.segments, found.chain.shard
+    if not segments:
+        return EMPTY, True
+    begin, last = min(found.read_from, len(segments) - 1), segments[-1]
+    state = load_state(segments[begin].path, shard, segments[begin].first)
+    at_its_beginning = segments[begin].first == found.chain.record.number << LIFE_BITS
+    while state is None and not at_its_beginning and begin + 1 < len(segments):
+        # Retention took what was before: only states tell of it, and a later one tells of what lies between as well.
+        begin += 1
+        state = load_state(segments[begin].path, shard, segments[begin].first)
+    whole = state is not None or at_its_beginning
     state = EMPTY if state is None else state
-    between = [segment for segment in found.segments[found.read_from : -1] if segment.rows]
+    between = [segment for segment in segments[begin if whole else 0 : -1] if segment.rows]
     if between:
         state = merge(state, map(table_of, between))
         save_state(last.path, shard, last.first, state, disk)
-    return merge(state, [table_of(last)]) if last.rows else state
+    return merge(state, [table_of(last)]) if last.rows else state, whole
 
 
-def _told(found: Found, former: Life, damaged: bool) -> bool:
-    """Files without rows go, but where a life ended is still told; unless nobody can say it."""
-    if former.end > former.first:
+def _told(former: Life, damaged: bool, found: Found) -> bool:
+    """Files in which nothing is go, but where a life ended is still told; unless nobody can say it."""
+    if any(segment.firsts for segment in former.segments):
         return True
     for segment in former.segments:
-        remove(segment.path, False)
+        remove(segment.path)
     former.change(lambda _: [])
-    return former.promised > 0 or (not damaged and former.end >= found.record.end)
+    return not damaged or bool(found.lost)
 
 
 def _go_on(log: ShardLog, state: Any, site: Site) -> None:

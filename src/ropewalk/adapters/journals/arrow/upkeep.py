@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 from ropewalk.adapters.journals.arrow.consumers import Consumers
 from ropewalk.adapters.journals.arrow.cutting import remove
@@ -14,7 +15,7 @@ from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.logs import Life, ShardLog, remembered
 from ropewalk.adapters.journals.arrow.retention import Going, Retention, going
 from ropewalk.adapters.journals.arrow.sealing import seal
-from ropewalk.adapters.journals.arrow.segment import Segment
+from ropewalk.adapters.journals.arrow.segment import Hole, Segment
 from ropewalk.ports import Clock
 
 log = logging.getLogger("ropewalk.journal")
@@ -43,7 +44,8 @@ class Upkeep:
         self._disk = disk
         self._clock = clock
         self.thread = ThreadPoolExecutor(1, "journal-upkeep")
-        self._bad: set[Segment] = set()
+        self._bad: set[Path] = set()
+        self._recorded = self._holes()
         self.lost_rows = 0
 
     def rolled(self, shards: list[ShardLog]) -> None:
@@ -54,23 +56,35 @@ class Upkeep:
     def sweep(self) -> None:
         for shard in self._logs:
             self._seal_all(shard)
-        leaving = going(self._logs, self._archived, self._consumers.needed_from(), self._retention, self._clock())
+        holes = self._holes()
+        if holes != self._recorded and self._saved():
+            self._recorded = holes
+        leaving = going(
+            self._logs, self._archived, self._consumers.needed_from(len(self._logs)), self._retention, self._clock()
+        )
         if leaving:
             self._let_go(leaving)
 
+    def _holes(self) -> list[Hole]:
+        return [hole for shard in self._logs for life in shard.lives for hole in life.holes]
+
     def _seal_all(self, shard: ShardLog) -> None:
         for life in shard.lives:
-            for segment in life.segments[: -1 if life is shard.current else None]:
-                if not segment.sealed and segment not in self._bad:
-                    self._seal(life, segment)
+            in_use = life is shard.current
+            for segment in life.segments[: -1 if in_use else None]:
+                if not segment.sealed and segment.path not in self._bad:
+                    self._seal(life, segment, in_use)
 
-    def _seal(self, life: Life, segment: Segment) -> None:
+    def _seal(self, life: Life, segment: Segment, in_use: bool) -> None:
         try:
-            if not seal(life, segment, self._clock() - self._tips_seconds, self._disk):
-                self._bad.add(segment)
-                log.error("segment %s is not as it was written: it stays until the next start", segment.path)
+            sealed = seal(life, segment, in_use, self._clock() - self._tips_seconds, self._disk)
         except OSError as error:  # it is tried again at the next sweep
             log.warning("segment %s cannot be sealed yet: %s", segment.path.name, error.strerror or error)
+            return
+        for first, end in (hole for hole in sealed.holes if hole not in segment.holes):
+            log.error("positions from %d to %d in %s are not as they were written", first, end, segment.path)
+        if not sealed.sealed:
+            self._bad.add(segment.path)  # it stays as it is until the next start
 
     def _let_go(self, leaving: list[Going]) -> None:
         """From memory, then from the record, then from the disk: a crash between leaves files that the next start removes."""
@@ -85,7 +99,7 @@ class Upkeep:
             log.error("the journal reached its hard limit: %d rows went that the archive or a consumer does not have", lost)
         saved = self._saved()
         for each in leaving:
-            remove(each.segment.path, False)
+            remove(each.segment.path)
         if not saved:  # the disk was full; now there is room
             self._save()
 

@@ -1,0 +1,198 @@
+"""A consistent copy of a journal, made from its files while a server may write to them.
+
+The rule it keeps: everything committed before the copy began is in it, and no group is in it by halves. A restored copy says
+that it may lack rows, so that every stream begins a new epoch and no position is given twice.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from ropewalk.adapters.journals.arrow.commits import Witness
+from ropewalk.adapters.journals.arrow.disk import Disk
+from ropewalk.adapters.journals.arrow.inspection import Chain
+from ropewalk.adapters.journals.arrow.manifest import LifeRecord, Manifest, save
+from ropewalk.adapters.journals.arrow.recovery import chains_of, record_of, witness_of
+from ropewalk.adapters.journals.arrow.segment import Hole, index_path, load_index, scan
+from ropewalk.adapters.journals.arrow.state import state_path
+from ropewalk.adapters.journals.arrow.survey import Progress
+from ropewalk.model.errors import Unavailable, UserMistake
+
+ATTEMPTS = 100
+"""Retention may take files away, and a shard may begin a new segment, while the copy is made: then it is looked at again."""
+
+PIECE = 1024 * 1024
+
+
+class Copied(Struct, frozen=True):
+    """What is in the copy; `hole_rows` are missing in the journal itself."""
+
+    shards: int
+    rows: int
+    hole_rows: int
+    bytes: int
+
+
+class View(Struct, frozen=True):
+    """A journal at one moment: its record, what was committed, and its files by shard and life."""
+
+    manifest: Manifest
+    witness: Witness
+    chains: list[list[Chain]]
+
+    def closed(self) -> Iterator[tuple[Chain, int]]:
+        """Files that do not grow any more, as chain and number."""
+        for chains in self.chains:
+            for chain in chains:
+                yield from ((chain, number) for number in range(len(chain.paths) - chain.in_use))
+
+    def growing(self) -> dict[int, Path]:
+        """The files that grow, by shard."""
+        return {chains[-1].shard: chains[-1].paths[-1] for chains in self.chains if chains[-1].paths}
+
+
+def view(directory: Path) -> View:
+    manifest = record_of(directory)
+    if manifest is None:
+        raise UserMistake(f"there is no journal in {directory.parent}")
+    witness = witness_of(directory, manifest)
+    return View(manifest, witness, [chains_of(directory, manifest, witness, shard) for shard in range(manifest.shards)])
+
+
+class JournalCopy:
+    """One copy of the journal in `source`, made in `target`, which must not exist."""
+
+    def __init__(self, source: Path, target: Path, progress: Progress, disk: Disk | None = None) -> None:
+        self._source = source
+        self._target = target
+        self._progress = progress
+        self._disk = disk or Disk()
+        self._copied: dict[Path, Path] = {}
+        self._bytes = 0
+
+    def consumers(self) -> None:
+        """First of all: their marks then lie within the rows that are copied after them."""
+        (self._target / "consumers").mkdir(parents=True)
+        for path in sorted((self._source / "consumers").glob("*.json")):
+            try:
+                shutil.copy(path, self._target / "consumers" / path.name)
+            except FileNotFoundError:  # it was forgotten meanwhile
+                continue
+
+    def rows(self) -> Copied:
+        """Raises UserMistake where there is no journal."""
+        self._copy_closed(view(self._source))
+        for _ in range(ATTEMPTS):
+            seen = self._copy_growing()
+            if seen is not None:
+                return self._finish(seen)
+        raise Unavailable(f"the files of {self._source} change faster than they can be copied")
+
+    def _copy_closed(self, seen: View) -> bool:
+        """False if one of them went away meanwhile."""
+        total = sum(path.stat().st_size for chains in seen.chains for chain in chains for path in chain.paths if path.exists())
+        for chain, number in seen.closed():
+            path = chain.paths[number]
+            try:
+                if path not in self._copied:
+                    with path.open("rb") as file:
+                        self._copy(path, file.fileno())
+            except FileNotFoundError:
+                return False
+            self._progress(self._bytes, max(total, self._bytes))
+        return True
+
+    def _copy_growing(self) -> View | None:
+        """The rest, at one moment for all shards. None if that moment was missed, because a file went away or another began."""
+        with ExitStack() as opened:
+            before = view(self._source).growing()
+            try:
+                files = {shard: opened.enter_context(path.open("rb")) for shard, path in before.items()}
+            except FileNotFoundError:
+                return None
+            seen = view(self._source)
+            # While a file is the last of its shard its batches stay as they were written, so that it can be cut between groups.
+            if seen.growing() != before or not self._copy_closed(seen) or not self._copy_beside(seen):
+                return None
+            for shard, file in files.items():
+                self._copy(before[shard], file.fileno())
+                self._cut(seen.chains[shard][-1])
+            return seen
+
+    def _copy(self, path: Path, fd: int) -> None:
+        copy = self._target / path.parent.name / path.name
+        copy.parent.mkdir(exist_ok=True)
+        with copy.open("wb") as file:
+            at = 0
+            while piece := os.pread(fd, PIECE, at):
+                file.write(piece)
+                at += len(piece)
+        self._bytes += at
+        self._copied[path] = copy
+
+    def _copy_beside(self, seen: View) -> bool:
+        """States and indexes. False if retention took a segment before its state was copied."""
+        for chain in (chain for chains in seen.chains for chain in chains):
+            for path in chain.paths:
+                copy = self._target / path.parent.name / path.name
+                for beside in (state_path(path), index_path(path)):
+                    with suppress(FileNotFoundError):
+                        shutil.copy(beside, copy.parent)
+                if not path.exists():
+                    return False
+        return True
+
+    def _cut(self, chain: Chain) -> None:
+        """Take off what was committed after the moment of the copy."""
+        copy = self._copied[chain.paths[-1]]
+        segment, _ = scan(copy, chain.shard, int(copy.stem), chain.promised, ended=True)
+        if segment.firsts and segment.firsts[-1] == segment.end:
+            os.truncate(copy, segment.offsets[-1])
+
+    # --- once all is there ---
+
+    def _finish(self, seen: View) -> Copied:
+        lives = [[_record(chain, self._holes(chain)) for chain in chains] for chains in seen.chains]
+        wanted = {path for chains in seen.chains for chain in chains for path in chain.paths}
+        for path in self._copied.keys() - wanted:  # retention took it after it was copied
+            for each in (self._copied[path], state_path(self._copied[path]), index_path(self._copied[path])):
+                each.unlink(missing_ok=True)
+        for shard in range(seen.manifest.shards):
+            (self._target / f"shard={shard:02}").mkdir(exist_ok=True)
+        for path in self._target.rglob("*"):
+            self._disk.sync_file(path)
+        manifest = seen.manifest
+        record = Manifest(
+            1,
+            manifest.shards,
+            manifest.durability,
+            manifest.boot_id,
+            clean=True,
+            group=seen.witness.group,
+            lives=lives,
+            archived=manifest.archived,
+            incomplete=True,
+        )
+        save(self._target, record, self._disk)
+        holes = sum(end - first for own in lives for life in own for first, end in life.holes)
+        rows = sum(life.end - life.first for own in lives for life in own) - holes
+        return Copied(manifest.shards, rows, holes, sum(self._copied[path].stat().st_size for path in wanted))
+
+    def _holes(self, chain: Chain) -> list[Hole]:
+        """Every byte of the copy is read back and checked."""
+        found = []
+        for number, path in enumerate(chain.paths):
+            copy, first, limit = self._copied[path], int(path.stem), chain.limit(number)[0]
+            found += scan(copy, chain.shard, first, limit, ended=True)[0].holes
+            if load_index(copy, chain.shard, first) is None:
+                index_path(copy).unlink(missing_ok=True)  # of the file before or after it was rewritten
+        return found
+
+
+def _record(chain: Chain, holes: list[Hole]) -> LifeRecord:
+    first = int(chain.paths[0].stem) if chain.paths else chain.promised
+    return LifeRecord(chain.record.epoch, chain.record.number, first, max(first, chain.promised), holes)

@@ -1,0 +1,208 @@
+"""Fills the holes of a stopped journal with rows from its archive, at their positions.
+
+The rule it keeps: a segment is replaced atomically, and the damaged file is kept beside it. Rows that do not fit the rest of
+the journal are refused.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from ropewalk.adapters.journals.arrow.committing import BATCH_ROWS
+from ropewalk.adapters.journals.arrow.disk import Disk, lock
+from ropewalk.adapters.journals.arrow.framing import frame_batch, frame_opening
+from ropewalk.adapters.journals.arrow.inspection import Found
+from ropewalk.adapters.journals.arrow.manifest import Manifest, save
+from ropewalk.adapters.journals.arrow.schema import INT64, KINDS, SCHEMA
+from ropewalk.adapters.journals.arrow.segment import Hole, Segment, index_path, scan, segment_path, table_of
+from ropewalk.adapters.journals.arrow.survey import Progress, survey
+from ropewalk.core.ring import shard_of
+from ropewalk.model.errors import UserMistake
+
+ArchivedRows = Callable[[int, int, int], Iterable[Any]]
+"""(shard, first, end) to tables of the rows that the archive has of these positions."""
+
+
+class Repaired(Struct, frozen=True):
+    """`rebuilt`: the journal's own record was made anew. `kept`: files that were replaced, under their new names."""
+
+    rebuilt: bool
+    filled_rows: int
+    missing_rows: int
+    kept: list[str]
+
+
+def repair(data_dir: Path, archived: ArchivedRows | None, progress: Progress, disk: Disk | None = None) -> Repaired:
+    """Raises UserMistake while a server runs on it, and for the archive of another journal."""
+    disk = disk or Disk()
+    if not (data_dir / "journal").is_dir():
+        raise UserMistake(f"there is no journal in {data_dir}")
+    held = lock(data_dir / "journal" / "lock")
+    try:
+        return _repair(data_dir, archived, progress, disk)
+    finally:
+        os.close(held)
+
+
+def _repair(data_dir: Path, archived: ArchivedRows | None, progress: Progress, disk: Disk) -> Repaired:
+    found = survey(data_dir, progress)
+    manifest = found.manifest
+    if not found.recorded:
+        save(found.directory, manifest, disk)
+    holed = [(life, segment) for lives in found.lives for life in lives for segment in _with_holes(found.directory, life)]
+    missing = {(life.chain.shard, hole) for life, segment in holed for hole in segment.holes}
+    filled: set[tuple[int, Hole]] = set()
+    kept: list[str] = []
+    for life, segment in holed if archived else ():
+        assert archived is not None
+        runs = {hole: list(_runs(life, hole, archived, manifest.shards)) for hole in segment.holes}
+        if any(runs.values()):
+            kept += _replace(life, segment, runs, disk)
+            filled |= {(segment.shard, _extent(run)) for of_hole in runs.values() for run in of_hole}
+    if filled:
+        save(found.directory, _without(manifest, filled), disk)
+    lost, found_again = (sum(end - first for _, (first, end) in ranges) for ranges in (missing, filled))
+    return Repaired(not found.recorded, found_again, lost - found_again, kept)
+
+
+def _with_holes(directory: Path, life: Found) -> Iterator[Segment]:
+    """Segments with holes. Where the first files of a life are missing, an empty segment stands for them."""
+    for first, end in life.missing_head:
+        gone = Segment(segment_path(directory, life.chain.shard, first), life.chain.shard, first, 0)
+        gone.skip(end, 0)
+        yield gone
+    yield from (segment for segment in life.segments if segment.holes)
+
+
+# --- what the archive has --------------------------------------------------------------------------------------------
+
+
+def _runs(life: Found, hole: Hole, archived: ArchivedRows, shards: int) -> Iterator[Any]:
+    """Tables of consecutive positions of the hole. Raises UserMistake for rows that cannot have been in this journal."""
+    shard = life.chain.shard
+    tables = [_journal_rows(table) for table in archived(shard, *hole)]
+    rows = pa.concat_tables([SCHEMA.empty_table(), *tables]).sort_by("position").combine_chunks()
+    if rows.num_rows and not _fits(life, hole, archived, rows, shards):
+        raise UserMistake(
+            f"this is the archive of another journal: its rows around positions {hole[0]} to {hole[1]} of shard {shard} differ"
+        )
+    positions = rows["position"].to_pylist()
+    begin = 0
+    for number in range(1, len(positions) + 1):
+        if number == len(positions) or positions[number] != positions[number - 1] + 1:
+            yield rows.slice(begin, number - begin)
+            begin = number
+
+
+def _journal_rows(table: Any) -> Any:
+    """Without gap rows, which only mark where the archive itself has lost something."""
+    try:
+        rows = table.select(SCHEMA.names).cast(SCHEMA)
+    except (KeyError, ValueError) as error:  # Arrow's errors are ValueErrors
+        raise UserMistake(f"this is not the archive of a journal: {error}") from None
+    return rows.filter(pc.is_in(rows["event"], pa.array(list(KINDS))))
+
+
+def _fits(life: Found, hole: Hole, archived: ArchivedRows, rows: Any, shards: int) -> bool:
+    """Keys belong to the shard, positions are unique, and the rows on both sides of the hole equal those of the journal."""
+    shard, (first, end) = life.chain.shard, hole
+    unique = len(set(rows["position"].to_pylist())) == rows.num_rows
+    if not unique or any(shard_of(key, shards) != shard for key in set(rows["key"].to_pylist())):
+        return False
+    for position in (first - 1, end):
+        own = _row_at(life, position)
+        theirs = [row for table in archived(shard, position, position + 1) for row in _journal_rows(table).to_pylist()]
+        if own is not None and theirs and theirs != [own]:
+            return False
+    return True
+
+
+def _row_at(life: Found, position: int) -> dict[str, object] | None:
+    segment = next((each for each in life.segments if each.first <= position < each.end), None)
+    if segment is None or any(first <= position < end for first, end in segment.holes):
+        return None
+    table = table_of(segment)
+    row: dict[str, object] = table.filter(pc.equal(table["position"], position)).to_pylist()[0]
+    return row
+
+
+# --- writing it back -------------------------------------------------------------------------------------------------
+
+
+def _replace(life: Found, segment: Segment, runs: dict[Hole, list[Any]], disk: Disk) -> list[str]:
+    """Answers the name under which the old file is kept, if there was one."""
+    path = segment.path
+    path.parent.mkdir(exist_ok=True)
+    fresh = path.with_suffix(".repaired")
+    disk.replace(fresh, b"".join(_pieces(life, segment, runs)))
+    filled = sum(run.num_rows for of_hole in runs.values() for run in of_hole)
+    if scan(fresh, segment.shard, segment.first, segment.end, ended=True)[0].rows != segment.rows + filled:
+        raise OSError(f"{fresh} does not read back as it was written")
+    kept = [str(_kept_beside(path))] if path.exists() else []
+    index_path(path).unlink(missing_ok=True)
+    fresh.replace(path)
+    disk.sync_file(path.parent)
+    return kept
+
+
+def _pieces(life: Found, segment: Segment, runs: dict[Hole, list[Any]]) -> Iterator[bytes]:
+    data = segment.path.read_bytes() if segment.path.exists() else b""
+    yield frame_opening(segment.shard, life.chain.record.epoch, segment.first)
+    for batch in range(len(segment.firsts)):
+        first, end, begin, until = segment.limits(batch)
+        if (first, end) in runs:
+            for run in runs[first, end]:
+                yield from _framed(segment.shard, run)
+        elif end > first:
+            yield data[begin:until]
+
+
+def _framed(shard: int, run: Any) -> Iterator[bytes]:
+    for batch in run.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
+        newest = pc.max(batch.column("timestamp").cast(INT64)).as_py()
+        yield frame_batch(batch, shard, batch.column("position")[0].as_py(), newest)
+
+
+def _kept_beside(path: Path) -> Path:
+    names = (path.with_suffix(f".damaged{number}") for number in ("", *(f"-{number}" for number in range(2, 1000))))
+    kept = next(name for name in names if not name.exists())
+    try:
+        os.link(path, kept)
+    except OSError:  # not every file system has links
+        shutil.copy2(path, kept)
+    return kept
+
+
+def _extent(run: Any) -> Hole:
+    first: int = run["position"][0].as_py()
+    return first, first + run.num_rows
+
+
+def _without(manifest: Manifest, filled: set[tuple[int, Hole]]) -> Manifest:
+    lives = [
+        [msgspec.structs.replace(record, holes=list(_left(record.holes, _of(filled, shard)))) for record in own]
+        for shard, own in enumerate(manifest.lives)
+    ]
+    return msgspec.structs.replace(manifest, generation=manifest.generation + 1, lives=lives)
+
+
+def _of(filled: set[tuple[int, Hole]], shard: int) -> list[Hole]:
+    return sorted(hole for its_shard, hole in filled if its_shard == shard)
+
+
+def _left(holes: list[Hole], filled: list[Hole]) -> Iterator[Hole]:
+    for first, end in holes:
+        for begin, until in filled:
+            if begin < end and until > first:
+                if begin > first:
+                    yield first, begin
+                first = max(first, until)
+        if first < end:
+            yield first, end

@@ -1,0 +1,141 @@
+"""Checks a journal: reads every byte of it and changes nothing. A server may run on it meanwhile."""
+
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from ropewalk.adapters.journals.arrow.consumers import load_consumer
+from ropewalk.adapters.journals.arrow.inspection import Found
+from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, damaged_copies, stored_format
+from ropewalk.adapters.journals.arrow.segment import index_path, load_index
+from ropewalk.adapters.journals.arrow.state import load_state, state_path
+from ropewalk.adapters.journals.arrow.survey import Progress, Survey, survey
+
+
+class ShardReport(Struct, frozen=True):
+    """One shard. `generations` counts those of which there are rows; `rows` and `bytes` are of what can be read."""
+
+    shard: int
+    generations: int
+    segments: int
+    rows: int
+    bytes: int
+    hole_rows: int
+
+
+class HoleReport(Struct, frozen=True):
+    """Positions [first, end) that are lost, and the file in which they were; "" if the file is gone."""
+
+    shard: int
+    epoch: str
+    first: int
+    end: int
+    file: str
+
+
+class Report(Struct, frozen=True):
+    """`format` is that on disk, 0 if it cannot be read. `holes` are lost rows, `problems` other records that are lost,
+    `remarks` damage that a start of the server mends."""
+
+    path: str
+    format: int
+    running: bool
+    shards: list[ShardReport]
+    holes: list[HoleReport]
+    problems: list[str]
+    remarks: list[str]
+
+    @property
+    def whole(self) -> bool:
+        return not self.holes and not self.problems
+
+
+def verify(data_dir: Path, progress: Progress) -> Report:
+    """Raises UserMistake where there is no journal, or one of a newer format."""
+    found = survey(data_dir, progress)
+    return Report(
+        str(found.directory),
+        stored_format(found.directory) or 0,
+        in_use(found.directory),
+        [_shard(shard, lives) for shard, lives in enumerate(found.lives)],
+        [hole for lives in found.lives for life in lives for hole in _holes(life)],
+        [*_record(found), *_consumers(found.directory)],
+        _remarks(found),
+    )
+
+
+def in_use(directory: Path) -> bool:
+    """Whether a server holds the journal's lock."""
+    try:
+        with (directory / "lock").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _holes(life: Found) -> Iterator[HoleReport]:
+    shard, epoch = life.chain.shard, life.chain.record.epoch
+    for hole in life.missing_head:
+        yield HoleReport(shard, epoch, *hole, "")
+    for segment in life.segments:
+        yield from (HoleReport(shard, epoch, *hole, str(segment.path)) for hole in segment.holes)
+
+
+def _shard(shard: int, lives: list[Found]) -> ShardReport:
+    segments = [segment for life in lives for segment in life.segments]
+    return ShardReport(
+        shard,
+        sum(1 for life in lives if life.segments),
+        len(segments),
+        sum(segment.rows for segment in segments),
+        sum(segment.size for segment in segments),
+        sum(hole.end - hole.first for life in lives for hole in _holes(life)),
+    )
+
+
+def _record(found: Survey) -> list[str]:
+    if not found.recorded:
+        return ["the journal's record of itself cannot be read (journal.json and its copy): a server does not start with it"]
+    return [
+        f"shard {life.chain.shard}: the state of its producers and quiet streams cannot be read, and older rows are gone"
+        for lives in found.lives
+        for life in lives[-1:]
+        if life.segments and life.segments[0].first > life.chain.record.number << LIFE_BITS and not _has_state(life)
+    ]
+
+
+def _has_state(life: Found) -> bool:
+    return any(load_state(segment.path, segment.shard, segment.first) is not None for segment in life.segments)
+
+
+def _consumers(directory: Path) -> list[str]:
+    return [
+        f"the consumer in {path.name} cannot be read"
+        for path in sorted((directory / "consumers").glob("*.json"))
+        if not _readable(path)
+    ]
+
+
+def _readable(path: Path) -> bool:
+    try:
+        return load_consumer(path) is not None
+    except FileNotFoundError:  # it was forgotten meanwhile
+        return True
+
+
+def _remarks(found: Survey) -> list[str]:
+    remarks = [f"{name} is damaged; the other copy is good" for name in damaged_copies(found.directory) if found.recorded]
+    if not found.witness.whole:
+        remarks.append("the log of commits is damaged: a torn end of a shard cannot be told from a loss")
+    for segment in (segment for lives in found.lives for life in lives for segment in life.segments):
+        name = f"shard={segment.shard:02}/{segment.path.name}"
+        if index_path(segment.path).exists() and load_index(segment.path, segment.shard, segment.first) is None:
+            remarks.append(f"the index of {name} is damaged or outdated")
+        if state_path(segment.path).exists() and load_state(segment.path, segment.shard, segment.first) is None:
+            remarks.append(f"the state beside {name} is damaged")
+    return remarks

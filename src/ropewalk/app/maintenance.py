@@ -1,0 +1,89 @@
+"""What is done to a data directory beside the server: verify it, repair it from an archive, back it up.
+
+The rule it keeps: the parts of a data directory are copied in an order that makes the copy consistent.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ropewalk.adapters.staging.copying import copy_staging, damaged_staging
+from ropewalk.app.registry import JOURNAL_FILES, resolve
+from ropewalk.app.transacting import DIRECTORY
+from ropewalk.model.errors import UserMistake
+
+if TYPE_CHECKING:
+    from ropewalk.adapters.journals.arrow.backup import Copied
+    from ropewalk.adapters.journals.arrow.files import JournalFiles
+    from ropewalk.adapters.journals.arrow.repair import ArchivedRows, Repaired
+    from ropewalk.adapters.journals.arrow.verification import Report
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes to do."""
+
+
+def verify(data_dir: Path, progress: Progress) -> "Report":
+    report = _files(data_dir, progress).verify()
+    return msgspec.structs.replace(report, problems=[*report.problems, *damaged_staging(data_dir / DIRECTORY)])
+
+
+def repair(data_dir: Path, archive_dir: str, progress: Progress) -> "Repaired":
+    """Without an `archive_dir` only the journal's record of itself can be repaired."""
+    return _files(data_dir, progress).repair(_archived(archive_dir) if archive_dir else None)
+
+
+def back_up(data_dir: Path, destination: Path, progress: Progress) -> "Copied":
+    """The destination appears when the copy is complete and on disk, and not at all if it fails."""
+    if destination.exists():
+        raise UserMistake(f"{destination} exists already; a backup is made in a new directory")
+    if data_dir.resolve() in destination.resolve().parents:
+        raise UserMistake("a backup cannot be made inside of the directory that it copies")
+    partial = destination.with_name(f".{destination.name}.partial-{os.getpid()}")
+    try:
+        partial.mkdir(parents=True)
+        copied = _copy(data_dir, partial, progress)
+        partial.rename(destination)
+        _sync(destination.parent)
+        return copied
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _copy(data_dir: Path, target: Path, progress: Progress) -> "Copied":
+    """Marks of consumers and states of transactions first: what they speak of is then in the rows, which are copied last."""
+    journal = _files(data_dir, progress).copy(target)
+    journal.consumers()
+    copy_staging(data_dir / DIRECTORY, target / DIRECTORY)
+    copied = journal.rows()
+    for path in [target, *(target / DIRECTORY).rglob("*")]:
+        _sync(path)
+    return copied
+
+
+def _files(data_dir: Path, progress: Progress) -> "JournalFiles":
+    files: JournalFiles = resolve(JOURNAL_FILES, "journal")(data_dir, progress)
+    return files
+
+
+def _archived(archive_dir: str) -> "ArchivedRows":
+    try:
+        from deltalake import DeltaTable
+    except ModuleNotFoundError:
+        raise UserMistake("reading an archive needs a package: pip install 'ropewalk[archive]' (deltalake)") from None
+    from ropewalk.pipeline.tiered import ArchiveTable
+
+    if not DeltaTable.is_deltatable(archive_dir):
+        raise UserMistake(f"there is no archive in {archive_dir}")
+    return ArchiveTable(archive_dir).rows
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

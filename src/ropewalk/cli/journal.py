@@ -1,0 +1,154 @@
+"""`ropewalk journal`: verify a journal, repair it from an archive, back it up.
+
+Where the journal and the archive are comes from the server's own settings, unless it is said here.
+"""
+
+import argparse
+import os
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ropewalk.app import maintenance
+from ropewalk.app.settings import load
+from ropewalk.model.errors import Unavailable, UserMistake
+
+if TYPE_CHECKING:
+    from ropewalk.adapters.journals.arrow.verification import Report
+
+SUMMARY = "verify, repair or back up the journal of a server"
+SHOWN_HOLES = 50
+TELL_SECONDS = 30.0
+
+
+def run(argv: list[str]) -> int:
+    wanted = _parser().parse_args(argv)
+    settings = load([], os.environ)
+    data_dir = Path(wanted.directory or settings.journal.data_dir)
+    if not str(wanted.directory or settings.journal.data_dir):
+        raise UserMistake("name the data directory, or set ROPEWALK_DATA_DIR")
+    try:
+        match wanted.action:
+            case "verify":
+                return _verify(data_dir, wanted.format)
+            case "repair":
+                return _repair(data_dir, wanted.archive or settings.archive.archive_dir)
+            case _:
+                return _back_up(data_dir, Path(wanted.to) if wanted.to else _dated(data_dir))
+    except OSError as error:
+        raise Unavailable(f"the files of the journal: {error}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ropewalk journal", description=SUMMARY, allow_abbrev=False)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    verify = actions.add_parser(
+        "verify", help="read every byte of it and list what is lost; changes nothing", allow_abbrev=False
+    )
+    verify.add_argument("--format", choices=("table", "json"), default="table")
+    repair = actions.add_parser("repair", help="fill holes from the archive; the server must be stopped", allow_abbrev=False)
+    repair.add_argument("--archive", metavar="ARCHIVE_DIR", help="the archive (default: the server's setting)")
+    backup = actions.add_parser("backup", help="make a consistent copy; the server may run", allow_abbrev=False)
+    backup.add_argument("--to", metavar="DEST", help="the copy, a new directory (default: DIR.backup-TIME)")
+    for each in (verify, repair, backup):
+        each.add_argument("directory", metavar="DIR", nargs="?", help="the server's data_dir (default: its setting)")
+    return parser
+
+
+# --- verify ----------------------------------------------------------------------------------------------------------
+
+
+def _verify(data_dir: Path, format: str) -> int:
+    with _Progress("verified") as progress:
+        report = maintenance.verify(data_dir, progress)
+    if format == "json":
+        print(msgspec.json.encode({**msgspec.structs.asdict(report), "whole": report.whole}).decode())
+    else:
+        print("\n".join(_table(report, data_dir)))
+    return 0 if report.whole else 1
+
+
+def _table(report: "Report", data_dir: Path) -> list[str]:
+    state = "a server is running" if report.running else "no server is running"
+    lines = [f"{report.path}: format {report.format}, {len(report.shards)} shards, {state}", ""]
+    lines += [f"{'shard':>5} {'generations':>12} {'segments':>9} {'rows':>12} {'bytes':>15} {'rows lost':>10}"]
+    for shard in report.shards:
+        files = f"{shard.shard:>5} {shard.generations:>12} {shard.segments:>9}"
+        lines.append(f"{files} {shard.rows:>12} {shard.bytes:>15} {shard.hole_rows:>10}")
+    lines.append("")
+    for hole in report.holes[:SHOWN_HOLES]:
+        where = f"in {hole.file}" if hole.file else "of a file that is gone"
+        lines.append(f"hole: shard {hole.shard}, epoch {hole.epoch}, positions {hole.first} to {hole.end - 1}, {where}")
+    if len(report.holes) > SHOWN_HOLES:
+        lines.append(f"and {len(report.holes) - SHOWN_HOLES} more holes, see --format json")
+    lines += [f"problem: {problem}" for problem in report.problems]
+    lines += [f"note: {remark}" for remark in report.remarks]
+    if report.holes:
+        lost = sum(shard.hole_rows for shard in report.shards)
+        lines.append(f"rows lost: {lost}; `ropewalk journal repair {data_dir}` brings back those that the archive has")
+    return [*lines, "damaged" if not report.whole else "everything is as it was written"]
+
+
+# --- repair and backup -----------------------------------------------------------------------------------------------
+
+
+def _repair(data_dir: Path, archive_dir: str) -> int:
+    with _Progress("read") as progress:
+        repaired = maintenance.repair(data_dir, archive_dir, progress)
+    if repaired.rebuilt:
+        print("the journal's record of itself was rebuilt; every stream begins a new epoch at the next start")
+    for path in repaired.kept:
+        print(f"the damaged file is kept as {path}")
+    if repaired.filled_rows:
+        print(f"rows brought back from {archive_dir}: {repaired.filled_rows}")
+    if repaired.missing_rows:
+        where = f"{archive_dir} does not have them" if archive_dir else "name an archive with --archive"
+        print(f"rows still lost: {repaired.missing_rows} ({where})")
+        return 1
+    if not repaired.filled_rows and not repaired.rebuilt:
+        print("there is nothing to repair")
+    return 0
+
+
+def _back_up(data_dir: Path, destination: Path) -> int:
+    with _Progress("copied") as progress:
+        copied = maintenance.back_up(data_dir, destination, progress)
+    print(f"copied to {destination}: {copied.rows} rows of {copied.shards} shards, {copied.bytes} bytes")
+    if copied.hole_rows:
+        told = f"rows lost in the journal itself: {copied.hole_rows}; see `ropewalk journal verify {data_dir}`"
+        print(told, file=sys.stderr)
+    return 0
+
+
+def _dated(data_dir: Path) -> Path:
+    return data_dir.with_name(f"{data_dir.name}.backup-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+
+
+class _Progress:
+    """On a terminal a line that changes, elsewhere a line now and then; short work says nothing."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self._terminal = sys.stderr.isatty()
+        self._every = 0.5 if self._terminal else TELL_SECONDS
+        self._told = time.monotonic()
+        self._shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.monotonic() - self._told < self._every:
+            return
+        self._told = time.monotonic()
+        self._shown = True
+        text = f"{self._verb} {done >> 20} of {total >> 20} MiB"
+        print(f"\r{text}\033[K" if self._terminal else text, end="" if self._terminal else "\n", file=sys.stderr, flush=True)
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._terminal and self._shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,191 @@
+"""The journal of a real server as files: damaged, verified, repaired from its archive, backed up under load and restored."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pyarrow as pa
+
+from ropewalk.pipeline.offsets import Piece
+from ropewalk.pipeline.options import source_options
+from ropewalk.pipeline.reading import PieceReader
+from tests.archiving import archive_journal
+from tests.arrow_rows import rows_body
+from tests.cable import cable
+from tests.metrics import metrics
+from tests.scenarios.command_line import run_ropewalk
+from tests.server import RunningServer, running_server
+
+TEXT = "x" * 400
+
+
+def flags(home: Path, *more: str) -> tuple[str, ...]:
+    size = ("--journal_shards", "2", "--journal_segment_size", "64KiB", "--history_limit", "5000")
+    return ("--public", "--data_dir", str(home / "data"), *size, *more)
+
+
+async def publish(server: RunningServer, stream: str, first: int, last: int) -> None:
+    async with aiohttp.ClientSession() as http:
+        for start in range(first, last + 1, 50):
+            drafts = [{"stream": stream, "data": json.dumps([n, TEXT])} for n in range(start, min(start + 50, last + 1))]
+            async with http.post(f"{server.url}/api/publish", json=drafts) as answer:
+                assert answer.status == 201, await answer.text()
+
+
+async def journal(server: RunningServer) -> dict[str, Any]:
+    async with aiohttp.ClientSession() as http, http.get(f"{server.url}/journal") as answer:
+        found: dict[str, Any] = await answer.json()
+        return found
+
+
+async def published(server: RunningServer) -> dict[tuple[str, str, int], int]:
+    """(stream, epoch, offset) of every publication in the journal, with what it says."""
+    found: dict[tuple[str, str, int], int] = {}
+    async with aiohttp.ClientSession() as http:
+        for span in (await journal(server))["spans"]:
+            query = f"from={span['first']}&to={span['end']}&max_bytes=67108864"
+            async with http.get(f"{server.url}/journal/{span['shard']}?{query}") as answer:
+                rows = pa.ipc.open_stream(await answer.read()).read_all().to_pylist()
+            for row in rows:
+                if row["event"] == "publish":
+                    found[row["stream"], row["epoch"], row["offset"]] = json.loads(row["value"])[0]
+    return found
+
+
+def spoil(data_dir: Path) -> Path:
+    """32 bytes in the third of the segments of the shard that has most of them."""
+    shards = [sorted(shard.glob("*.arrow")) for shard in (data_dir / "journal").glob("shard=*")]
+    segments = max(shards, key=len)
+    assert len(segments) > 6
+    path = segments[2]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 32] = bytes(32)
+    path.write_bytes(data)
+    return path
+
+
+async def test_after_damage_a_reader_gets_every_other_row_and_is_told_the_hole(tmp_path: Path) -> None:
+    with running_server(*flags(tmp_path)) as server:
+        await publish(server, "a", 1, 1500)
+        before = await published(server)
+        assert server.stop() == 0
+    path = spoil(tmp_path / "data")
+    verified = run_ropewalk("journal", "verify", str(tmp_path / "data"))
+    assert (verified.returncode, str(path) in verified.stdout) == (1, True), verified.stdout + verified.stderr
+    with running_server(*flags(tmp_path)) as server:
+        found = await published(server)
+        (hole,) = (await journal(server))["holes"]
+        assert len(before) - len(found) == hole["end"] - hole["first"] == 50
+        assert all(before[at] == said for at, said in found.items())
+        assert f"positions from {hole['first']} to {hole['end']}" in server.log()
+        assert (await metrics(server))["journal_hole_rows"] == 50
+        report = json.loads(run_ropewalk("journal", "verify", str(tmp_path / "data"), "--format", "json").stdout)
+        assert (report["running"], report["whole"], [{**each, "file": ""} for each in report["holes"]]) == (
+            True,
+            False,
+            [{**hole, "file": ""}],
+        )
+        options = source_options({"url": server.url, "failOnDataLoss": "false"}, streaming=False)
+        piece = Piece(hole["shard"], hole["epoch"], 0, 1500)
+        batches = await asyncio.to_thread(lambda: list(PieceReader(options, piece).batches()))
+        rows = pa.Table.from_batches(batches).to_pylist()
+        (gap,) = [json.loads(row["detail"]) for row in rows if row["event"] == "gap"]
+        assert gap == {"reason": "damaged", "epoch": hole["epoch"], "first": hole["first"], "end": hole["end"]}
+        assert len(rows) == 1500 - 50 + 1
+        await publish(server, "a", 1501, 1510)
+
+
+async def test_a_journal_repaired_from_its_archive_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    with running_server(*flags(tmp_path)) as server:
+        await publish(server, "a", 1, 1500)
+        await asyncio.to_thread(archive_journal, server, archive)
+        await publish(server, "a", 1501, 1600)
+        before = await published(server)
+        refused = run_ropewalk("journal", "repair", str(tmp_path / "data"), "--archive", str(archive))
+        assert (refused.returncode, "another server" in refused.stderr) == (2, True)
+        server.kill()
+    path = spoil(tmp_path / "data")
+    spoiled = path.read_bytes()
+    repaired = run_ropewalk("journal", "repair", str(tmp_path / "data"), "--archive", str(archive))
+    assert repaired.returncode == 0, repaired.stdout + repaired.stderr
+    assert "rows brought back" in repaired.stdout
+    assert path.with_suffix(".damaged").read_bytes() == spoiled
+    assert run_ropewalk("journal", "verify", str(tmp_path / "data")).returncode == 0
+    with running_server(*flags(tmp_path)) as server:
+        assert await published(server) == before, "with the epochs they had"
+        async with cable(server) as client:
+            history = await client.subscribe("a", history={"since": 1})
+            assert [message["message"][0] for message in history] == list(range(1, 1601))
+            assert {("a", message["epoch"], message["offset"]) for message in history} == before.keys()
+
+
+async def test_a_backup_made_under_load_can_be_restored(tmp_path: Path) -> None:
+    with running_server(*flags(tmp_path)) as server:
+        await publish(server, "a", 1, 500)
+        await committed(server, 1)
+        acknowledged = 500
+
+        async def go_on() -> None:
+            nonlocal acknowledged
+            for start in range(501, 20_001, 50):
+                await publish(server, "a", start, start + 49)
+                acknowledged = start + 49
+                if start % 500 == 1:
+                    await committed(server, 1 + start // 500)
+
+        publishing = asyncio.create_task(go_on())
+        while acknowledged < 1000:
+            await asyncio.sleep(0.005)
+        before = acknowledged
+        made = await asyncio.to_thread(
+            run_ropewalk, "journal", "backup", str(tmp_path / "data"), "--to", str(tmp_path / "copy")
+        )
+        assert made.returncode == 0, made.stdout + made.stderr
+        publishing.cancel()
+        await asyncio.wait([publishing])
+        everything = await published(server)
+    again = run_ropewalk("journal", "backup", str(tmp_path / "data"), "--to", str(tmp_path / "copy"))
+    assert (again.returncode, "exists already" in again.stderr) == (2, True)
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+    shutil.rmtree(tmp_path / "data")
+    (tmp_path / "copy").rename(tmp_path / "data")
+    assert run_ropewalk("journal", "verify", str(tmp_path / "data")).returncode == 0
+    with running_server(*flags(tmp_path)) as server:
+        found = await published(server)
+        assert found.items() <= everything.items()
+        kept = {said for (stream, _, _), said in found.items() if stream == "a"}
+        assert kept == set(range(1, max(kept) + 1))
+        assert max(kept) >= before
+        assert "every stream begins a new epoch" in server.log()
+        last = max((said for (stream, _, _), said in found.items() if stream == "batches"), default=0)
+        # The batches that the copy has are not published again, and those that it has not are.
+        for batch in (last, last + 1):
+            await committed(server, batch)
+        batches = sorted(said for (stream, _, _), said in (await published(server)).items() if stream == "batches")
+        assert batches == list(range(1, last + 2)), "each once, and none is missing"
+
+
+async def committed(server: RunningServer, batch: int) -> None:
+    """One row by a transaction, which says its batch."""
+    async with aiohttp.ClientSession(server.url) as http:
+        stage = f"/journal/transactions/app/{batch}/stage?part=0&attempt=0&seq=0"
+        async with http.post(stage, data=rows_body(("batches", f"[{batch}]"))) as answer:
+            assert answer.status == 200, await answer.text()
+        async with http.post(f"/journal/transactions/app/{batch}/commit", json={"winners": {"0": 0}}) as answer:
+            assert answer.status == 200, await answer.text()
+
+
+def test_words_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    for words, said in (
+        (["verify", str(tmp_path / "nowhere")], "there is no journal"),
+        (["verify"], "name the data directory"),
+        (["repair", str(tmp_path), "--archive", str(tmp_path)], "there is no archive"),
+        (["backup", str(tmp_path), "--to", str(tmp_path / "inside")], "inside of the directory"),
+    ):
+        done = run_ropewalk("journal", *words)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,134 @@
+"""Backups: what was acknowledged before one began is in it, whatever the journal does meanwhile."""
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropewalk.adapters.journals.arrow.backup import JournalCopy
+from ropewalk.adapters.journals.arrow.verification import verify
+from ropewalk.model.errors import UserMistake
+from ropewalk.model.journal import Row, ShardMark, ShardSpan
+from ropewalk.testing.clock import ManualClock
+from tests.journals import QuickDisk, by_shard, publication, read_all, running
+
+
+def copy_of(directory: Path, copy: Path) -> Path:
+    journal = JournalCopy(directory / "journal", copy / "journal", lambda _, __: None, QuickDisk())
+    journal.consumers()
+    journal.rows()
+    return copy
+
+
+def whole_groups(found: dict[int, dict[int, Row]], groups: list[list[Row]]) -> bool:
+    """Whether each group is in it as a whole or not at all."""
+    rows = {row for of_shard in found.values() for row in of_shard.values()}
+    return all(len(rows & set(group)) in (0, len(group)) for group in groups)
+
+
+@pytest.mark.parametrize("options", [{}, {"retention": 30.0, "for_archive": False}], ids=["all is kept", "old rows go"])
+async def test_a_backup_under_load_has_all_that_was_acknowledged_and_no_group_by_halves(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    chance = random.Random(7)
+    clock = ManualClock()
+    groups: list[list[Row]] = []
+    async with running(tmp_path / "alive", clock, segment_size=20_000, **options) as (journal, _):
+        going_on = True
+
+        async def write() -> None:
+            while going_on:
+                number = len(groups)
+                group = [publication(f"stream {each}", number, at=clock()) for each in range(chance.randrange(1, 30))]
+                await journal.write(group)
+                groups.append(group)
+                clock.advance(1.0)
+                if number % 10 == 0:
+                    await journal.sweep()
+
+        writing = asyncio.create_task(write())
+        backups: list[tuple[Path, int]] = []
+        while len(backups) < 4:
+            while len(groups) < 40 * (len(backups) + 1):
+                await asyncio.sleep(0)
+            before = len(groups)
+            copy = await asyncio.to_thread(copy_of, tmp_path / "alive", tmp_path / f"copy {len(backups)}")
+            backups.append((copy, before))
+        going_on = False
+        await writing
+        spans = {span.shard: span for span in journal.spans()}
+    placed = by_shard([row for group in groups for row in group])
+    for copy, before in backups:
+        acknowledged = by_shard([row for group in groups[:before] for row in group])
+        assert verify(copy, lambda _, __: None).whole
+        async with running(copy, clock) as (journal, recovered):
+            assert recovered.reset_shards == (0, 1, 2)
+            assert [note.startswith("every stream begins a new epoch") for note in recovered.notes] == [True]
+            found = await read_all(journal)
+            for shard, rows in found.items():
+                assert all(placed[shard][position] == row for position, row in rows.items())
+                assert len(acknowledged[shard]) - 1 in rows, "the last that was acknowledged before the backup began"
+                assert sorted(rows) == list(range(min(rows), max(rows) + 1))
+                assert journal.spans()[2 * shard].epoch == spans[shard].epoch
+            if not options:
+                assert whole_groups(found, groups)
+                assert all(min(rows) == 0 for rows in found.values())
+        async with running(copy, clock) as (journal, recovered):
+            assert (recovered.reset_shards, recovered.notes) == ((), ())
+            assert await read_all(journal) == found
+
+
+async def test_a_restored_backup_gives_no_position_that_the_journal_gave_after_it(tmp_path: Path) -> None:
+    async with running(tmp_path / "alive", ManualClock(), shards=1) as (journal, _):
+        await journal.write([publication("a", 1)])
+    copy = copy_of(tmp_path / "alive", tmp_path / "copy")
+    async with running(tmp_path / "alive", ManualClock(), shards=1) as (journal, _):
+        await journal.write([publication("a", 2, b"after the backup")])
+        given = journal.spans()[-1]
+    async with running(copy, ManualClock(), shards=1) as (journal, recovered):
+        assert recovered.tips == []
+        assert journal.spans()[0] == ShardSpan(0, given.epoch, 0, 1)
+        assert journal.spans()[1].first > given.end
+        assert journal.spans()[1].epoch != given.epoch
+
+
+async def test_consumers_producers_and_what_was_archived_are_in_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    options: dict[str, Any] = {"shards": 1, "segment_size": 4000, "retention": 10.0}
+    async with running(tmp_path / "alive", clock, **options) as (journal, _):
+        await journal.write([publication("a", 1, at=clock(), producer="app", sequence=7)])
+        for offset in range(2, 30):
+            await journal.write([publication("a", offset, at=clock())])
+            clock.advance(10)
+        await journal.pin("reader", {0: ShardMark("e", 3)})
+        journal.archived({0: 20})
+        await journal.sweep()
+        await journal.move("reader", {0: ShardMark("e", 20)})
+        await journal.sweep()
+        assert journal.spans()[0].first > 5, "the row of the producer is gone"
+        copy = copy_of(tmp_path / "alive", tmp_path / "copy")
+    async with running(copy, clock, **options) as (journal, recovered):
+        assert recovered.producers == {("app", 0): 7}
+        assert journal.archived_ends() == {0: 20}
+        assert [(consumer.name, consumer.marks[0].position) for consumer in journal.consumers()] == [("reader", 20)]
+
+
+async def test_a_damaged_journal_is_copied_as_it_is(tmp_path: Path) -> None:
+    async with running(tmp_path / "alive", ManualClock(), shards=1) as (journal, _):
+        for offset in range(1, 31):
+            await journal.write([publication("a", offset)])
+    (path,) = (tmp_path / "alive").rglob("*.arrow")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"a 12")] ^= 1
+    path.write_bytes(data)
+    copy = copy_of(tmp_path / "alive", tmp_path / "copy")
+    assert (copy / path.relative_to(tmp_path / "alive")).read_bytes() == data
+    async with running(copy, ManualClock(), shards=1) as (journal, _):
+        assert sorted((await read_all(journal))[0]) == [*range(11), *range(12, 30)]
+
+
+def test_where_there_is_no_journal_nothing_is_copied(tmp_path: Path) -> None:
+    with pytest.raises(UserMistake, match="there is no journal"):
+        JournalCopy(tmp_path / "journal", tmp_path / "copy" / "journal", lambda _, __: None).rows()

@@ -1,0 +1,240 @@
+"""Verification and repair: what is lost is found to the position, and what the archive has comes back to its place."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from ropewalk.adapters.journals.arrow.disk import Disk
+from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, NAMES
+from ropewalk.adapters.journals.arrow.repair import ArchivedRows, Repaired, repair
+from ropewalk.adapters.journals.arrow.verification import Report, verify
+from ropewalk.model.errors import UserMistake
+from ropewalk.model.journal import Row
+from ropewalk.testing.clock import ManualClock
+from tests.journals import QuickDisk, as_if_killed, publication, read_all, running, session, table
+
+ROWS = 120
+
+
+def quiet(done: int, total: int) -> None:
+    assert 0 <= done <= total
+
+
+class PaperArchive:
+    """Rows by shard and position, as far as the archive has come."""
+
+    def __init__(self, tables: dict[int, pa.Table]) -> None:
+        self.tables = tables
+
+    def rows(self, shard: int, first: int, end: int) -> Iterable[Any]:
+        position = self.tables[shard]["position"]
+        yield self.tables[shard].filter(pc.and_(pc.greater_equal(position, first), pc.less(position, end)))
+
+    def up_to(self, end: int) -> "PaperArchive":
+        return PaperArchive({shard: rows.filter(pc.less(rows["position"], end)) for shard, rows in self.tables.items()})
+
+
+class World:
+    """A killed journal of three shards, whose segments hold a few batches of three rows, and everything in it."""
+
+    def __init__(self, directory: Path, rows: dict[int, dict[int, Row]], archive: PaperArchive) -> None:
+        self.directory = directory
+        self.rows = rows
+        self.archive = archive
+
+    def segments(self, shard: int = 1) -> list[Path]:
+        return sorted((self.directory / "journal" / f"shard={shard:02}").glob("*.arrow"))
+
+    def spoil(self, path: Path, position: int, shard: int = 1) -> None:
+        """One bit of the batch that holds this position."""
+        data = bytearray(path.read_bytes())
+        data[data.index(self.rows[shard][position].value)] ^= 1
+        path.write_bytes(data)
+
+    def verify(self) -> Report:
+        return verify(self.directory, quiet)
+
+    def repair(self, archived: ArchivedRows | None) -> Repaired:
+        return repair(self.directory, archived, quiet, QuickDisk())
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> World:
+    clock = ManualClock()
+    async with running(tmp_path / "alive", clock, segment_size=12_000) as (journal, _):
+        for number in range(ROWS):
+            values = [b"%d of %d" % (number, each) for each in range(9)]
+            rows = [publication(f"stream {each}", number + 1, value, clock.now) for each, value in enumerate(values)]
+            await journal.write([*rows, session(f"sid {number}", clock.now)])
+            clock.advance(1)
+        await journal.sweep()
+        everything = await read_all(journal)
+        tables = {span.shard: await table(journal, span.shard, span.first, span.end) for span in journal.spans()}
+        return World(as_if_killed(tmp_path / "alive", tmp_path / "killed"), everything, PaperArchive(tables))
+
+
+def lost(report: Report) -> list[tuple[int, int, int]]:
+    return [(hole.shard, hole.first, hole.end) for hole in report.holes]
+
+
+def damage(world: World) -> set[int]:
+    """A bad batch, a lost segment, and a torn end. Answers the positions of shard 1 that they cost."""
+    first, second, third, fourth, *_, last = world.segments()
+    middle = (int(first.stem) + int(second.stem)) // 2
+    while world.rows[1][middle].value == b"":
+        middle += 1
+    world.spoil(first, middle)
+    third.unlink()
+    size = last.stat().st_size
+    with last.open("r+b") as file:
+        file.truncate(size - 10)
+    spoiled = {at for _, begin, end in lost(world.verify()) for at in range(begin, end)}
+    assert {middle, *range(int(third.stem), int(fourth.stem)), max(world.rows[1])} <= spoiled
+    assert len(spoiled) < 3 * len(world.rows[1]) / 4
+    return spoiled
+
+
+async def test_a_whole_journal_is_found_whole_while_it_is_written_to_and_afterwards(tmp_path: Path) -> None:
+    async with running(tmp_path, ManualClock(), segment_size=20_000) as (journal, _):
+        for number in range(1, 200):
+            await journal.write([publication(f"stream {each}", number) for each in range(9)])
+            if number % 40 == 0:
+                report = verify(tmp_path, quiet)
+                assert (report.whole, report.running, report.remarks) == (True, True, [])
+                assert sum(shard.rows for shard in report.shards) == 9 * number
+                await journal.sweep()
+    report = verify(tmp_path, quiet)
+    assert (report.whole, report.running, report.format, len(report.shards)) == (True, False, 2, 3)
+
+
+async def test_holes_are_told_to_the_position_and_nothing_is_changed(world: World) -> None:
+    spoiled = damage(world)
+    before = {path: path.read_bytes() for path in world.directory.rglob("*") if path.is_file()}
+    report = world.verify()
+    assert not report.whole
+    assert [shard.hole_rows for shard in report.shards] == [0, len(spoiled), 0]
+    assert [shard.rows for shard in report.shards] == [
+        len(world.rows[0]),
+        len(world.rows[1]) - len(spoiled),
+        len(world.rows[2]),
+    ]
+    assert {path: path.read_bytes() for path in world.directory.rglob("*") if path.is_file()} == before
+
+
+async def test_what_the_archive_has_comes_back_and_the_journal_goes_on_as_if_nothing_had_happened(world: World) -> None:
+    spoiled = damage(world)
+    bad = world.segments()[0].read_bytes()
+    repaired = world.repair(world.archive.rows)
+    assert (repaired.filled_rows, repaired.missing_rows, repaired.rebuilt) == (len(spoiled), 0, False)
+    assert world.verify().whole
+    assert bad in [Path(path).read_bytes() for path in repaired.kept]
+    async with running(world.directory, ManualClock()) as (journal, recovered):
+        assert (recovered.reset_shards, recovered.notes) == ((), ())
+        assert await read_all(journal) == world.rows
+        assert {tip.tip for tip in recovered.tips} == {ROWS}
+        await journal.write([publication("stream 0", ROWS + 1)])
+    assert world.repair(world.archive.rows) == Repaired(False, 0, 0, [])
+
+
+async def test_rows_of_a_generation_that_ended_by_the_damage_come_back_too(world: World) -> None:
+    spoiled = damage(world)
+    async with running(world.directory, ManualClock()) as (journal, recovered):
+        assert recovered.reset_shards == (1,)
+        await journal.write([publication("stream 0", 1), *(publication(f"stream {each}", 1) for each in range(9))])
+        after = await read_all(journal)
+    with_holes = world.verify()
+    assert sum(shard.hole_rows for shard in with_holes.shards) == len(spoiled)
+    world.repair(world.archive.rows)
+    assert world.verify().whole
+    async with running(world.directory, ManualClock()) as (journal, recovered):
+        assert (recovered.reset_shards, recovered.notes) == ((), ())
+        found = await read_all(journal)
+        assert {at: row for at, row in found[1].items() if at < 1 << LIFE_BITS} == world.rows[1]
+        assert all(found[shard][at] == row for shard, rows in after.items() for at, row in rows.items())
+        assert journal.gauges()["journal_holes"] == 0
+
+
+async def test_of_an_archive_that_ends_in_a_hole_its_part_comes_back(world: World) -> None:
+    spoiled = damage(world)
+    third = sorted(spoiled)[len(spoiled) // 2]
+    repaired = world.repair(world.archive.up_to(third).rows)
+    assert repaired.filled_rows == sum(1 for position in spoiled if position < third)
+    report = world.verify()
+    assert {at for _, first, end in lost(report) for at in range(first, end)} == {at for at in spoiled if at >= third}
+    async with running(world.directory, ManualClock()) as (journal, recovered):
+        assert recovered.reset_shards == (1,)
+        assert sorted((await read_all(journal))[1]) == [at for at in world.rows[1] if at not in spoiled or at < third]
+
+
+async def test_a_shard_that_is_gone_altogether_comes_back(world: World) -> None:
+    for path in (world.directory / "journal" / "shard=01").iterdir():
+        path.unlink()
+    (world.directory / "journal" / "shard=01").rmdir()
+    assert lost(world.verify()) == [(1, 0, len(world.rows[1]))]
+    assert world.repair(world.archive.rows).missing_rows == 0
+    async with running(world.directory, ManualClock()) as (journal, recovered):
+        assert recovered.reset_shards == ()
+        assert await read_all(journal) == world.rows
+
+
+@pytest.mark.parametrize("column", ["key", "value"])
+async def test_the_archive_of_another_journal_is_refused_and_nothing_is_changed(world: World, column: str) -> None:
+    damage(world)
+    rows = world.archive.tables[1]
+    other = pa.array([b"another"] * len(rows) if column == "value" else ["another key"] * len(rows), rows[column].type)
+    foreign = PaperArchive({1: rows.set_column(rows.schema.get_field_index(column), column, other)})
+    before = {path: path.read_bytes() for path in world.directory.rglob("*") if path.is_file()}
+    with pytest.raises(UserMistake, match="another journal"):
+        world.repair(foreign.rows)
+    after = {path: path.read_bytes() for path in world.directory.rglob("*") if path.is_file() and path.name != "lock"}
+    assert after == {path: data for path, data in before.items() if path.name != "lock"}
+
+
+async def test_rows_that_stand_for_a_gap_in_the_archive_fill_nothing(world: World) -> None:
+    spoiled = damage(world)
+    rows = world.archive.tables[1]
+    gaps = pa.array(["gap"] * len(rows), rows["event"].type)
+    archive = PaperArchive({1: rows.set_column(rows.schema.get_field_index("event"), "event", gaps)})
+    assert world.repair(archive.rows) == Repaired(False, 0, len(spoiled), [])
+
+
+async def test_a_lost_record_is_rebuilt_when_it_is_asked_for_and_no_row_is_lost_by_that(world: World) -> None:
+    for name in NAMES:
+        (world.directory / "journal" / name).unlink()
+    report = world.verify()
+    assert (report.format, report.whole, report.holes) == (0, False, [])
+    assert "record of itself" in report.problems[0]
+    assert world.repair(None) == Repaired(True, 0, 0, [])
+    async with running(world.directory, ManualClock()) as (journal, recovered):
+        assert recovered.reset_shards == (0, 1, 2)
+        assert [note[:33] for note in recovered.notes] == ["every stream begins a new epoch: "]
+        assert await read_all(journal) == world.rows
+
+
+async def test_a_journal_in_use_is_not_repaired(tmp_path: Path) -> None:
+    async with running(tmp_path, ManualClock()) as (journal, _):
+        await journal.write([publication("a", 1)])
+        with pytest.raises(UserMistake, match="another server uses this journal"):
+            repair(tmp_path, None, quiet, Disk())
+
+
+async def test_damage_that_costs_no_rows_is_told_as_what_it_is(world: World) -> None:
+    journal = world.directory / "journal"
+    (journal / NAMES[1]).write_bytes(b"")
+    index, state = sorted(journal.rglob("*.idx"))[0], sorted(journal.rglob("*.state"))[0]
+    for path in (index, state):
+        path.write_bytes(path.read_bytes()[:-1])
+    (journal / "consumers" / "0.json").write_bytes(b"{}")
+    report = world.verify()
+    assert report.holes == []
+    assert report.problems == ["the consumer in 0.json cannot be read"]
+    assert [remark.partition(" is damaged")[1] for remark in report.remarks] == [" is damaged"] * 3
+
+
+def test_without_a_journal_there_is_nothing_to_verify(tmp_path: Path) -> None:
+    with pytest.raises(UserMistake, match="there is no journal"):
+        verify(tmp_path, quiet)
