@@ -13,6 +13,7 @@ from ropewalk.model.history import ColdPiece, Gap, HistoryPage, Replay, StreamSu
 from ropewalk.model.journal import Consumer, Row, ShardMark, ShardSpan
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, Rejected, SessionSnapshot, Subscribed
 from ropewalk.model.transactions import AppRecord, Committed, Decision, Piece, Produced, Staged
 
@@ -331,6 +332,9 @@ class Connection(Protocol):
     def pending(self) -> int:
         """Bytes written and not yet taken by the kernel."""
 
+    def unsent(self) -> int:
+        """Bytes written that the peer has not received yet, as far as that is known. A change means that it takes some."""
+
     def hold_reading(self, hold: bool) -> None:
         """Stop (or go on) reading, so that a client with too many commands under way waits in its own socket."""
 
@@ -347,8 +351,8 @@ class Visitor(Protocol):
     def heard(self) -> None:
         """A sign of life that is no command."""
 
-    def malformed(self, reason: str, code: int) -> None:
-        """The transport itself could not accept a frame."""
+    def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
+        """The transport itself could not accept a frame. `refusal` is what it is counted as."""
 
     async def opened(self) -> bool:
         """True once the welcome is sent, False if the client was refused."""

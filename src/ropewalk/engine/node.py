@@ -19,6 +19,7 @@ from ropewalk.engine.opening import open_session
 from ropewalk.engine.services import Forward, Services
 from ropewalk.engine.session import Session
 from ropewalk.engine.tasks import Tasks
+from ropewalk.engine.timeouts import Timeouts
 from ropewalk.model import closing as closings
 from ropewalk.model.closing import Closing
 from ropewalk.model.errors import RopewalkError
@@ -52,6 +53,7 @@ class Node:
         forward: Forward = lambda request: {},
     ) -> None:
         tasks = Tasks()
+        timeouts = Timeouts(limits, stats, tasks)
         hub = Hub(stats, clock)
         self._backend = backend
         self._pubsub = pubsub
@@ -74,7 +76,8 @@ class Node:
             clock=clock,
             tasks=tasks,
             annals=annals,
-            heartbeat=Heartbeat(limits, clock, tasks),
+            heartbeat=Heartbeat(limits, clock, tasks, timeouts),
+            timeouts=timeouts,
         )
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -138,8 +141,8 @@ class Node:
     # --- sessions -----------------------------------------------------------------------------------------------------
 
     def open(self, request: ConnectRequest, connection: Connection, codec: Codec) -> Session:
-        self.services.stats.connections_accepted += 1
         session = Session(self.services, secrets.token_urlsafe(16), connection, codec, request)
+        self.services.stats.connections_accepted += 1
         if self._draining:
             session.end(closings.SERVER_RESTART)
         else:

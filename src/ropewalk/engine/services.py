@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ropewalk.engine.heartbeat import Heartbeat
     from ropewalk.engine.session import Session
+    from ropewalk.engine.timeouts import Timeouts
 
 Forward = Callable[[ConnectRequest], dict[str, str]]
 """The headers of a request that the application may see."""
@@ -44,5 +45,6 @@ class Services:
     tasks: Tasks
     annals: Annals
     heartbeat: "Heartbeat"
+    timeouts: "Timeouts"
     sessions: dict[str, "Session"] = field(default_factory=dict)
     departing: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)  # being saved; a quick return waits for it

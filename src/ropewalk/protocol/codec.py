@@ -21,6 +21,10 @@ IdentifierReply = Literal["confirm_subscription", "reject_subscription", "confir
 class Codec(Protocol):
     """Every method returns the bytes as they go on the wire, framing included; b"" when this link does not carry it."""
 
+    @property
+    def native_pings(self) -> bool:
+        """A ping is answered by the client's library, whatever protocol the client speaks."""
+
     def decode(self, frame: bytes) -> Command:
         """Raises MalformedFrame."""
 

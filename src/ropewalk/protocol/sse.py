@@ -30,6 +30,7 @@ class SseCodec:
     def __init__(self, unwrap: bool, raw: bool) -> None:
         self._unwrap = unwrap
         self._raw = raw
+        self.native_pings = False
 
     def decode(self, frame: bytes) -> Command:
         return cable_json.decode(frame)

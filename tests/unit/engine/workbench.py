@@ -15,11 +15,13 @@ from ropewalk.core.stats import Stats
 from ropewalk.engine.annals import Annals
 from ropewalk.engine.node import Node
 from ropewalk.engine.session import Session
+from ropewalk.engine.timeouts import TICK
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, Receipt
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Application, Authenticator, Backend
+from ropewalk.protocol.codec import Codec
 from ropewalk.protocol.websocket_frame import CableCodec
 
 CODEC = CableCodec()
@@ -40,6 +42,7 @@ class RecordingConnection:
         self.written: list[bytes] = []
         self.closed: tuple[int, str] | None = None
         self.reading = True
+        self.untaken = 0
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
@@ -49,6 +52,9 @@ class RecordingConnection:
 
     def pending(self) -> int:
         return 0
+
+    def unsent(self) -> int:
+        return self.untaken
 
     def hold_reading(self, hold: bool) -> None:
         self.reading = not hold
@@ -132,18 +138,25 @@ class Workbench:
         await client.session.opened()
         return client
 
-    def knock(self, sid: str = "", extended: bool = True, token: str = "", cookie: str = "", **params: str) -> Client:
+    def knock(
+        self, sid: str = "", extended: bool = True, token: str = "", cookie: str = "", codec: Codec = CODEC, **params: str
+    ) -> Client:
         """A connection that is not welcomed yet."""
         connection = RecordingConnection()
         request = ConnectRequest(
             "http://x/cable", "/cable", {"cookie": cookie}, {"sid": sid, **params}, token=token, extended=extended
         )
-        return Client(self.node.open(request, connection, CODEC), connection)
+        return Client(self.node.open(request, connection, codec), connection)
 
     async def publish(self, stream: str, *payloads: str, **extra: Any) -> list[Receipt]:
         receipts = await self.node.broker.publish([Publication(stream, payload.encode(), **extra) for payload in payloads])
         await settle()
         return receipts
+
+    def pass_time(self, seconds: float) -> None:
+        """For the timeouts, which count ticks."""
+        for _ in range(round(seconds / TICK)):
+            self.node.services.timeouts.tick()
 
 
 def public(stream: str) -> str:

@@ -5,6 +5,7 @@ import asyncio
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
+from ropewalk.adapters.transports.unsent import unsent_bytes
 from ropewalk.ports import Visitor
 
 HIGH_WATER = 65_536
@@ -48,6 +49,10 @@ class SseLink:
     def pending(self) -> int:
         transport = self._request.transport
         return self._waiting_bytes + (transport.get_write_buffer_size() if transport else 0)
+
+    def unsent(self) -> int:
+        transport = self._request.transport
+        return self._waiting_bytes + (unsent_bytes(transport) if transport else 0)
 
     def hold_reading(self, hold: bool) -> None:
         """Nothing to hold: all that a client may say was in its request."""

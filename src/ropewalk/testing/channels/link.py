@@ -22,6 +22,9 @@ class Link:
     def pending(self) -> int:
         return 0
 
+    def unsent(self) -> int:
+        return 0
+
     def hold_reading(self, hold: bool) -> None:
         """Nothing is sent ahead, so that there is nothing to hold."""
 
