@@ -6,25 +6,31 @@ from typing import TYPE_CHECKING
 
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.services import Services
+from ropewalk.model.commands import Presence
 from ropewalk.model.errors import RopewalkError
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member, PresenceEvent
-from ropewalk.protocol.cable_json import presence_event_json
+from ropewalk.protocol.cable_json import fitting, presence_event_json
 
 if TYPE_CHECKING:
     from ropewalk.engine.session import Session
 
 logger = logging.getLogger("ropewalk.presence")
 
-MOST_RECORDS = 10_000  # of one answer; the REST listing pages through larger sets
+MOST_RECORDS = 5_000  # of one answer
+ANSWER_BYTES = 131_072  # of the records in one answer, and never more than this share of what may wait for a connection:
+PENDING_SHARE = 4
 
 
-async def tell(session: "Session", services: Services, identifier: str, records: bool) -> bool:
+async def tell(session: "Session", services: Services, query: Presence) -> bool:
+    """Who is there, as far as one bounded answer can tell it: it is written at once, also to a client that does not read."""
+    identifier, records = query.identifier, query.return_records
     stream = _stream(session, identifier)
     page = None
     if stream:
         try:
-            page = await services.backend.presence.page(stream, "", MOST_RECORDS if records else 0)
+            page = await services.backend.presence.page(stream, query.after, MOST_RECORDS if records else 0)
+            page = fitting(page, min(ANSWER_BYTES, services.limits.max_pending // PENDING_SHARE))
         except RopewalkError as error:
             logger.warning("presence unavailable", extra={"reason": str(error)})
     session.link.send(session.link.codec.presence(identifier, page, records))
