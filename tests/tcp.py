@@ -23,6 +23,10 @@ class Tcp:
         with contextlib.suppress(ConnectionError):  # refused half-way is what the answer will say
             await self._writer.drain()
 
+    def abort(self) -> None:
+        """Hang up, and give up what was not sent yet."""
+        self._writer.transport.abort()
+
     async def to_the_end(self) -> bytes:
         """Everything until the other side closes; a reset is an end too."""
         data = b""

@@ -85,10 +85,10 @@ async def test_a_client_whose_socket_is_not_read_may_have_answered() -> None:
 async def test_only_clients_that_can_answer_owe_an_answer() -> None:
     async with Workbench(PINGED) as bench:
         base = await bench.connect(extended=False)
-        native = bench.knock(extended=False, codec=CableCodec(native_pings=True))
-        events = bench.knock(extended=False, codec=SseCodec(unwrap=True, raw=False))
-        for client in (native, events):
-            await client.session.opened()
+        bench.codec = CableCodec(native_pings=True)
+        native = await bench.connect(extended=False)
+        bench.codec = SseCodec(unwrap=True, raw=False)
+        events = await bench.connect(extended=False)
         while not all(b"ping" in b"".join(client.connection.written) for client in (base, native, events)):
             await asyncio.sleep(0)
         bench.pass_time(2)

@@ -109,6 +109,7 @@ class Workbench:
         application: Application | None = None,
     ) -> None:
         self.clock = clock or Clock()
+        self.codec: Codec = CODEC
         self.stats = Stats()
         rulebook = Rulebook(StreamRules(), rules)
         self.backend = backend or MemoryBackend(rulebook, self.clock)
@@ -138,15 +139,13 @@ class Workbench:
         await client.session.opened()
         return client
 
-    def knock(
-        self, sid: str = "", extended: bool = True, token: str = "", cookie: str = "", codec: Codec = CODEC, **params: str
-    ) -> Client:
+    def knock(self, sid: str = "", extended: bool = True, token: str = "", cookie: str = "", **params: str) -> Client:
         """A connection that is not welcomed yet."""
         connection = RecordingConnection()
         request = ConnectRequest(
             "http://x/cable", "/cable", {"cookie": cookie}, {"sid": sid, **params}, token=token, extended=extended
         )
-        return Client(self.node.open(request, connection, codec), connection)
+        return Client(self.node.open(request, connection, self.codec), connection)
 
     async def publish(self, stream: str, *payloads: str, **extra: Any) -> list[Receipt]:
         receipts = await self.node.broker.publish([Publication(stream, payload.encode(), **extra) for payload in payloads])
