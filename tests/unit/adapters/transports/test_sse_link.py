@@ -9,6 +9,7 @@ from aiohttp import web
 from ropewalk.adapters.transports import sse_link
 from ropewalk.adapters.transports.sse import SseDoor
 from ropewalk.model.commands import Command
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import Codec
@@ -38,7 +39,7 @@ class Chatterbox:
     def heard(self) -> None:
         raise AssertionError("an SSE client sends nothing")
 
-    def malformed(self, reason: str, code: int) -> None:
+    def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         raise AssertionError("an SSE client sends nothing")
 
     def writing_paused(self) -> None:
