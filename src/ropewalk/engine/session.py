@@ -28,6 +28,7 @@ from ropewalk.protocol.codec import Codec
 
 logger = logging.getLogger("ropewalk.session")
 
+BYTES_A_COMMAND = 4096  # of an answer; a longer one counts against the command rate as often as it has so many
 LONGEST_TIMER = 86400.0  # an expiry further away is looked at again then; timers of years overflow
 
 # After these the client may come back with its sid; after the others the application or the token has spoken.
@@ -171,6 +172,8 @@ class Session:
                 self.malformed(error.reason, error.code)
                 break
             await self._guarded(command)
+            if inbox:
+                await asyncio.sleep(0)  # a backend that never waits would have all of them handled before anybody else's turn
         self._working = False
         self._inbox = None  # an idle session keeps no queue
 
@@ -206,6 +209,11 @@ class Session:
         loop = asyncio.get_running_loop()
         while not self._bucket.allow(loop.time()):  # noqa: ASYNC110 - waits for time, not for an event
             await asyncio.sleep(1 / limits.command_rate)
+
+    def charge(self, answered: int) -> None:
+        """A command that was answered with so many bytes counts as several where these are many."""
+        if self._bucket is not None:
+            self._bucket.spend(answered // BYTES_A_COMMAND)
 
     # --- the link's owner ---------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ HEAD_PATIENCE = 5.0
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\nRetry-After: 5\r\nConnection: close\r\n\r\ntoo many connections"
 )
+AHEAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 32\r\nConnection: close\r\n\r\nframes came before the handshake"
 TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
@@ -108,6 +109,10 @@ class Knock(asyncio.Protocol):
 
     def _hand_over(self, websocket: bool) -> None:
         data, self._head = self._head, b""
+        if websocket and len(data) > 2 * HEAD_LIMIT:
+            # A client has to wait for our answer; what it sent ahead would all be handled at once, before anybody else's turn.
+            self._answer(AHEAD)
+            return
         if websocket:
             enter_websocket(self._door, self._transport, data)
             return

@@ -36,8 +36,8 @@ logger = logging.getLogger("ropewalk.websocket")
 
 CLOSE_PATIENCE = 1.0
 READ_BUFFER = 1024  # grows when needed; picows' default of 16 KiB is most of what an idle connection would cost
-# Picows' buffer grows with what one read brings and never shrinks, so what the kernel may hold for us bounds both.
-KERNEL_BUFFER = 65536
+READ_CHUNK = 8192  # of one read: all its frames, a thousand empty ones, are handled before anybody else's turn
+KERNEL_BUFFER = 65536  # what the kernel may hold of what a client sends ahead
 MOST_FRAGMENTS = 1024  # of one message
 
 Open = Callable[[ConnectRequest, Connection, Codec], Visitor]
@@ -72,6 +72,16 @@ class PicowsLog:
         """Not said."""
 
     debug = info = warning = log
+
+
+class BoundedProtocol(WSProtocol):  # type: ignore[misc]  # unknown to the stubs, as above
+    """Picows' own buffer doubles with each read that fills it, and never shrinks: whoever sends fast would own megabytes."""
+
+    __slots__ = ()
+
+    def get_buffer(self, size_hint: int) -> memoryview:
+        whole: memoryview = WSProtocol.get_buffer(self, size_hint)
+        return whole[:READ_CHUNK]
 
 
 class WebSocketConnection(WSListener):
@@ -251,7 +261,7 @@ class WebSocketDoor:
 
     def protocol(self, remote: str) -> WSProtocol:
         log = PicowsLog()
-        return WSProtocol(
+        return BoundedProtocol(
             None,
             None,
             False,
