@@ -70,7 +70,8 @@ async def test_a_client_that_is_not_known_yet_can_make_us_keep_little(frame: byt
         assert sent <= most
         authenticator.decided.set()
         await client.session.opened()
-        await settle()
+        while client.seen().count("pong") < sent:
+            await settle()
         assert client.connection.reading
         assert client.seen() == ["welcome", *["pong"] * sent]
 
@@ -85,3 +86,14 @@ async def test_what_waits_when_a_session_ends_is_not_handled() -> None:
         assert "pong" not in client.seen()
         assert client.connection.closed is not None
         assert client.connection.closed[0] == 1007
+
+
+async def test_a_client_with_many_commands_does_not_keep_another_waiting_for_all_of_them() -> None:
+    async with Workbench() as bench:
+        hasty, patient = await bench.connect(), await bench.connect()
+        for _ in range(MOST_FRAMES):
+            hasty.session.receive(b'{"command":"ping"}')
+        patient.session.receive(b'{"command":"ping"}')
+        while "pong" not in patient.seen():
+            await asyncio.sleep(0)
+        assert hasty.seen().count("pong") < MOST_FRAMES // 2
