@@ -85,6 +85,8 @@ async def unread_pongs(server: Address) -> None:
 
     async def attack(number: int) -> None:
         async with connection(server, 8192, upgrade_request()) as link:
+            if number < 8:
+                await link.head()
             await _send_over_and_over(link, client_frame(b"." * (125 if number % 2 else 0), PING) * 8000, 200)
 
     await together(10, attack)
@@ -183,16 +185,19 @@ async def compressed_bodies(server: Address) -> None:
 
 
 async def idle_requests(server: Address) -> None:
-    """Line 7: connections that stay after a request, or begin a second one and go silent."""
+    """Line 7: connections that stay after a request, or begin a first or a second one and go silent."""
+    half = b"GET /health HTTP/1.1\r\nhost: x\r\n"
 
     async def attack(number: int) -> None:
-        async with connection(server, opening=b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n") as link:
-            await link.response()
-            if number % 2:
-                await link.send(b"GET /health HTTP/1.1\r\nhost: x\r\nx-half: ")
+        async with connection(server) as link:
+            if number % 3:
+                await link.send(half + b"\r\n")
+                await link.response()
+            if number % 3 != 1:
+                await link.send(half)
             await link.to_the_end()
 
-    await together(100, attack, HEAD_SECONDS)
+    await together(120, attack, HEAD_SECONDS)
 
 
 async def bad_requests(server: Address) -> None:
