@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.server import RunningServer
+from tests.server import Address
 
 BASE, EXTENDED = "actioncable-v1-json", "actioncable-v1-ext-json"
 PATIENCE = 15.0
@@ -204,7 +204,7 @@ class Cable:
 
 
 @contextlib.asynccontextmanager
-async def cable(server: RunningServer, welcome: bool = True, **options: Any) -> AsyncIterator[Cable]:
+async def cable(server: Address, welcome: bool = True, **options: Any) -> AsyncIterator[Cable]:
     """A connection for the length of a block, welcomed unless the test wants to see that itself."""
     client = await Cable.connect(server.cable, **options)
     try:

@@ -26,7 +26,22 @@ START_SECONDS = 20
 STOP_SECONDS = 20
 
 
-class RunningServer:
+class Address:
+    """Where a server listens."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def cable(self) -> str:
+        return self.url.replace("http", "ws", 1) + "/cable"
+
+
+class RunningServer(Address):
     """One `ropewalk serve` process. `inherited`: a socket that it gets as systemd would pass it on, instead of a port."""
 
     def __init__(self, flags: tuple[str, ...], home: Path, inherited: socket.socket | None = None) -> None:
@@ -46,12 +61,7 @@ class RunningServer:
                 cwd=home,
                 env=environ,
             )
-        self.url = self._wait_for_address()
-        self.cable = self.url.replace("http", "ws", 1) + "/cable"
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rpartition(":")[2])
+        super().__init__(self._wait_for_address())
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")

@@ -6,7 +6,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator
 
-from tests.server import RunningServer
+from tests.server import Address
 
 PATIENCE = 15.0
 
@@ -22,6 +22,14 @@ class Tcp:
         self._writer.write(data)
         with contextlib.suppress(ConnectionError):  # refused half-way is what the answer will say
             await self._writer.drain()
+
+    @property
+    def lost(self) -> bool:
+        return self._writer.is_closing()
+
+    def abort(self) -> None:
+        """Hang up, and give up what was not sent yet."""
+        self._writer.transport.abort()
 
     async def to_the_end(self) -> bytes:
         """Everything until the other side closes; a reset is an end too."""
@@ -62,6 +70,12 @@ class Tcp:
                 size = int.from_bytes(await self._reader.readexactly(8))
             return first & 0xF, await self._reader.readexactly(size)
 
+    async def frame_with(self, part: bytes) -> bytes:
+        """The payload of the next frame that has this in it; what comes before it is passed over."""
+        while part not in (frame := await self.frame())[1]:
+            pass
+        return frame[1]
+
     async def close_code(self) -> int:
         """The code of the server's close frame; what comes before it is passed over."""
         while True:
@@ -101,7 +115,7 @@ def client_frame(payload: bytes, opcode: int = TEXT, fin: bool = True, reserved:
 
 
 @contextlib.asynccontextmanager
-async def tcp(server: RunningServer, upgraded: bool = False, tls: ssl.SSLContext | None = None) -> AsyncIterator[Tcp]:
+async def tcp(server: Address, upgraded: bool = False, tls: ssl.SSLContext | None = None) -> AsyncIterator[Tcp]:
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=tls)
     try:
         link = Tcp(reader, writer)

@@ -352,6 +352,9 @@ class Connection(Protocol):
     async def ready(self) -> None:
         """Until history may be written. At once, except where all commands of a request are granted before it is answered."""
 
+    def unsent(self) -> int:
+        """Bytes written that the peer has not received yet, as far as that is known. A change means that it takes some."""
+
     def hold_reading(self, hold: bool) -> None:
         """Stop (or go on) reading, so that a client with too many commands under way waits in its own socket."""
 

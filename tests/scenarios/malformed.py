@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 
 from tests.cable import Cable, cable, kind
-from tests.server import RunningServer
+from tests.server import Address
 from tests.tcp import Tcp, client_frame, tcp
 
-Case = Callable[[RunningServer], Awaitable[str]]
+Case = Callable[[Address], Awaitable[str]]
 STREAM = "malformed/own"
 
 
@@ -30,7 +30,7 @@ async def _answer_to_frame(link: Tcp) -> str:
 def frames(*parts: bytes) -> Case:
     """Raw WebSocket frames on a connection that is open and welcomed."""
 
-    async def send(server: RunningServer) -> str:
+    async def send(server: Address) -> str:
         async with tcp(server, upgraded=True) as link:
             await link.send(b"".join(parts) + client_frame(b'{"command":"ping"}'))
             return await _answer_to_frame(link)
@@ -60,7 +60,7 @@ async def _answer_to_command(client: Cable) -> str:
 def command(subscribed: bool = False, **fields: Any) -> Case:
     """A command that decodes, on a connection that stays; `subscribed`: it listens to STREAM."""
 
-    async def send(server: RunningServer) -> str:
+    async def send(server: Address) -> str:
         async with cable(server) as client:
             if subscribed:
                 await client.subscribe(STREAM)
@@ -77,7 +77,7 @@ def command(subscribed: bool = False, **fields: Any) -> Case:
 def request(data: bytes) -> Case:
     """The bytes of an HTTP request, or of something that takes its place."""
 
-    async def send(server: RunningServer) -> str:
+    async def send(server: Address) -> str:
         async with tcp(server) as link:
             await link.send(data)
             answer = await link.to_the_end() if b"\r\n\r\n" not in data else (await link.head())
@@ -89,7 +89,7 @@ def request(data: bytes) -> Case:
 def http(method: str, path: str, body: Any = None, **headers: str) -> Case:
     """A request that a library can make; `body` is bytes, or an object to send as JSON."""
 
-    async def send(server: RunningServer) -> str:
+    async def send(server: Address) -> str:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         async with (

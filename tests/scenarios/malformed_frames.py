@@ -32,6 +32,7 @@ FRAMES: dict[str, Case] = {
     "frame-length-enormous": frames(b"\x81\xff" + (2**40).to_bytes(8) + b"mask"),
     "frame-too-long": frames(client_frame(b" " * (CABLE_LIMIT + 1))),
     "fragments-too-long": frames(_pieces(3, CABLE_LIMIT // 2)),
+    "fragments-too-many": frames(_pieces(1025, 0)),
     "fragments-without-beginning": frames(client_frame(b"{}", CONTINUATION)),
     "fragments-mixed-up": frames(client_frame(b"{", fin=False), client_frame(b"{}")),
     "fragments-of-nonsense": frames(client_frame(b"{", fin=False), client_frame(b"]", CONTINUATION)),

@@ -15,6 +15,7 @@ from ropewalk.adapters.staging.copying import copy_staging, damaged_staging
 from ropewalk.app.registry import JOURNAL_FILES, resolve
 from ropewalk.app.transacting import DIRECTORY
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.installing import install
 
 if TYPE_CHECKING:
     from ropewalk.adapters.journals.arrow.backup import Copied
@@ -73,7 +74,7 @@ def _archived(archive_dir: str) -> "ArchivedRows":
     try:
         from deltalake import DeltaTable
     except ModuleNotFoundError:
-        raise UserMistake("reading an archive needs a package: pip install 'ropewalk[archive]' (deltalake)") from None
+        raise UserMistake(f"reading an archive needs deltalake: {install('archive')}") from None
     from ropewalk.pipeline.tiered import ArchiveTable
 
     if not DeltaTable.is_deltatable(archive_dir):

@@ -157,7 +157,6 @@ def _limits(settings: Settings) -> Limits:
         ping_interval=settings.websocket.ping_interval,
         ping_precision=settings.websocket.ping_timestamp_precision,
         pong_timeout=settings.websocket.pong_timeout,
-        native_pings=settings.websocket.enable_native_pings,
         max_stream_name=settings.limits.max_stream_name,
         max_identifier=settings.limits.max_identifier,
         max_payload=settings.limits.max_publish_size,

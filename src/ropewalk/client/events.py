@@ -66,10 +66,14 @@ class PresenceChange(Struct, frozen=True):
 
 
 class PresenceState(Struct, frozen=True):
-    """Who is there. `total` counts all members, also those that are not listed."""
+    """Who is there. `total` counts all members, also those that are not listed.
+
+    `next` is the id after which a page of a long list goes on; the client follows it, so that a program finds it empty.
+    """
 
     total: int
     members: tuple[PresentMember, ...] = ()
+    next: str = ""
 
 
 Event = Message | Gap | PresenceChange

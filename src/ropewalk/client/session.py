@@ -136,9 +136,17 @@ class Session:
         await self._commit(self._state.leave(identifier))
 
     async def presence(self, identifier: str) -> PresenceState:
+        page = await self._presence_page(identifier, "")
+        members = list(page.members)
+        while page.next and page.members:
+            page = await self._presence_page(identifier, page.next)
+            members += page.members
+        return PresenceState(page.total, tuple(members))
+
+    async def _presence_page(self, identifier: str, after: str) -> PresenceState:
         answer: asyncio.Future[PresenceState] = asyncio.get_running_loop().create_future()
         self._stream(identifier).queries.append(answer)
-        await self._commit(self._state.query(identifier))
+        await self._commit(self._state.query(identifier, after))
         return await self._answered(answer)
 
     async def say(self, command: Whisper | Perform) -> None:

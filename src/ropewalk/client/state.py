@@ -40,7 +40,7 @@ CLOCK_DOUBT = 5.0
 
 
 class _Subscription:
-    """`accepted`: the server said yes once; `live`: it did so on this connection."""
+    """`accepted`: the server said yes once; `live`: it did so on this connection. `queries`: after which id each asks."""
 
     def __init__(self, identifier: str, track: Track, wants_history: bool, started: float) -> None:
         self.identifier = identifier
@@ -50,7 +50,7 @@ class _Subscription:
         self.accepted = False
         self.live = False
         self.member: Member | None = None
-        self.queries = 0
+        self.queries: list[str] = []
 
 
 class State:
@@ -87,10 +87,10 @@ class State:
         subscription.member = None
         return [Send(Leave(identifier))] if subscription.live else []
 
-    def query(self, identifier: str) -> list[Effect]:
+    def query(self, identifier: str, after: str = "") -> list[Effect]:
         subscription = self._subscriptions[identifier]
-        subscription.queries += 1
-        return [Send(Presence(identifier))] if subscription.live else []
+        subscription.queries.append(after)
+        return [Send(Presence(identifier, after=after))] if subscription.live else []
 
     # --- what happens on the link ---
 
@@ -145,8 +145,8 @@ class State:
                 return self._history_rejected(subscription, message, now)
             case PresenceChanged(identifier, joined, member):
                 return [Yield(identifier, PresenceChange(joined, _present(member)))]
-            case PresenceListed(_, total, members):
-                return self._answer(subscription, PresenceState(total, tuple(map(_present, members))))
+            case PresenceListed(_, total, members, following):
+                return self._answer(subscription, PresenceState(total, tuple(map(_present, members)), following))
             case PresenceFailed():
                 return self._answer(subscription, None)
 
@@ -187,7 +187,7 @@ class State:
         effects: list[Effect] = [Confirmed(subscription.identifier)]
         if subscription.member is not None:
             effects.append(Send(Join(subscription.identifier, subscription.member)))
-        return effects + [Send(Presence(subscription.identifier))] * subscription.queries
+        return effects + [Send(Presence(subscription.identifier, after=after)) for after in subscription.queries]
 
     def _request(self, subscription: _Subscription) -> HistoryRequest:
         # A stream that was silent so far has no position: what came since the subscription began is what was missed.
@@ -212,7 +212,7 @@ class State:
         return effects
 
     def _answer(self, subscription: _Subscription, presence: PresenceState | None) -> list[Effect]:
-        subscription.queries = max(0, subscription.queries - 1)
+        del subscription.queries[:1]
         return [Answer(subscription.identifier, presence)]
 
     def _yield(self, subscription: _Subscription, events: list[Message | Gap]) -> list[Effect]:

@@ -12,6 +12,10 @@ class TokenBucket:
         self._tokens = burst
         self._at = 0.0
 
+    def spend(self, tokens: float) -> None:
+        """Take tokens that are not there yet: nothing is allowed until they have come."""
+        self._tokens -= tokens
+
     def allow(self, now: float) -> bool:
         """Take one token if there is one. A clock that steps back gives none and takes none."""
         if now > self._at:

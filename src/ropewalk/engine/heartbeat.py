@@ -1,10 +1,13 @@
-"""Pings: a wheel of slots for each interval, so that idle sessions share one timer and are not all pinged at one moment."""
+"""Pings: a wheel of slots for each interval, so that idle sessions share one timer and are not all pinged at one moment.
+
+What happens when nobody answers is decided in `timeouts`.
+"""
 
 import asyncio
 from typing import TYPE_CHECKING
 
 from ropewalk.engine.tasks import Tasks
-from ropewalk.model import closing as closings
+from ropewalk.engine.timeouts import Timeouts
 from ropewalk.model.limits import Limits
 from ropewalk.ports import Clock
 from ropewalk.protocol.codec import Codec
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 SLOTS = 16
 PRECISIONS = {"s": 1, "ms": 1_000, "ns": 1_000_000_000}
-LONGEST_INTERVAL = 3600.0
+LONGEST_INTERVAL = 3600
 
 Beat = tuple[float, str]
 """Interval in seconds and timestamp precision: what clients may choose."""
@@ -32,19 +35,21 @@ class Wheel:
 
 
 class Heartbeat:
-    def __init__(self, limits: Limits, clock: Clock, tasks: Tasks) -> None:
+    def __init__(self, limits: Limits, clock: Clock, tasks: Tasks, timeouts: Timeouts) -> None:
         self._limits = limits
         self._clock = clock
         self._tasks = tasks
+        self._timeouts = timeouts
         self._wheels: dict[Beat, Wheel] = {}
 
     def beat(self, interval: str, precision: str) -> Beat:
         """What the `pi` and `ptp` parameters ask for; what they leave open or get wrong is the server's own."""
         try:
-            seconds = float(int(interval))
+            # Bounded before it becomes a float: an integer may be larger than any of these.
+            seconds = float(min(max(int(interval), 0), LONGEST_INTERVAL))
         except ValueError:
             seconds = self._limits.ping_interval
-        return min(max(seconds, 0.0), LONGEST_INTERVAL), precision if precision in PRECISIONS else self._limits.ping_precision
+        return seconds, precision if precision in PRECISIONS else self._limits.ping_precision
 
     def add(self, session: "Session") -> None:
         if session.beat[0] <= 0:
@@ -72,18 +77,9 @@ class Heartbeat:
             if codec not in frames:
                 frames[codec] = codec.ping(timestamp)
             session.link.send(frames[codec])
-            self._check(session)
-
-    def _check(self, session: "Session") -> None:
-        limits = self._limits
-        if session.link.paused_at and self._clock() - session.link.paused_at > limits.write_timeout:
-            session.end(closings.TOO_SLOW)
-            return
-        # Base clients answer native pings only; any command of a client counts as an answer.
-        if limits.pong_timeout <= 0 or not (session.extended or limits.native_pings):
-            return
-        if self._clock() - session.last_heard > limits.pong_timeout + session.beat[0]:
-            session.end(closings.NO_PONG)
+            # Base clients answer native pings only. Behind an outbox a ping cannot be seen yet: there the write timeout counts.
+            if (session.extended or codec.native_pings) and not session.link.slow:
+                self._timeouts.pinged(session)
 
 
 def _slot(session: "Session") -> int:

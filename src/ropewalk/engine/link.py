@@ -34,7 +34,7 @@ class Owner(Protocol):
 
 
 class Link:
-    """`names`: the sids this client is or was known by. `paused_at`: when the kernel stopped taking bytes, 0 if it takes."""
+    """`names`: the sids this client is or was known by."""
 
     __slots__ = (
         "_connection",
@@ -49,7 +49,6 @@ class Link:
         "limit",
         "names",
         "open",
-        "paused_at",
     )
 
     def __init__(self, owner: Owner, connection: Connection, codec: Codec, rules: Rulebook, stats: Stats, limit: int) -> None:
@@ -65,7 +64,6 @@ class Link:
         self._outbox: Outbox | None = None
         self._paused = False
         self._waiting: asyncio.Future[None] | None = None
-        self.paused_at = 0.0
 
     # --- deliveries ---------------------------------------------------------------------------------------------------
 
@@ -119,9 +117,13 @@ class Link:
 
     # --- slow and fast ------------------------------------------------------------------------------------------------
 
-    def pause(self, now: float) -> None:
+    @property
+    def slow(self) -> bool:
+        """More was written than the kernel took, and what comes now waits in the outbox."""
+        return self._outbox is not None
+
+    def pause(self) -> None:
         self._paused = True
-        self.paused_at = now
         if self._outbox is None:
             self._outbox = Outbox(self.limit)
             self._place_writers()
@@ -134,7 +136,6 @@ class Link:
         if not self._paused and self._outbox is not None:
             self._stats.outbox_drops += self._outbox.dropped
             self._outbox = None
-            self.paused_at = 0.0
             self._place_writers()
             self._wake()
 
@@ -159,6 +160,9 @@ class Link:
 
     def pending(self) -> int:
         return self._connection.pending() + (self._outbox.size if self._outbox else 0)
+
+    def unsent(self) -> int:
+        return self._connection.unsent()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

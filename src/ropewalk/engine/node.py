@@ -21,6 +21,7 @@ from ropewalk.engine.opening import open_session
 from ropewalk.engine.services import Forward, Services
 from ropewalk.engine.session import Session, closing_of
 from ropewalk.engine.tasks import Tasks
+from ropewalk.engine.timeouts import Timeouts
 from ropewalk.engine.tracing import tag_of, traced_application, traced_connection, traced_delivery, tracing
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import RopewalkError
@@ -59,6 +60,7 @@ class Node:
         if application is not None and tracing():
             application = traced_application(application)
         tasks = Tasks()
+        timeouts = Timeouts(limits, stats, tasks)
         hub = Hub(stats, clock)
         self._backend = backend
         self._pubsub = pubsub
@@ -83,7 +85,8 @@ class Node:
             clock=clock,
             tasks=tasks,
             annals=annals,
-            heartbeat=Heartbeat(limits, clock, tasks),
+            heartbeat=Heartbeat(limits, clock, tasks, timeouts),
+            timeouts=timeouts,
         )
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -158,12 +161,12 @@ class Node:
     # --- sessions -----------------------------------------------------------------------------------------------------
 
     def open(self, request: ConnectRequest, connection: Connection, codec: Codec) -> Session:
-        self.services.stats.connections_accepted += 1
         sid = secrets.token_urlsafe(16)
         logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
         if tracing():
             connection = traced_connection(connection, sid)
         session = Session(self.services, sid, connection, codec, request)
+        self.services.stats.connections_accepted += 1
         if self._draining:
             session.end(closings.SERVER_RESTART)
         else:

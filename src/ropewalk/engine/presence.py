@@ -7,30 +7,48 @@ from typing import TYPE_CHECKING
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.services import Services
 from ropewalk.model.application import MEMBER_KEY
+from ropewalk.model.commands import Presence
 from ropewalk.model.errors import RopewalkError
 from ropewalk.model.messages import Publication
-from ropewalk.model.presence import Member, PresenceEvent
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.refusals import Refusal
-from ropewalk.protocol.cable_json import presence_event_json
+from ropewalk.protocol.cable_json import fitting, presence_event_json
 
 if TYPE_CHECKING:
     from ropewalk.engine.session import Session
 
 logger = logging.getLogger("ropewalk.presence")
 
-MOST_RECORDS = 10_000  # of one answer; the REST listing pages through larger sets
+FEW_RECORDS, MOST_RECORDS = 200, 5000  # that are asked of the store for one answer: more only where the first ones fitted
+ANSWER_BYTES = 131_072  # of the records in one answer, and never more than this share of what may wait for a connection:
+PENDING_SHARE = 4
 
 
-async def tell(session: "Session", services: Services, identifier: str, records: bool) -> bool:
+async def tell(session: "Session", services: Services, query: Presence) -> bool:
+    """Who is there, as far as one bounded answer can tell it: it is written at once, also to a client that does not read."""
+    identifier, records = query.identifier, query.return_records
     stream = _stream(session, identifier)
     page = None
     if stream:
         try:
-            page = await services.backend.presence.page(stream, "", MOST_RECORDS if records else 0)
+            page = await _page(services, stream, query)
         except RopewalkError as error:
             logger.warning("presence unavailable", extra={"reason": str(error)})
-    session.link.send(session.link.codec.presence(identifier, page, records))
+    answer = session.link.codec.presence(identifier, page, records)
+    session.link.send(answer)
+    session.charge(len(answer))
     return page is not None
+
+
+async def _page(services: Services, stream: str, query: Presence) -> PresencePage:
+    """As many members as an answer may hold."""
+    store = services.backend.presence
+    room = min(ANSWER_BYTES, services.limits.max_pending // PENDING_SHARE)
+    page = await store.page(stream, query.after, FEW_RECORDS if query.return_records else 0)
+    fits = fitting(page, room)
+    if fits is not page or page.next_id is None:
+        return fits
+    return fitting(await store.page(stream, query.after, MOST_RECORDS), room)
 
 
 async def join(session: "Session", services: Services, identifier: str, member: Member) -> bool:

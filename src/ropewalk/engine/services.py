@@ -21,6 +21,7 @@ from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock
 if TYPE_CHECKING:
     from ropewalk.engine.heartbeat import Heartbeat
     from ropewalk.engine.session import Session
+    from ropewalk.engine.timeouts import Timeouts
 
 Forward = Callable[[ConnectRequest], dict[str, str]]
 """The headers of a request that the application may see."""
@@ -45,6 +46,7 @@ class Services:
     tasks: Tasks
     annals: Annals
     heartbeat: "Heartbeat"
+    timeouts: "Timeouts"
     revocations: Revocations = field(default_factory=Revocations)
     opening: dict[str, "Session"] = field(default_factory=dict)  # not known yet
     sessions: dict[str, "Session"] = field(default_factory=dict)  # live

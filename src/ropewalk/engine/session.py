@@ -5,7 +5,6 @@ What it may do is decided elsewhere (opening, commands, joining); the session ke
 
 import asyncio
 import logging
-from collections import deque
 
 import msgspec
 
@@ -15,6 +14,7 @@ from ropewalk.engine import tracing
 from ropewalk.engine.commands import handle
 from ropewalk.engine.conversation import side_of
 from ropewalk.engine.hub import Group
+from ropewalk.engine.inbox import Inbox
 from ropewalk.engine.link import Link
 from ropewalk.engine.services import Services
 from ropewalk.engine.subscription import Subscription
@@ -31,8 +31,7 @@ from ropewalk.protocol.codec import Codec
 
 logger = logging.getLogger("ropewalk.session")
 
-INBOX_HIGH = 64  # commands that may wait before the client's socket is no longer read
-INBOX_LOW = 16
+BYTES_A_COMMAND = 4096  # of an answer; a longer one counts against the command rate as often as it has so many
 LONGEST_TIMER = 86400.0  # an expiry further away is looked at again then; timers of years overflow
 
 # After these the client may come back with its sid; after the others the application or the token has spoken.
@@ -61,7 +60,6 @@ class Session:
         "extended",
         "ids",
         "keeping",
-        "last_heard",
         "leaving",
         "link",
         "members",
@@ -85,7 +83,6 @@ class Session:
         self.subscriptions: dict[str, Subscription] = {}
         self.members: dict[str, Member] | None = None
         self.app = side_of(request, services)
-        self.last_heard = services.clock()
         self.opening: asyncio.Task[None] | None = None
         self.returning: asyncio.Task[None] | None = None
         self.leaving: asyncio.Task[None] | None = None
@@ -95,7 +92,7 @@ class Session:
         self.link.names = (sid,)
         self._services = services
         self._connection = connection
-        self._inbox: deque[bytes] | None = None
+        self._inbox: Inbox | None = None
         self._working = False
         self._handling = 0
         self._quiet: asyncio.Future[None] | None = None
@@ -150,24 +147,27 @@ class Session:
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes) -> None:
-        if self.state is State.ENDED:
+        if self._ended():
             return
         self.heard()
         if tracing.tracing():
             tracing.received(self.sid, frame)
         if self._inbox is None:
-            self._inbox = deque()
-        self._inbox.append(frame)
-        if len(self._inbox) == INBOX_HIGH:
-            self._connection.hold_reading(True)
+            self._inbox = Inbox(self._connection.hold_reading)
+        self._inbox.put(frame)
         if self.state is State.LIVE:
             self._start_work()
 
+    @property
+    def unread(self) -> bool:
+        """Its socket is not read for now, so that it may have answered without our knowing."""
+        return self._inbox is not None and self._inbox.held
+
     def heard(self) -> None:
-        self.last_heard = self._services.clock()
+        self._services.timeouts.heard(self)
 
     def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
-        if self.state is State.ENDED:
+        if self._ended():
             return
         self._services.stats.refusals[refusal] += 1
         self._services.stats.commands_failed += 1
@@ -190,18 +190,22 @@ class Session:
     async def _work(self) -> None:
         inbox = self._inbox
         while inbox and self.state is State.LIVE:
-            frame = inbox.popleft()
-            if len(inbox) == INBOX_LOW:
-                self._connection.hold_reading(False)
             await self._pace()
+            if self._ended():
+                break
             try:
-                command = self.link.codec.decode(frame)
+                command = self.link.codec.decode(inbox.take())
             except MalformedFrame as error:
                 self.malformed(error.reason, error.code, error.refusal or Refusal.BAD_FRAME)
                 break
             await self._guarded(command)
+            if inbox:
+                await asyncio.sleep(0)  # a backend that never waits would have all of them handled before anybody else's turn
         self._working = False
         self._inbox = None  # an idle session keeps no queue
+
+    def _ended(self) -> bool:
+        return self.state is State.ENDED
 
     async def _guarded(self, command: Command) -> bool:
         self._services.stats.commands += 1
@@ -233,16 +237,24 @@ class Session:
         while not self._bucket.allow(loop.time()):  # noqa: ASYNC110 - waits for time, not for an event
             await asyncio.sleep(1 / limits.command_rate)
 
+    def charge(self, answered: int) -> None:
+        """A command that was answered with so many bytes counts as several where these are many."""
+        if self._bucket is not None:
+            self._bucket.spend(answered // BYTES_A_COMMAND)
+
     # --- the link's owner ---------------------------------------------------------------------------------------------
 
     def writing_paused(self) -> None:
-        self.link.pause(self._services.clock())
+        self.link.pause()
+        self._services.timeouts.paused(self)
 
     def writing_resumed(self) -> None:
         self.link.resume()
 
     def overflowed(self) -> None:
         self._services.stats.slow_disconnects += 1
+        self._services.stats.refusals[Refusal.OUTBOX_FULL] += 1
+        logger.debug("outbox full", extra={"session": self.tag, "pending": self.link.pending()})
         asyncio.get_running_loop().call_soon(self.end, closings.TOO_SLOW)
 
     def skipped(self, group: Group, last: Position) -> None:
@@ -302,6 +314,7 @@ class Session:
         for subscription in self.subscriptions.values():
             self.drop(subscription)
         self._services.heartbeat.remove(self)
+        self._services.timeouts.forget(self)
         if not known:
             return
         self._services.sessions.pop(self.sid, None)

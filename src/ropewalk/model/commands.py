@@ -34,8 +34,11 @@ class Whisper(Struct, frozen=True):
 
 
 class Presence(Struct, frozen=True):
+    """`after`: list members with ids after this one, where an answer was too long for all of them."""
+
     identifier: str
     return_records: bool = True
+    after: str = ""
 
 
 class Join(Struct, frozen=True):

@@ -16,7 +16,6 @@ class Limits(Struct, frozen=True):
     ping_interval: float = 3.0
     ping_precision: str = "s"
     pong_timeout: float = 0.0
-    native_pings: bool = False
     max_stream_name: int = 512
     max_identifier: int = 2048
     max_payload: int = 1024 * 1024

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 from msgspec.json import encode
+from msgspec.structs import replace
 
 from ropewalk.model import commands
 from ropewalk.model.closing import Closing
@@ -49,6 +50,7 @@ class _WireCommand(Struct):
 
 class _PresenceOptions(Struct):
     return_records: bool = True
+    after: str = ""
 
 
 _AROUND = 2  # objects of the protocol around what a client says: the command, and in it the member
@@ -107,10 +109,10 @@ def _perform(wire: _WireCommand) -> commands.Command:
 
 def _presence(wire: _WireCommand) -> commands.Command:
     try:
-        options = _decode_options(wire.data) if wire.data else None
+        options = (_decode_options(wire.data) if wire.data else None) or _PresenceOptions()
     except msgspec.DecodeError:
         return commands.Unusable("data of a presence request must be an object of options")
-    return commands.Presence(wire.identifier, options is None or options.return_records)
+    return commands.Presence(wire.identifier, options.return_records, options.after)
 
 
 def _join(wire: _WireCommand) -> commands.Command:
@@ -137,6 +139,8 @@ _BUILDERS: dict[str, Callable[[_WireCommand], commands.Command]] = {
     "ping": lambda wire: commands.Ping(),
     "pong": lambda wire: commands.Pong(),
 }
+
+RECORD_FRAME = len('{"info":,"id":},')  # bytes of a member's record beside the id and the info
 
 # --- server to client ------------------------------------------------------------------------------------------------
 
@@ -187,12 +191,24 @@ def reject_history_json(identifier: str, gaps: Sequence[Gap]) -> bytes:
 
 
 def presence_json(identifier: str, page: PresencePage | None, records: bool) -> bytes:
+    """`next` is ours, and only there when not all members fitted: the id after which the next page begins."""
     message: dict[str, object] = {"type": "error", "total": 0}
     if page is not None:
         message = {"type": "info", "total": page.total}
         if records and page.members:
             message["records"] = [_member_record(member) for member in page.members]
+            if page.next_id is not None:
+                message["next"] = page.next_id
     return encode({"type": "presence", "identifier": identifier, "message": message})
+
+
+def fitting(page: PresencePage, room: int) -> PresencePage:
+    """As many of its members as `room` bytes hold, at least one; the rest is for the next page."""
+    for count, member in enumerate(page.members):
+        room -= len(encode(member.id)) + len(member.info) + RECORD_FRAME
+        if room < 0 and count:
+            return replace(page, members=page.members[:count], next_id=page.members[count - 1].id)
+    return page
 
 
 def presence_event_json(event: PresenceEvent) -> bytes:

@@ -34,8 +34,9 @@ def _fields(command: ClientCommand) -> dict[str, Any]:
             return {"command": "history", "identifier": identifier, **_history(history)}
         case Whisper(identifier, payload):
             return {"command": "whisper", "identifier": identifier, "data": Raw(payload)}
-        case Presence(identifier, return_records):
-            return {"command": "presence", "identifier": identifier, "data": {"return_records": return_records}}
+        case Presence(identifier, return_records, after):
+            options = {"return_records": return_records, **({"after": after} if after else {})}
+            return {"command": "presence", "identifier": identifier, "data": options}
         case Join(identifier, member):
             return {"command": "join", "identifier": identifier, **_member(member)}
         case Leave(identifier):

@@ -25,6 +25,10 @@ class Codec(Protocol):
     def one_way(self) -> bool:
         """The client cannot send commands: it cannot ask for the rest of a history that is longer than one answer."""
 
+    @property
+    def native_pings(self) -> bool:
+        """A ping is answered by the client's library, whatever protocol the client speaks."""
+
     def decode(self, frame: bytes) -> Command:
         """Raises MalformedFrame."""
 

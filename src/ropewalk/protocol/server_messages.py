@@ -81,9 +81,12 @@ class PresenceChanged(Struct, frozen=True):
 
 
 class PresenceListed(Struct, frozen=True):
+    """`next`: the id after which the list goes on, "" if this is all."""
+
     identifier: str
     total: int
     members: tuple[Member, ...] = ()
+    next: str = ""
 
 
 class PresenceFailed(Struct, frozen=True):
@@ -153,6 +156,7 @@ class _PresenceBody(Struct):
     info: Raw = Raw(b"")
     total: int = 0
     records: tuple[_Record, ...] = ()
+    next: str = ""
 
 
 _frame = msgspec.json.Decoder(_Frame)
@@ -250,7 +254,7 @@ def _presence(identifier: str, body: _PresenceBody) -> ServerMessage:
             return PresenceChanged(identifier, body.type == "join", Member(body.id, bytes(body.info)))
         case "info":
             members = tuple(Member(record.id, bytes(record.info)) for record in body.records)
-            return PresenceListed(identifier, body.total, members)
+            return PresenceListed(identifier, body.total, members, body.next)
         case "error":
             return PresenceFailed(identifier)
         case _:

@@ -37,6 +37,7 @@ class SseCodec:
         self._raw = raw
         self._keyed = keyed
         self._head_start = len(self._key(""))
+        self.native_pings = False
 
     def decode(self, frame: bytes) -> Command:
         return cable_json.decode(frame)

@@ -28,6 +28,11 @@ def text_frame(payload: bytes) -> bytes:
     return b"\x81\x7f" + size.to_bytes(8) + payload
 
 
+def pong_frame(payload: bytes) -> bytes:
+    """The answer to a ping, which carried `payload`."""
+    return b"\x8a" + len(payload).to_bytes(1) + payload
+
+
 def close_frame(code: int, text: str) -> bytes:
     """A control frame carries at most 125 bytes: two of code, the rest text, cut between characters."""
     reason = text.encode()[:123].decode(errors="ignore").encode()
@@ -56,6 +61,7 @@ class CableCodec:
     one_way = False
 
     def __init__(self, native_pings: bool = False) -> None:
+        self.native_pings = native_pings
         self._after_ping = PING_FRAME if native_pings else b""
 
     def decode(self, frame: bytes) -> Command:

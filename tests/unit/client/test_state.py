@@ -189,6 +189,14 @@ class TestPresence:
         changed = PresenceChanged("i", False, Member("b"))
         assert state.receive(changed, NOW) == [Yield("i", PresenceChange(False, PresentMember("b")))]
 
+    def test_a_query_for_a_later_page_is_asked_again_as_it_was(self) -> None:
+        state = live_state()
+        state.query("i")
+        listed = PresenceListed("i", 2, (Member("a"),), "a")
+        assert state.receive(listed, NOW) == [Answer("i", PresenceState(2, (PresentMember("a"),), "a"))]
+        assert state.query("i", "a") == [Send(Presence("i", after="a"))]
+        assert lost_and_welcomed(state, "i")[1:] == [Confirmed("i"), Send(Presence("i", after="a"))]
+
     def test_a_query_that_was_answered_is_not_asked_again(self) -> None:
         state = live_state()
         state.query("i")

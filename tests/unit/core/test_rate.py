@@ -25,3 +25,12 @@ def test_a_clock_that_steps_back_gives_nothing_and_goes_on_from_there() -> None:
     assert bucket.allow(100.0)
     assert not bucket.allow(50.0)
     assert bucket.allow(51.0)
+
+
+def test_what_was_spent_ahead_has_to_come_before_anything_is_allowed() -> None:
+    bucket = TokenBucket(rate=1, burst=5)
+    assert bucket.allow(100)
+    bucket.spend(10)
+    assert not bucket.allow(100)
+    assert not bucket.allow(106)
+    assert bucket.allow(107)

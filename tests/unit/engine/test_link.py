@@ -1,7 +1,5 @@
 """Slow connections: an outbox stands in, keeps the order, and does what the stream's rule says when it is full."""
 
-import asyncio
-
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import SlowPolicy, StreamRule
 from tests.unit.engine.workbench import Client, Workbench, public, settle
@@ -153,13 +151,3 @@ async def test_a_client_too_slow_to_ever_finish_its_history_is_disconnected() ->
         seen = [item for item in client.seen() if isinstance(item, int)]
         assert seen == list(range(1, len(seen) + 1))
         assert bench.node.gauges()["streams_listened"] == 0
-
-
-async def test_a_client_that_takes_nothing_for_too_long_is_disconnected() -> None:
-    async with Workbench(Limits(ping_interval=0.001, write_timeout=30)) as bench:
-        client = await bench.connect()
-        client.session.writing_paused()
-        bench.clock.now += 31
-        while client.connection.closed is None:
-            await asyncio.sleep(0)
-        assert client.connection.replies()[-1]["reason"] == "too_slow"

@@ -15,11 +15,13 @@ from ropewalk.core.stats import Stats
 from ropewalk.engine.annals import Annals
 from ropewalk.engine.node import Node
 from ropewalk.engine.session import Session
+from ropewalk.engine.timeouts import TICK
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, Receipt
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Application, Authenticator, Backend
+from ropewalk.protocol.codec import Codec
 from ropewalk.protocol.websocket_frame import CableCodec
 
 CODEC = CableCodec()
@@ -40,6 +42,7 @@ class RecordingConnection:
         self.written: list[bytes] = []
         self.closed: tuple[int, str] | None = None
         self.reading = True
+        self.untaken = 0
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
@@ -52,6 +55,9 @@ class RecordingConnection:
 
     async def ready(self) -> None:
         pass
+
+    def unsent(self) -> int:
+        return self.untaken
 
     def hold_reading(self, hold: bool) -> None:
         self.reading = not hold
@@ -106,6 +112,7 @@ class Workbench:
         application: Application | None = None,
     ) -> None:
         self.clock = clock or Clock()
+        self.codec: Codec = CODEC
         self.stats = Stats()
         rulebook = Rulebook(StreamRules(), rules)
         self.backend = backend or MemoryBackend(rulebook, self.clock)
@@ -141,12 +148,17 @@ class Workbench:
         request = ConnectRequest(
             "http://x/cable", "/cable", {"cookie": cookie}, {"sid": sid, **params}, token=token, extended=extended
         )
-        return Client(self.node.open(request, connection, CODEC), connection)
+        return Client(self.node.open(request, connection, self.codec), connection)
 
     async def publish(self, stream: str, *payloads: str, **extra: Any) -> list[Receipt]:
         receipts = await self.node.broker.publish([Publication(stream, payload.encode(), **extra) for payload in payloads])
         await settle()
         return receipts
+
+    def pass_time(self, seconds: float) -> None:
+        """For the timeouts, which count ticks."""
+        for _ in range(round(seconds / TICK)):
+            self.node.services.timeouts.tick()
 
 
 def public(stream: str) -> str:

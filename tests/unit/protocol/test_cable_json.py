@@ -31,6 +31,8 @@ COMMANDS: list[tuple[str, commands.Command]] = [
     ('{"command":"whisper","identifier":"i","data":{"x": 1}}', commands.Whisper("i", b'{"x": 1}')),
     ('{"command":"presence","identifier":"i"}', commands.Presence("i")),
     ('{"command":"presence","identifier":"i","data":{"return_records":false}}', commands.Presence("i", False)),
+    ('{"command":"presence","identifier":"i","data":{"after":"bo"}}', commands.Presence("i", True, "bo")),
+    ('{"command":"presence","identifier":"i","data":null}', commands.Presence("i")),
     ('{"command":"join","identifier":"i","presence":{"id":"1"}}', commands.Join("i", Member("1"))),
     ('{"command":"leave","identifier":"i","presence":{"id":"1"}}', commands.Leave("i")),
     ('{"command":"ping"}', commands.Ping()),
@@ -127,10 +129,27 @@ def test_presence_replies_follow_the_wire() -> None:
         b'{"type":"presence","identifier":"i","message":{"type":"info","total":2,'
         b'"records":[{"info":{"n": 1},"id":"1"},{"id":"2"}]}}'
     )
+    more = PresencePage("s", 9, (Member("1"),), next_id="1")
+    assert wire.presence_json("i", more, True) == (
+        b'{"type":"presence","identifier":"i","message":{"type":"info","total":9,"records":[{"id":"1"}],"next":"1"}}'
+    )
     assert wire.presence_json("i", None, True) == b'{"type":"presence","identifier":"i","message":{"type":"error","total":0}}'
     join = PresenceEvent("join", "s", Member("1", b'{"n": 1}'))
     assert wire.presence_event_json(join) == b'{"type":"join","info":{"n": 1},"id":"1"}'
     assert wire.presence_event_json(PresenceEvent("leave", "s", Member("1"))) == b'{"type":"leave","id":"1"}'
+
+
+@given(st.lists(st.builds(Member, st.text(min_size=1), st.sampled_from([b"", b'{"n":1}'])), max_size=30), st.integers(0, 600))
+def test_what_is_cut_to_fit_does_fit_and_goes_on_where_it_was_cut(members: list[Member], room: int) -> None:
+    page = PresencePage("s", len(members), tuple(members))
+    cut = wire.fitting(page, room)
+    assert cut.members == page.members[: len(cut.members)]
+    assert len(cut.members) >= min(1, len(members))
+    whole = len(cut.members) == len(members)
+    assert cut.next_id == (None if whole else cut.members[-1].id)
+    if len(cut.members) > 1:
+        empty = len(wire.presence_json("i", PresencePage("s", len(members)), True)) + len(',"records":[]')
+        assert len(wire.presence_json("i", PresencePage("s", len(members), cut.members), True)) - empty <= room
 
 
 def test_pings_and_goodbyes_follow_the_wire() -> None:

@@ -22,6 +22,7 @@ from ropewalk.protocol.client_commands import ClientCommand, encode
         History("i", HistoryRequest(1700000000.0)),
         Whisper("i", b'{"typing":true}'),
         Presence("i"),
+        Presence("i", after="bo"),
         Join("i", Member("m", b"[1]")),
         Join("i", Member("m")),
         Leave("i"),

@@ -30,6 +30,7 @@ HEAD_PATIENCE = 5.0
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\nRetry-After: 5\r\nConnection: close\r\n\r\ntoo many connections"
 )
+AHEAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 32\r\nConnection: close\r\n\r\nframes came before the handshake"
 TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 NO_PROXY_HEADER = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 24\r\nConnection: close\r\n\r\na PROXY header is needed"
 
@@ -174,6 +175,10 @@ class Knock(asyncio.Protocol):
         assert self._transport is not None
         data, self._head = self._head, b""
         door = self._door
+        if websocket and len(data) > 2 * HEAD_LIMIT:
+            # A client has to wait for our answer; what it sent ahead would all be handled at once, before anybody else's turn.
+            self._answer(AHEAD)
+            return
         if websocket:
             enter_websocket(door, self._transport, data, self._peer)
             return

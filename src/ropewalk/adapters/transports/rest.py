@@ -1,4 +1,9 @@
-"""The REST door: what the backend keeps, page by page. It only reads, and no answer is larger than one page."""
+"""The REST door: what the backend keeps, page by page. It only reads, and no answer is larger than one page.
+
+A page is bounded by number and by bytes, so that one request does not make an answer of a hundred large messages.
+"""
+
+from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
@@ -9,9 +14,11 @@ from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import Member
 from ropewalk.ports import Backend
+from ropewalk.protocol.cable_json import fitting
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
+PAGE_BYTES = 4 << 20
 _MAX_OFFSET = 2**63 - 1
 
 
@@ -41,12 +48,25 @@ class RestDoor:
         if page is None:
             return refusal(404, "no such stream")
         body: dict[str, object] = {"stream": page.stream, "epoch": page.epoch, "tip": page.tip, "oldest": page.oldest}
-        return json_answer(200, {**body, "messages": [_message(item) for item in page.messages], "next": page.next_offset})
+        shown = _within(page.messages)
+        following = page.next_offset if len(shown) == len(page.messages) else shown[-1].offset
+        return json_answer(200, {**body, "messages": [_message(item) for item in shown], "next": following})
 
     async def _users(self, request: web.Request) -> web.Response:
-        page = await self._backend.presence.page(request.match_info["name"], request.query.get("after", ""), _limit(request))
+        found = await self._backend.presence.page(request.match_info["name"], request.query.get("after", ""), _limit(request))
+        page = fitting(found, PAGE_BYTES)
         records = [_record(member) for member in page.members]
         return json_answer(200, {"type": "info", "total": page.total, "records": records, "next": page.next_id})
+
+
+def _within(messages: Sequence[Registered]) -> Sequence[Registered]:
+    """As many as a page holds, at least one."""
+    room = PAGE_BYTES
+    for count, message in enumerate(messages):
+        room -= len(message.payload)
+        if room < 0 and count:
+            return messages[:count]
+    return messages
 
 
 def _message(item: Registered) -> dict[str, object]:

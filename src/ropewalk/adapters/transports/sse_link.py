@@ -8,6 +8,7 @@ import asyncio
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
+from ropewalk.adapters.transports.unsent import unsent_bytes
 from ropewalk.ports import Visitor
 from ropewalk.protocol.event_ids import EventIds
 
@@ -74,6 +75,10 @@ class SseLink:
         if self._deferred is not None and not self._deferred.done():
             self._deferred.set_result(None)
         await waiting
+
+    def unsent(self) -> int:
+        transport = self._request.transport
+        return self._waiting_bytes + (unsent_bytes(transport) if transport else 0)
 
     def hold_reading(self, hold: bool) -> None:
         """Nothing to hold: all that a client may say was in its request."""

@@ -1,10 +1,12 @@
 """WebSocket by picows: one object a connection, which picows calls and the engine writes to.
 
 Frames are built by the codec and written raw; picows parses what comes in. Closing waits a moment for the peer's own
-close frame, so that our last words are not lost to a TCP reset.
+close frame, so that our last words are not lost to a TCP reset. Nothing that comes after our close is handled.
 """
 
 import asyncio
+import logging
+import socket
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
@@ -21,109 +23,198 @@ from picows import (
 )
 from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
+from ropewalk.adapters.transports.reading import Reading
+from ropewalk.adapters.transports.unsent import unsent_bytes
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, Visitor
 from ropewalk.protocol.codec import Codec
 from ropewalk.protocol.handshake import EXTENDED, chosen_subprotocol, offered_subprotocols, token_of
 from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
-from ropewalk.protocol.websocket_frame import CableCodec, close_frame
+from ropewalk.protocol.websocket_frame import CableCodec, close_frame, pong_frame
+
+logger = logging.getLogger("ropewalk.websocket")
 
 CLOSE_PATIENCE = 1.0
 READ_BUFFER = 1024  # grows when needed; picows' default of 16 KiB is most of what an idle connection would cost
+READ_CHUNK = 8192  # of one read: all its frames, a thousand empty ones, are handled before anybody else's turn
+KERNEL_BUFFER = 65536  # what the kernel may hold of what a client sends ahead
+MOST_FRAGMENTS = 1024  # of one message
 
 Open = Callable[[ConnectRequest, Connection, Codec], Visitor]
 
 
-class _Silent:
-    """picows makes a Logger a connection out of a real one; what it would say, our own log says."""
+class PicowsLog:
+    """Stands in for picows' logger: what it would say of a connection, our own log says.
+
+    It is also how picows tells that it could not parse a frame: it reports the error here, sends the close frame itself and
+    hangs up a moment later.
+    """
+
+    __slots__ = ("connection",)
+
+    def __init__(self) -> None:
+        self.connection: WebSocketConnection | None = None
 
     def isEnabledFor(self, level: int) -> bool:
         return False
 
-    def log(self, *args: object, **kwargs: object) -> None:
-        pass
+    def error(self, message: str, detail: object = None) -> None:
+        match detail:
+            case (WSCloseCode() as code, str(reason)) if self.connection is not None:
+                self.connection.unparsable(reason, code)
+            case _:
+                logger.error("picows: %s", message.replace("%s", str(detail)))
 
-    debug = info = warning = error = exception = log
+    def exception(self, message: str, *args: object) -> None:
+        logger.exception("picows: %s", message)
+
+    def log(self, *args: object) -> None:
+        """Not said."""
+
+    debug = info = warning = log
 
 
-SILENT = _Silent()
+class BoundedProtocol(WSProtocol):  # type: ignore[misc]  # unknown to the stubs, as above
+    """Picows' own buffer doubles with each read that fills it, and never shrinks: whoever sends fast would own megabytes."""
+
+    __slots__ = ()
+
+    def get_buffer(self, size_hint: int) -> memoryview:
+        whole: memoryview = WSProtocol.get_buffer(self, size_hint)
+        return whole[:READ_CHUNK]
 
 
 class WebSocketConnection(WSListener):
     """A `Connection`. `write` is the transport's own method, so that a delivery costs one call."""
 
-    __slots__ = ("_closing", "_door", "_going_away", "_parts", "_request", "_size", "_transport", "_visitor", "write")
+    __slots__ = (
+        "_closing",
+        "_door",
+        "_going_away",
+        "_parts",
+        "_paused",
+        "_pong",
+        "_reading",
+        "_request",
+        "_size",
+        "_transport",
+        "_visitor",
+        "write",
+    )
 
     def __init__(self, door: "WebSocketDoor", request: ConnectRequest) -> None:
         self._door = door
         self._request: ConnectRequest | None = request
+        self._visitor: Visitor | None = None
         self._parts: list[bytes] | None = None
         self._size = 0
         self._closing = False
         self._going_away = False
+        self._paused = False
+        self._pong: bytes | None = None
+        self._reading: Reading | None = None
 
     # --- picows calls -------------------------------------------------------------------------------------------------
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport.underlying_transport
+        self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER)
         self.write = self._transport.write
-        self._door.connections += 1
         assert self._request is not None
         self._visitor = self._door.open_session(self._request, self, self._door.codec)
+        self._door.connections += 1
         self._request = None  # nobody needs it once the session is opening
         # picows would keep both for the connection's life: a quarter of what an idle one costs.
         transport.request.headers.clear()
         transport.response.headers.clear()
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
-        match frame.msg_type:
-            case WSMsgType.CLOSE:
-                self._going_away = frame.get_close_code() is WSCloseCode.GOING_AWAY
-                self.close(WSCloseCode.OK.value, "")
-                self._transport.close()
-            case WSMsgType.PONG:
-                self._visitor.heard()
-            case WSMsgType.PING:
-                pass  # answered by picows
-            case _ if frame.payload_size > self._door.max_message_size:
-                pass  # picows has said 1009, but still hands over what arrived before it hung up
-            case _ if frame.rsv1 or frame.rsv2 or frame.rsv3:
-                self._visitor.malformed("reserved bits are set", WSCloseCode.PROTOCOL_ERROR.value)
-            case kind if frame.fin and self._parts is None and kind is not WSMsgType.CONTINUATION:
-                self._visitor.receive(frame.get_payload_as_bytes())
-            case kind:
-                self._assemble(kind is WSMsgType.CONTINUATION, frame)
+        kind = frame.msg_type
+        if kind is WSMsgType.CLOSE:
+            self._going_away = frame.get_close_code() is WSCloseCode.GOING_AWAY
+            self.close(WSCloseCode.OK.value, "")
+            self._transport.close()
+        elif self._closing or self._visitor is None:
+            self._read().count()
+        elif frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self._visitor.malformed("reserved bits are set", WSCloseCode.PROTOCOL_ERROR.value)
+        elif kind is WSMsgType.PING:
+            self._read().count()
+            self._pinged(frame.get_payload_as_bytes())
+        elif kind is WSMsgType.PONG:
+            self._read().count()
+            self._visitor.heard()
+        elif frame.fin and self._parts is None and kind is not WSMsgType.CONTINUATION:
+            self._visitor.receive(frame.get_payload_as_bytes())
+        else:
+            self._read().count()
+            self._assemble(self._visitor, kind is WSMsgType.CONTINUATION, frame)
 
-    def _assemble(self, continues: bool, frame: WSFrame) -> None:
+    def _assemble(self, visitor: Visitor, continues: bool, frame: WSFrame) -> None:
         if continues is (self._parts is None):
-            self._visitor.malformed("fragments out of order", WSCloseCode.PROTOCOL_ERROR.value)
+            visitor.malformed("fragments out of order", WSCloseCode.PROTOCOL_ERROR.value)
             return
-        self._parts = [*(self._parts or ()), frame.get_payload_as_bytes()]
+        if self._parts is None:
+            self._parts = []
+        self._parts.append(frame.get_payload_as_bytes())
         self._size += frame.payload_size
         if self._size > self._door.max_message_size:
-            self._visitor.malformed("message too big", WSCloseCode.MESSAGE_TOO_BIG.value)
+            visitor.malformed("message too big", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.MESSAGE_TOO_BIG)
+        elif len(self._parts) > MOST_FRAGMENTS:
+            visitor.malformed("too many fragments", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.FRAGMENTS)
         elif frame.fin:
             message, self._parts, self._size = b"".join(self._parts), None, 0
-            self._visitor.receive(message)
+            visitor.receive(message)
+
+    def _pinged(self, payload: bytes) -> None:
+        """Only the newest ping is answered, once all that was read is handled, and when the peer takes what we write: what
+        a flood of pings makes us write is never more than one frame beyond what the transport holds."""
+        if self._pong is None:
+            asyncio.get_running_loop().call_soon(self._answer_ping)
+        self._pong = payload
+
+    def _answer_ping(self) -> None:
+        if self._pong is not None and not self._paused and not self._closing:
+            self.write(pong_frame(self._pong))
+            self._pong = None
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._closing = True
-        self._door.connections -= 1
-        self._visitor.lost(self._going_away)
+        if self._visitor is not None:
+            self._door.connections -= 1
+            self._visitor.lost(self._going_away)
 
     def pause_writing(self) -> None:
-        self._visitor.writing_paused()
+        self._paused = True
+        if self._visitor is not None:
+            self._visitor.writing_paused()
 
     def resume_writing(self) -> None:
-        self._visitor.writing_resumed()
+        self._paused = False
+        self._answer_ping()
+        if self._visitor is not None:
+            self._visitor.writing_resumed()
+
+    def unparsable(self, reason: str, code: WSCloseCode) -> None:
+        """Picows cannot read on. It sends the close frame, but would wait for ever for a peer that does not take it."""
+        if self._closing:
+            return
+        self._end()
+        if self._visitor is not None:
+            too_big = code is WSCloseCode.MESSAGE_TOO_BIG
+            self._visitor.malformed(reason, code.value, Refusal.MESSAGE_TOO_BIG if too_big else Refusal.BAD_FRAME)
 
     # --- the engine calls ---------------------------------------------------------------------------------------------
 
     def close(self, code: int, text: str) -> None:
-        if self._closing:
-            return
+        if not self._closing:
+            self.write(close_frame(code, text))
+            self._end()
+
+    def _end(self) -> None:
         self._closing = True
-        self.write(close_frame(code, text))
+        self._parts = None
         asyncio.get_running_loop().call_later(CLOSE_PATIENCE, self._finish)
 
     def _finish(self) -> None:
@@ -138,13 +229,16 @@ class WebSocketConnection(WSListener):
     async def ready(self) -> None:
         pass  # every command is answered as it comes
 
+    def unsent(self) -> int:
+        return unsent_bytes(self._transport)
+
     def hold_reading(self, hold: bool) -> None:
-        if self._transport.is_closing():
-            return
-        if hold:
-            self._transport.pause_reading()
-        else:
-            self._transport.resume_reading()
+        self._read().hold(hold)
+
+    def _read(self) -> Reading:
+        if self._reading is None:
+            self._reading = Reading(self._transport)
+        return self._reading
 
 
 class WebSocketDoor:
@@ -172,25 +266,26 @@ class WebSocketDoor:
         self._proxies = proxies
 
     def protocol(self, peer: Peer) -> WSProtocol:
-        return WSProtocol(
+        log = PicowsLog()
+        return BoundedProtocol(
             None,
             None,
             False,
-            lambda request: self._upgrade(request, peer),
-            SILENT,
+            lambda request: self._upgrade(request, peer, log),
+            log,
             True,
             None,
             False,
             0,
             0,
             WSAutoPingStrategy.PING_WHEN_IDLE,
-            True,
+            False,  # pings are answered by WebSocketConnection, which knows what waits for the peer
             self.max_message_size,
             None,
             READ_BUFFER,
         )
 
-    def _upgrade(self, request: WSUpgradeRequest, peer: Peer) -> WSUpgradeResponseWithListener:
+    def _upgrade(self, request: WSUpgradeRequest, peer: Peer, log: PicowsLog) -> WSUpgradeResponseWithListener:
         try:
             target = urlsplit(request.path.decode("latin-1"))
         except ValueError:
@@ -214,7 +309,7 @@ class WebSocketDoor:
             token=token_of(self._token_param, headers, params, offered),
             extended=chosen == EXTENDED,
         )
-        listener = WebSocketConnection(self, connect)
+        listener = log.connection = WebSocketConnection(self, connect)
         extra = {"Sec-WebSocket-Protocol": chosen} if chosen else None
         return WSUpgradeResponseWithListener(WSUpgradeResponse.create_101_response(extra), listener)
 

@@ -25,6 +25,9 @@ class Link:
     async def ready(self) -> None:
         pass
 
+    def unsent(self) -> int:
+        return 0
+
     def hold_reading(self, hold: bool) -> None:
         """Nothing is sent ahead, so that there is nothing to hold."""
 

@@ -107,6 +107,24 @@ async def test_a_stream_never_heard_of_is_answered_with_404(client: Client) -> N
     assert await get(client, "/api/streams/nobody/history", 404) == {"error": "no such stream"}
 
 
+async def test_a_page_of_large_messages_is_bounded_by_bytes_and_the_next_goes_on(backend: MemoryBackend) -> None:
+    large = b'"%s"' % (b"x" * 1_500_000)
+    async with serving(RestDoor(backend, KeyGuard("", Counter())).routes()) as client:
+        await backend.streams.append([Publication("large", large) for _ in range(5)])
+        first = await get(client, "/api/streams/large/history")
+        assert _offsets(first) == [1, 2]
+        assert first["next"] == 2
+        rest = await get(client, "/api/streams/large/history?after=4")
+        assert _offsets(rest) == [5]
+        assert rest["next"] is None
+
+
+def _offsets(answer: dict[str, object]) -> list[int]:
+    messages = answer["messages"]
+    assert isinstance(messages, list)
+    return [message["offset"] for message in messages]
+
+
 # --- presence ---------------------------------------------------------------------------------------------------------
 
 

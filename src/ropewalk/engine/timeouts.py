@@ -1,0 +1,113 @@
+"""Timeouts of connections: pings left unanswered, and connections that take nothing of what waits for them.
+
+Independent of when and how often a session is pinged. Time is counted in ticks of one task that all sessions share, and which
+runs only while something is watched: neither a clock that is set nor an event loop that stood still ends a connection, because
+what its client sent meanwhile is read before the next tick.
+"""
+
+import asyncio
+import logging
+from math import ceil
+from typing import TYPE_CHECKING
+
+from ropewalk.core.stats import Stats
+from ropewalk.engine.tasks import Tasks
+from ropewalk.model import closing as closings
+from ropewalk.model.limits import Limits
+from ropewalk.model.refusals import Refusal
+
+if TYPE_CHECKING:
+    from ropewalk.engine.session import Session
+
+logger = logging.getLogger("ropewalk.session")
+
+TICK = 0.25  # seconds; a timeout acts up to one tick late, never early
+
+
+class Timeouts:
+    """Watches sessions from a ping to its answer, and while their link is paused. Idle sessions cost nothing."""
+
+    def __init__(self, limits: Limits, stats: Stats, tasks: Tasks) -> None:
+        self._pong_ticks = _ticks(limits.pong_timeout)
+        self._write_ticks = _ticks(limits.write_timeout)
+        self._stats = stats
+        self._tasks = tasks
+        self._now = 0
+        self._pinged: dict[Session, int] = {}  # tick of the oldest unanswered ping, in the order of these ticks
+        self._paused: dict[Session, tuple[int, int]] = {}  # tick of the last progress, and bytes that were unsent then
+        self._running = False
+
+    def pinged(self, session: "Session") -> None:
+        """The client owes an answer, counted from its oldest unanswered ping."""
+        if self._pong_ticks:
+            self._pinged.setdefault(session, self._now)
+            self._run()
+
+    def heard(self, session: "Session") -> None:
+        self._pinged.pop(session, None)
+
+    def paused(self, session: "Session") -> None:
+        """The connection takes no more for now. That it could be paused means that it took something before."""
+        if self._write_ticks:
+            self._paused[session] = self._now, -1
+            self._run()
+
+    def forget(self, session: "Session") -> None:
+        self._pinged.pop(session, None)
+        self._paused.pop(session, None)
+
+    def tick(self) -> None:
+        self._now += 1
+        for session in self._silent():
+            self._end(session, closings.NO_PONG, Refusal.PONG_TIMEOUT)
+        for session in self._stuck():
+            self._end(session, closings.TOO_SLOW, Refusal.WRITE_TIMEOUT)
+
+    def _silent(self) -> "list[Session]":
+        due: list[Session] = []
+        for session, since in self._pinged.items():
+            if self._now - since < self._pong_ticks:
+                break
+            due.append(session)
+        for session in due:
+            del self._pinged[session]
+            if session.unread:
+                self._pinged[session] = self._now
+        return [session for session in due if session not in self._pinged]
+
+    def _stuck(self) -> "list[Session]":
+        due: list[Session] = []
+        for session, (since, before) in list(self._paused.items()):
+            unsent = session.link.unsent()
+            if not session.link.slow:
+                del self._paused[session]
+            elif unsent != before:
+                self._paused[session] = self._now, unsent
+            elif self._now - since >= self._write_ticks:
+                due.append(session)
+        return due
+
+    def _end(self, session: "Session", closing: closings.Closing, refusal: Refusal) -> None:
+        self.forget(session)
+        self._stats.refusals[refusal] += 1
+        logger.debug("timed out", extra={"session": session.tag, "reason": refusal.value})
+        session.end(closing)
+
+    def _run(self) -> None:
+        if not self._running:
+            self._running = True
+            self._tasks.spawn(self._turn())
+
+    async def _turn(self) -> None:
+        while self._pinged or self._paused:
+            await asyncio.sleep(TICK)
+            try:
+                self.tick()
+            except Exception:  # one connection that cannot be ended must not stop the timeouts of the others
+                logger.exception("a timeout failed")
+        self._running = False
+
+
+def _ticks(seconds: float) -> int:
+    """At least `seconds` whenever between two ticks it begins; 0 switches the timeout off."""
+    return ceil(seconds / TICK) + 1 if seconds > 0 else 0

@@ -1,0 +1,35 @@
+"""A presence set that is too large for one answer is listed page by page by the Python client, and bounded for all others."""
+
+from contextlib import AsyncExitStack
+
+from ropewalk.client import connect
+from tests.cable import cable, identifier
+from tests.server import RunningServer, running_server
+
+NAMES = [f"member {number:03}" for number in range(60)]
+INFO = "." * 4000
+
+
+async def _join_all(stack: AsyncExitStack, server: RunningServer) -> None:
+    """Each on a connection of its own, and answered before the next."""
+    for name in NAMES:
+        stream = await (await stack.enter_async_context(connect(server.url))).subscribe("crowd")
+        await stream.join(name, INFO)
+        assert (await stream.presence()).total > 0
+
+
+async def test_the_client_lists_all_of_a_large_set() -> None:
+    with running_server("--public", "--command_burst", "1000") as server:
+        async with AsyncExitStack() as stack:
+            await _join_all(stack, server)
+            watching = await (await stack.enter_async_context(connect(server.url))).subscribe("crowd")
+            found = await watching.presence()
+            assert found.total == len(NAMES)
+            assert [member.id for member in found.members] == NAMES
+            async with cable(server) as plain:
+                await plain.subscribe("crowd")
+                await plain.send(command="presence", identifier=identifier("crowd"))
+                message = (await plain.until("presence"))["message"]
+                assert message["total"] == len(NAMES)
+                assert len(message["records"]) < len(NAMES)
+                assert message["next"] == message["records"][-1]["id"]

@@ -1,0 +1,99 @@
+"""What a client sends ahead is bounded by number and bytes, also before it is known who it is."""
+
+import asyncio
+
+import pytest
+
+from ropewalk.engine.inbox import FEW_BYTES, FEW_FRAMES, MOST_BYTES, MOST_FRAMES, Inbox
+from ropewalk.model.sessions import Accepted, ConnectRequest
+from tests.unit.engine.workbench import Workbench, settle
+
+LARGE = b'{"command":"ping"}' + b" " * 65_000
+
+
+def test_reading_stops_past_the_number_and_goes_on_when_few_are_left() -> None:
+    held: list[bool] = []
+    inbox = Inbox(held.append)
+    for _ in range(MOST_FRAMES + 10):
+        inbox.put(b"x")
+    assert held == [True]
+    while inbox:
+        inbox.take()
+    assert held == [True, False]
+
+
+def test_reading_stops_past_the_bytes_and_goes_on_when_few_are_left() -> None:
+    held: list[bool] = []
+    inbox = Inbox(held.append)
+    for _ in range(4):
+        inbox.put(b"x" * FEW_BYTES)
+    assert held == [True]
+    assert 4 * FEW_BYTES > MOST_BYTES
+    inbox.take()
+    inbox.take()
+    assert held == [True]
+    inbox.take()
+    assert held == [True, False]
+
+
+def test_a_few_small_frames_never_stop_the_reading() -> None:
+    held: list[bool] = []
+    inbox = Inbox(held.append)
+    for _ in range(1000):
+        for number in range(FEW_FRAMES):
+            inbox.put(b"%d" % number)
+        assert [inbox.take() for _ in range(FEW_FRAMES)] == [b"%d" % number for number in range(FEW_FRAMES)]
+    assert held == []
+
+
+class Undecided:
+    """An authenticator that takes its time."""
+
+    def __init__(self) -> None:
+        self.decided = asyncio.Event()
+
+    async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted:
+        await self.decided.wait()
+        return Accepted("bo")
+
+
+@pytest.mark.parametrize(("frame", "most"), [(LARGE, 3), (b'{"command":"ping"}', MOST_FRAMES)])
+async def test_a_client_that_is_not_known_yet_can_make_us_keep_little(frame: bytes, most: int) -> None:
+    authenticator = Undecided()
+    async with Workbench(authenticators=[authenticator]) as bench:
+        client = bench.knock()
+        await settle()
+        sent = 0
+        while client.connection.reading:
+            client.session.receive(frame)
+            sent += 1
+        assert sent <= most
+        authenticator.decided.set()
+        await client.session.opened()
+        while client.seen().count("pong") < sent:
+            await settle()
+        assert client.connection.reading
+        assert client.seen() == ["welcome", *["pong"] * sent]
+
+
+async def test_what_waits_when_a_session_ends_is_not_handled() -> None:
+    async with Workbench() as bench:
+        client = await bench.connect()
+        client.session.receive(b"nonsense")
+        client.session.receive(b'{"command":"ping"}')
+        await settle()
+        assert client.seen()[:1] == ["welcome"]
+        assert "pong" not in client.seen()
+        assert client.connection.closed is not None
+        assert client.connection.closed[0] == 1007
+
+
+async def test_a_client_with_many_commands_does_not_keep_another_waiting_for_all_of_them() -> None:
+    async with Workbench() as bench:
+        hasty, patient = await bench.connect(), await bench.connect()
+        for _ in range(MOST_FRAMES):
+            hasty.session.receive(b'{"command":"ping"}')
+        patient.session.receive(b'{"command":"ping"}')
+        while "pong" not in patient.seen():
+            await asyncio.sleep(0)
+        assert hasty.seen().count("pong") < MOST_FRAMES // 2
