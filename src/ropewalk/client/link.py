@@ -10,6 +10,7 @@ from msgspec import Struct
 from ropewalk.client.errors import Unreachable
 from ropewalk.client.keepalive import Keepalive
 from ropewalk.protocol.client_commands import SUBPROTOCOL, ClientCommand, encode
+from ropewalk.protocol.handshake import POSITIONS_PARAM
 from ropewalk.protocol.server_messages import ServerMessage, decode
 
 CLOSE_PATIENCE = 1.0
@@ -28,7 +29,8 @@ class Call(Struct, frozen=True):
 
     def params(self) -> dict[str, str]:
         # Milliseconds, because the server's clock tells from when on a silent stream was followed.
-        return {"ptp": "ms", **({"pi": str(self.ping_interval)} if self.ping_interval else {})}
+        wishes = {POSITIONS_PARAM: "1", "ptp": "ms"}
+        return wishes | ({"pi": str(self.ping_interval)} if self.ping_interval else {})
 
     def headers(self) -> dict[str, str]:
         """In headers, not in the URL: proxies write URLs into their logs."""

@@ -5,13 +5,13 @@ What it may do is decided elsewhere (opening, commands, joining); the session ke
 
 import asyncio
 import logging
-from collections import deque
 
 from ropewalk.core.lifecycle import Event, State, advance
 from ropewalk.core.rate import TokenBucket
 from ropewalk.engine.commands import handle
 from ropewalk.engine.conversation import side_of
 from ropewalk.engine.hub import Group
+from ropewalk.engine.inbox import Inbox
 from ropewalk.engine.link import Link
 from ropewalk.engine.services import Services
 from ropewalk.engine.subscription import Subscription
@@ -43,7 +43,6 @@ class Session:
         "_connection",
         "_expiry",
         "_handling",
-        "_inbox",
         "_quiet",
         "_services",
         "_working",
@@ -52,6 +51,7 @@ class Session:
         "expires_at",
         "extended",
         "ids",
+        "inbox",
         "last_heard",
         "link",
         "members",
@@ -79,7 +79,7 @@ class Session:
         self.link.names = (sid,)
         self._services = services
         self._connection = connection
-        self._inbox: deque[bytes] | None = None
+        self.inbox: Inbox | None = None
         self._working = False
         self._handling = 0
         self._quiet: asyncio.Future[None] | None = None
@@ -132,10 +132,10 @@ class Session:
         if self.state is State.ENDED:
             return
         self.heard()
-        if self._inbox is None:
-            self._inbox = deque()
-        self._inbox.append(frame)
-        if len(self._inbox) == INBOX_HIGH:
+        if self.inbox is None:
+            self.inbox = Inbox()
+        self.inbox.put(frame)
+        if len(self.inbox) == INBOX_HIGH:
             self._connection.hold_reading(True)
         if self.state is State.LIVE:
             self._start_work()
@@ -154,14 +154,14 @@ class Session:
         return await self._guarded(command)
 
     def _start_work(self) -> None:
-        if self._inbox and not self._working and self.opening is None:
+        if self.inbox and not self._working and self.opening is None:
             self._working = True
             self._services.tasks.spawn(self._work())
 
     async def _work(self) -> None:
-        inbox = self._inbox
+        inbox = self.inbox
         while inbox and self.state is State.LIVE:
-            frame = inbox.popleft()
+            frame = inbox.take()
             if len(inbox) == INBOX_LOW:
                 self._connection.hold_reading(False)
             await self._pace()
@@ -172,7 +172,7 @@ class Session:
                 break
             await self._guarded(command)
         self._working = False
-        self._inbox = None  # an idle session keeps no queue
+        self.inbox = None  # an idle session keeps no queue
 
     async def _guarded(self, command: Command) -> bool:
         self._services.stats.commands += 1
@@ -216,11 +216,12 @@ class Session:
         self._services.stats.slow_disconnects += 1
         asyncio.get_running_loop().call_soon(self.end, closings.TOO_SLOW)
 
-    def skipped(self, group: Group, last: Position) -> None:
+    def skipped(self, group: Group, after: Position, upto: Position) -> None:
         """What was dropped is no longer owed live, so that the client may ask for it as history."""
         subscription = self.subscriptions.get(group.identifier)
-        if subscription is not None and last.offset:
-            subscription.set_floor(subscription.granted.streams.index(group.stream), last)
+        # An epoch that has passed, or a stream that the subscription has left, cannot be asked for any more.
+        if subscription is not None and upto.epoch == group.newest.epoch:
+            subscription.skip(group.stream, after, upto)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -250,6 +251,7 @@ class Session:
         for group in subscription.groups:
             self._services.hub.leave(group, self.link)
         subscription.groups = ()
+        self._services.joiner.release(subscription)
 
     def _depart(self, known: bool, resumable: bool, reason: str) -> None:
         self._services.stats.connections_closed += 1

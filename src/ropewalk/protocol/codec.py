@@ -21,6 +21,10 @@ IdentifierReply = Literal["confirm_subscription", "reject_subscription", "confir
 class Codec(Protocol):
     """Every method returns the bytes as they go on the wire, framing included; b"" when this link does not carry it."""
 
+    @property
+    def tells_positions(self) -> bool:
+        """Whether the client asked to be told where its streams stand. Others get the confirmations of the reference."""
+
     def decode(self, frame: bytes) -> Command:
         """Raises MalformedFrame."""
 
@@ -34,6 +38,9 @@ class Codec(Protocol):
 
     def about(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
         """`tips`: where live delivery goes on, for clients that resume a stream of which they never saw a message."""
+
+    def confirm_trimmed(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
+        """`confirm_history` for a request by time that reaches further back than these streams' history."""
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes: ...
 

@@ -27,6 +27,8 @@ _ID_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
 class SseCodec:
     """`unwrap` sends data messages as their bare message (GET); `raw` leaves out every message that has a type."""
 
+    tells_positions = False
+
     def __init__(self, unwrap: bool, raw: bool) -> None:
         self._unwrap = unwrap
         self._raw = raw
@@ -47,7 +49,10 @@ class SseCodec:
         return self._typed("welcome", cable_json.welcome_json(sid, restored_ids))
 
     def about(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
-        return self._typed(kind, cable_json.about_json(kind, identifier, tips))
+        return self._typed(kind, cable_json.about_json(kind, identifier))
+
+    def confirm_trimmed(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
+        return self._typed("confirm_history", cable_json.confirm_trimmed_json(identifier, gaps))
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         return self._typed("reject_history", cable_json.reject_history_json(identifier, gaps))

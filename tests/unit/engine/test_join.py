@@ -8,7 +8,7 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.history import Gap, Replay
 from ropewalk.model.messages import Position
-from ropewalk.model.rules import StreamRules
+from ropewalk.model.rules import StreamRule, StreamRules
 from tests.unit.engine.workbench import Clock, Workbench, public, settle
 
 
@@ -96,14 +96,14 @@ async def test_a_history_request_of_a_live_subscription_brings_only_what_was_not
         assert client.seen()[6:] == ["confirm_history"]
 
 
-async def test_a_gap_is_said_with_its_reason_and_live_goes_on() -> None:
+async def test_a_gap_is_said_with_its_reason_and_what_is_kept_follows_it() -> None:
     async with Workbench() as bench:
         await bench.publish("s", "1")
         client = await bench.connect()
         request = {"streams": {"s": {"epoch": "another", "offset": 7}}}
         await client.send(command="subscribe", identifier=public("s"), history=request)
         await bench.publish("s", "2")
-        assert client.seen() == ["welcome", "confirm_subscription", "reject_history", 2]
+        assert client.seen() == ["welcome", "confirm_subscription", "reject_history", 1, 2]
         rejection = client.connection.replies()[2]
         assert rejection["reason"] == "epoch_changed"
         assert rejection["streams"]["s"]["tip"] == 1
@@ -142,10 +142,102 @@ async def test_what_excluded_a_client_live_is_not_replayed_to_it_even_under_its_
         assert back.seen() == ["welcome", "note", "confirm_history"]
 
 
-async def test_a_confirmation_says_where_live_delivery_begins() -> None:
+SHORT = StreamRule("short", history_limit=3)
+
+
+async def test_after_a_trimmed_position_everything_that_is_kept_comes_and_then_live() -> None:
+    async with Workbench(rules=[SHORT]) as bench:
+        (receipt, *_) = await bench.publish("short", *"123456")
+        client, asking = await bench.connect(), await bench.connect(positions="1")
+        request = {"streams": {"short": {"epoch": receipt.epoch, "offset": 1}}}
+        for each in (client, asking):
+            await each.send(command="subscribe", identifier=public("short"), history=request)
+        await bench.publish("short", "7")
+        assert client.seen() == ["welcome", "confirm_subscription", "reject_history", 4, 5, 6, 7]
+        assert asking.seen() == ["welcome", "confirm_subscription", "reject_history", 4, 5, 6, "confirm_history", 7]
+        gap = {"reason": "trimmed", "epoch": receipt.epoch, "oldest": 4, "tip": 6}
+        assert client.connection.replies()[2]["streams"] == {"short": gap}
+
+
+async def test_what_was_sent_after_a_gap_is_not_sent_again() -> None:
+    async with Workbench(rules=[SHORT]) as bench:
+        (receipt, *_) = await bench.publish("short", *"123456")
+        client = await bench.connect()
+        ask = {"identifier": public("short"), "history": {"streams": {"short": {"epoch": receipt.epoch, "offset": 1}}}}
+        await client.send(command="subscribe", **ask)
+        await bench.publish("short", "7")
+        before = len(client.seen())
+        await client.send(command="history", **ask)
+        assert client.seen()[before:] == ["reject_history"]
+
+
+async def test_what_this_connection_was_sent_is_no_gap_although_it_is_not_kept_any_more() -> None:
+    async with Workbench(rules=[SHORT]) as bench:
+        (receipt,) = await bench.publish("short", "1")
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("short"), history={"since": 1})
+        await bench.publish("short", *"23456789")
+        before = len(client.seen())
+        for history in ({"since": 1}, {"streams": {"short": {"epoch": receipt.epoch, "offset": 1}}}):
+            await client.send(command="history", identifier=public("short"), history=history)
+        assert client.seen()[before:] == ["confirm_history", "confirm_history"]
+
+
+async def test_a_request_by_time_tells_what_was_trimmed_with_its_confirmation() -> None:
+    async with Workbench(rules=[SHORT]) as bench:
+        (receipt, *_) = await bench.publish("short", *"123456")
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("short"), history={"since": bench.clock() - 3600})
+        assert client.seen() == ["welcome", "confirm_subscription", 4, 5, 6, "confirm_history"]
+        assert client.connection.replies()[-1] == {
+            "type": "confirm_history",
+            "identifier": public("short"),
+            "reason": "trimmed",
+            "streams": {"short": {"reason": "trimmed", "epoch": receipt.epoch, "oldest": 4, "tip": 6}},
+        }
+        assert bench.stats.gaps == {"trimmed": 1}
+
+
+async def test_a_request_by_time_tells_those_who_ask_for_positions_first_what_was_trimmed() -> None:
+    async with Workbench(rules=[SHORT]) as bench:
+        (receipt, *_) = await bench.publish("short", *"123456")
+        client = await bench.connect(positions="1")
+        await client.send(command="subscribe", identifier=public("short"), history={"since": bench.clock() - 3600})
+        assert client.seen() == ["welcome", "confirm_subscription", "reject_history", 4, 5, 6, "confirm_history"]
+        assert client.connection.replies()[-1]["streams"] == {"short": {"epoch": receipt.epoch, "tip": 6}}
+
+
+async def test_a_request_by_time_that_history_reaches_back_to_is_simply_confirmed() -> None:
+    async with Workbench(rules=[SHORT]) as bench:
+        await bench.publish("short", *"123456")
+        bench.clock.now += 10
+        await bench.publish("short", "7")
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("short"), history={"since": bench.clock() - 5})
+        assert client.seen() == ["welcome", "confirm_subscription", 7, "confirm_history"]
+        assert client.connection.replies()[-1] == {"type": "confirm_history", "identifier": public("short")}
+        assert not bench.stats.gaps
+
+
+@pytest.mark.parametrize("extended", [True, False])
+async def test_confirmations_are_those_of_the_reference_byte_by_byte(extended: bool) -> None:
+    async with Workbench() as bench:
+        await bench.publish("s", "1")
+        client = await bench.connect(extended=extended)
+        identifier = '{"channel":"$pubsub","stream_name":"s"}'
+        for command in ("subscribe", "subscribe", "history"):
+            await client.send(command=command, identifier=identifier, history={"since": 1})
+        quoted = _quoted(identifier)
+        confirmation = b'{"type":"confirm_subscription","identifier":%s}' % quoted
+        history = b'{"type":"confirm_history","identifier":%s}' % quoted
+        frames = [frame for frame in client.connection.texts() if b'"type":"confirm' in frame]
+        assert frames == [confirmation, history, confirmation, history, history]
+
+
+async def test_a_confirmation_says_where_live_delivery_begins_to_those_who_ask() -> None:
     async with Workbench() as bench:
         (receipt,) = await bench.publish("s", "1")
-        client = await bench.connect()
+        client = await bench.connect(positions="1")
         await client.send(command="subscribe", identifier=public("s"))
         await client.send(command="subscribe", identifier=public("new"), history={"since": 1})
         _, confirmation, _, history = client.connection.replies()
