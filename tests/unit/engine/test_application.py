@@ -138,6 +138,22 @@ async def test_an_error_on_subscribe_is_answered_with_a_rejection() -> None:
         assert heard(client)[-1] == "confirm_subscription"
 
 
+async def test_a_repeat_that_came_before_a_rejection_is_not_asked_for_again() -> None:
+    script = Script(Answer(False), Answer(False))
+    async with bench_of(script) as bench:
+        client = await bench.connect()
+        script.held = asyncio.Event()
+        for identifier in (CHAT, NEWS, CHAT, CHAT):
+            client.session.receive(json.dumps({"command": "subscribe", "identifier": identifier}).encode())
+        await settle()
+        script.held.set()
+        await settle()
+        assert heard(client) == ["welcome", "reject_subscription", "reject_subscription"]
+        assert [call.identifier for call in script.calls] == [CHAT, NEWS]
+        await client.send(command="subscribe", identifier=CHAT)
+        assert heard(client)[-1] == "confirm_subscription"
+
+
 async def test_many_streams_and_history_of_all_of_them() -> None:
     script = Script(Answer(streams=("a", "b", "a")))
     async with bench_of(script) as bench:

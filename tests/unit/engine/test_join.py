@@ -1,6 +1,7 @@
 """Atomic join: confirmation, history, `confirm_history`, live; no duplicate, no hole, no inversion."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -9,7 +10,7 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.model.history import Gap, Replay
 from ropewalk.model.messages import Position
 from ropewalk.model.rules import StreamRule, StreamRules
-from tests.unit.engine.workbench import Clock, Workbench, public, settle
+from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
 
 
 async def test_history_comes_between_its_confirmations_and_live_comes_after() -> None:
@@ -117,6 +118,56 @@ async def test_a_repeated_subscribe_is_confirmed_again_and_delivers_once() -> No
             await client.send(command="subscribe", identifier=public("s"))
         await bench.publish("s", "1")
         assert client.seen() == ["welcome", *["confirm_subscription"] * 3, 1]
+
+
+async def waiting(bench: Workbench, *commands: dict[str, object], backend: "SlowBackend") -> Client:
+    """A client that sent all of these before the first was answered."""
+    client = await bench.connect()
+    for command in commands:
+        client.session.receive(json.dumps(command).encode())
+    await settle()
+    assert client.seen() == ["welcome"]
+    backend.arrive.set()
+    await settle()
+    return client
+
+
+def subscribing(stream: str, **more: object) -> dict[str, object]:
+    return {"command": "subscribe", "identifier": public(stream), "history": {"streams": {stream: EVERYTHING}}, **more}
+
+
+EVERYTHING = {"epoch": "", "offset": 0}
+
+
+async def test_a_subscribe_repeated_before_the_first_was_answered_has_no_answer_of_its_own() -> None:
+    backend = SlowBackend()
+    async with Workbench(backend=backend) as bench:
+        await bench.publish("s", "1")
+        client = await waiting(bench, *[subscribing("s")] * 3, backend=backend)
+        assert client.seen() == ["welcome", "confirm_subscription", 1, "confirm_history"]
+        await client.send(**subscribing("s"))  # later than the answer: whoever asks then has lost sight of it
+        assert client.seen()[4:] == ["confirm_subscription", "confirm_history"]
+
+
+async def test_a_subscribe_after_an_unsubscribe_is_no_repeat() -> None:
+    backend = SlowBackend()
+    async with Workbench(backend=backend) as bench:
+        leaving = {"command": "unsubscribe", "identifier": public("s")}
+        client = await waiting(bench, subscribing("s"), leaving, subscribing("s"), backend=backend)
+        assert client.seen() == ["welcome", *["confirm_subscription", "confirm_history"] * 2]
+        await bench.publish("s", "1")
+        assert client.seen()[-1] == 1
+
+
+async def test_a_repeat_gets_what_the_first_one_did_not_ask_for() -> None:
+    backend = SlowBackend()
+    async with Workbench(backend=backend) as bench:
+        await bench.publish("s", "1")
+        plain = {"command": "subscribe", "identifier": public("s")}
+        repeat = subscribing("s", presence={"id": "bo"})
+        client = await waiting(bench, subscribing("other"), plain, repeat, backend=backend)
+        of_the_other = ["confirm_subscription", "confirm_history"]
+        assert client.seen() == ["welcome", *of_the_other, "confirm_subscription", 1, "confirm_history", "presence"]
 
 
 async def test_the_older_spelling_of_a_history_request_is_understood() -> None:
