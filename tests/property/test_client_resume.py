@@ -102,8 +102,7 @@ class Server:
             live = [Delivered(answer.epoch, answer.tip + 1) for answer in answers]
             self.subscription.delivered = tuple(with_sent(each, pieces) for each, pieces in zip(live, owed, strict=True))
         else:
-            asked = [request.streams.get(name, BEFORE_ALL) if request else BEFORE_ALL for name in STREAMS]
-            owed = [self.subscription.settle(place, asked[place].offset + 1, answer) for place, answer in enumerate(answers)]
+            owed = [self.subscription.settle(place, answer) for place, answer in enumerate(answers)]
         for row in zip_longest(*owed):
             pieces = [piece for piece in row if piece is not None]
             for message in (message for piece in pieces for message in piece.messages):

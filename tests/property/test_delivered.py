@@ -57,12 +57,6 @@ class DeliveredMachine(RuleBasedStateMachine):
         self.delivered = self.delivered.plus(first, last)
         self.sent.update(owed)
 
-    @rule(first=st.integers(1, 40), count=st.integers(0, 6))
-    def ask_whether_it_was_sent(self, first: int, count: int) -> None:
-        wanted = range(first, min(first + count, self.tip + 1))
-        if first > self.delivered.horizon:
-            assert self.delivered.has(first, first + count - 1) is self.sent.issuperset(wanted)
-
     @invariant()
     def nothing_is_owed_that_was_sent_and_everything_else_is(self) -> None:
         if hasattr(self, "delivered"):

@@ -32,11 +32,6 @@ class Delivered(Struct, frozen=True, gc=False):
         """Whether a message of this epoch was not sent and will not be sent live."""
         return self.horizon < offset < self.live_from and not any(low <= offset <= high for low, high in self.ranges)
 
-    def has(self, first: int, last: int) -> bool:
-        """Whether all of first … last (which may be empty) were sent, or will be sent live."""
-        last = min(last, self.live_from - 1)
-        return first > last or (first > self.horizon and any(low <= first and last <= high for low, high in self.ranges))
-
     def plus(self, first: int, last: int) -> "Delivered":
         """The same, after first … last were sent as history."""
         apart: list[Range] = []

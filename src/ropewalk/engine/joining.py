@@ -89,7 +89,7 @@ class Joiner:
     async def replay(self, link: Link, subscription: Subscription, request: HistoryRequest) -> None:
         """Answer a history request of a subscription that is live already: only what this connection was not sent."""
         found = [await self._answer(stream, request) for stream in subscription.granted.streams]
-        owed = [subscription.settle(index, _first(answer, request), answer) for index, answer in enumerate(found)]
+        owed = [subscription.settle(index, answer) for index, answer in enumerate(found)]
         await self._replayer.answer(link, subscription.identifier, request, owed)
 
     # --- restored subscriptions that have not asked for their history yet -----------------------------------------------
@@ -155,12 +155,6 @@ def _taken(answers: Sequence[Answer], collected: Sequence[Catch]) -> list[Regist
 def _delivered(answer: Answer) -> Delivered:
     """After this answer was sent in full, and live from its tip on."""
     return with_sent(Delivered(answer.epoch, answer.tip + 1), steps(answer))
-
-
-def _first(answer: Answer, request: HistoryRequest) -> int:
-    """The first offset that was asked for."""
-    position = request.streams.get(answer.stream)
-    return 1 if position is None else position.offset + 1
 
 
 def _unclaimed(stream: str, page: HistoryPage | None, catch: Catch) -> Gap:

@@ -51,11 +51,8 @@ class Subscription:
             self.delivered = tuple(self.delivered[index] for index in kept)
         return left
 
-    def settle(self, index: int, first: int, answer: Replay | Gap) -> Steps:
-        """The part of an answer that was not sent and will not come live; from now on it counts as sent.
-
-        `first` is the first offset that the client asked for. What was sent already is no gap, also if it is not kept any more.
-        """
+    def settle(self, index: int, answer: Replay | Gap) -> Steps:
+        """The part of an answer that was not sent and will not come live; from now on it counts as sent."""
         assert self.delivered is not None
         before = self.delivered[index]
         if before.epoch != answer.epoch:  # it began while we listened, so that all of it came live
@@ -63,11 +60,8 @@ class Subscription:
         pieces = list(steps(answer))
         self._set(index, with_sent(before, pieces))
         unsure = any(message.offset <= before.horizon for piece in pieces for message in piece.messages)
-        owed: Steps = [Gap(answer.stream, GapReason.DROPPED, answer.epoch, before.horizon + 1, answer.tip)] if unsure else []
-        for piece in pieces:
-            owed.append(_owed(before, first, piece))
-            first = piece.oldest if isinstance(piece, Gap) else first
-        return owed
+        forgotten = Gap(answer.stream, GapReason.DROPPED, answer.epoch, before.horizon + 1, answer.tip)
+        return [*([forgotten] if unsure else []), *(_owed(before, piece) for piece in pieces)]
 
     def skip(self, stream: str, after: Position, upto: Position) -> None:
         """Live messages above `after`, up to and with `upto`, were dropped."""
@@ -89,12 +83,9 @@ def with_sent(before: Delivered, pieces: Iterable[Replay | Gap]) -> Delivered:
     return before
 
 
-def _owed(before: Delivered, first: int, piece: Replay | Gap) -> Replay | Gap:
+def _owed(before: Delivered, piece: Replay | Gap) -> Replay | Gap:
     messages = tuple(message for message in piece.messages if before.owes(message.offset))
-    if isinstance(piece, Gap):
-        reached = piece.messages[-1].offset + 1 if piece.messages else first
-        sent = piece.reason is GapReason.TRIMMED and before.has(reached, piece.oldest - 1)
-        reaches_live = piece.reason is GapReason.PARTIAL and piece.oldest >= before.live_from
-        if not (sent or reaches_live):
-            return replace(piece, messages=messages)
-    return Replay(piece.stream, piece.epoch, piece.tip, messages)
+    if isinstance(piece, Gap) and piece.reason is GapReason.PARTIAL and piece.oldest >= before.live_from:
+        # A bounded answer that reaches up to what is live is all there is.
+        return Replay(piece.stream, piece.epoch, piece.tip, messages)
+    return replace(piece, messages=messages)

@@ -222,18 +222,6 @@ async def test_what_was_sent_after_a_gap_is_not_sent_again() -> None:
         assert client.seen()[before:] == ["reject_history"]
 
 
-async def test_what_this_connection_was_sent_is_no_gap_although_it_is_not_kept_any_more() -> None:
-    async with Workbench(rules=[SHORT]) as bench:
-        (receipt,) = await bench.publish("short", "1")
-        client = await bench.connect()
-        await client.send(command="subscribe", identifier=public("short"), history={"since": 1})
-        await bench.publish("short", *"23456789")
-        before = len(client.seen())
-        for history in ({"since": 1}, {"streams": {"short": {"epoch": receipt.epoch, "offset": 1}}}):
-            await client.send(command="history", identifier=public("short"), history=history)
-        assert client.seen()[before:] == ["confirm_history", "confirm_history"]
-
-
 async def test_a_request_by_time_tells_what_was_trimmed_with_its_confirmation() -> None:
     async with Workbench(rules=[SHORT]) as bench:
         (receipt, *_) = await bench.publish("short", *"123456")
