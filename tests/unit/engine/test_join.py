@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -120,7 +121,7 @@ async def test_a_repeated_subscribe_is_confirmed_again_and_delivers_once() -> No
         assert client.seen() == ["welcome", *["confirm_subscription"] * 3, 1]
 
 
-async def waiting(bench: Workbench, *commands: dict[str, object], backend: "SlowBackend") -> Client:
+async def waiting(bench: Workbench, *commands: Mapping[str, object], backend: "SlowBackend") -> Client:
     """A client that sent all of these before the first was answered."""
     client = await bench.connect()
     for command in commands:
