@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
-from tests.cable import BASE, Cable, cable, identifier
+from tests.cable import BASE, EXTENDED, Cable, cable, identifier
 from tests.clients.credentials import BROADCAST_KEY, SECRET, token
 from tests.metrics import metrics_when
 from tests.server import RunningServer, publish, running_server
@@ -16,6 +16,20 @@ def server() -> Iterator[RunningServer]:
     with running_server("--public", "--presence_ttl", "2s", "--resume_patience", "30s") as running:
         yield running
         assert "Traceback" not in running.log(), running.log()
+
+
+# --- what is told of positions ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", [BASE, EXTENDED])
+async def test_only_those_who_ask_are_told_the_positions_of_their_streams(server: RunningServer, protocol: str) -> None:
+    position = await publish(server, f"told/{protocol}", "one")
+    wanted = identifier(f"told/{protocol}")
+    tips = {f"told/{protocol}": {"epoch": position["epoch"], "tip": 1}}
+    for params, more in (({}, {}), ({"positions": "0"}, {}), ({"positions": "1"}, {"streams": tips})):
+        async with cable(server, protocol=protocol, params=params) as client:
+            await client.send(command="subscribe", identifier=wanted)
+            assert await client.next() == {"type": "confirm_subscription", "identifier": wanted, **more}
 
 
 # --- restoring --------------------------------------------------------------------------------------------------------
