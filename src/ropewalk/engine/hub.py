@@ -50,15 +50,16 @@ class Group:
 class Catch:
     """What comes to a stream while a join is under way. Past its bound it keeps nothing and is `full`.
 
-    `last` is the newest message with a position that came, kept or not.
+    `last` is the newest message with a position that came, kept or not; `taken` the newest that was handed on.
     """
 
-    __slots__ = ("_room", "full", "last", "messages")
+    __slots__ = ("_room", "full", "last", "messages", "taken")
 
     def __init__(self, limit: int) -> None:
         self._room = limit
         self.full = False
         self.last: Registered | None = None
+        self.taken: Registered | None = None
         self.messages: list[Registered] = []
 
     def add(self, message: Registered) -> None:
@@ -74,6 +75,8 @@ class Catch:
     def take(self) -> list[Registered]:
         taken, self.messages = self.messages, []
         self._room += sum(len(message.payload) for message in taken)
+        if taken:
+            self.taken = self.last
         return taken
 
 

@@ -50,13 +50,10 @@ class Joiner:
                 link.send(frame)
             if request is not None:
                 await self._replayer.answer(link, identifier, request, [list(steps(answer)) for answer in answers], tips)
-            # While a slow client takes its history more comes in; the last round finds nothing and is one step with going live.
-            while late := _taken(answers, collected):
-                await self._replayer.send(link, identifier, late)
-            if any(catch.full for catch in collected):
-                link.overflow()
-            elif link.open:
-                self._go_live(link, subscription, [_delivered(answer) for answer in answers])
+            await self._catch_up(link, identifier, answers, collected)
+            if link.open:
+                delivered = [_delivered(answer, catch) for answer, catch in zip(answers, collected, strict=True)]
+                self._go_live(link, subscription, delivered)
         finally:
             for stream, catch in zip(streams, collected, strict=True):
                 self._hub.release(stream, catch)
@@ -71,12 +68,10 @@ class Joiner:
         collected = [self._hub.collect(stream, link.limit) for stream in new]
         try:
             answers = [await self._answer(stream, None) for stream in new]
-            while late := _taken(answers, collected):
-                await self._replayer.send(link, subscription.identifier, late)
-            if any(catch.full for catch in collected):
-                link.overflow()
+            await self._catch_up(link, subscription.identifier, answers, collected)
             groups = [self._hub.join(stream, subscription.identifier, link.codec, link) for stream in new if link.open]
-            subscription.add_streams(new, [_delivered(answer) for answer in answers], groups)
+            delivered = [_delivered(answer, catch) for answer, catch in zip(answers, collected, strict=True)]
+            subscription.add_streams(new, delivered, groups)
         finally:
             for stream, catch in zip(new, collected, strict=True):
                 self._hub.release(stream, catch)
@@ -135,6 +130,18 @@ class Joiner:
         tip = await self._store.tip(stream)
         return Replay(stream, tip.epoch, tip.offset)
 
+    async def _catch_up(self, link: Link, identifier: str, answers: Sequence[Answer], collected: Sequence[Catch]) -> None:
+        """Hand on what came meanwhile. While a slow client takes it more comes in; the last round finds nothing, and the caller
+        goes live in the same step."""
+        while late := _taken(answers, collected):
+            await self._replayer.send(link, identifier, late)
+        pairs = list(zip(answers, collected, strict=True))
+        if any(catch.full and not link.may_skip(answer.stream) for answer, catch in pairs):
+            link.overflow()
+        lost = [last for answer, catch in pairs if (last := _lost(answer, catch))]
+        gaps = [Gap(last.stream, GapReason.DROPPED, last.epoch, last.offset + 1, last.offset) for last in lost]
+        self._replayer.reject(link, identifier, gaps)
+
     def _go_live(self, link: Link, subscription: Subscription, delivered: Sequence[Delivered]) -> None:
         subscription.delivered = tuple(delivered)
         subscription.groups = tuple(
@@ -152,9 +159,20 @@ def _taken(answers: Sequence[Answer], collected: Sequence[Catch]) -> list[Regist
     ]
 
 
-def _delivered(answer: Answer) -> Delivered:
-    """After this answer was sent in full, and live from its tip on."""
-    return with_sent(Delivered(answer.epoch, answer.tip + 1), steps(answer))
+def _delivered(answer: Answer, catch: Catch) -> Delivered:
+    """After this answer was sent in full, and what came above its tip, except for what was more than could be kept."""
+    sent = with_sent(Delivered(answer.epoch, answer.tip + 1), steps(answer))
+    if (lost := _lost(answer, catch)) is None:
+        return sent
+    taken = catch.taken
+    reached = Position(answer.epoch, answer.tip) if taken is None else Position(taken.epoch, taken.offset)
+    return sent.minus(reached, Position(lost.epoch, lost.offset))
+
+
+def _lost(answer: Answer, catch: Catch) -> Registered | None:
+    """The newest of the messages above the answer's tip that were more than could be kept; None if there are none."""
+    last = catch.last if catch.full else None
+    return last if last and (last.epoch != answer.epoch or last.offset > answer.tip) else None
 
 
 def _unclaimed(stream: str, page: HistoryPage | None, catch: Catch) -> Gap:

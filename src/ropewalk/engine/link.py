@@ -88,6 +88,10 @@ class Link:
         if not self._outbox.offer(key, frame, policy, before, after):
             self.overflow()
 
+    def may_skip(self, stream: str) -> bool:
+        """Whether messages of this stream are dropped rather than the connection closed."""
+        return self._rules.of(stream).slow_consumer is SlowPolicy.DROP
+
     def overflow(self) -> None:
         """More waits than may wait."""
         if self.open:

@@ -210,6 +210,33 @@ async def test_a_client_too_slow_to_ever_finish_its_history_is_disconnected() ->
         assert bench.node.gauges()["streams_listened"] == 0
 
 
+async def test_a_client_too_slow_to_ever_finish_its_history_skips_where_the_stream_may_skip() -> None:
+    async with Workbench(Limits(ping_interval=0, max_pending=100_000), [DROP]) as bench:
+        payload = '"%s"' % ("x" * 20_000)
+        (receipt, *_) = await bench.publish("ticker", *[payload] * 50)
+        client = await bench.connect()
+        reader = SlowReader(client)
+        await client.send(command="subscribe", identifier=public("ticker"), history={"since": 1})
+        for _ in range(20):
+            await bench.publish("ticker", payload)
+            await reader.read()
+        for _ in range(60):
+            await reader.read()
+        assert client.connection.closed is None
+        assert "dropped" in [reply.get("reason") for reply in client.connection.replies()]
+        (last,) = await bench.publish("ticker", "1")
+        await reader.read()
+        seen = [item for item in client.seen() if isinstance(item, int)]
+        assert seen == sorted(set(seen))
+        assert seen[-1] == last.offset
+        # What was skipped is still history, and comes once.
+        position = {"epoch": receipt.epoch, "offset": 0}
+        await client.send(command="history", identifier=public("ticker"), history={"streams": {"ticker": position}})
+        for _ in range(60):
+            await reader.read()
+        assert sorted(item for item in client.seen() if isinstance(item, int)) == list(range(1, last.offset + 1))
+
+
 async def test_a_client_that_takes_nothing_for_too_long_is_disconnected() -> None:
     async with Workbench(Limits(ping_interval=0.001, write_timeout=30)) as bench:
         client = await bench.connect()
