@@ -138,6 +138,7 @@ class Joiner:
         pairs = list(zip(answers, collected, strict=True))
         if any(catch.full and not link.may_skip(answer.stream) for answer, catch in pairs):
             link.overflow()
+            return
         lost = [last for answer, catch in pairs if (last := _lost(answer, catch))]
         gaps = [Gap(last.stream, GapReason.DROPPED, last.epoch, last.offset + 1, last.offset) for last in lost]
         self._replayer.reject(link, identifier, gaps)
