@@ -31,6 +31,7 @@ export class Channel extends EventTarget {
 
   open() {
     const url = new URL(this.#url);
+    url.searchParams.set("positions", "1"); // tells where silent streams stand, and where every answer ends
     if (this.#sid) url.searchParams.set("sid", this.#sid);
     this.#socket = new WebSocket(url, "actioncable-v1-ext-json");
     this.#socket.onmessage = ({ data }) => this.#receive(JSON.parse(data));
@@ -72,8 +73,7 @@ export class Channel extends EventTarget {
       case "confirm_subscription":
         return this.#online();
       case "confirm_history":
-        this.#replaying = false;
-        return;
+        return this.#caughtUp(frame);
       case "reject_history":
         return this.#gap(frame);
       case "presence":
@@ -107,10 +107,17 @@ export class Channel extends EventTarget {
     this.#emit("message", { message, replayed: this.#replaying });
   }
 
+  // What is still kept follows.
   #gap({ reason = "unknown", streams = {} }) {
-    for (const [stream, { epoch, tip }] of Object.entries(streams)) this.#positions[stream] = { epoch, offset: tip };
-    this.#replaying = false;
+    for (const [stream, { reason, epoch, oldest, tip }] of Object.entries(streams)) {
+      if (reason !== "unclaimed") this.#positions[stream] = { epoch, offset: reason === "ahead" ? tip : oldest - 1 };
+    }
     this.#emit("gap", { reason });
+  }
+
+  #caughtUp({ streams = {} }) {
+    for (const [stream, { epoch, tip }] of Object.entries(streams)) this.#positions[stream] ??= { epoch, offset: tip };
+    this.#replaying = false;
   }
 
   #lost() {

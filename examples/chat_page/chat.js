@@ -37,7 +37,7 @@ channel.addEventListener("message", ({ detail: { message } }) => {
   $("typing").textContent = "";
   show(message.name, message.text);
 });
-channel.addEventListener("gap", () => show("", "Some messages are gone. Reload for what is still kept.", "notice"));
+channel.addEventListener("gap", () => show("", "Some messages are gone. What is still kept follows.", "notice"));
 
 channel.addEventListener("presence", ({ detail: { type, id, info, records = [] } }) => {
   if (type === "info") members.clear();

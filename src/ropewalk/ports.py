@@ -50,7 +50,7 @@ class StreamStore(Protocol):
         """What follows `position`. A stream never heard of answers an empty Replay at offset 0 only to offset 0."""
 
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
-        """What was registered at or after `timestamp` and is still kept; a Gap is PARTIAL or follows what is kept cold."""
+        """What was registered at or after `timestamp`. A Gap is TRIMMED where some of that is not kept any more, or PARTIAL."""
 
     async def tip(self, stream: str) -> Position:
         """The newest position; offset 0 and an empty epoch for a stream never heard of."""

@@ -92,7 +92,8 @@ def test_a_tab_that_was_away_for_longer_than_history_reaches_says_so(
         say(bo, "one", "two", "three", "four", "five")
         wire.mend()
 
-        expect(ada.locator(".notice")).to_contain_text("Some messages are gone.")
+        expect(ada.locator(".notice")).to_have_text("Some messages are gone. What is still kept follows.")
+        expect(ada.locator("li:not(.notice)")).to_have_text(["Bo: hello #1", "Bo: three #4", "Bo: four #5", "Bo: five #6"])
 
 
 def test_a_newcomer_sees_what_was_said_before(browser: Browser, chat: str) -> None:

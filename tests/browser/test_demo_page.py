@@ -175,7 +175,7 @@ def test_a_publication_that_is_not_a_chat_message_is_shown_as_the_json_it_is(ope
     expect(tab.texts("live")).to_have_text(['{"odd":[1]}', "plain", "17"])
 
 
-def test_history_that_does_not_reach_back_is_shown_as_a_gap_with_its_reason(
+def test_history_that_does_not_reach_back_is_shown_as_a_gap_and_what_is_kept_follows(
     open_tab: OpenTab, outlives_tabs: ExitStack
 ) -> None:
     server = outlives_tabs.enter_context(running_server("--demo", "--history_limit", "3"))
@@ -187,11 +187,23 @@ def test_history_that_does_not_reach_back_is_shown_as_a_gap_with_its_reason(
         bo.say(text)
     expect(bo.texts()).to_have_text(["before", *FIVE])
     ada.come_back()
-    ada.reports(restored="yes", replayed=0, gap="trimmed")
-    expect(ada.find('.note.gap[data-reason="trimmed"]')).to_contain_text("offsets 2–6 cannot be replayed")
+    ada.reports(restored="yes", replayed=3, gap="trimmed")
+    expect(ada.find('.note.gap[data-reason="trimmed"]')).to_contain_text("offsets 2–3 cannot be replayed")
     bo.say("after")
-    expect(ada.texts()).to_have_text(["before", "after"])
+    expect(ada.texts()).to_have_text(["before", *FIVE[2:], "after"])
+    expect(ada.texts("replayed")).to_have_text(FIVE[2:])
     ada.has_no_fault()
+
+
+def test_a_new_tab_is_told_how_far_its_recent_past_reaches_back(open_tab: OpenTab, outlives_tabs: ExitStack) -> None:
+    server = outlives_tabs.enter_context(running_server("--demo", "--history_limit", "3"))
+    bo = open_tab(server.url)
+    bo.join("Bo")
+    say_five(bo)
+    late = open_tab(server.url)
+    expect(late.texts("replayed")).to_have_text(FIVE[2:])
+    expect(late.find('.note.gap[data-reason="trimmed"]')).to_contain_text("history reaches back to offset 3")
+    late.has_no_fault()
 
 
 def test_a_connection_lost_without_the_button_comes_back_by_itself_with_nothing_missed(

@@ -47,9 +47,10 @@ function subscribeBy(cable, { stream, signed, kind, params }) {
 }
 
 obey({
-  open({ client, url, protocol, since, token, freshToken, authStrategy, reconnectAfter }) {
+  open({ client, url, protocol, since, token, freshToken, authStrategy, reconnectAfter, protocolOptions }) {
     const cable = createCable(url, {
       protocol,
+      protocolOptions,
       websocketImplementation: tellingSocket(client),
       websocketAuthStrategy: authStrategy,
       auth: { token },

@@ -152,7 +152,7 @@ async def test_an_unknown_sid_gives_a_new_session_that_works(
     assert texts(await alice.gets("chat", 1)) == ["one"]
 
 
-async def test_history_that_is_too_old_is_said_and_live_goes_on(anycable: Script, stream: str) -> None:
+async def test_history_that_is_too_old_is_said_and_what_is_kept_of_it_comes(anycable: Script, stream: str) -> None:
     with running_server("--public", "--history_limit", "3") as server:
         alice = await anycable.connect("alice", server.cable)
         await alice.subscribe("chat", stream=stream)
@@ -165,11 +165,40 @@ async def test_history_that_is_too_old_is_said_and_live_goes_on(anycable: Script
         await alice.sees("info", channel="chat", type="history_not_found")
         await publish(server, stream, 11)
 
-        assert offsets(await alice.gets("chat", 3)) == [1, 2, 11]
+        assert offsets(await alice.gets("chat", 6)) == [1, 2, 8, 9, 10, 11]
+        assert len(alice.frames("confirm_history")) == 1  # that of the subscribe: each request has one answer
         rejected = await alice.frame("reject_history")
         epoch = alice.all("message")[0]["meta"]["epoch"]
         assert rejected["reason"] == "trimmed"
         assert rejected["streams"] == {stream: {"reason": "trimmed", "epoch": epoch, "oldest": 8, "tip": 10}}
+
+
+async def test_a_client_goes_on_from_what_came_after_a_gap(anycable: Script, stream: str) -> None:
+    with running_server("--public", "--history_limit", "3") as server:
+        alice = await anycable.connect("alice", server.cable)
+        await alice.subscribe("chat", stream=stream)
+        await publish(server, stream, 1)
+        await alice.gets("chat", 1)
+        for round in range(2):
+            await alice.lose()
+            await publish(server, stream, *range(1, 6))
+            await alice.come_back()
+            await alice.sees("info", channel="chat", type="history_not_found", times=round + 1)
+
+        assert offsets(await alice.gets("chat", 7)) == [1, 4, 5, 6, 9, 10, 11]
+
+
+async def test_history_by_time_that_is_not_kept_any_more_is_confirmed_and_said(anycable: Script, stream: str) -> None:
+    with running_server("--public", "--history_limit", "3") as server:
+        await publish(server, stream, *range(1, 11))
+        # Not yet connected: a ping that comes before the subscribe would move the time that the library asks from.
+        alice = await anycable.open("alice", server.cable, since=int(time.time()) - 3600)
+        await alice.subscribe("chat", stream=stream)
+        confirmed = await alice.frame("confirm_history")
+
+        assert offsets(await alice.gets("chat", 3)) == [8, 9, 10]
+        assert alice.frames("reject_history") == []  # an application that reloads when history is not found would never stop
+        assert (confirmed["reason"], confirmed["streams"][stream]["oldest"]) == ("trimmed", 8)
 
 
 async def test_the_last_offset_before_the_oldest_kept_one_still_joins_up(anycable: Script, stream: str) -> None:

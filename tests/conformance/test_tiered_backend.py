@@ -28,4 +28,4 @@ class TestTieredBackend(BackendConformance):
             max_members=setup.max_members,
         )
         archive = DeltaArchive(str(self.home / "archive"), 4, setup.clock)
-        return TieredBackend(hot, archive, rules, setup.clock, 1000)
+        return TieredBackend(hot, archive, 1000)

@@ -5,19 +5,24 @@ Whatever happens: offsets of an epoch rise, and every offset that is missing bet
 
 from collections import deque
 from collections.abc import Callable
+from itertools import zip_longest
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ropewalk.client.effects import Send, Yield
 from ropewalk.client.events import Event, Gap, Message
 from ropewalk.client.state import State
+from ropewalk.core.delivered import Delivered
 from ropewalk.core.history import BEFORE_ALL, Kept, StreamLog
+from ropewalk.engine.subscription import Subscription, with_sent
 from ropewalk.model.commands import History, Subscribe
 from ropewalk.model.history import Gap as ServerGap
-from ropewalk.model.history import GapReason, HistoryRequest, Replay
+from ropewalk.model.history import GapReason, HistoryRequest, Replay, steps
 from ropewalk.model.messages import Position, Publication, Registered
 from ropewalk.model.rules import StreamRules
+from ropewalk.model.sessions import Subscribed
 from ropewalk.protocol.client_commands import ClientCommand
 from ropewalk.protocol.server_messages import (
     Data,
@@ -35,10 +40,11 @@ STREAMS = ("a", "b")
 
 
 class Server:
-    """One session that streams from two streams, as the engine serves it: rejections are for the whole request."""
+    """One session that streams from two streams, as the engine serves it. `bound`: messages of a stream in one answer."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, bound: int) -> None:
         self._rules = StreamRules(limit, 1e9)
+        self._bound = bound
         self._lives = 0
         self.logs: dict[str, StreamLog] = {}
         self.restart()
@@ -53,22 +59,32 @@ class Server:
     def cut(self) -> None:
         self.to_client: deque[ServerMessage] = deque()
         self.to_server: deque[ClientCommand] = deque()
-        self.floors: dict[str, Position] | None = None
+        self.subscription = Subscription(IDENTIFIER, Subscribed(STREAMS))
+        self.held: list[Registered] = []
 
     def welcome(self) -> None:
         self.to_client.append(Welcome("s", self.session, (IDENTIFIER,) if self.session else ()))
 
     def publish(self, stream: str) -> None:
         registered = self.logs[stream].append(Publication(stream, b"0"), 0.0)
-        if self.floors is not None:
+        if not self.subscription.held:
             self._send(registered)
+        elif self.session:
+            self.held.append(registered)
 
     def abandon(self) -> None:
         """The resume patience is over."""
-        if self.session and self.floors is None:
-            gaps = [ServerGap(name, GapReason.UNCLAIMED, log.epoch, log.tip + 1, log.tip) for name, log in self.logs.items()]
-            self._reject(gaps)
-            self.floors = self._tips()
+        if self.session and self.subscription.held:
+            for message in self.held:
+                self._send(message)
+            self._reject([ServerGap(log.stream, GapReason.UNCLAIMED, log.epoch, log.oldest, log.tip) for log in self._all()])
+            self.subscription.delivered = tuple(Delivered(log.epoch, self._first_held(log)) for log in self._all())
+
+    def _first_held(self, log: StreamLog) -> int:
+        return next((message.offset for message in self.held if message.stream == log.stream), log.tip + 1)
+
+    def _all(self) -> list[StreamLog]:
+        return [self.logs[name] for name in STREAMS]
 
     def handle(self, command: ClientCommand) -> None:
         match command:
@@ -80,28 +96,34 @@ class Server:
                 self._answer(request)
 
     def _answer(self, request: HistoryRequest | None) -> None:
-        if request is not None:
-            answers = [self._replay(log, request) for log in self.logs.values()]
-            gaps = [answer for answer in answers if isinstance(answer, ServerGap)]
-            if gaps:
+        answers = [self._replay(log, request or HistoryRequest()) for log in self._all()]
+        if self.subscription.held:
+            owed = [list(steps(answer)) for answer in answers]
+            live = [Delivered(answer.epoch, answer.tip + 1) for answer in answers]
+            self.subscription.delivered = tuple(with_sent(each, pieces) for each, pieces in zip(live, owed, strict=True))
+        else:
+            owed = [self.subscription.settle(place, answer) for place, answer in enumerate(answers)]
+        for row in zip_longest(*owed):
+            pieces = [piece for piece in row if piece is not None]
+            for message in (message for piece in pieces for message in piece.messages):
+                self._send(message)
+            if gaps := [piece for piece in pieces if isinstance(piece, ServerGap)]:
                 self._reject(gaps)
-            else:
-                for answer in answers:
-                    self._send_owed(answer)
-                self.to_client.append(HistoryConfirmed(IDENTIFIER))
-        self.floors = self.floors or self._tips()
+        if request is not None:
+            self.to_client.append(HistoryConfirmed(IDENTIFIER))
 
     def _replay(self, log: StreamLog, request: HistoryRequest) -> Replay | ServerGap:
-        if position := request.streams.get(log.stream):
-            return log.after(position, 0.0)
-        return Replay(log.stream, log.epoch, log.tip)
+        position = request.streams.get(log.stream)
+        answer = log.after(position, 0.0) if position else Replay(log.stream, log.epoch, log.tip)
+        if isinstance(answer, ServerGap):
+            return replace(answer, rest=self._bounded(answer.rest)) if isinstance(answer.rest, Replay) else answer
+        return self._bounded(answer)
 
-    def _send_owed(self, answer: Replay | ServerGap) -> None:
-        assert isinstance(answer, Replay)
-        floor = None if self.floors is None else self.floors[answer.stream]
-        for message in answer.messages:
-            if floor is None or message.offset <= floor.offset:
-                self._send(message)
+    def _bounded(self, answer: Replay) -> Replay | ServerGap:
+        if len(answer.messages) <= self._bound:
+            return answer
+        part = answer.messages[: self._bound]
+        return ServerGap(answer.stream, GapReason.PARTIAL, answer.epoch, part[-1].offset + 1, answer.tip, part)
 
     def _send(self, message: Registered) -> None:
         self.to_client.append(Data(IDENTIFIER, b"0", message.stream, message.epoch, message.offset))
@@ -110,13 +132,10 @@ class Server:
         details = {gap.stream: StreamGap(gap.reason, gap.epoch, gap.oldest, gap.tip) for gap in gaps}
         self.to_client.append(HistoryRejected(IDENTIFIER, gaps[0].reason, details))
 
-    def _tips(self) -> dict[str, Position]:
-        return {name: Position(log.epoch, log.tip) for name, log in self.logs.items()}
-
 
 class Run:
-    def __init__(self, limit: int) -> None:
-        self.server = Server(limit)
+    def __init__(self, limit: int, bound: int) -> None:
+        self.server = Server(limit, bound)
         self.state = State()
         self.events: list[Event] = []
         # From the beginning, so that all of a stream counts: a request by time never says what was before it.
@@ -177,10 +196,10 @@ WEIGHTED = STEPS + ["publish a", "client reads", "server reads"] * 3
 
 
 @EFFORT
-@given(st.integers(1, 4), st.lists(st.sampled_from(WEIGHTED), max_size=80))
-def test_every_position_comes_once_and_in_order_or_is_said_to_be_lost(limit: int, steps: list[str]) -> None:
-    run = Run(limit)
-    for step in steps:
-        run.step(step)
+@given(st.integers(1, 4), st.integers(1, 4), st.lists(st.sampled_from(WEIGHTED), max_size=80))
+def test_every_position_comes_once_and_in_order_or_is_said_to_be_lost(limit: int, bound: int, names: list[str]) -> None:
+    run = Run(limit, bound)
+    for name in names:
+        run.step(name)
     run.settle()
     check(run)

@@ -1,6 +1,6 @@
 """The outbox against a plain list that is rebuilt at every overflow."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -12,18 +12,29 @@ from tests.property.effort import EFFORT
 
 @dataclass
 class Waiting:
+    """A frame, or (b"") the note that some could not be taken. `number` is the frame's own, `lost` those dropped before it."""
+
     key: str | None
     frame: bytes
     droppable: bool
-    skipped: bool = False
+    number: int
+    lost: list[int] = field(default_factory=list)
+
+    def said(self) -> list[bytes | Skipped]:
+        notice: list[bytes | Skipped] = [Skipped(self.key, self.lost[0] - 1, self.lost[-1])] if self.lost else []
+        return notice + ([self.frame] if self.frame else [])
 
 
 class OutboxMachine(RuleBasedStateMachine):
-    """The model: who waits, in order; and the keys that may skip, in the order in which they came to wait."""
+    """The model: who waits, in order; and the keys that may skip, in the order in which they came to wait.
+
+    Frames of a key are numbered 1, 2, 3 …, and the marks around a frame are the numbers before it and with it.
+    """
 
     @initialize(limit=st.integers(0, 40))
     def begin(self, limit: int) -> None:
-        self.limit, self.dropped, self.number = limit, 0, 0
+        self.limit, self.dropped = limit, 0
+        self.numbers: dict[str | None, int] = {}
         self.outbox = Outbox(limit)
         self.line: list[Waiting] = []
         self.lanes: list[str | None] = []
@@ -36,38 +47,55 @@ class OutboxMachine(RuleBasedStateMachine):
 
     def room_for(self, new: Waiting) -> list[Waiting] | None:
         """The line after `new` joined it, or None when there is no room for it."""
-        line, cut = list(self.line), list[Waiting]()
+        line, cut = list(self.line), list[tuple[Waiting, list[int]]]()
+        lost: list[int] = []
         if size(line) + len(new.frame) > self.limit and new.droppable:
             own = self.lane(line, new.key)
-            line, new.skipped = self.without(line, own), bool(own)
+            line, lost = self.without(line, own), numbers(own)
         for key in self.lanes:
             *older, newest = self.lane(line, key) or [new]
             if size(line) + len(new.frame) > self.limit and older:
                 line = self.without(line, older)
-                cut.append(newest)
+                cut.append((newest, numbers(older)))
         if size(line) + len(new.frame) > self.limit:
             return None
-        for waiting in cut:
-            waiting.skipped = True
+        for waiting, before in cut:
+            waiting.lost = before + waiting.lost
+        new.lost = lost
         return [*line, new]
 
-    @rule(key=st.sampled_from("abc"), length=st.integers(1, 9))
+    def refused(self, new: Waiting) -> list[Waiting]:
+        """The line with a note that `new` was dropped itself."""
+        lane = self.lane(self.line, new.key)
+        if lane and not lane[-1].frame:
+            lane[-1].lost.append(new.number)
+            return self.line
+        return [*self.line, Waiting(new.key, b"", True, new.number, [new.number])]
+
+    @rule(key=st.sampled_from("abc"), length=st.integers(1, 45))
     def offer_droppable(self, key: str, length: int) -> None:
         self.offer(key, length, SlowPolicy.DROP)
 
-    @rule(key=st.sampled_from(["a", "d", None]), length=st.integers(0, 9))
+    @rule(key=st.sampled_from("abc"), length=st.integers(1, 9))
+    def offer_small_droppable(self, key: str, length: int) -> None:
+        self.offer(key, length, SlowPolicy.DROP)
+
+    @rule(key=st.sampled_from(["d", None]), length=st.integers(1, 9))
     def offer_lasting(self, key: str | None, length: int) -> None:
         self.offer(key, length, SlowPolicy.DISCONNECT)
 
     def offer(self, key: str | None, length: int, policy: SlowPolicy) -> None:
-        self.number += 1
-        frame = bytes([self.number % 256]) * length
-        new = Waiting(key, frame, policy is SlowPolicy.DROP)
+        number = self.numbers[key] = self.numbers.get(key, 0) + 1
+        frame = bytes([number % 256]) * length
+        new = Waiting(key, frame, policy is SlowPolicy.DROP, number)
+        before = len([waiting for waiting in self.line if waiting.frame])
         line = self.room_for(new)
-        assert self.outbox.offer(key, frame, policy) is (line is not None)
+        if line is None and new.droppable:
+            line = self.refused(new)
+        assert self.outbox.offer(key, frame, policy, number - 1, number) is (line is not None)
         if line is None:
             return
-        self.dropped += len(self.line) + 1 - len(line)
+        self.dropped += before + 1 - len([waiting for waiting in line if waiting.frame])
         self.line = line
         if new.droppable and key not in self.lanes:
             self.lanes.append(key)
@@ -77,9 +105,7 @@ class OutboxMachine(RuleBasedStateMachine):
         expected: list[bytes | Skipped] = []
         while self.line and (not expected or len(self.line[0].frame) <= budget):
             waiting = self.line.pop(0)
-            if waiting.skipped:
-                expected.append(Skipped(waiting.key))
-            expected.append(waiting.frame)
+            expected += waiting.said()
             budget -= len(waiting.frame)
         self.lanes = [key for key in self.lanes if self.lane(self.line, key)]
         assert self.outbox.take(budget_of(expected, budget)) == expected
@@ -90,6 +116,11 @@ class OutboxMachine(RuleBasedStateMachine):
             assert self.outbox.size == size(self.line) <= self.limit
             assert bool(self.outbox) is bool(self.line)
             assert self.outbox.dropped == self.dropped
+
+
+def numbers(gone: list[Waiting]) -> list[int]:
+    """What is lost with these: what they said to be lost before them, and they themselves."""
+    return sorted({number for waiting in gone for number in (*waiting.lost, waiting.number)})
 
 
 def size(line: list[Waiting]) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
-from tests.cable import BASE, Cable, cable, identifier
+from tests.cable import BASE, EXTENDED, Cable, cable, identifier
 from tests.clients.credentials import BROADCAST_KEY, SECRET, token
 from tests.metrics import metrics_when
 from tests.server import RunningServer, publish, running_server
@@ -16,6 +16,20 @@ def server() -> Iterator[RunningServer]:
     with running_server("--public", "--presence_ttl", "2s", "--resume_patience", "30s") as running:
         yield running
         assert "Traceback" not in running.log(), running.log()
+
+
+# --- what is told of positions ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", [BASE, EXTENDED])
+async def test_only_those_who_ask_are_told_the_positions_of_their_streams(server: RunningServer, protocol: str) -> None:
+    position = await publish(server, f"told/{protocol}", "one")
+    wanted = identifier(f"told/{protocol}")
+    tips = {f"told/{protocol}": {"epoch": position["epoch"], "tip": 1}}
+    for params, more in (({}, {}), ({"positions": "0"}, {}), ({"positions": "1"}, {"streams": tips})):
+        async with cable(server, protocol=protocol, params=params) as client:
+            await client.send(command="subscribe", identifier=wanted)
+            assert await client.next() == {"type": "confirm_subscription", "identifier": wanted, **more}
 
 
 # --- restoring --------------------------------------------------------------------------------------------------------
@@ -71,7 +85,7 @@ async def test_a_client_that_returns_before_its_loss_is_noticed_takes_the_sessio
             assert await second.messages(1) == ["hello"]
 
 
-async def test_a_restored_session_that_asks_for_no_history_is_told_of_the_gap_and_goes_live() -> None:
+async def test_a_restored_session_that_asks_for_no_history_gets_what_was_held_and_is_told_of_the_gap() -> None:
     with running_server("--public", "--resume_patience", "500ms") as hasty:
         async with cable(hasty) as client:
             await client.subscribe("news")
@@ -80,10 +94,12 @@ async def test_a_restored_session_that_asks_for_no_history_is_told_of_the_gap_an
             await client.cut()
         await publish(hasty, "news", "missed")
         async with cable(hasty, sid=client.sid) as back:
+            await publish(hasty, "news", "held")
+            assert await back.messages(1) == ["held"]
             gap = await back.expect("reject_history", reason="unclaimed")
-            assert gap["streams"]["news"]["tip"] == 2
-            await publish(hasty, "news", "three")
-            assert await back.messages(1) == ["three"]
+            assert {"oldest": 1, "tip": 3}.items() <= gap["streams"]["news"].items()
+            await publish(hasty, "news", "live")
+            assert await back.messages(1) == ["live"]
             late = await back.ask_history("news", client.positions["news"])
             assert [frame["message"] for frame in late] == ["missed"]
 

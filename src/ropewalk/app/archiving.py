@@ -4,16 +4,15 @@ import time
 
 from ropewalk.app.registry import ARCHIVES, resolve
 from ropewalk.app.settings import Settings
-from ropewalk.core.rules import Rulebook
 from ropewalk.engine.tiered import TieredBackend
 from ropewalk.ports import Archive, Backend, JournalReader
 
 
-def tiered(settings: Settings, hot: Backend, journal: JournalReader, rules: Rulebook) -> Backend:
+def tiered(settings: Settings, hot: Backend, journal: JournalReader) -> Backend:
     chosen = settings.archive
     if not chosen.archive_dir:
         return hot
     archive: Archive = resolve(ARCHIVES, "archive")(
         chosen.archive_dir, settings.journal.journal_shards, time.time, chosen.archive_refresh, journal
     )
-    return TieredBackend(hot, archive, rules, time.time, chosen.archive_replay_limit)
+    return TieredBackend(hot, archive, chosen.archive_replay_limit)

@@ -84,7 +84,7 @@ def build(settings: Settings) -> Parts:
     )
     annals = JournalAnnals(journal, time.time) if kept else Annals()
     pubsub: PubSub = resolve(PUBSUBS, broker.pubsub)()
-    whole = tiered(settings, backend, journal, rules)
+    whole = tiered(settings, backend, journal)
     authenticating, channeling = authenticators(settings, keys), channels(settings, keys)
     node = Node(
         whole,

@@ -10,6 +10,7 @@ from msgspec import Struct
 from ropewalk.client.errors import Unreachable
 from ropewalk.client.keepalive import Keepalive
 from ropewalk.protocol.client_commands import SUBPROTOCOL, ClientCommand, encode
+from ropewalk.protocol.handshake import POSITIONS_PARAM
 from ropewalk.protocol.server_messages import ServerMessage, decode
 
 CLOSE_PATIENCE = 1.0
@@ -36,7 +37,8 @@ class Call(Struct, frozen=True):
     def params(self) -> dict[str, str]:
         # Milliseconds, because the server's clock tells from when on a silent stream was followed.
         # A server that ends spreads the return of its clients, if they take its word for when to come back.
-        return {"ptp": "ms", "reconnect_in": "1", **({"pi": str(self.ping_interval)} if self.ping_interval else {})}
+        wishes = {POSITIONS_PARAM: "1", "ptp": "ms", "reconnect_in": "1"}
+        return wishes | ({"pi": str(self.ping_interval)} if self.ping_interval else {})
 
     def headers(self) -> dict[str, str]:
         """In headers, not in the URL: proxies write URLs into their logs."""

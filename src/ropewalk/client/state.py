@@ -140,7 +140,7 @@ class State:
                 del self._subscriptions[identifier]
                 return [Rejected(identifier)]
             case HistoryConfirmed(_, tips):
-                return self._yield(subscription, subscription.track.confirmed(tips))
+                return self._history_confirmed(subscription, tips)
             case HistoryRejected():
                 return self._history_rejected(subscription, message, now)
             case PresenceChanged(identifier, joined, member):
@@ -203,11 +203,13 @@ class State:
         return moment - CLOCK_DOUBT if self._skew is None else moment + self._skew
 
     def _history_rejected(self, subscription: _Subscription, rejection: HistoryRejected, now: float) -> list[Effect]:
-        track = subscription.track
         if not rejection.streams:
             subscription.started = now
-        effects = self._yield(subscription, track.rejected(rejection))
-        if track.holds and not track.asked:
+        return self._yield(subscription, subscription.track.rejected(rejection))
+
+    def _history_confirmed(self, subscription: _Subscription, tips: dict[str, Position]) -> list[Effect]:
+        effects = self._yield(subscription, subscription.track.confirmed(tips))
+        if subscription.track.wants_more:
             effects.append(Send(History(subscription.identifier, self._request(subscription))))
         return effects
 

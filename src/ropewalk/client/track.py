@@ -2,9 +2,9 @@
 
 The rule it keeps: a position is yielded once, positions rise, and what cannot come is said with a Gap.
 
-After a rejection the server is live from the tips it named, and still keeps a part of what is below them. That part is asked
-for, piece by piece if the server bounds its answers; until the answer is complete, what is above the tips is held back, so
-that the order stays.
+An answer to a history request is a run of messages, with a rejection at each gap in it, and a confirmation at its end. What
+the server kept behind a gap follows it. A server that bounds its answers may leave a part of the history to be asked for again:
+until that has come, messages from above it are held back, so that the order stays.
 """
 
 import logging
@@ -27,25 +27,26 @@ class Track:
         self.since = since
         self.positions = dict(positions or {})
         self.asked = False
-        self._tips: dict[str, Position] | None = None
+        self._tips: dict[str, Position] = {}
+        self._partial = False
         self._held: list[Data] = []
 
     @property
-    def holds(self) -> bool:
-        """A rejection was not yet made good by a complete answer."""
-        return self._tips is not None
+    def wants_more(self) -> bool:
+        """The last answer was bounded, and is complete: ask for what follows it."""
+        return self._partial and not self.asked
 
     def request(self, otherwise: float | None = None) -> HistoryRequest:
         """What to ask the server for now; the caller sends it. `otherwise` is the time to ask from if there was no wish."""
         self.asked = True
-        done = self._tips or {}
-        wanted = {stream: known for stream, known in self.positions.items() if done.get(stream) != known}
+        self._partial = False
+        wanted = {stream: known for stream, known in self.positions.items() if self._tips.get(stream) != known}
         return HistoryRequest(otherwise if self.since is None else self.since, wanted)
 
     def lost(self) -> None:
         """The connection is gone, and with it every answer; the next replay contains what was held."""
-        self.asked = False
-        self._tips = None
+        self.asked = self._partial = False
+        self._tips.clear()
         self._held.clear()
 
     def accept(self, data: Data) -> list[Message | Gap]:
@@ -62,40 +63,41 @@ class Track:
         self.positions = {**tips, **self.positions}
 
     def confirmed(self, tips: dict[str, Position] | None = None) -> list[Message | Gap]:
-        """A history request was answered in full. Returns what had to wait for that."""
+        """The answer to a history request ends here. Returns what had to wait for that; ask again if it `wants_more`."""
         self.asked = False
-        released = self._release()
+        released = [] if self._partial else self._release()
         self.began(tips or {})
         return released
 
     def rejected(self, rejection: HistoryRejected) -> list[Message | Gap]:
-        """What a rejection yields. Ask again if `holds` is true and nothing is `asked`."""
-        if rejection.reason == GapReason.DROPPED:
-            # Nobody asked: the server skipped to the newest message, which follows by itself.
+        """What a rejection yields."""
+        unclaimed = rejection.reason == GapReason.UNCLAIMED
+        if rejection.reason == GapReason.DROPPED or (unclaimed and not self.asked):
+            # Nobody asked: the server went on with what is newest, and that needs no answer.
             return [Gap(name, gap.reason, self.positions.get(name)) for name, gap in rejection.streams.items()]
-        if rejection.reason == GapReason.UNCLAIMED and self.asked:
-            # Our request and this notice crossed. Its answer will join up; only live messages must wait for it.
-            self._note_tips(rejection.streams)
-            return []
-        self.asked = False
         if not rejection.streams:
+            self.asked = False
             return [*self._lose_sight(rejection.reason), *self._release()]
-        self._note_tips(rejection.streams)
+        for stream, gap in rejection.streams.items():
+            if unclaimed or gap.reason == GapReason.PARTIAL:
+                self._note_tip(stream, gap)
+        if unclaimed:
+            # Our request and this notice crossed. Its answer will join up; what is above must wait for it.
+            return []
         gaps = [self._gap(stream, gap) for stream, gap in rejection.streams.items()]
         # A partial answer has no hole behind it: asking again brings what follows.
+        self._partial = self._partial or any(gap.reason == GapReason.PARTIAL for gap in gaps)
         return [gap for gap in gaps if gap.reason != GapReason.PARTIAL]
 
-    def _note_tips(self, streams: dict[str, StreamGap]) -> None:
+    def _note_tip(self, stream: str, gap: StreamGap) -> None:
         """Where live delivery began. A second rejection does not move that, unless the stream began anew."""
-        tips = self._tips or {}
-        for stream, gap in streams.items():
-            if stream not in tips or tips[stream].epoch != gap.epoch:
-                tips[stream] = Position(gap.epoch, gap.tip)
-        self._tips = tips
+        if stream not in self._tips or self._tips[stream].epoch != gap.epoch:
+            self._tips[stream] = Position(gap.epoch, gap.tip)
 
     def _gap(self, stream: str, gap: StreamGap) -> Gap:
         known = self.positions.get(stream)
-        tip = (self._tips or {})[stream]
+        noted = self._tips.get(stream)
+        tip = noted if noted is not None and noted.epoch == gap.epoch else Position(gap.epoch, gap.tip)
         # Ahead: we have seen everything up to the tip, and more than there is.
         below = tip.offset if gap.reason == GapReason.AHEAD else min(gap.oldest - 1, tip.offset)
         self.positions[stream] = Position(gap.epoch, below)
@@ -109,14 +111,18 @@ class Track:
         return gaps or [Gap("", reason)]
 
     def _overtakes(self, data: Data) -> bool:
-        if self._tips is None:
-            return False
         tip = self._tips.get(data.stream)
-        return tip is None or tip.epoch != data.epoch or data.offset > tip.offset
+        if tip is not None:
+            return tip.epoch != data.epoch or data.offset > tip.offset
+        known = self.positions.get(data.stream)
+        if known is None or not self.asked:
+            return False
+        # While an answer is under way, what does not follow may be what the server held for us before it got our request.
+        return known.epoch not in ("", data.epoch) or data.offset > known.offset + 1
 
     def _release(self) -> list[Message | Gap]:
-        held, self._held, self._tips = self._held, [], None
-        # A stream that the rejection did not name may have its replay and its live messages mixed up here.
+        held, self._held, self._tips = self._held, [], {}
+        # What was held before a rejection came may be of another place in its stream than what was held after it.
         first_seen = {life: place for place, life in reversed(list(enumerate(map(_life, held))))}
         held.sort(key=lambda data: (first_seen[_life(data)], data.offset))
         return [event for data in held for event in self._advance(data)]

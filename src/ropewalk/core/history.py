@@ -5,6 +5,7 @@ The rule it keeps: offsets are 1, 2, 3 … and never given twice; an answer join
 
 from collections import deque
 from itertools import islice
+from math import inf
 
 from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Registered
@@ -25,16 +26,18 @@ class StreamLog:
     """The positions of one stream in one epoch, and the tail of its messages.
 
     A message is kept while fewer than `history_limit` newer ones exist and it is younger than `history_ttl`. The tip outlives
-    the messages, so a client that has everything is still told so after all of them have expired.
+    the messages, so a client that has everything is still told so after all of them have expired. `trimmed_at` is the time of
+    the newest message that is not kept any more, so that a request by time is told whether something is missing.
     """
 
-    __slots__ = ("_entries", "_kept", "_limit", "_ttl", "epoch", "newest", "stream", "tip")
+    __slots__ = ("_entries", "_kept", "_limit", "_ttl", "epoch", "newest", "stream", "tip", "trimmed_at")
 
     def __init__(self, stream: str, epoch: str, rules: StreamRules, kept: Kept) -> None:
         self.stream = stream
         self.epoch = epoch
         self.tip = 0
         self.newest = 0.0  # the time of the newest message, kept or not
+        self.trimmed_at = -inf
         self._kept = kept
         self._entries: deque[Registered] = deque()
         self.obey(rules)
@@ -75,14 +78,25 @@ class StreamLog:
         )
         if self._limit > 0:
             self._keep(registered)
+        else:
+            self.trimmed_at = self.newest
         return registered
 
     def place(self, registered: Registered) -> None:
         """Keep a message that has its offset in this epoch already: planned with others, or read back after a restart."""
+        if not self._entries and registered.offset != self.tip + 1:
+            # Read back: the time of the message before it is not known, only that it was not later.
+            self.trimmed_at = registered.timestamp if registered.offset > 1 else -inf
         self.tip = registered.offset
         self.newest = registered.timestamp
         if self._limit > 0:
             self._keep(registered)
+        else:
+            self.trimmed_at = self.newest
+
+    def reach(self, tip: int, timestamp: float) -> None:
+        """It had come this far before a restart; of what was kept then nothing is here yet."""
+        self.tip, self.newest, self.trimmed_at = tip, timestamp, timestamp
 
     def _keep(self, registered: Registered) -> None:
         if len(self._entries) >= self._limit:
@@ -92,8 +106,10 @@ class StreamLog:
         self._kept.bytes += len(registered.payload)
 
     def _drop_oldest(self) -> None:
+        dropped = self._entries.popleft()
+        self.trimmed_at = dropped.timestamp
         self._kept.messages -= 1
-        self._kept.bytes -= len(self._entries.popleft().payload)
+        self._kept.bytes -= len(dropped.payload)
 
     def trim(self, now: float) -> None:
         """Let go of what is too old. Readers do this themselves, so nothing expired is ever served."""
@@ -106,14 +122,16 @@ class StreamLog:
         if position.epoch != self.epoch and position != BEFORE_ALL:
             return self._gap(GapReason.EPOCH_CHANGED)
         if position.offset > self.tip:
-            return self._gap(GapReason.AHEAD)
+            return Gap(self.stream, GapReason.AHEAD, self.epoch, self.oldest, self.tip)
         if position.offset < self.oldest - 1:
             return self._gap(GapReason.TRIMMED)
         return self._replay(self.tip - position.offset)
 
-    def since(self, timestamp: float, now: float) -> Replay:
-        """What was registered at or after `timestamp` and is still kept."""
+    def since(self, timestamp: float, now: float) -> Replay | Gap:
+        """What was registered at or after `timestamp`; TRIMMED, and then what is kept, if some of it is not kept any more."""
         self.trim(now)
+        if self.trimmed_at >= timestamp:
+            return self._gap(GapReason.TRIMMED)
         count = 0
         for entry in reversed(self._entries):
             if entry.timestamp < timestamp:
@@ -135,7 +153,9 @@ class StreamLog:
         return StreamSummary(self.stream, self.epoch, self.tip, self.oldest, len(self._entries))
 
     def _gap(self, reason: GapReason) -> Gap:
-        return Gap(self.stream, reason, self.epoch, self.oldest, self.tip)
+        """The gap is before everything that is kept."""
+        rest = self._replay(len(self._entries)) if self._entries else None
+        return Gap(self.stream, reason, self.epoch, self.oldest, self.tip, rest=rest)
 
     def _replay(self, count: int) -> Replay:
         # Counted from the newest end, so that the cost is that of the answer and not of the whole history.

@@ -15,22 +15,33 @@ SLACK = 32
 
 
 class Skipped(Struct, frozen=True):
-    """Frames of `key` that waited before this point were dropped; the next one taken is of that key, offered with `mark`."""
+    """Frames of `key` were dropped here: those that were offered between the marks `after` and `upto`."""
 
     key: Hashable
-    mark: object = None
+    after: object = None
+    upto: object = None
 
 
 class _Slot:
-    """A place in the line. A dropped frame leaves its slot behind, empty."""
+    """A place in the line. `before` and `after` are the marks around its frame.
 
-    __slots__ = ("frame", "key", "mark", "skipped")
+    `skipped`: frames of its key were dropped between the mark `since` and this frame. A dropped frame leaves its slot behind,
+    empty (None). One that could not even be taken leaves a slot with a frame of no bytes, which only says so.
+    """
 
-    def __init__(self, frame: bytes, key: Hashable, mark: object, skipped: bool) -> None:
+    __slots__ = ("after", "before", "frame", "key", "since", "skipped")
+
+    def __init__(self, frame: bytes, key: Hashable, before: object, after: object) -> None:
         self.frame: bytes | None = frame
         self.key = key
-        self.mark = mark
-        self.skipped = skipped
+        self.before = before
+        self.after = after
+        self.since = before
+        self.skipped = False
+
+    def skip_from(self, since: object) -> None:
+        self.since = since
+        self.skipped = True
 
 
 class Outbox:
@@ -38,6 +49,7 @@ class Outbox:
 
     When a frame does not fit, its own lane is dropped first. If that is not enough, or the frame has no lane, the other lanes
     are cut down to their newest frame: a stream that may skip must not get the connection closed by another one, or by a ping.
+    If there is no room even then, a frame that may be dropped is dropped itself, and what waits before it stays.
     """
 
     __slots__ = ("_empty", "_lanes", "_limit", "_line", "dropped", "size")
@@ -53,20 +65,39 @@ class Outbox:
     def __bool__(self) -> bool:
         return len(self._line) > self._empty
 
-    def offer(self, key: Hashable, frame: bytes, policy: SlowPolicy, mark: object = None) -> bool:
-        """False: it is full, the frame was not taken, and the connection must be closed. Nothing is dropped in vain."""
+    def offer(self, key: Hashable, frame: bytes, policy: SlowPolicy, before: object = None, after: object = None) -> bool:
+        """False: it is full, the frame was not taken, and the connection must be closed. Never so if the frame may be dropped.
+
+        `before` and `after` mark what was offered for this key before the frame, and with it. Nothing is dropped in vain.
+        """
         droppable = policy is SlowPolicy.DROP
-        skipped = False
+        slot = _Slot(frame, key, before, after)
         if self.size + len(frame) > self._limit:
             own = self._lanes.get(key) if droppable else None
+            since = own[0].since if own else None
             if not self._make_room(len(frame), own):
-                return False
-            skipped = own is not None
-        slot = _Slot(frame, key, mark, skipped)
+                return droppable and self._refuse(slot)
+            if own is not None:
+                slot.skip_from(since)
+        self._append(slot, droppable)
+        return True
+
+    def _append(self, slot: _Slot, droppable: bool) -> None:
         self._line.append(slot)
-        self.size += len(frame)
+        self.size += len(slot.frame or b"")
         if droppable:
-            self._lanes.setdefault(key, deque()).append(slot)
+            self._lanes.setdefault(slot.key, deque()).append(slot)
+
+    def _refuse(self, slot: _Slot) -> bool:
+        """Drop the frame itself, and leave a place in the line that says so. One place serves for any number in a row."""
+        self.dropped += 1
+        lane = self._lanes.get(slot.key)
+        if lane and lane[-1].frame == b"":
+            lane[-1].after = slot.after
+        else:
+            slot.frame = b""
+            slot.skip_from(slot.before)
+            self._append(slot, droppable=True)
         return True
 
     def take(self, budget_bytes: int) -> list[bytes | Skipped]:
@@ -80,8 +111,9 @@ class Outbox:
                 break
             else:
                 if slot.skipped:
-                    answer.append(Skipped(slot.key, slot.mark))
-                answer.append(slot.frame)
+                    answer.append(Skipped(slot.key, slot.since, slot.before if slot.frame else slot.after))
+                if slot.frame:
+                    answer.append(slot.frame)
                 budget_bytes -= len(slot.frame)
                 self._leave(slot, len(slot.frame))
             self._line.popleft()
@@ -112,18 +144,19 @@ class Outbox:
         if own is not None:
             self._drop(own, keep=0)
         for lane in cuts:
+            since = lane[0].since
             self._drop(lane, keep=1)
-            lane[0].skipped = True
+            lane[0].skip_from(since)
         self._compact()
         return True
 
     def _drop(self, lane: deque[_Slot], keep: int) -> None:
         while len(lane) > keep:
             slot = lane.popleft()
+            self.dropped += bool(slot.frame)  # one without a frame has been counted
             self.size -= len(slot.frame or b"")
             slot.frame = None
             self._empty += 1
-            self.dropped += 1
 
     def _compact(self) -> None:
         if 2 * self._empty > len(self._line) + SLACK:

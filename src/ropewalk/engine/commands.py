@@ -59,6 +59,27 @@ def _refuse(session: "Session", reason: str) -> bool:
 
 
 async def _subscribe(session: "Session", services: Services, command: commands.Subscribe) -> bool:
+    inbox = session.inbox
+    first = inbox.answer_to(command.identifier) if inbox is not None else None
+    if first is not None:
+        return await _repeat(session, services, command, first)
+    granted = await _decide(session, services, command)
+    if inbox is not None:
+        inbox.answered(command)
+    return granted
+
+
+async def _repeat(session: "Session", services: Services, command: commands.Subscribe, first: commands.Subscribe) -> bool:
+    """The answer to the first one counts for it; it gets only what the first one did not ask for."""
+    subscription = session.subscriptions.get(command.identifier)
+    if subscription is None:
+        return True
+    if command.history is not None and first.history is None and not subscription.held:
+        await services.joiner.replay(session.link, subscription, command.history)
+    return await _join_along(session, services, command) if first.presence is None else True
+
+
+async def _decide(session: "Session", services: Services, command: commands.Subscribe) -> bool:
     known = session.subscriptions.get(command.identifier)
     if known is None:
         granted = await _ask_channels(session, services, command.identifier)
@@ -125,6 +146,8 @@ async def _unsubscribe(session: "Session", services: Services, identifier: str) 
     if subscription is None:
         return _refuse(session, "unsubscribe of what is not subscribed")
     subscription.claimed = True  # the resume patience has no business with it any more
+    if session.inbox is not None:
+        session.inbox.forget(identifier)
     session.drop(subscription)
     services.annals.unsubscribed(session, identifier)
     await presence.leave_stream(session, services, subscription.granted.presence)

@@ -31,7 +31,8 @@ class Listener(Protocol):
 class Group:
     """The listeners of one stream who get the same bytes: same identifier, same codec.
 
-    `newest` and `written` are positions: of what was delivered, and of what was written before the frames written now.
+    `newest` and `written` are positions: of what was delivered, and of what was written before the frames written now. While
+    they are written, `newest` is the position of the last of them.
     """
 
     __slots__ = ("codec", "head", "identifier", "newest", "pending", "stream", "writers", "written")
@@ -47,16 +48,23 @@ class Group:
 
 
 class Catch:
-    """What comes to a stream while a join is under way. Past its bound it keeps nothing and is `full`."""
+    """What comes to a stream while a join is under way. Past its bound it keeps nothing and is `full`.
 
-    __slots__ = ("_room", "full", "messages")
+    `last` is the newest message with a position that came, kept or not; `taken` the newest that was handed on.
+    """
+
+    __slots__ = ("_room", "full", "last", "messages", "taken")
 
     def __init__(self, limit: int) -> None:
         self._room = limit
         self.full = False
+        self.last: Registered | None = None
+        self.taken: Registered | None = None
         self.messages: list[Registered] = []
 
     def add(self, message: Registered) -> None:
+        if message.offset:
+            self.last = message
         self._room -= len(message.payload)
         self.full = self._room < 0
         if self.full:
@@ -67,6 +75,8 @@ class Catch:
     def take(self) -> list[Registered]:
         taken, self.messages = self.messages, []
         self._room += sum(len(message.payload) for message in taken)
+        if taken:
+            self.taken = self.last
         return taken
 
 
@@ -77,7 +87,7 @@ class Hub:
         self._stats = stats
         self._clock = clock
         self._streams: dict[str, dict[tuple[str, Codec], Group]] = {}
-        self._catches: dict[str, list[Catch]] = {}
+        self._catches: dict[str, set[Catch]] = {}
         self._dirty: list[Group] = []
         self._registered_at: list[float] = []
         self._flush_due = False
@@ -107,7 +117,7 @@ class Hub:
     def collect(self, stream: str, limit: int) -> Catch:
         """What is delivered on `stream` from now until `release`, in order: for a join that must wait."""
         catch = Catch(limit)
-        self._catches.setdefault(stream, []).append(catch)
+        self._catches.setdefault(stream, set()).add(catch)
         return catch
 
     def release(self, stream: str, catch: Catch) -> None:
@@ -160,9 +170,10 @@ class Hub:
     def _write_excluding(self, group: Group, message: Registered) -> None:
         self._flush_group(group)
         writers = [write for listener, write in group.writers.items() if message.exclude_socket not in listener.names]
-        self._write(writers, group.codec.message(group.head, message), 1)
         if message.offset:
-            group.newest = group.written = Position(message.epoch, message.offset)
+            group.newest = Position(message.epoch, message.offset)
+        self._write(writers, group.codec.message(group.head, message), 1)
+        group.written = group.newest
 
     def _write(self, writers: Collection[Write], blob: bytes, count: int) -> None:
         for write in writers:

@@ -1,24 +1,31 @@
 """What a client has sent and the session has not handled yet, bounded by number and bytes.
 
-Past either bound the client's socket is not read until enough was handled: it waits, and loses nothing.
+Past either bound the client's socket is not read until enough was handled: it waits, and loses nothing. A repeated subscribe
+that arrived before the first one was answered is known as such. A client repeats it because the answer is slow in coming;
+`@anycable/core` takes a second confirmation for one it never asked for, and unsubscribes.
 """
 
 from collections import deque
 from collections.abc import Callable
+
+from ropewalk.model.commands import Subscribe
 
 MOST_FRAMES, FEW_FRAMES = 64, 16
 MOST_BYTES, FEW_BYTES = 131_072, 65_536
 
 
 class Inbox:
-    """Frames in the order they came. `hold` stops reading the client's socket (True) or goes on with it (False)."""
+    """Frames in the order they came, numbered as they are taken, so that arrival and answer can be compared. It exists while
+    frames wait. `hold` stops reading the client's socket (True) or goes on with it (False)."""
 
-    __slots__ = ("_bytes", "_frames", "_hold", "held")
+    __slots__ = ("_answered", "_bytes", "_frames", "_hold", "_taken", "held")
 
     def __init__(self, hold: Callable[[bool], None]) -> None:
         self._frames: deque[bytes] = deque()
         self._bytes = 0
         self._hold = hold
+        self._taken = 0
+        self._answered: dict[str, tuple[int, Subscribe]] = {}
         self.held = False
 
     def __bool__(self) -> bool:
@@ -33,8 +40,24 @@ class Inbox:
 
     def take(self) -> bytes:
         frame = self._frames.popleft()
+        self._taken += 1
         self._bytes -= len(frame)
         if self.held and len(self._frames) <= FEW_FRAMES and self._bytes <= FEW_BYTES:
             self.held = False
             self._hold(False)
         return frame
+
+    def answered(self, command: Subscribe) -> None:
+        """The command that was taken last has been answered, and with it its repeats among the frames that wait now."""
+        if self._frames:
+            waiting = {name: each for name, each in self._answered.items() if each[0] > self._taken}
+            self._answered = {**waiting, command.identifier: (self._taken + len(self._frames), command)}
+
+    def answer_to(self, identifier: str) -> Subscribe | None:
+        """The command whose answer counts for a subscribe that was taken last; None if it wants one of its own."""
+        upto, command = self._answered.get(identifier, (0, None))
+        return command if self._taken <= upto else None
+
+    def forget(self, identifier: str) -> None:
+        """Unsubscribed: the next subscribe is no repeat."""
+        self._answered.pop(identifier, None)

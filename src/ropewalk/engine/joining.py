@@ -6,16 +6,16 @@ meanwhile is collected and handed on above the snapshot's tip: no duplicate, no 
 
 from collections.abc import Collection, Sequence
 
+from ropewalk.core.delivered import Delivered
 from ropewalk.core.stats import Stats
 from ropewalk.engine.hub import Catch, Hub
 from ropewalk.engine.link import Link
-from ropewalk.engine.subscription import Subscription
-from ropewalk.model.history import Gap, GapReason, HistoryRequest, Replay
+from ropewalk.engine.replaying import Replayer
+from ropewalk.engine.subscription import Subscription, with_sent
+from ropewalk.model.history import Gap, GapReason, HistoryPage, HistoryRequest, Replay, steps
 from ropewalk.model.messages import Position, Registered
 from ropewalk.ports import StreamStore
 from ropewalk.protocol.codec import Tip
-
-WRITE_BYTES = 65536
 
 Answer = Replay | Gap
 
@@ -26,7 +26,7 @@ class Joiner:
     def __init__(self, hub: Hub, store: StreamStore, stats: Stats) -> None:
         self._hub = hub
         self._store = store
-        self._stats = stats
+        self._replayer = Replayer(stats)
 
     async def join(
         self,
@@ -39,27 +39,25 @@ class Joiner:
         """Go live, with history first where it is asked for. `confirm`: this is a subscribe, say so before anything else but
         what the application wants said right after it."""
         subscription.claimed = True
-        streams = subscription.granted.streams
+        self.release(subscription)
+        streams, identifier = subscription.granted.streams, subscription.identifier
         collected = [self._hub.collect(stream, link.limit) for stream in streams]
         try:
             answers = [await self._answer(stream, request) for stream in streams]
             tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
             if confirm:
-                link.send(link.codec.about("confirm_subscription", subscription.identifier, _begun(tips, request)))
+                link.send(link.codec.about("confirm_subscription", identifier, _begun(tips, request)))
             for frame in following:
                 link.send(frame)
             if request is not None:
                 await link.ready()
-                answers = [await self._last_page(link, subscription, answer) for answer in answers]
+                answers = [await self._last_page(link, identifier, answer) for answer in answers]
                 tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
-                await self._send_history(link, subscription, answers, tips)
-            # While a slow client takes its history more comes in; the last round finds nothing and is one step with going live.
-            while late := _taken(answers, collected):
-                await self._send_items(link, subscription, late)
-            if any(catch.full for catch in collected):
-                link.overflow()
-            elif link.open:
-                self._go_live(link, subscription, [_floor(answer) for answer in answers])
+                await self._replayer.answer(link, identifier, request, [list(steps(answer)) for answer in answers], tips)
+            await self._catch_up(link, identifier, answers, collected)
+            if link.open:
+                delivered = [_delivered(answer, catch) for answer, catch in zip(answers, collected, strict=True)]
+                self._go_live(link, subscription, delivered)
         finally:
             for stream, catch in zip(streams, collected, strict=True):
                 self._hub.release(stream, catch)
@@ -67,18 +65,17 @@ class Joiner:
     async def extend(self, link: Link, subscription: Subscription, streams: Sequence[str]) -> None:
         """More streams for a subscription: live from now on, or with the others once it has claimed its history."""
         new = [stream for stream in dict.fromkeys(streams) if stream not in subscription.granted.streams]
-        if subscription.floors is None:
+        if subscription.held:
             subscription.add_streams(new, (), ())
+            self.hold(link, [subscription])
             return
         collected = [self._hub.collect(stream, link.limit) for stream in new]
         try:
             answers = [await self._answer(stream, None) for stream in new]
-            while late := _taken(answers, collected):
-                await self._send_items(link, subscription, late)
-            if any(catch.full for catch in collected):
-                link.overflow()
+            await self._catch_up(link, subscription.identifier, answers, collected)
             groups = [self._hub.join(stream, subscription.identifier, link.codec, link) for stream in new if link.open]
-            subscription.add_streams(new, [_floor(answer) for answer in answers], groups)
+            delivered = [_delivered(answer, catch) for answer, catch in zip(answers, collected, strict=True)]
+            subscription.add_streams(new, delivered, groups)
         finally:
             for stream, catch in zip(new, collected, strict=True):
                 self._hub.release(stream, catch)
@@ -89,32 +86,45 @@ class Joiner:
             self._hub.leave(group, link)
 
     async def replay(self, link: Link, subscription: Subscription, request: HistoryRequest) -> None:
-        """Answer a history request of a subscription that is live already: only what it did not get live."""
+        """Answer a history request of a subscription that is live already: only what this connection was not sent."""
         await link.ready()
         found = [await self._answer(stream, request) for stream in subscription.granted.streams]
-        answers = [_complete(subscription, index, answer) for index, answer in enumerate(found)]
-        await self._send_history(link, subscription, answers)
-        for index, answer in enumerate(answers):
-            position = request.streams.get(answer.stream)
-            if position and isinstance(answer, Replay):
-                subscription.lower(index, position)
+        owed = [subscription.settle(index, answer) for index, answer in enumerate(found)]
+        await self._replayer.answer(link, subscription.identifier, request, owed)
+
+    # --- restored subscriptions that have not asked for their history yet -----------------------------------------------
+
+    def hold(self, link: Link, subscriptions: Collection[Subscription]) -> None:
+        """Keep what is delivered on their streams from now on, until they claim it, or for `abandon`. Together they may keep as
+        much as the link may have waiting."""
+        streams = sum(len(subscription.granted.streams) for subscription in subscriptions)
+        for subscription in subscriptions if link.open else ():
+            catches = subscription.catches = subscription.catches or {}
+            for stream in subscription.granted.streams:
+                if stream not in catches:
+                    catches[stream] = self._hub.collect(stream, link.limit // streams)
+
+    def release(self, subscription: Subscription) -> None:
+        catches, subscription.catches = subscription.catches, None
+        for stream, catch in (catches or {}).items():
+            self._hub.release(stream, catch)
 
     async def abandon(self, link: Link, subscription: Subscription) -> None:
-        """The resume patience is over: say the gap that may be there, and go live from the tip."""
+        """The resume patience is over: deliver what was held, say the gap that may be before it, and go live."""
         streams: tuple[str, ...] = ()
-        tips: list[Position] = []
+        pages: list[HistoryPage | None] = []
         while streams != subscription.granted.streams:  # an action may have changed them while the store was asked
             streams = subscription.granted.streams
-            tips = [await self._store.tip(stream) for stream in streams]
+            pages = [await self._store.page(stream, 0, 1) for stream in streams]
         if not link.open or subscription.claimed:
             return
-        gaps = [
-            Gap(stream, GapReason.UNCLAIMED, tip.epoch, tip.offset + 1, tip.offset)
-            for stream, tip in zip(streams, tips, strict=True)
-        ]
         subscription.claimed = True
-        self._reject(link, subscription, gaps)
-        self._go_live(link, subscription, tips)
+        catches = [(subscription.catches or {})[stream] for stream in streams]
+        gaps = [_unclaimed(stream, page, catch) for stream, page, catch in zip(streams, pages, catches, strict=True)]
+        self._replayer.send_at_once(link, subscription.identifier, [message for catch in catches for message in catch.messages])
+        self._replayer.reject(link, subscription.identifier, gaps)
+        self._go_live(link, subscription, [_live_from(gap, catch) for gap, catch in zip(gaps, catches, strict=True)])
+        self.release(subscription)
 
     async def _answer(self, stream: str, request: HistoryRequest | None) -> Answer:
         if request is not None:
@@ -125,55 +135,28 @@ class Joiner:
         tip = await self._store.tip(stream)
         return Replay(stream, tip.epoch, tip.offset)
 
-    async def _last_page(self, link: Link, subscription: Subscription, answer: Answer) -> Answer:
+    async def _last_page(self, link: Link, identifier: str, answer: Answer) -> Answer:
         """For a client that cannot ask for the rest of a long answer: all pages of it but the last, which is returned."""
         while link.codec.one_way and link.open and isinstance(answer, Gap) and answer.reason is GapReason.PARTIAL:
-            await self._send_items(link, subscription, answer.messages)
-            self._stats.replayed_messages += len(answer.messages)
+            await self._replayer.send(link, identifier, answer.messages)
             answer = await self._store.replay(answer.stream, Position(answer.epoch, answer.oldest - 1))
         return answer
 
-    async def _send_history(
-        self, link: Link, subscription: Subscription, answers: Sequence[Answer], tips: Sequence[Tip] = ()
-    ) -> None:
-        """What joins up, and then `confirm_history`, or `reject_history` and which streams it is about."""
-        items: list[Registered] = []
-        gaps: list[Gap] = []
-        for index, answer in enumerate(answers):
-            items += subscription.owed(index, answer)
-            if isinstance(answer, Gap):
-                gaps.append(answer)
-        await self._send_items(link, subscription, items)
-        self._stats.replays += 1
-        self._stats.replayed_messages += len(items)
-        if gaps:
-            self._reject(link, subscription, gaps)
-        else:
-            link.send(link.codec.about("confirm_history", subscription.identifier, tips))
+    async def _catch_up(self, link: Link, identifier: str, answers: Sequence[Answer], collected: Sequence[Catch]) -> None:
+        """Hand on what came meanwhile. While a slow client takes it more comes in; the last round finds nothing, and the caller
+        goes live in the same step."""
+        while late := _taken(answers, collected):
+            await self._replayer.send(link, identifier, late)
+        pairs = list(zip(answers, collected, strict=True))
+        if any(catch.full and not link.may_skip(answer.stream) for answer, catch in pairs):
+            link.overflow()
+            return
+        lost = [last for answer, catch in pairs if (last := _lost(answer, catch))]
+        gaps = [Gap(last.stream, GapReason.DROPPED, last.epoch, last.offset + 1, last.offset) for last in lost]
+        self._replayer.reject(link, identifier, gaps)
 
-    def _reject(self, link: Link, subscription: Subscription, gaps: Sequence[Gap]) -> None:
-        for gap in gaps:
-            self._stats.gaps[gap.reason] += 1
-        link.send(link.codec.reject_history(subscription.identifier, gaps))
-
-    async def _send_items(self, link: Link, subscription: Subscription, items: Sequence[Registered]) -> None:
-        """In writes of a bounded size, each when the one before is taken: a long history costs time, not memory."""
-        head = link.codec.head(subscription.identifier)
-        frames: list[bytes] = []
-        size = 0
-        for item in items:
-            if item.exclude_socket in link.names:  # what a client was not meant to hear live it does not hear now either
-                continue
-            frames.append(link.codec.message(head, item))
-            size += len(frames[-1])
-            if size >= WRITE_BYTES:
-                link.send(b"".join(frames))
-                await link.drained()
-                frames, size = [], 0
-        link.send(b"".join(frames))
-
-    def _go_live(self, link: Link, subscription: Subscription, floors: Sequence[Position]) -> None:
-        subscription.floors = tuple(floors)
+    def _go_live(self, link: Link, subscription: Subscription, delivered: Sequence[Delivered]) -> None:
+        subscription.delivered = tuple(delivered)
         subscription.groups = tuple(
             self._hub.join(stream, subscription.identifier, link.codec, link) for stream in subscription.granted.streams
         )
@@ -196,19 +179,31 @@ def _begun(tips: Sequence[Tip], request: HistoryRequest | None) -> Sequence[Tip]
     return [] if request.since is not None else [tip for tip in tips if tip[0] not in request.streams]
 
 
-def _complete(subscription: Subscription, index: int, answer: Answer) -> Answer:
-    """A bounded answer that reaches up to what was delivered live is all that is owed."""
-    match answer:
-        case Gap(reason=GapReason.PARTIAL, oldest=following) if subscription.reaches_live(index, answer.epoch, following - 1):
-            return Replay(answer.stream, answer.epoch, answer.tip, answer.messages)
-        case _:
-            return answer
+def _delivered(answer: Answer, catch: Catch) -> Delivered:
+    """After this answer was sent in full, and what came above its tip, except for what was more than could be kept."""
+    sent = with_sent(Delivered(answer.epoch, answer.tip + 1), steps(answer))
+    if (lost := _lost(answer, catch)) is None:
+        return sent
+    taken = catch.taken
+    reached = Position(answer.epoch, answer.tip) if taken is None else Position(taken.epoch, taken.offset)
+    return sent.minus(reached, Position(lost.epoch, lost.offset))
 
 
-def _floor(answer: Answer) -> Position:
-    """The newest offset that neither the history just sent nor live delivery brings."""
-    match answer:
-        case Replay(messages=(first, *_)):
-            return Position(answer.epoch, first.offset - 1)
-        case _:
-            return Position(answer.epoch, answer.tip)
+def _lost(answer: Answer, catch: Catch) -> Registered | None:
+    """The newest of the messages above the answer's tip that were more than could be kept; None if there are none."""
+    last = catch.last if catch.full else None
+    return last if last and (last.epoch != answer.epoch or last.offset > answer.tip) else None
+
+
+def _unclaimed(stream: str, page: HistoryPage | None, catch: Catch) -> Gap:
+    """Where the stream stands: as its history says, and as what came since then says."""
+    epoch, oldest, tip = ("", 1, 0) if page is None else (page.epoch, page.oldest, page.tip)
+    if (last := catch.last) is not None:
+        oldest = oldest if last.epoch == epoch else 1
+        epoch, tip = last.epoch, last.offset
+    return Gap(stream, GapReason.UNCLAIMED, epoch, oldest, tip)
+
+
+def _live_from(gap: Gap, catch: Catch) -> Delivered:
+    first = next((message.offset for message in catch.messages if message.offset and message.epoch == gap.epoch), gap.tip + 1)
+    return Delivered(gap.epoch, first)

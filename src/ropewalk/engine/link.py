@@ -29,8 +29,8 @@ class Owner(Protocol):
     def overflowed(self) -> None:
         """The outbox is full. Told once, in the middle of a fan-out: end the connection later, not now."""
 
-    def skipped(self, group: Group, last: Position) -> None:
-        """Messages of this group were dropped, up to and with this one."""
+    def skipped(self, group: Group, after: Position, upto: Position) -> None:
+        """Messages of this group were dropped: those above `after`, up to and with `upto`."""
 
 
 class Link:
@@ -82,8 +82,13 @@ class Link:
     def _offer(self, key: Group | None, policy: SlowPolicy, frame: bytes) -> None:
         if not self.open or self._outbox is None:
             return
-        if not self._outbox.offer(key, frame, policy, key.written if key else None):
+        before, after = (key.written, key.newest) if key else (None, None)
+        if not self._outbox.offer(key, frame, policy, before, after):
             self.overflow()
+
+    def may_skip(self, stream: str) -> bool:
+        """Whether messages of this stream are dropped rather than the connection closed."""
+        return self._rules.of(stream).slow_consumer is SlowPolicy.DROP
 
     def overflow(self) -> None:
         """More waits than may wait."""
@@ -142,16 +147,16 @@ class Link:
     def _drain(self, outbox: Outbox) -> None:
         for item in outbox.take(DRAIN_BYTES):
             match item:
-                case Skipped(key=Group() as group, mark=Position() as last):
-                    self._connection.write(self._skip_notice(group, last))
+                case Skipped(Group() as group, Position() as after, Position() as upto):
+                    self._connection.write(self._skip_notice(group, after, upto))
                 case bytes():
                     self._connection.write(item)
 
-    def _skip_notice(self, group: Group, last: Position) -> bytes:
+    def _skip_notice(self, group: Group, after: Position, upto: Position) -> bytes:
         """What follows begins right after the last one dropped."""
         self._stats.gaps[GapReason.DROPPED] += 1
-        self._owner.skipped(group, last)
-        gap = Gap(group.stream, GapReason.DROPPED, last.epoch, last.offset + 1, group.newest.offset)
+        self._owner.skipped(group, after, upto)
+        gap = Gap(group.stream, GapReason.DROPPED, upto.epoch, upto.offset + 1, group.newest.offset)
         return self.codec.reject_history(group.identifier, [gap])
 
     def _place_writers(self) -> None:

@@ -87,6 +87,7 @@ async def _restore(session: Session, services: Services, request: ConnectRequest
     services.stats.sessions_restored += 1
     services.annals.restored(session, former)
     session.link.send(session.link.codec.welcome(session.sid, list(session.subscriptions)))
+    services.joiner.hold(session.link, session.subscriptions.values())
     await _readmit(session, services, former, snapshot)
     if services.application is not None and session.app is not None and session.app.known:
         telling = conversation.restored(session, services, services.application, former)

@@ -50,7 +50,6 @@ class Session:
         "_connection",
         "_expiry",
         "_handling",
-        "_inbox",
         "_quiet",
         "_services",
         "_working",
@@ -59,6 +58,7 @@ class Session:
         "expires_at",
         "extended",
         "ids",
+        "inbox",
         "keeping",
         "leaving",
         "link",
@@ -92,7 +92,7 @@ class Session:
         self.link.names = (sid,)
         self._services = services
         self._connection = connection
-        self._inbox: Inbox | None = None
+        self.inbox: Inbox | None = None
         self._working = False
         self._handling = 0
         self._quiet: asyncio.Future[None] | None = None
@@ -152,16 +152,16 @@ class Session:
         self.heard()
         if tracing.tracing():
             tracing.received(self.sid, frame)
-        if self._inbox is None:
-            self._inbox = Inbox(self._connection.hold_reading)
-        self._inbox.put(frame)
+        if self.inbox is None:
+            self.inbox = Inbox(self._connection.hold_reading)
+        self.inbox.put(frame)
         if self.state is State.LIVE:
             self._start_work()
 
     @property
     def unread(self) -> bool:
         """Its socket is not read for now, so that it may have answered without our knowing."""
-        return self._inbox is not None and self._inbox.held
+        return self.inbox is not None and self.inbox.held
 
     def heard(self) -> None:
         self._services.timeouts.heard(self)
@@ -183,12 +183,12 @@ class Session:
         return {identifier: subscription.granted.streams for identifier, subscription in self.subscriptions.items()}
 
     def _start_work(self) -> None:
-        if self._inbox and not self._working and self.opening is None:
+        if self.inbox and not self._working and self.opening is None:
             self._working = True
             self._services.tasks.spawn(self._work())
 
     async def _work(self) -> None:
-        inbox = self._inbox
+        inbox = self.inbox
         while inbox and self.state is State.LIVE:
             await self._pace()
             if self._ended():
@@ -202,7 +202,7 @@ class Session:
             if inbox:
                 await asyncio.sleep(0)  # a backend that never waits would have all of them handled before anybody else's turn
         self._working = False
-        self._inbox = None  # an idle session keeps no queue
+        self.inbox = None  # an idle session keeps no queue
 
     def _ended(self) -> bool:
         return self.state is State.ENDED
@@ -257,11 +257,12 @@ class Session:
         logger.debug("outbox full", extra={"session": self.tag, "pending": self.link.pending()})
         asyncio.get_running_loop().call_soon(self.end, closings.TOO_SLOW)
 
-    def skipped(self, group: Group, last: Position) -> None:
+    def skipped(self, group: Group, after: Position, upto: Position) -> None:
         """What was dropped is no longer owed live, so that the client may ask for it as history."""
         subscription = self.subscriptions.get(group.identifier)
-        if subscription is not None and last.offset:
-            subscription.set_floor(subscription.granted.streams.index(group.stream), last)
+        # An epoch that has passed, or a stream that the subscription has left, cannot be asked for any more.
+        if subscription is not None and upto.epoch == group.newest.epoch:
+            subscription.skip(group.stream, after, upto)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -306,6 +307,7 @@ class Session:
         for group in subscription.groups:
             self._services.hub.leave(group, self.link)
         subscription.groups = ()
+        self._services.joiner.release(subscription)
 
     def _depart(self, known: bool, resumable: bool, reason: str) -> None:
         self._services.stats.connections_closed += 1

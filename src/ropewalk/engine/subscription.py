@@ -1,39 +1,44 @@
-"""A subscription: one identifier of one session, the streams behind it, and how far each of them is owed to the client."""
+"""A subscription: one identifier of one session, the streams behind it, and what of each of them the client was sent."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from ropewalk.engine.hub import Group
-from ropewalk.model.history import Gap, Replay
-from ropewalk.model.messages import Position, Registered
+from ropewalk.core.delivered import Delivered
+from ropewalk.engine.hub import Catch, Group
+from ropewalk.model.history import Gap, GapReason, Replay, steps
+from ropewalk.model.messages import Position
 from ropewalk.model.sessions import Subscribed
+
+Steps = list[Replay | Gap]
+"""An answer of the store, piece by piece, as `steps` gives it."""
 
 
 class Subscription:
-    """Held (a restored one that has not claimed its history) or joined: then everything above its floors goes live.
+    """Held (a restored one that has not claimed its history) or joined: then it is live, and `delivered` says from where on.
 
-    A floor is the stream's tip at the join, lowered by each history request it answers, so that no request brings
-    a message that this connection already got.
+    `delivered` is parallel to the granted streams: no history request brings a message that this connection already got.
+    `catches` are what a held one keeps, by stream.
     """
 
-    __slots__ = ("claimed", "floors", "granted", "groups", "identifier")
+    __slots__ = ("catches", "claimed", "delivered", "granted", "groups", "identifier")
 
     def __init__(self, identifier: str, granted: Subscribed) -> None:
         self.identifier = identifier
         self.granted = granted
         self.claimed = False  # a join is under way or done
         self.groups: tuple[Group, ...] = ()
-        self.floors: tuple[Position, ...] | None = None
+        self.delivered: tuple[Delivered, ...] | None = None
+        self.catches: dict[str, Catch] | None = None
 
     @property
     def held(self) -> bool:
-        return self.floors is None
+        return self.delivered is None
 
-    def add_streams(self, streams: Sequence[str], floors: Sequence[Position], groups: Sequence[Group]) -> None:
+    def add_streams(self, streams: Sequence[str], delivered: Sequence[Delivered], groups: Sequence[Group]) -> None:
         self.granted = replace(self.granted, streams=(*self.granted.streams, *streams))
-        if self.floors is not None:
-            self.floors = (*self.floors, *floors)
+        if self.delivered is not None:
+            self.delivered = (*self.delivered, *delivered)
             self.groups = (*self.groups, *groups)
 
     def remove_streams(self, streams: Collection[str]) -> list[Group]:
@@ -42,31 +47,45 @@ class Subscription:
         left = [group for group in self.groups if group.stream in streams]
         self.granted = replace(self.granted, streams=tuple(self.granted.streams[index] for index in kept))
         self.groups = tuple(group for group in self.groups if group.stream not in streams)
-        if self.floors is not None:
-            self.floors = tuple(self.floors[index] for index in kept)
+        if self.delivered is not None:
+            self.delivered = tuple(self.delivered[index] for index in kept)
         return left
 
-    def owed(self, index: int, answer: Replay | Gap) -> tuple[Registered, ...]:
-        """The part of an answer that is not, and will not be, delivered live."""
-        if self.floors is None:
-            return answer.messages
-        floor = self.floors[index]
-        # Another epoch than at the join: all of it came while we listened.
-        ceiling = floor.offset if floor.epoch == answer.epoch else 0
-        return tuple(message for message in answer.messages if message.offset <= ceiling)
+    def settle(self, index: int, answer: Replay | Gap) -> Steps:
+        """The part of an answer that was not sent and will not come live; from now on it counts as sent."""
+        assert self.delivered is not None
+        before = self.delivered[index]
+        if before.epoch != answer.epoch:  # it began while we listened, so that all of it came live
+            before = Delivered(answer.epoch, 1)
+        pieces = list(steps(answer))
+        self._set(index, with_sent(before, pieces))
+        unsure = any(message.offset <= before.horizon for piece in pieces for message in piece.messages)
+        forgotten = Gap(answer.stream, GapReason.DROPPED, answer.epoch, before.horizon + 1, answer.tip)
+        return [*([forgotten] if unsure else []), *(_owed(before, piece) for piece in pieces)]
 
-    def reaches_live(self, index: int, epoch: str, offset: int) -> bool:
-        """Whether everything above `offset` was or will be delivered live."""
-        return self.floors is not None and self.floors[index].epoch == epoch and offset >= self.floors[index].offset
+    def skip(self, stream: str, after: Position, upto: Position) -> None:
+        """Live messages above `after`, up to and with `upto`, were dropped."""
+        if self.delivered is not None and stream in self.granted.streams:
+            index = self.granted.streams.index(stream)
+            self._set(index, self.delivered[index].minus(after, upto))
 
-    def lower(self, index: int, position: Position) -> None:
-        """History from `position` on has been delivered up to the floor."""
-        assert self.floors is not None
-        floor = self.floors[index]
-        if floor.epoch == position.epoch and position.offset < floor.offset:
-            self.set_floor(index, position)
+    def _set(self, index: int, changed: Delivered) -> None:
+        each = list(self.delivered or ())
+        each[index] = changed
+        self.delivered = tuple(each)
 
-    def set_floor(self, index: int, position: Position) -> None:
-        floors = list(self.floors or ())
-        floors[index] = position
-        self.floors = tuple(floors)
+
+def with_sent(before: Delivered, pieces: Iterable[Replay | Gap]) -> Delivered:
+    """What is delivered once these are sent too. The messages of each are dense."""
+    for piece in pieces:
+        if piece.messages:
+            before = before.plus(piece.messages[0].offset, piece.messages[-1].offset)
+    return before
+
+
+def _owed(before: Delivered, piece: Replay | Gap) -> Replay | Gap:
+    messages = tuple(message for message in piece.messages if before.owes(message.offset))
+    if isinstance(piece, Gap) and piece.reason is GapReason.PARTIAL and piece.oldest >= before.live_from:
+        # A bounded answer that reaches up to what is live is all there is.
+        return Replay(piece.stream, piece.epoch, piece.tip, messages)
+    return replace(piece, messages=messages)

@@ -6,13 +6,13 @@ what is published while the archive is read is live, and nobody has to chase it.
 
 import logging
 from collections.abc import Sequence
-from itertools import count, takewhile
 
-from ropewalk.core.rules import Rulebook
+from msgspec.structs import replace
+
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import ColdPiece, Gap, GapReason, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Registered
-from ropewalk.ports import Appended, Archive, Backend, Clock, OnRegistered, PresenceStore, SessionStore, StreamStore, ignore
+from ropewalk.ports import Appended, Archive, Backend, OnRegistered, PresenceStore, SessionStore, StreamStore, ignore
 
 logger = logging.getLogger("ropewalk.archive")
 
@@ -20,11 +20,9 @@ logger = logging.getLogger("ropewalk.archive")
 class TieredStreams:
     """Fills `ports.StreamStore` over a hot one. `limit`: cold messages in one answer; whoever wants more asks again."""
 
-    def __init__(self, hot: StreamStore, archive: Archive, rules: Rulebook, clock: Clock, limit: int) -> None:
+    def __init__(self, hot: StreamStore, archive: Archive, limit: int) -> None:
         self._hot = hot
         self._archive = archive
-        self._rules = rules
-        self._clock = clock
         self._limit = limit
 
     async def append(self, publications: Sequence[Publication], registered: OnRegistered = ignore) -> Appended:
@@ -37,24 +35,23 @@ class TieredStreams:
         return await self._hot.summaries(after, limit)
 
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
-        gap = await self._hot.replay(stream, position)
-        if isinstance(gap, Replay) or gap.reason is not GapReason.TRIMMED:
-            return gap
-        hot = await self._hot.replay(stream, Position(gap.epoch, gap.oldest - 1))
-        if isinstance(hot, Gap):
-            return hot  # it moved on between the two, which a store that does not suspend cannot
-        cold = await self._read(stream, gap.epoch, position.offset + 1, gap.oldest - 1, self._limit)
-        return _joined(cold, position.offset + 1, gap.oldest, hot)
+        hot = await self._hot.replay(stream, position)
+        if isinstance(hot, Replay) or hot.reason is not GapReason.TRIMMED:
+            return hot
+        first = position.offset + 1
+        return _joined(await self._read(stream, hot.epoch, first, hot.oldest - 1, self._limit), first, hot)
 
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
         hot = await self._hot.since(stream, timestamp)
-        kept = await self._hot.page(stream, 0, 1)
-        if kept is None or isinstance(hot, Gap) or not self._may_be_colder(kept, timestamp):
+        if isinstance(hot, Replay) or hot.reason is not GapReason.TRIMMED:
             return hot
-        cold = await self._read(stream, kept.epoch, 1, kept.oldest - 1, self._limit, timestamp)
-        if not cold.messages:
-            return hot
-        return _joined(cold, cold.messages[0].offset, kept.oldest, hot)
+        cold = await self._read(stream, hot.epoch, 1, hot.oldest - 1, self._limit, timestamp)
+        first = cold.messages[0].offset if cold.messages else hot.oldest
+        answer = _joined(cold, first, hot)
+        # Nothing since then is missing before it only if the one before it is archived too, and older.
+        if first == 1 or (await self._read(stream, hot.epoch, first - 1, first - 1, 1)).messages:
+            return answer
+        return replace(hot, oldest=first, rest=answer) if cold.messages else hot
 
     async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
         hot = await self._hot.page(stream, after, limit)
@@ -67,14 +64,6 @@ class TieredStreams:
         more = bool(messages) and messages[-1].offset < hot.tip
         return HistoryPage(stream, hot.epoch, hot.tip, oldest, messages, messages[-1].offset if more else None)
 
-    def _may_be_colder(self, kept: HistoryPage, timestamp: float) -> bool:
-        """Whether something from `timestamp` on may have left the hot history: by number, or because it was too old for it."""
-        if kept.oldest == 1 or (kept.messages and kept.messages[0].timestamp < timestamp):
-            return False
-        rules = self._rules.of(kept.stream)
-        full = kept.tip + 1 - kept.oldest >= rules.history_limit
-        return full or timestamp < self._clock() - rules.history_ttl
-
     async def _read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece:
         """An archive that cannot answer is one that has nothing: the gap is said, and can be asked for again."""
         try:
@@ -84,31 +73,42 @@ class TieredStreams:
             return ColdPiece()
 
 
-def _joined(cold: ColdPiece, first: int, oldest: int, hot: Replay) -> Replay | Gap:
-    """Cold messages from `first` on, then hot ones from `oldest` on, if there is no hole before, between or after them."""
-    run = _dense(cold.messages, first)
-    reached = first + len(run)
-    if len(run) < len(cold.messages):
-        return Gap(hot.stream, GapReason.TRIMMED, hot.epoch, cold.messages[len(run)].offset, hot.tip, run)
+def _joined(cold: ColdPiece, first: int, hot: Gap) -> Replay | Gap:
+    """Cold messages from `first` on, then what is hot, with a gap at each hole. `hot`: TRIMMED, with what is kept behind it."""
+    runs = _runs(cold.messages, first)
+    reached = cold.messages[-1].offset + 1 if cold.messages else first
+    answer: Replay | Gap
     if cold.more:
-        return Gap(hot.stream, GapReason.PARTIAL, hot.epoch, reached, hot.tip, run)
-    if reached < oldest:
-        return Gap(hot.stream, GapReason.TRIMMED, hot.epoch, oldest, hot.tip, run)
-    return Replay(hot.stream, hot.epoch, hot.tip, run + hot.messages)
+        answer = Gap(hot.stream, GapReason.PARTIAL, hot.epoch, reached, hot.tip, runs[-1])
+    elif reached < hot.oldest:
+        answer = replace(hot, messages=runs[-1])
+    else:
+        kept = hot.rest.messages if hot.rest else ()
+        answer = Replay(hot.stream, hot.epoch, hot.tip, runs[-1] + kept)
+    for run, following in zip(reversed(runs[:-1]), reversed(runs[1:]), strict=True):
+        answer = Gap(hot.stream, GapReason.TRIMMED, hot.epoch, following[0].offset, hot.tip, run, answer)
+    return answer
 
 
-def _dense(messages: Sequence[Registered], first: int) -> tuple[Registered, ...]:
-    pairs = takewhile(lambda pair: pair[0].offset == pair[1], zip(messages, count(first), strict=False))
-    return tuple(message for message, _ in pairs)
+def _runs(messages: Sequence[Registered], first: int) -> list[tuple[Registered, ...]]:
+    """Cut at every hole, so that each run is dense; the first one begins at `first`, or is empty."""
+    runs: list[list[Registered]] = [[]]
+    expected = first
+    for message in messages:
+        if message.offset != expected:
+            runs.append([])
+        runs[-1].append(message)
+        expected = message.offset + 1
+    return [tuple(run) for run in runs]
 
 
 class TieredBackend:
     """Fills `ports.Backend`: another one, whose streams reach back into the archive."""
 
-    def __init__(self, hot: Backend, archive: Archive, rules: Rulebook, clock: Clock, limit: int) -> None:
+    def __init__(self, hot: Backend, archive: Archive, limit: int) -> None:
         self._hot = hot
         self._archive = archive
-        self.streams: StreamStore = TieredStreams(hot.streams, archive, rules, clock, limit)
+        self.streams: StreamStore = TieredStreams(hot.streams, archive, limit)
 
     @property
     def sessions(self) -> SessionStore:

@@ -1,5 +1,6 @@
 """History: what a client asks for, and the two kinds of answer. A replay joins up; a gap says why it does not."""
 
+from collections.abc import Iterator
 from enum import StrEnum
 
 from msgspec import Struct
@@ -35,9 +36,10 @@ class Replay(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
-    """A replay that does not join up. `oldest`: first offset still kept (tip + 1 when none is).
+    """A replay that does not join up. `oldest`: first offset still kept after the gap (tip + 1 when none is).
 
     `messages` are what there is between the asked position and the gap; with PARTIAL there is no hole behind them.
+    `rest` is what follows the gap, from `oldest` on; None where nothing is kept, or where it has to be asked for (PARTIAL).
     """
 
     stream: str
@@ -46,6 +48,15 @@ class Gap(Struct, frozen=True):
     oldest: int
     tip: int
     messages: tuple[Registered, ...] = ()
+    rest: "Replay | Gap | None" = None
+
+
+def steps(answer: Replay | Gap) -> Iterator[Replay | Gap]:
+    """An answer piece by piece: up to the first gap, between two gaps, after the last one. Ignore the `rest` of each."""
+    following: Replay | Gap | None = answer
+    while following is not None:
+        yield following
+        following = following.rest if isinstance(following, Gap) else None
 
 
 class StreamSummary(Struct, frozen=True):

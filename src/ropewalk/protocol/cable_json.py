@@ -172,16 +172,24 @@ def welcome_json(sid: str, restored_ids: Sequence[str] | None) -> bytes:
 
 
 def about_json(kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
-    """`streams` is ours, like that of `reject_history`; older clients ignore it."""
+    """`tips` become `streams`, which is ours: only for clients that ask for it."""
     reply: dict[str, object] = {"type": kind, "identifier": identifier}
     if tips:
         reply["streams"] = {stream: {"epoch": tip.epoch, "tip": tip.offset} for stream, tip in tips}
     return encode(reply)
 
 
+def confirm_trimmed_json(identifier: str, gaps: Sequence[Gap]) -> bytes:
+    """A confirmation, which also tells what is missing. Of two gaps of one stream the last is told."""
+    return _with_gaps({"type": "confirm_history", "identifier": identifier}, gaps)
+
+
 def reject_history_json(identifier: str, gaps: Sequence[Gap]) -> bytes:
+    return _with_gaps({"type": "reject_history", "identifier": identifier}, gaps)
+
+
+def _with_gaps(reply: dict[str, object], gaps: Sequence[Gap]) -> bytes:
     """`reason` and `streams` are ours; older clients ignore them."""
-    reply: dict[str, object] = {"type": "reject_history", "identifier": identifier}
     if gaps:
         reply["reason"] = gaps[0].reason
         reply["streams"] = {

@@ -29,6 +29,10 @@ class Codec(Protocol):
     def native_pings(self) -> bool:
         """A ping is answered by the client's library, whatever protocol the client speaks."""
 
+    @property
+    def tells_positions(self) -> bool:
+        """Whether the client asked to be told where its streams stand. Others get the confirmations of the reference."""
+
     def decode(self, frame: bytes) -> Command:
         """Raises MalformedFrame."""
 
@@ -42,6 +46,9 @@ class Codec(Protocol):
 
     def about(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
         """`tips`: where live delivery goes on, for clients that resume a stream of which they never saw a message."""
+
+    def confirm_trimmed(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
+        """`confirm_history` for a request by time that reaches further back than these streams' history."""
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes: ...
 

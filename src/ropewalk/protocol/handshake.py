@@ -12,6 +12,7 @@ logger = logging.getLogger("ropewalk.handshake")
 BASE, EXTENDED = "actioncable-v1-json", "actioncable-v1-ext-json"
 SUBPROTOCOLS = (BASE, EXTENDED)  # the server's order decides: a client that offers both gets the base protocol
 TOKEN_PREFIX = "anycable-token."
+POSITIONS_PARAM = "positions"
 
 
 def offered_subprotocols(lines: Sequence[str]) -> list[str]:
@@ -27,6 +28,11 @@ def token_of(param: str, headers: Mapping[str, str], params: Mapping[str, str], 
     """The header wins over the subprotocol, which wins over the query; "" when there is none."""
     in_protocol = next((name.removeprefix(TOKEN_PREFIX) for name in offered if name.startswith(TOKEN_PREFIX)), "")
     return headers.get(f"x-{param.lower()}") or in_protocol or params.get(param, "")
+
+
+def asks_positions(params: Mapping[str, str]) -> bool:
+    """Whether a client wants to be told the positions of its streams, beyond what clients of the reference know."""
+    return params.get(POSITIONS_PARAM) == "1"
 
 
 class AllowedOrigins:

@@ -31,6 +31,7 @@ class SseCodec:
     """
 
     one_way = True
+    tells_positions = False
 
     def __init__(self, unwrap: bool, raw: bool, keyed: bool = False) -> None:
         self._unwrap = unwrap
@@ -60,6 +61,11 @@ class SseCodec:
         key = self._key(identifier)
         positions = b"".join(id_line(stream, tip.epoch, tip.offset, key) for stream, tip in tips)
         return self._typed(kind, cable_json.about_json(kind, identifier), positions)
+
+    def confirm_trimmed(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
+        key = self._key(identifier)
+        positions = b"".join(id_line(gap.stream, gap.epoch, gap.tip, key) for gap in gaps)
+        return self._typed("confirm_history", cable_json.confirm_trimmed_json(identifier, gaps), positions)
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         """The id is where the gap ends: a client that is cut off right here does not come back to before it."""

@@ -55,13 +55,15 @@ def readable(data: bytes) -> str:
 class CableCodec:
     """Base and extended sessions share it: what differs between them is what they ask for.
 
-    `native_pings` adds a WebSocket ping to each of ours, for clients whose library answers only those.
+    `native_pings` adds a WebSocket ping to each of ours, for clients whose library answers only those. `tells_positions` adds
+    the positions of streams to confirmations, for clients that ask for them.
     """
 
     one_way = False
 
-    def __init__(self, native_pings: bool = False) -> None:
+    def __init__(self, native_pings: bool = False, tells_positions: bool = False) -> None:
         self.native_pings = native_pings
+        self.tells_positions = tells_positions
         self._after_ping = PING_FRAME if native_pings else b""
 
     def decode(self, frame: bytes) -> Command:
@@ -77,7 +79,10 @@ class CableCodec:
         return text_frame(cable_json.welcome_json(sid, restored_ids))
 
     def about(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
-        return text_frame(cable_json.about_json(kind, identifier, tips))
+        return text_frame(cable_json.about_json(kind, identifier, tips if self.tells_positions else ()))
+
+    def confirm_trimmed(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
+        return text_frame(cable_json.confirm_trimmed_json(identifier, gaps))
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         return text_frame(cable_json.reject_history_json(identifier, gaps))

@@ -78,7 +78,7 @@ class StreamConformance(BackendRig):
             joined = await backend.streams.replay("a", Position(epoch, 3))
             assert joined == Replay("a", epoch, 8, tuple(messages[3:]))
             for position in (Position(epoch, 2), Position(epoch, 0), Position("", 0)):
-                assert await backend.streams.replay("a", position) == Gap("a", GapReason.TRIMMED, epoch, 4, 8)
+                assert await backend.streams.replay("a", position) == Gap("a", GapReason.TRIMMED, epoch, 4, 8, rest=joined)
 
     async def test_a_position_that_was_never_given_is_ahead(self) -> None:
         async with self.running() as backend:
@@ -87,9 +87,11 @@ class StreamConformance(BackendRig):
 
     async def test_a_position_of_another_epoch_says_so_whatever_its_offset(self) -> None:
         async with self.running() as backend:
-            epoch = (await publish(backend, "a", 2))[0].epoch
+            messages = await publish(backend, "a", 2)
+            epoch = messages[0].epoch
+            gap = Gap("a", GapReason.EPOCH_CHANGED, epoch, 1, 2, rest=Replay("a", epoch, 2, tuple(messages)))
             for position in (Position("other", 0), Position("other", 1), Position("other", 9), Position("", 1)):
-                assert await backend.streams.replay("a", position) == Gap("a", GapReason.EPOCH_CHANGED, epoch, 1, 2)
+                assert await backend.streams.replay("a", position) == gap
 
     async def test_each_message_expires_by_its_own_age(self) -> None:
         async with self.running() as backend:
@@ -98,8 +100,9 @@ class StreamConformance(BackendRig):
             second = await publish(backend, "a")
             await self.advance(40)
             epoch = first[0].epoch
-            assert await backend.streams.replay("a", Position(epoch, 1)) == Replay("a", epoch, 2, tuple(second))
-            assert await backend.streams.replay("a", Position(epoch, 0)) == Gap("a", GapReason.TRIMMED, epoch, 2, 2)
+            kept = Replay("a", epoch, 2, tuple(second))
+            assert await backend.streams.replay("a", Position(epoch, 1)) == kept
+            assert await backend.streams.replay("a", Position(epoch, 0)) == Gap("a", GapReason.TRIMMED, epoch, 2, 2, rest=kept)
 
     async def test_the_tip_outlives_the_history(self) -> None:
         async with self.running() as backend:
@@ -119,7 +122,8 @@ class StreamConformance(BackendRig):
                 assert offsets(messages) == [1, 2, 3]
                 assert await backend.streams.replay("a", Position(epoch, 3)) == Replay("a", epoch, 3)
                 assert await backend.streams.replay("a", Position(epoch, 2)) == Gap("a", GapReason.TRIMMED, epoch, 4, 3)
-                assert await backend.streams.since("a", 0.0) == Replay("a", epoch, 3)
+                assert await backend.streams.since("a", 0.0) == Gap("a", GapReason.TRIMMED, epoch, 4, 3)
+                assert await backend.streams.since("a", self.clock.now + 1) == Replay("a", epoch, 3)
 
     async def test_rules_hold_for_the_streams_they_name(self) -> None:
         async with self.running(rules=[StreamRule("short/*", history_limit=1)]) as backend:
@@ -140,11 +144,26 @@ class StreamConformance(BackendRig):
             assert await backend.streams.since("a", start + 10) == Replay("a", epoch, 3, tuple(later))
             assert await backend.streams.since("a", start + 10.5) == Replay("a", epoch, 3)
 
-    async def test_since_is_never_a_gap(self) -> None:
+    async def test_since_says_what_is_no_longer_kept_and_gives_the_rest(self) -> None:
         async with self.running() as backend:
-            messages = await publish(backend, "a", 8)
-            answer = await backend.streams.since("a", 0.0)
-            assert answer == Replay("a", messages[0].epoch, 8, tuple(messages[3:]))
+            older = await publish(backend, "a", 3)
+            trimmed_at = self.clock.now
+            await self.advance(10)
+            kept = await publish(backend, "a", 5)
+            rest = Replay("a", older[0].epoch, 8, tuple(kept))
+            for timestamp in (0.0, trimmed_at):
+                answer = await backend.streams.since("a", timestamp)
+                assert answer == Gap("a", GapReason.TRIMMED, older[0].epoch, 4, 8, rest=rest)
+            assert await backend.streams.since("a", trimmed_at + 1) == rest
+
+    async def test_since_says_what_has_expired(self) -> None:
+        async with self.running() as backend:
+            messages = await publish(backend, "a", 3)
+            published_at = self.clock.now
+            await self.advance(100)
+            epoch = messages[0].epoch
+            assert await backend.streams.since("a", published_at) == Gap("a", GapReason.TRIMMED, epoch, 4, 3)
+            assert await backend.streams.since("a", published_at + 1) == Replay("a", epoch, 3)
 
     async def test_a_known_uid_gets_its_first_position_and_appends_nothing(self) -> None:
         async with self.running() as backend:

@@ -1,6 +1,6 @@
 """What every `ports.Backend` must do as a whole: say how it is, count what it keeps, and let go of what is over."""
 
-from ropewalk.model.history import Gap, GapReason
+from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member
 from ropewalk.model.sessions import SessionSnapshot
@@ -70,7 +70,8 @@ class UpkeepConformance(BackendRig):
             assert offsets(after) == [1, 2]
             assert after[0].epoch != before.epoch
             answer = await backend.streams.replay("a", at(before))
-            assert answer == Gap("a", GapReason.EPOCH_CHANGED, after[0].epoch, 1, 2)
+            rest = Replay("a", after[0].epoch, 2, tuple(after))
+            assert answer == Gap("a", GapReason.EPOCH_CHANGED, after[0].epoch, 1, 2, rest=rest)
 
     async def test_only_as_many_uids_are_kept_as_allowed_and_the_oldest_go_first(self) -> None:
         async with self.running(dedup_limit=2) as backend:

@@ -116,7 +116,7 @@ class Resuming:
                 await publish(stage.server, "away/3", '"live"')
                 assert await back.messages(1) == ["live"]
 
-    async def test_a_gap_in_one_stream_is_said_and_the_others_join_up(self, stage: Stage) -> None:
+    async def test_a_gap_in_one_restored_stream_is_said_and_the_others_join_up(self, stage: Stage) -> None:
         wanted = seat(Order(streams=("gap/1", "gap/2")))
         async with stage.client() as client:
             await subscribed(client, wanted)
@@ -133,6 +133,7 @@ class Resuming:
                 assert await back.messages(1) == ["missed"]
                 rejection = await back.expect("reject_history", identifier=wanted)
                 assert {stream: gap["reason"] for stream, gap in rejection["streams"].items()} == {"gap/2": "trimmed"}
+                assert await back.messages(5) == [5, 6, 7, 8, 9]
                 for number in (2, 1):
                     await publish(stage.server, f"gap/{number}", f'"live {number}"')
                 assert await back.messages(2) == ["live 2", "live 1"]

@@ -140,18 +140,25 @@ class TestComingBack:
 
 
 class TestHistory:
-    def test_that_is_rejected_with_details_is_asked_for_again_from_the_oldest(self) -> None:
+    def test_that_is_rejected_with_details_goes_on_with_what_is_kept(self) -> None:
         state = live_state()
         state.receive(ServerPing(NOW), NOW)
         state.receive(Data("i", b"1", "a", "e", 1), NOW)
         lost_and_welcomed(state, "i")
-        rejection = HistoryRejected("i", "trimmed", {"a": StreamGap("trimmed", "e", 4, 6)})
-        assert state.receive(rejection, NOW) == [
-            Yield("i", Gap("a", "trimmed", Position("e", 1), "e", 4, 6)),
-            Send(History("i", HistoryRequest(NOW, {"a": Position("e", 3)}))),
-        ]
-        state.receive(Data("i", b"7", "a", "e", 7), NOW)
-        assert state.receive(HistoryConfirmed("i"), NOW) == [Yield("i", Message(7, "a", "e", 7))]
+        rejection = HistoryRejected("i", "trimmed", {"a": StreamGap("trimmed", "e", 4, 4)})
+        assert state.receive(rejection, NOW) == [Yield("i", Gap("a", "trimmed", Position("e", 1), "e", 4, 4))]
+        assert state.receive(Data("i", b"4", "a", "e", 4), NOW) == [Yield("i", Message(4, "a", "e", 4, replayed=True))]
+        assert state.receive(HistoryConfirmed("i"), NOW) == []
+        assert state.receive(Data("i", b"5", "a", "e", 5), NOW) == [Yield("i", Message(5, "a", "e", 5))]
+
+    def test_that_is_answered_in_part_is_asked_on_for(self) -> None:
+        state = live_state()
+        state.receive(ServerPing(NOW), NOW)
+        state.receive(Data("i", b"1", "a", "e", 1), NOW)
+        lost_and_welcomed(state, "i")
+        state.receive(Data("i", b"2", "a", "e", 2), NOW)
+        assert state.receive(HistoryRejected("i", "partial", {"a": StreamGap("partial", "e", 3, 6)}), NOW) == []
+        assert state.receive(HistoryConfirmed("i"), NOW) == [Send(History("i", HistoryRequest(NOW, {"a": Position("e", 2)})))]
 
     def test_that_was_dropped_is_not_asked_for(self) -> None:
         rejection = HistoryRejected("i", "dropped", {"a": StreamGap("dropped", "e", 4, 4)})

@@ -1,5 +1,7 @@
 """The positions of one subscription: each once, rising, and nothing lost without a Gap."""
 
+import pytest
+
 from ropewalk.client.events import Gap, Message
 from ropewalk.client.track import Track
 from ropewalk.model.history import HistoryRequest
@@ -75,29 +77,31 @@ def test_the_wish_for_the_beginning_is_no_known_epoch() -> None:
 
 
 class TestAfterARejection:
-    def test_the_kept_rest_is_asked_for_and_live_messages_wait_for_it(self) -> None:
+    def test_what_is_kept_behind_the_gap_follows_it(self) -> None:
         track = track_at(2)
         track.request()
-        gap = Gap("a", "trimmed", Position("e", 2), "e", 5, 7)
-        assert track.rejected(rejection("trimmed", "e", 5, 7)) == [gap]
+        gap = Gap("a", "trimmed", Position("e", 2), "e", 5, 6)
+        assert track.rejected(rejection("trimmed", "e", 5, 6)) == [gap]
         assert gap.missed == 2
-        assert track.holds
-        assert not track.asked
-        assert track.request() == HistoryRequest(None, {"a": Position("e", 4)})
-        assert track.accept(data(8)) == []
-        assert track.accept(data(5)) == [message(5, replayed=True)]
-        assert track.accept(data(6)) + track.accept(data(7)) == [message(6, replayed=True), message(7, replayed=True)]
-        assert track.accept(data(9)) == []
-        assert track.confirmed() == [message(8), message(9)]
-        assert track.accept(data(10)) == [message(10)]
+        assert track.accept(data(5)) + track.accept(data(6)) == [message(5, replayed=True), message(6, replayed=True)]
+        assert track.confirmed() == []
+        assert not track.wants_more
+        assert track.accept(data(7)) == [message(7)]
 
-    def test_a_replay_that_reaches_into_what_was_held_is_yielded_once(self) -> None:
+    def test_every_gap_of_one_answer_is_said_at_its_place(self) -> None:
         track = track_at(2)
         track.request()
-        track.rejected(rejection("trimmed", "e", 5, 5))
+        assert track.accept(data(3)) == [message(3, replayed=True)]
+        assert track.rejected(rejection("trimmed", "e", 5, 8)) == [Gap("a", "trimmed", Position("e", 3), "e", 5, 8)]
+        assert track.accept(data(5)) == [message(5, replayed=True)]
+        assert track.rejected(rejection("trimmed", "e", 8, 8)) == [Gap("a", "trimmed", Position("e", 5), "e", 8, 8)]
+        assert track.accept(data(8)) == [message(8, replayed=True)]
+
+    def test_a_history_by_time_that_reaches_back_too_far_says_where_it_begins(self) -> None:
+        track = Track(50.0)
         track.request()
-        yielded = [event for offset in (6, 5, 6, 7) for event in track.accept(data(offset))]
-        assert [*yielded, *track.confirmed()] == [message(5, replayed=True), message(6), message(7)]
+        assert track.rejected(rejection("trimmed", "e", 40, 41)) == [Gap("a", "trimmed", None, "e", 40, 41)]
+        assert track.accept(data(40)) == [message(40, replayed=True)]
 
     def test_a_new_epoch_is_read_from_its_oldest_message(self) -> None:
         track = track_at(40)
@@ -105,7 +109,6 @@ class TestAfterARejection:
         assert track.rejected(rejection("epoch_changed", "f", 1, 2)) == [
             Gap("a", "epoch_changed", Position("e", 40), "f", 1, 2)
         ]
-        assert track.request().streams == {"a": Position("f", 0)}
         assert track.accept(data(1, epoch="f")) == [message(1, epoch="f", replayed=True)]
 
     def test_a_stream_the_server_never_heard_of_goes_on_with_its_first_message(self) -> None:
@@ -114,45 +117,63 @@ class TestAfterARejection:
         assert track.rejected(rejection("epoch_changed", "", 1, 0)) == [
             Gap("a", "epoch_changed", Position("e", 40), None, 1, 0)
         ]
-        track.request()
-        assert track.accept(data(1, epoch="f")) == []
-        assert track.confirmed() == [message(1, epoch="f")]
+        assert track.confirmed() == []
+        assert track.accept(data(1, epoch="f")) == [message(1, epoch="f")]
 
     def test_what_is_ahead_goes_on_above_the_servers_tip(self) -> None:
         track = track_at(9)
         track.request()
         assert track.rejected(rejection("ahead", "e", 1, 6)) == [Gap("a", "ahead", Position("e", 9), "e", 7, 6)]
-        assert track.request().streams == {}
         assert track.confirmed() == []
         assert track.accept(data(7)) == [message(7)]
 
-    def test_a_second_rejection_does_not_give_up_what_is_held(self) -> None:
+
+class TestAnAnswerInParts:
+    def test_is_no_gap_and_is_asked_on_for_while_live_messages_wait(self) -> None:
+        track = Track(None, {"a": Position("", 0)})
+        track.request()
+        assert track.accept(data(1)) == [message(1, replayed=True)]
+        assert track.rejected(rejection("partial", oldest=2, tip=3)) == []
+        assert not track.wants_more
+        assert track.confirmed() == []
+        assert track.wants_more
+        assert track.accept(data(4)) == []  # live, and held until the history is complete
+        assert track.request().streams == {"a": Position("e", 1)}
+        assert track.accept(data(2)) == [message(2, replayed=True)]
+        assert track.rejected(rejection("partial", oldest=3, tip=4)) == []
+        assert track.confirmed() == []
+        assert track.request().streams == {"a": Position("e", 2)}
+        assert track.accept(data(3)) == [message(3, replayed=True)]
+        assert track.confirmed() == [message(4)]
+        assert not track.wants_more
+
+    def test_of_which_a_part_is_lost_meanwhile_does_not_give_up_what_is_held(self) -> None:
         track = track_at(2)
         track.request()
-        track.rejected(rejection("trimmed", "e", 5, 7))
+        track.rejected(rejection("partial", "e", 5, 7))
+        track.confirmed()
         track.request()
         track.accept(data(8))
         track.accept(data(9))
         again = track.rejected(rejection("trimmed", "e", 9, 9))
         assert again == [Gap("a", "trimmed", Position("e", 4), "e", 8, 9)]
-        assert track.request().streams == {}
         assert track.confirmed() == [message(8), message(9)]
 
-    def test_other_streams_of_the_subscription_are_put_in_order_too(self) -> None:
+    def test_does_not_hold_up_the_other_streams_of_the_subscription(self) -> None:
         track = Track(None, {"a": Position("e", 2), "b": Position("e", 1)})
         track.request()
-        track.rejected(rejection("trimmed", "e", 5, 4))
-        assert track.request().streams == {"b": Position("e", 1)}
-        assert [track.accept(data(offset, "b")) for offset in (4, 2, 3)] == [[], [], []]
-        assert track.confirmed() == [message(2, "b"), message(3, "b"), message(4, "b")]
+        track.rejected(rejection("partial", "e", 5, 7))
+        track.confirmed()
+        assert track.accept(data(2, "b")) == [message(2, "b")]
 
-    def test_what_was_held_is_not_lost_with_the_connection(self) -> None:
+    def test_and_what_was_held_for_it_are_not_lost_with_the_connection(self) -> None:
         track = track_at(2)
         track.request()
-        track.rejected(rejection("trimmed", "e", 5, 7))
-        track.request()
+        track.rejected(rejection("partial", "e", 5, 7))
+        track.confirmed()
         track.accept(data(8))
         track.lost()
+        assert not track.wants_more
         assert track.request().streams == {"a": Position("e", 4)}
         assert track.accept(data(5)) == [message(5, replayed=True)]
 
@@ -162,7 +183,6 @@ class TestARejectionWithoutDetails:
         track = Track(50.0, {"a": Position("e", 2)})
         track.request()
         assert track.rejected(HistoryRejected("i")) == [Gap("a", "", Position("e", 2))]
-        assert not track.holds
         assert track.accept(data(1, epoch="f")) == [message(1, epoch="f")]
         assert track.request(70.0) == HistoryRequest(70.0, {"a": Position("f", 1)})
 
@@ -176,17 +196,26 @@ class TestARejectionNobodyAskedFor:
     def test_dropped_messages_are_said_and_the_newest_follows(self) -> None:
         track = track_at(2)
         assert track.rejected(rejection("dropped", "e", 9, 9)) == [Gap("a", "dropped", Position("e", 2))]
-        assert not track.holds
         assert track.accept(data(9)) == [message(9)]
 
-    def test_an_unclaimed_history_is_no_gap_while_its_request_is_under_way(self) -> None:
+    def test_an_unclaimed_history_is_a_gap_if_nobody_asked_for_it(self) -> None:
         track = track_at(2)
+        assert track.accept(data(5)) == [message(5)]
+        assert track.rejected(rejection("unclaimed", "e", 1, 5)) == [Gap("a", "unclaimed", Position("e", 5))]
+        assert track.accept(data(6)) == [message(6)]
+
+    @pytest.mark.parametrize("known", [Position("e", 2), Position("", 0)])
+    def test_an_unclaimed_history_is_no_gap_while_its_request_is_under_way(self, known: Position) -> None:
+        track = Track(None, {"a": known})
         track.request()
-        assert track.rejected(rejection("unclaimed", "e", 6, 5)) == []
+        held = [track.accept(data(5)), track.accept(data(6))]  # the server held these since the restore
+        assert held == [[], []]
+        assert track.rejected(rejection("unclaimed", "e", 1, 6)) == []
         assert track.asked
-        assert track.accept(data(6)) == []
-        assert track.accept(data(3)) == [message(3, replayed=True)]
-        assert track.confirmed() == [message(6)]
+        assert track.accept(data(7)) == []
+        missed = range(known.offset + 1, 5)
+        assert [track.accept(data(offset)) for offset in missed] == [[message(offset, replayed=True)] for offset in missed]
+        assert track.confirmed() == [message(5), message(6), message(7)]
 
 
 def test_a_stream_of_which_nothing_was_seen_resumes_from_where_its_live_delivery_began() -> None:
@@ -196,19 +225,3 @@ def test_a_stream_of_which_nothing_was_seen_resumes_from_where_its_live_delivery
     track.accept(data(8, "s"))
     track.began({"s": Position("e", 7)})
     assert track.positions["s"] == Position("e", 8)
-
-
-def test_a_partial_answer_is_no_gap_and_is_asked_on_for() -> None:
-    track = Track(None, {"a": Position("", 0)})
-    track.request()
-    assert track.accept(data(1)) == [message(1, replayed=True)]
-    assert track.rejected(rejection("partial", oldest=2, tip=3)) == []
-    assert track.holds
-    assert not track.asked
-    assert track.accept(data(4)) == []  # live, and held until the history is complete
-    assert track.request().streams == {"a": Position("e", 1)}
-    assert track.accept(data(2)) == [message(2, replayed=True)]
-    assert track.rejected(rejection("partial", oldest=3, tip=4)) == []
-    assert track.request().streams == {"a": Position("e", 2)}
-    assert track.accept(data(3)) == [message(3, replayed=True)]
-    assert track.confirmed() == [message(4)]

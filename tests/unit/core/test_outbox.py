@@ -66,12 +66,45 @@ def test_the_newest_frame_of_a_stream_makes_room_for_no_other() -> None:
     assert outbox.take(ALL) == [b"a1", b"b1"]
 
 
-def test_nothing_is_dropped_for_a_frame_that_cannot_fit_anyway() -> None:
+def test_a_frame_that_cannot_fit_anyway_is_dropped_itself_and_what_waits_stays() -> None:
     outbox = Outbox(6)
-    for frame in (b"a1", b"a2"):
-        assert outbox.offer("a", frame, DROP)
-    assert not outbox.offer("a", b"1234567", DROP)
-    assert (outbox.dropped, outbox.take(ALL)) == (0, [b"a1", b"a2"])
+    for number, frame in enumerate((b"a1", b"a2", b"1234567", b"7654321", b"a3")):
+        assert outbox.offer("a", frame, DROP, number, number + 1)
+    assert (outbox.dropped, outbox.take(ALL)) == (2, [b"a1", b"a2", Skipped("a", 2, 4), b"a3"])
+
+
+def test_a_frame_that_cannot_fit_is_said_to_be_dropped_though_none_follows() -> None:
+    outbox = Outbox(6)
+    assert outbox.offer("a", b"1234567", DROP, 0, 1)
+    assert outbox
+    assert (outbox.take(ALL), bool(outbox), outbox.size) == ([Skipped("a", 0, 1)], False, 0)
+
+
+def test_a_frame_that_may_be_dropped_closes_nothing_when_all_the_rest_may_not() -> None:
+    outbox = Outbox(4)
+    assert outbox.offer(None, b"1234", DISCONNECT)
+    assert outbox.offer("a", b"a1", DROP, 0, 1)
+    assert outbox.take(ALL) == [b"1234", Skipped("a", 0, 1)]
+
+
+def test_a_skip_says_between_which_marks_frames_were_dropped() -> None:
+    outbox = Outbox(4)
+    for number, frame in enumerate((b"a1", b"a2", b"a3", b"a4", b"a5")):
+        assert outbox.offer("a", frame, DROP, number, number + 1)
+    assert outbox.take(2) == [Skipped("a", 0, 4), b"a5"]
+    for number, frame in ((5, b"a6"), (6, b"a7"), (7, b"a8")):
+        assert outbox.offer("a", frame, DROP, number, number + 1)
+    assert outbox.offer(None, b"12", DISCONNECT)
+    assert outbox.take(ALL) == [Skipped("a", 5, 7), b"a8", b"12"]
+
+
+def test_lanes_cut_for_another_say_all_that_they_lost() -> None:
+    outbox = Outbox(4)
+    for number, frame in enumerate((b"a1", b"12345", b"a2")):
+        assert outbox.offer("a", frame, DROP, number, number + 1)
+    assert outbox.offer(None, b"c1", DISCONNECT)
+    assert outbox.take(ALL) == [Skipped("a", 0, 2), b"a2", b"c1"]
+    assert outbox.dropped == 2
 
 
 def test_only_the_frames_of_a_key_that_may_be_dropped_are() -> None:

@@ -38,7 +38,7 @@ class Script:
     async def stop(self) -> None:
         self.told.append("stop")
 
-    async def connect(self, caller: Caller, wanted: Callable[[], bool]) -> Admission:
+    async def connect(self, caller: Caller, wanted: Callable[[], bool] = lambda: True) -> Admission:
         self.told.append("connect")
         self.callers.append(caller)
         await self._hold()

@@ -123,8 +123,15 @@ async def test_what_is_transmitted_keeps_its_place_around_the_confirmation() -> 
         client = await chatting(bench)
         await bench.publish("s", '"live"')
         assert heard(client) == ["welcome", "before", "confirm_subscription", "after", "live"]
-        confirmation = client.connection.replies()[2]
-        assert list(confirmation["streams"]) == ["s"]
+        assert client.connection.replies()[2] == {"type": "confirm_subscription", "identifier": CHAT}
+
+
+async def test_a_confirmation_tells_the_positions_of_the_applications_streams_to_those_who_ask() -> None:
+    script = Script(Answer(transmissions=(control("confirm_subscription"),), streams=("a", "b")))
+    async with bench_of(script) as bench:
+        client = await bench.connect(positions="1")
+        await client.send(command="subscribe", identifier=CHAT)
+        assert list(client.connection.replies()[-1]["streams"]) == ["a", "b"]
 
 
 async def test_an_application_that_confirms_nothing_is_completed() -> None:
@@ -143,6 +150,22 @@ async def test_an_error_on_subscribe_is_answered_with_a_rejection() -> None:
         assert heard(client) == ["welcome", "reject_subscription", "reject_subscription"]
         assert client.session.subscriptions == {}
         assert client.connection.closed is None
+        await client.send(command="subscribe", identifier=CHAT)
+        assert heard(client)[-1] == "confirm_subscription"
+
+
+async def test_a_repeat_that_came_before_a_rejection_is_not_asked_for_again() -> None:
+    script = Script(Answer(False), Answer(False))
+    async with bench_of(script) as bench:
+        client = await bench.connect()
+        script.held = asyncio.Event()
+        for identifier in (CHAT, NEWS, CHAT, CHAT):
+            client.session.receive(json.dumps({"command": "subscribe", "identifier": identifier}).encode())
+        await settle()
+        script.held.set()
+        await settle()
+        assert heard(client) == ["welcome", "reject_subscription", "reject_subscription"]
+        assert [call.identifier for call in script.calls] == [CHAT, NEWS]
         await client.send(command="subscribe", identifier=CHAT)
         assert heard(client)[-1] == "confirm_subscription"
 
@@ -166,8 +189,8 @@ async def test_a_gap_in_one_of_many_streams_is_said_and_the_others_join_up() -> 
         client = await bench.connect()
         streams = {"a": {"epoch": first.epoch, "offset": 1}, "b": {"epoch": "another", "offset": 7}}
         await client.send(command="subscribe", identifier=CHAT, history={"streams": streams})
-        assert heard(client) == ["welcome", "confirm_subscription", "a2", "reject_history"]
-        assert list(client.connection.replies()[-1]["streams"]) == ["b"]
+        assert heard(client) == ["welcome", "confirm_subscription", "a2", "reject_history", "b1"]
+        assert list(client.connection.replies()[-2]["streams"]) == ["b"]
         await bench.publish("b", '"b2"')
         assert heard(client)[-1] == "b2"
 

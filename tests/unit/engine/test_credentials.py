@@ -27,7 +27,7 @@ class Tokens:
 class ByCookie(Script):
     """Knows its users by their cookie: what comes before the dash."""
 
-    async def connect(self, caller: Caller, wanted: Callable[[], bool]) -> Admission:
+    async def connect(self, caller: Caller, wanted: Callable[[], bool] = lambda: True) -> Admission:
         await super().connect(caller, wanted)
         name = caller.headers.get("cookie", "nobody").partition("-")[0]
         return Admission(False) if name == "nobody" else Admission(True, name, state={"seen": caller.headers["cookie"]})

@@ -1,6 +1,8 @@
 """Atomic join: confirmation, history, `confirm_history`, live; no duplicate, no hole, no inversion."""
 
 import asyncio
+import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -8,8 +10,8 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.history import Gap, Replay
 from ropewalk.model.messages import Position
-from ropewalk.model.rules import StreamRules
-from tests.unit.engine.workbench import Clock, Workbench, public, settle
+from ropewalk.model.rules import StreamRule, StreamRules
+from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
 
 
 async def test_history_comes_between_its_confirmations_and_live_comes_after() -> None:
@@ -96,14 +98,14 @@ async def test_a_history_request_of_a_live_subscription_brings_only_what_was_not
         assert client.seen()[6:] == ["confirm_history"]
 
 
-async def test_a_gap_is_said_with_its_reason_and_live_goes_on() -> None:
+async def test_a_gap_is_said_with_its_reason_and_what_is_kept_follows_it() -> None:
     async with Workbench() as bench:
         await bench.publish("s", "1")
         client = await bench.connect()
         request = {"streams": {"s": {"epoch": "another", "offset": 7}}}
         await client.send(command="subscribe", identifier=public("s"), history=request)
         await bench.publish("s", "2")
-        assert client.seen() == ["welcome", "confirm_subscription", "reject_history", 2]
+        assert client.seen() == ["welcome", "confirm_subscription", "reject_history", 1, 2]
         rejection = client.connection.replies()[2]
         assert rejection["reason"] == "epoch_changed"
         assert rejection["streams"]["s"]["tip"] == 1
@@ -117,6 +119,56 @@ async def test_a_repeated_subscribe_is_confirmed_again_and_delivers_once() -> No
             await client.send(command="subscribe", identifier=public("s"))
         await bench.publish("s", "1")
         assert client.seen() == ["welcome", *["confirm_subscription"] * 3, 1]
+
+
+async def waiting(bench: Workbench, *commands: Mapping[str, object], backend: "SlowBackend") -> Client:
+    """A client that sent all of these before the first was answered."""
+    client = await bench.connect()
+    for command in commands:
+        client.session.receive(json.dumps(command).encode())
+    await settle()
+    assert client.seen() == ["welcome"]
+    backend.arrive.set()
+    await settle()
+    return client
+
+
+def subscribing(stream: str, **more: object) -> dict[str, object]:
+    return {"command": "subscribe", "identifier": public(stream), "history": {"streams": {stream: EVERYTHING}}, **more}
+
+
+EVERYTHING = {"epoch": "", "offset": 0}
+
+
+async def test_a_subscribe_repeated_before_the_first_was_answered_has_no_answer_of_its_own() -> None:
+    backend = SlowBackend()
+    async with Workbench(backend=backend) as bench:
+        await bench.publish("s", "1")
+        client = await waiting(bench, *[subscribing("s")] * 3, backend=backend)
+        assert client.seen() == ["welcome", "confirm_subscription", 1, "confirm_history"]
+        await client.send(**subscribing("s"))  # later than the answer: whoever asks then has lost sight of it
+        assert client.seen()[4:] == ["confirm_subscription", "confirm_history"]
+
+
+async def test_a_subscribe_after_an_unsubscribe_is_no_repeat() -> None:
+    backend = SlowBackend()
+    async with Workbench(backend=backend) as bench:
+        leaving = {"command": "unsubscribe", "identifier": public("s")}
+        client = await waiting(bench, subscribing("s"), leaving, subscribing("s"), backend=backend)
+        assert client.seen() == ["welcome", *["confirm_subscription", "confirm_history"] * 2]
+        await bench.publish("s", "1")
+        assert client.seen()[-1] == 1
+
+
+async def test_a_repeat_gets_what_the_first_one_did_not_ask_for() -> None:
+    backend = SlowBackend()
+    async with Workbench(backend=backend) as bench:
+        await bench.publish("s", "1")
+        plain = {"command": "subscribe", "identifier": public("s")}
+        repeat = subscribing("s", presence={"id": "bo"})
+        client = await waiting(bench, subscribing("other"), plain, repeat, backend=backend)
+        of_the_other = ["confirm_subscription", "confirm_history"]
+        assert client.seen() == ["welcome", *of_the_other, "confirm_subscription", 1, "confirm_history", "presence"]
 
 
 async def test_the_older_spelling_of_a_history_request_is_understood() -> None:
@@ -142,10 +194,90 @@ async def test_what_excluded_a_client_live_is_not_replayed_to_it_even_under_its_
         assert back.seen() == ["welcome", "note", "confirm_history"]
 
 
-async def test_a_confirmation_says_where_live_delivery_begins() -> None:
+SHORT = StreamRule("short", history_limit=3)
+
+
+async def test_after_a_trimmed_position_everything_that_is_kept_comes_and_then_live() -> None:
+    async with Workbench(rules=[SHORT]) as bench:
+        (receipt, *_) = await bench.publish("short", *"123456")
+        client, asking = await bench.connect(), await bench.connect(positions="1")
+        request = {"streams": {"short": {"epoch": receipt.epoch, "offset": 1}}}
+        for each in (client, asking):
+            await each.send(command="subscribe", identifier=public("short"), history=request)
+        await bench.publish("short", "7")
+        assert client.seen() == ["welcome", "confirm_subscription", "reject_history", 4, 5, 6, 7]
+        assert asking.seen() == ["welcome", "confirm_subscription", "reject_history", 4, 5, 6, "confirm_history", 7]
+        gap = {"reason": "trimmed", "epoch": receipt.epoch, "oldest": 4, "tip": 6}
+        assert client.connection.replies()[2]["streams"] == {"short": gap}
+
+
+async def test_what_was_sent_after_a_gap_is_not_sent_again() -> None:
+    async with Workbench(rules=[SHORT]) as bench:
+        (receipt, *_) = await bench.publish("short", *"123456")
+        client = await bench.connect()
+        ask = {"identifier": public("short"), "history": {"streams": {"short": {"epoch": receipt.epoch, "offset": 1}}}}
+        await client.send(command="subscribe", **ask)
+        await bench.publish("short", "7")
+        before = len(client.seen())
+        await client.send(command="history", **ask)
+        assert client.seen()[before:] == ["reject_history"]
+
+
+async def test_a_request_by_time_tells_what_was_trimmed_with_its_confirmation() -> None:
+    async with Workbench(rules=[SHORT]) as bench:
+        (receipt, *_) = await bench.publish("short", *"123456")
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("short"), history={"since": bench.clock() - 3600})
+        assert client.seen() == ["welcome", "confirm_subscription", 4, 5, 6, "confirm_history"]
+        assert client.connection.replies()[-1] == {
+            "type": "confirm_history",
+            "identifier": public("short"),
+            "reason": "trimmed",
+            "streams": {"short": {"reason": "trimmed", "epoch": receipt.epoch, "oldest": 4, "tip": 6}},
+        }
+        assert bench.stats.gaps == {"trimmed": 1}
+
+
+async def test_a_request_by_time_tells_those_who_ask_for_positions_first_what_was_trimmed() -> None:
+    async with Workbench(rules=[SHORT]) as bench:
+        (receipt, *_) = await bench.publish("short", *"123456")
+        client = await bench.connect(positions="1")
+        await client.send(command="subscribe", identifier=public("short"), history={"since": bench.clock() - 3600})
+        assert client.seen() == ["welcome", "confirm_subscription", "reject_history", 4, 5, 6, "confirm_history"]
+        assert client.connection.replies()[-1]["streams"] == {"short": {"epoch": receipt.epoch, "tip": 6}}
+
+
+async def test_a_request_by_time_that_history_reaches_back_to_is_simply_confirmed() -> None:
+    async with Workbench(rules=[SHORT]) as bench:
+        await bench.publish("short", *"123456")
+        bench.clock.now += 10
+        await bench.publish("short", "7")
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("short"), history={"since": bench.clock() - 5})
+        assert client.seen() == ["welcome", "confirm_subscription", 7, "confirm_history"]
+        assert client.connection.replies()[-1] == {"type": "confirm_history", "identifier": public("short")}
+        assert not bench.stats.gaps
+
+
+@pytest.mark.parametrize("extended", [True, False])
+async def test_confirmations_are_those_of_the_reference_byte_by_byte(extended: bool) -> None:
+    async with Workbench() as bench:
+        await bench.publish("s", "1")
+        client = await bench.connect(extended=extended)
+        identifier = '{"channel":"$pubsub","stream_name":"s"}'
+        for command in ("subscribe", "subscribe", "history"):
+            await client.send(command=command, identifier=identifier, history={"since": 1})
+        quoted = _quoted(identifier)
+        confirmation = b'{"type":"confirm_subscription","identifier":%s}' % quoted
+        history = b'{"type":"confirm_history","identifier":%s}' % quoted
+        frames = [frame for frame in client.connection.texts() if b'"type":"confirm' in frame]
+        assert frames == [confirmation, history, confirmation, history, history]
+
+
+async def test_a_confirmation_says_where_live_delivery_begins_to_those_who_ask() -> None:
     async with Workbench() as bench:
         (receipt,) = await bench.publish("s", "1")
-        client = await bench.connect()
+        client = await bench.connect(positions="1")
         await client.send(command="subscribe", identifier=public("s"))
         await client.send(command="subscribe", identifier=public("new"), history={"since": 1})
         _, confirmation, _, history = client.connection.replies()

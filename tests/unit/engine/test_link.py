@@ -79,6 +79,73 @@ async def test_what_was_dropped_for_a_connection_that_never_caught_up_is_counted
         assert bench.stats.outbox_drops > 0
 
 
+async def drop(bench: Workbench, client: Client, count: int) -> list[int]:
+    """Publish while the client is slow. Returns the offsets that it was told to be dropped."""
+    before = len(client.seen())
+    client.session.writing_paused()
+    for _ in range(count):
+        await bench.publish("ticker", '"filler"')
+    client.session.writing_resumed()
+    came = [item for item in client.seen()[before:] if isinstance(item, int)]
+    assert "reject_history" in client.seen()[before:]
+    return [offset for offset in range(came[-1] - count + 1, came[-1]) if offset not in came]
+
+
+async def test_after_several_drops_a_history_request_brings_exactly_what_was_dropped() -> None:
+    async with Workbench(SMALL, [DROP]) as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("ticker"))
+        (receipt, *_) = await bench.publish("ticker", "1", "2")
+        dropped = await drop(bench, client, 30)
+        await bench.publish("ticker", "0", "0")
+        dropped += await drop(bench, client, 30)
+        await bench.publish("ticker", "0")
+        seen = client.seen()
+        for position in (40, 1):
+            history = {"streams": {"ticker": {"epoch": receipt.epoch, "offset": position}}}
+            await client.send(command="history", identifier=public("ticker"), history=history)
+        answers = client.seen()[len(seen) :]
+        first = answers.index("confirm_history")
+        assert answers[:first] == [offset for offset in dropped if offset > 40]
+        assert answers[first + 1 : -1] == [offset for offset in dropped if offset <= 40]
+        tip = (await bench.publish("ticker", "0"))[0].offset
+        assert sorted(item for item in client.seen() if isinstance(item, int)) == list(range(1, tip + 1))
+
+
+async def test_a_write_larger_than_the_outbox_is_dropped_and_said_and_closes_nothing() -> None:
+    async with Workbench(SMALL, [DROP]) as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("ticker"))
+        (receipt,) = await bench.publish("ticker", "1")
+        client.session.writing_paused()
+        await bench.publish("ticker", "2")
+        await bench.publish("ticker", *['"filler"'] * 40)  # joined into one write
+        assert client.connection.closed is None
+        client.session.writing_resumed()
+        assert client.seen()[2:] == [1, 2, "reject_history"]
+        assert client.connection.replies()[-1]["streams"] == {
+            "ticker": {"reason": "dropped", "epoch": receipt.epoch, "oldest": 43, "tip": 42}
+        }
+        await bench.publish("ticker", "43")
+        position = {"epoch": receipt.epoch, "offset": 1}
+        await client.send(command="history", identifier=public("ticker"), history={"streams": {"ticker": position}})
+        assert client.seen()[5:] == [43, *range(3, 43), "confirm_history"]
+        assert bench.stats.slow_disconnects == 0
+
+
+async def test_a_drop_of_a_stream_that_the_client_has_left_meanwhile_is_no_fault() -> None:
+    async with Workbench(SMALL, [DROP]) as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("ticker"))
+        client.session.writing_paused()
+        for _ in range(50):
+            await bench.publish("ticker", '"filler"')
+        subscription = client.session.subscriptions[public("ticker")]
+        bench.node.services.joiner.cut(client.session.link, subscription, ["ticker"])
+        client.session.writing_resumed()
+        assert client.connection.closed is None
+
+
 async def test_a_link_that_pauses_again_while_it_drains_keeps_the_rest_in_order() -> None:
     async with Workbench(Limits(ping_interval=0, max_pending=1 << 20)) as bench:
         client = await bench.connect()
@@ -151,3 +218,30 @@ async def test_a_client_too_slow_to_ever_finish_its_history_is_disconnected() ->
         seen = [item for item in client.seen() if isinstance(item, int)]
         assert seen == list(range(1, len(seen) + 1))
         assert bench.node.gauges()["streams_listened"] == 0
+
+
+async def test_a_client_too_slow_to_ever_finish_its_history_skips_where_the_stream_may_skip() -> None:
+    async with Workbench(Limits(ping_interval=0, max_pending=100_000), [DROP]) as bench:
+        payload = '"%s"' % ("x" * 20_000)
+        (receipt, *_) = await bench.publish("ticker", *[payload] * 50)
+        client = await bench.connect()
+        reader = SlowReader(client)
+        await client.send(command="subscribe", identifier=public("ticker"), history={"since": 1})
+        for _ in range(20):
+            await bench.publish("ticker", payload)
+            await reader.read()
+        for _ in range(60):
+            await reader.read()
+        assert client.connection.closed is None
+        assert "dropped" in [reply.get("reason") for reply in client.connection.replies()]
+        (last,) = await bench.publish("ticker", "1")
+        await reader.read()
+        seen = [item for item in client.seen() if isinstance(item, int)]
+        assert seen == sorted(set(seen))
+        assert seen[-1] == last.offset
+        # What was skipped is still history, and comes once.
+        position = {"epoch": receipt.epoch, "offset": 0}
+        await client.send(command="history", identifier=public("ticker"), history={"streams": {"ticker": position}})
+        for _ in range(60):
+            await reader.read()
+        assert sorted(item for item in client.seen() if isinstance(item, int)) == list(range(1, last.offset + 1))

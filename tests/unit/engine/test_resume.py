@@ -3,6 +3,7 @@
 import pytest
 
 from ropewalk.model.limits import Limits
+from ropewalk.model.rules import StreamRule
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
 from tests.unit.engine.workbench import Client, Workbench, public, settle
 
@@ -44,6 +45,86 @@ async def test_a_session_that_does_not_ask_in_time_is_told_of_the_gap_and_goes_l
         await bench.publish("s", "2")
         assert back.seen() == ["welcome", "reject_history", 2]
         assert back.connection.replies()[1]["reason"] == "unclaimed"
+
+
+async def unclaimed(bench: Workbench, back: Client) -> None:
+    """The resume patience ends."""
+    for subscription in back.session.subscriptions.values():
+        await bench.node.services.joiner.abandon(back.session.link, subscription)
+
+
+async def test_what_was_held_since_the_restore_is_delivered_before_the_gap_is_said() -> None:
+    async with Workbench(PATIENT) as bench:
+        client = await subscribed(bench)
+        (receipt,) = await bench.publish("s", "1")
+        client.session.lost()
+        await bench.publish("s", "2", "3")
+        back = await bench.connect(client.sid)
+        await bench.publish("s", "4")
+        await bench.publish("s", "5", exclude_socket=client.sid)
+        await bench.publish("s", "6")
+        await unclaimed(bench, back)
+        await bench.publish("s", "7")
+        assert back.seen() == ["welcome", 4, 6, "reject_history", 7]
+        gap = {"reason": "unclaimed", "epoch": receipt.epoch, "oldest": 1, "tip": 6}
+        assert back.connection.replies()[3]["streams"] == {"s": gap}
+        # What was missed can still be asked for, and nothing comes twice.
+        position = {"epoch": receipt.epoch, "offset": 1}
+        await back.send(command="history", identifier=public("s"), history={"streams": {"s": position}})
+        assert back.seen()[5:] == [2, 3, "confirm_history"]
+
+
+async def test_the_oldest_offset_of_an_unclaimed_history_is_the_first_one_kept() -> None:
+    async with Workbench(PATIENT, [StreamRule("s", history_limit=3)]) as bench:
+        client = await subscribed(bench)
+        client.session.lost()
+        await bench.publish("s", *"12345")
+        back = await bench.connect(client.sid)
+        await unclaimed(bench, back)
+        assert (back.connection.replies()[-1]["streams"]["s"]["oldest"], back.seen()) == (3, ["welcome", "reject_history"])
+
+
+async def test_a_stream_that_began_while_it_was_held_is_delivered_from_its_first_message() -> None:
+    async with Workbench(PATIENT) as bench:
+        client = await subscribed(bench)
+        client.session.lost()
+        back = await bench.connect(client.sid)
+        (receipt,) = await bench.publish("s", "1")
+        await unclaimed(bench, back)
+        assert back.seen() == ["welcome", 1, "reject_history"]
+        gap = {"reason": "unclaimed", "epoch": receipt.epoch, "oldest": 1, "tip": 1}
+        assert back.connection.replies()[-1]["streams"] == {"s": gap}
+
+
+async def test_more_than_may_be_held_is_left_to_the_gap() -> None:
+    async with Workbench(Limits(ping_interval=0, resume_patience=3600, max_pending=100)) as bench:
+        client = await subscribed(bench)
+        client.session.lost()
+        back = await bench.connect(client.sid)
+        (receipt, *_) = await bench.publish("s", *['"0123456789"'] * 20)
+        await unclaimed(bench, back)
+        await bench.publish("s", "21")
+        assert back.seen() == ["welcome", "reject_history", 21]
+        position = {"epoch": receipt.epoch, "offset": 18}
+        await back.send(command="history", identifier=public("s"), history={"streams": {"s": position}})
+        assert back.seen()[3:] == [19, 20, "confirm_history"]
+
+
+@pytest.mark.parametrize("end", ["history", "unsubscribe", "lost", "unclaimed"])
+async def test_nothing_is_held_any_longer_than_needed(end: str) -> None:
+    async with Workbench(PATIENT) as bench:
+        client = await subscribed(bench)
+        client.session.lost()
+        back = await bench.connect(client.sid)
+        assert list(bench.node.services.hub._catches) == ["s"]
+        match end:
+            case "lost":
+                back.session.lost()
+            case "unclaimed":
+                await unclaimed(bench, back)
+            case _:
+                await back.send(command=end, identifier=public("s"), history={"since": 1})
+        assert not bench.node.services.hub._catches
 
 
 async def test_a_sid_is_good_for_one_restore() -> None:

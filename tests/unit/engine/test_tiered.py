@@ -73,7 +73,7 @@ class Bench:
         self.rules = Rulebook(StreamRules(history_limit=HOT, history_ttl=300.0), ())
         self.hot = MemoryBackend(self.rules, self.clock)
         self.archive = PaperArchive()
-        self.backend = TieredBackend(self.hot, _checked(self.archive), self.rules, self.clock, LIMIT)
+        self.backend = TieredBackend(self.hot, _checked(self.archive), LIMIT)
         self.streams = self.backend.streams
 
     async def publish(self, count: int, archived: bool = True) -> list[Registered]:
@@ -143,24 +143,53 @@ async def test_a_hole_in_the_archive_is_a_gap_that_says_where_to_go_on(bench: Be
     epoch = told[0].epoch
     del bench.archive.messages[4:6]
 
-    assert await bench.streams.replay("a", BEFORE_ALL) == Gap("a", GapReason.TRIMMED, epoch, 7, 12, tuple(told[:4]))
+    rest = Replay("a", epoch, 12, tuple(told[6:]))
+    assert await bench.streams.replay("a", BEFORE_ALL) == Gap("a", GapReason.TRIMMED, epoch, 7, 12, tuple(told[:4]), rest)
     assert await bench.streams.replay("a", Position(epoch, 6)) == Replay("a", epoch, 12, tuple(told[6:]))
+
+
+async def test_every_hole_in_the_archive_is_a_gap_of_its_own(bench: Bench) -> None:
+    told = await bench.publish(12)
+    epoch = told[0].epoch
+    for hole in (9, 8, 7, 5, 0):  # down to the hot history, in the middle, at the beginning
+        del bench.archive.messages[hole]
+
+    answer = await bench.streams.replay("a", BEFORE_ALL)
+
+    hot = Replay("a", epoch, 12, tuple(told[9:]))
+    third = Gap("a", GapReason.TRIMMED, epoch, 10, 12, (told[6],), hot)
+    second = Gap("a", GapReason.TRIMMED, epoch, 7, 12, tuple(told[1:5]), third)
+    assert answer == Gap("a", GapReason.TRIMMED, epoch, 2, 12, (), second)
+
+
+async def test_a_hole_in_a_bounded_answer_is_followed_by_as_much_as_there_is_room_for(bench: Bench) -> None:
+    told = await bench.publish(25)
+    epoch = told[0].epoch
+    del bench.archive.messages[4]
+
+    answer = await bench.streams.replay("a", BEFORE_ALL)
+
+    rest = Gap("a", GapReason.PARTIAL, epoch, 12, 25, tuple(told[5:11]))
+    assert answer == Gap("a", GapReason.TRIMMED, epoch, 6, 25, tuple(told[:4]), rest)
 
 
 async def test_what_is_neither_archived_nor_hot_is_a_gap_up_to_the_hot_history(bench: Bench) -> None:
     told = await bench.publish(4)
-    await bench.publish(5, archived=False)
+    later = await bench.publish(5, archived=False)
 
     answer = await bench.streams.replay("a", BEFORE_ALL)
 
-    assert answer == Gap("a", GapReason.TRIMMED, told[0].epoch, 7, 9, tuple(told))
+    rest = Replay("a", told[0].epoch, 9, tuple(later[2:]))
+    assert answer == Gap("a", GapReason.TRIMMED, told[0].epoch, 7, 9, tuple(told), rest)
 
 
 async def test_an_archive_that_is_down_leaves_the_gap_as_it_was(bench: Bench) -> None:
     told = await bench.publish(9)
     bench.archive.down = True
 
-    assert await bench.streams.replay("a", BEFORE_ALL) == Gap("a", GapReason.TRIMMED, told[0].epoch, 7, 9)
+    gap = Gap("a", GapReason.TRIMMED, told[0].epoch, 7, 9, rest=Replay("a", told[0].epoch, 9, tuple(told[6:])))
+    assert await bench.streams.replay("a", BEFORE_ALL) == gap
+    assert await bench.streams.since("a", 0.0) == gap
     assert bench.backend.trouble() == ""
 
 
@@ -191,6 +220,18 @@ async def test_since_asks_the_archive_only_for_what_may_have_left_the_hot_histor
     assert (await bench.streams.since("a", bench.clock.now - 299)).messages == ()
     assert bench.archive.reads == 0
     assert offsets((await bench.streams.since("a", told[5].timestamp)).messages) == [6, 7, 8, 9]
+
+
+async def test_since_says_what_the_archive_does_not_have(bench: Bench) -> None:
+    told = await bench.publish(9)
+    epoch = told[0].epoch
+    del bench.archive.messages[:2]
+
+    whole = await bench.streams.since("a", told[3].timestamp)
+    cut = await bench.streams.since("a", told[1].timestamp)
+
+    assert whole == Replay("a", epoch, 9, tuple(told[3:]))
+    assert cut == Gap("a", GapReason.TRIMMED, epoch, 3, 9, rest=Replay("a", epoch, 9, tuple(told[2:])))
 
 
 async def test_since_is_cut_like_a_replay(bench: Bench) -> None:

@@ -22,9 +22,11 @@ from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Application, Authenticator, Backend
 from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.handshake import asks_positions
 from ropewalk.protocol.websocket_frame import CableCodec
 
 CODEC = CableCodec()
+TELLING = CableCodec(tells_positions=True)
 
 
 class Clock:
@@ -64,7 +66,10 @@ class RecordingConnection:
 
     def replies(self) -> list[dict[str, Any]]:
         """Every text frame so far, parsed."""
-        return [json.loads(payload) for blob in self.written for payload in _payloads(blob)]
+        return [json.loads(text) for text in self.texts()]
+
+    def texts(self) -> list[bytes]:
+        return [payload for blob in self.written for payload in _payloads(blob)]
 
 
 def _payloads(blob: bytes) -> list[bytes]:
@@ -148,7 +153,8 @@ class Workbench:
         request = ConnectRequest(
             "http://x/cable", "/cable", {"cookie": cookie}, {"sid": sid, **params}, token=token, extended=extended
         )
-        return Client(self.node.open(request, connection, self.codec), connection)
+        codec = TELLING if asks_positions(request.params) and self.codec is CODEC else self.codec
+        return Client(self.node.open(request, connection, codec), connection)
 
     async def publish(self, stream: str, *payloads: str, **extra: Any) -> list[Receipt]:
         receipts = await self.node.broker.publish([Publication(stream, payload.encode(), **extra) for payload in payloads])

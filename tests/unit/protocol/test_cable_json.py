@@ -123,6 +123,22 @@ def test_a_rejected_history_says_which_stream_and_why() -> None:
     assert wire.reject_history_json("i", []) == b'{"type":"reject_history","identifier":"i"}'
 
 
+def test_a_history_by_time_that_was_trimmed_is_a_confirmation_that_says_so() -> None:
+    gap = Gap("s", GapReason.TRIMMED, "e", 5, 9)
+    assert wire.confirm_trimmed_json("i", [gap]) == (
+        b'{"type":"confirm_history","identifier":"i","reason":"trimmed",'
+        b'"streams":{"s":{"reason":"trimmed","epoch":"e","oldest":5,"tip":9}}}'
+    )
+
+
+def test_a_confirmation_has_two_keys_in_the_order_of_the_reference_unless_positions_are_told() -> None:
+    assert wire.about_json("confirm_subscription", "i") == b'{"type":"confirm_subscription","identifier":"i"}'
+    assert wire.about_json("confirm_history", "i") == b'{"type":"confirm_history","identifier":"i"}'
+    assert wire.about_json("confirm_subscription", "i", [("s", Position("e", 3))]) == (
+        b'{"type":"confirm_subscription","identifier":"i","streams":{"s":{"epoch":"e","tip":3}}}'
+    )
+
+
 def test_presence_replies_follow_the_wire() -> None:
     page = PresencePage("s", 2, (Member("1", b'{"n": 1}'), Member("2")))
     assert wire.presence_json("i", page, True) == (

@@ -29,7 +29,7 @@ from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, Visitor
 from ropewalk.protocol.codec import Codec
-from ropewalk.protocol.handshake import EXTENDED, chosen_subprotocol, offered_subprotocols, token_of
+from ropewalk.protocol.handshake import EXTENDED, asks_positions, chosen_subprotocol, offered_subprotocols, token_of
 from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
 from ropewalk.protocol.websocket_frame import CableCodec, close_frame, pong_frame
 
@@ -122,7 +122,7 @@ class WebSocketConnection(WSListener):
         self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER)
         self.write = self._transport.write
         assert self._request is not None
-        self._visitor = self._door.open_session(self._request, self, self._door.codec)
+        self._visitor = self._door.open_session(self._request, self, self._door.codec(self._request))
         self._door.connections += 1
         self._request = None  # nobody needs it once the session is opening
         # picows would keep both for the connection's life: a quarter of what an idle one costs.
@@ -261,7 +261,7 @@ class WebSocketDoor:
         self._origin_allowed = origin_allowed
         self._token_param = token_param
         self.max_message_size = max_message_size
-        self.codec: Codec = CableCodec(native_pings)
+        self._plain, self._telling = CableCodec(native_pings), CableCodec(native_pings, tells_positions=True)
         self._scheme = "https" if secure else "http"
         self._proxies = proxies
 
@@ -284,6 +284,9 @@ class WebSocketDoor:
             None,
             READ_BUFFER,
         )
+
+    def codec(self, request: ConnectRequest) -> Codec:
+        return self._telling if asks_positions(request.params) else self._plain
 
     def _upgrade(self, request: WSUpgradeRequest, peer: Peer, log: PicowsLog) -> WSUpgradeResponseWithListener:
         try:

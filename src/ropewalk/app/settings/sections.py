@@ -141,7 +141,7 @@ class Broker:
     sessions_ttl: float = duration(300.0, "How long a session whose connection is lost can be resumed; 0 turns resuming off.")
     presence_ttl: float = duration(15.0, "How long a member stays present after its connection is lost.")
     resume_patience: float = duration(
-        5.0, "How long a restored session's streams wait for its history request before a gap is said."
+        2.0, "How long a restored session's streams wait for its history request before they go on and a gap is said."
     )
     dedup_ttl: float = duration(300.0, "How long the uid of a publication is known.")
     dedup_limit: int = count(100_000, "How many uids are known at most; the oldest go first.")

@@ -7,7 +7,7 @@
 //   welcome  { sid, previous, restored, restoredIds }
 //   message  { message, position: { epoch, offset }, replayed }
 //   caughtup {}                                   every message from here on is live
-//   gap      { reason, known, epoch, oldest, tip }
+//   gap      { reason, known, epoch, oldest, tip }  what is kept behind it follows as messages
 //   repeated { position }      hole { known, position }
 //   presence { type: join | leave | info | error, … }
 //   transient { message }                         a whisper, or another message that keeps no place in the stream
@@ -57,6 +57,7 @@ export class Session extends EventTarget {
     const url = new URL(this.#url);
     url.searchParams.set("pi", String(PING_SECONDS));
     url.searchParams.set("reconnect_in", "1");
+    url.searchParams.set("positions", "1");
     if (this.#sid) url.searchParams.set("sid", this.#sid);
     const socket = new WebSocket(url, PROTOCOL);
     socket.onmessage = ({ data }) => this.#receive(JSON.parse(data));
@@ -106,7 +107,7 @@ export class Session extends EventTarget {
       case "reject_subscription":
         return this.#refused("subscription rejected");
       case "confirm_history":
-        return this.#caughtUp();
+        return this.#caughtUp(frame);
       case "reject_history":
         return this.#gap(frame);
       case "presence":
@@ -161,13 +162,21 @@ export class Session extends EventTarget {
   #gap({ reason = "unknown", streams = {} }) {
     const known = this.#position;
     const told = streams[this.#stream] ?? {};
-    // Live goes on after the tip; where the server did not tell it, the next message says where we are.
-    this.#position = told.epoch ? { epoch: told.epoch, offset: told.tip } : null;
+    this.#position = this.#behind(told);
     this.#emit("gap", { known, ...told, reason: told.reason ?? reason });
-    this.#caughtUp();
   }
 
-  #caughtUp() {
+  /** Where we stand behind a gap: what is kept follows, from `oldest` on. */
+  #behind({ reason, epoch, oldest, tip }) {
+    if (!epoch) return null; // not told: the next message says where we are
+    if (reason === "unclaimed") return this.#position; // what follows that gap came before it was said
+    return { epoch, offset: reason === "ahead" ? tip : oldest - 1 };
+  }
+
+  #caughtUp({ streams = {} }) {
+    const told = streams[this.#stream];
+    // A stream of which nothing was seen yet: what comes while we are away is asked for from here on.
+    if (told?.epoch) this.#position ??= { epoch: told.epoch, offset: told.tip };
     this.#replaying = false;
     this.#emit("caughtup", {});
   }

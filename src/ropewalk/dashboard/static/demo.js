@@ -211,9 +211,9 @@ function showTyping() {
 
 function gapText({ reason, known, epoch, oldest, tip }) {
   if (reason === "epoch_changed") return "gap: the stream began a new epoch while you were away; what was before is lost";
-  if (!known || known.epoch !== epoch) return `gap: ${reason}`;
   const kept = oldest <= tip ? `history reaches back to offset ${oldest}` : "history is empty";
-  return `gap (${reason}): offsets ${known.offset + 1}–${tip} cannot be replayed; ${kept}`;
+  if (!known || known.epoch !== epoch) return `gap (${reason}): ${kept}`;
+  return `gap (${reason}): offsets ${known.offset + 1}–${oldest - 1} cannot be replayed; ${kept}`;
 }
 
 /** 128 random bits. `crypto.randomUUID` is missing on plain http away from loopback, `getRandomValues` is not. */

@@ -1,11 +1,12 @@
 """Recovery: a backend made of a journal's rows answers as the one that wrote them, and time away does not count."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
-from ropewalk.model.history import GapReason, Replay
+from ropewalk.model.history import Gap, GapReason, Replay, steps
 from ropewalk.model.journal import Recovered, Row, RowKind, StreamTip
 from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRules
@@ -84,6 +85,42 @@ async def test_tips_may_be_those_before_the_rows_or_after_them() -> None:
         answer = await backend.streams.replay("a", Position("e", 6))
         assert isinstance(answer, Replay)
         assert [message.offset for message in answer.messages] == [7, 8, 9]
+
+
+def rows_of_a(clock: ManualClock, offsets: tuple[int, ...]) -> list[Row]:
+    """One a second, the last one now."""
+    times = [clock.now - len(offsets) + 1 + place for place in range(len(offsets))]
+    return [Row(RowKind.PUBLISH, "a", time, "a", "e", offset, b"1") for time, offset in zip(times, offsets, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("tip", "offsets", "said"),
+    [
+        ((6, -60.0), (7, 8, 9), False),  # what is not here any more is older than that, and the tip says so
+        ((6, -2.0), (7, 8, 9), True),  # it is not
+        ((9, 0.0), (7, 8, 9), True),  # nobody knows how old it is
+        ((9, 0.0), (1, 2, 3), False),  # nothing is missing
+        ((9, 0.0), (), True),
+    ],
+)
+async def test_a_request_by_time_is_told_of_a_gap_wherever_there_may_be_one(
+    tip: tuple[int, float], offsets: tuple[int, ...], said: bool
+) -> None:
+    clock = ManualClock()
+    tips = [StreamTip("a", "e", tip[0], clock.now + tip[1])]
+    backend = recovered(clock, Recovered(tips=tips, rows=rows_of_a(clock, offsets)))
+    answer = await backend.streams.since("a", clock.now - 2)
+    assert isinstance(answer, Gap) is said
+    kept = [message.offset for step in steps(answer) for message in step.messages]
+    assert kept == list(offsets)
+
+
+async def test_a_request_by_time_is_as_before_the_restart_behind_what_is_kept() -> None:
+    clock = ManualClock()
+    backend = recovered(clock, Recovered(tips=[StreamTip("a", "e", 9, clock.now)], rows=rows_of_a(clock, (7, 8, 9))))
+    answer = await backend.streams.since("a", clock.now - 1)
+    assert isinstance(answer, Replay)
+    assert [message.offset for message in answer.messages] == [8, 9]
 
 
 async def test_a_stream_that_began_anew_within_the_rows_is_in_its_last_epoch() -> None:

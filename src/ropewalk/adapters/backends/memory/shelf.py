@@ -65,7 +65,7 @@ class Shelf:
         if log is None or log.epoch != tip.epoch:
             log = self._reopen(tip.stream, tip.epoch)
         if tip.tip > log.tip:
-            log.tip, log.newest = tip.tip, tip.timestamp
+            log.reach(tip.tip, tip.timestamp)
         self._schedule(log)
 
     def rules_changed(self) -> None:

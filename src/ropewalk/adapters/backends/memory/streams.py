@@ -24,7 +24,7 @@ class MemoryStreams:
             return Replay(stream, "", 0)
         return Gap(stream, GapReason.EPOCH_CHANGED, "", 1, 0)
 
-    async def since(self, stream: str, timestamp: float) -> Replay:
+    async def since(self, stream: str, timestamp: float) -> Replay | Gap:
         log = self._shelf.logs.get(stream)
         return Replay(stream, "", 0) if log is None else log.since(timestamp, self._clock())
 

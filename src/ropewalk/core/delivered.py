@@ -1,0 +1,62 @@
+"""What of one stream a connection has been sent, or will be sent live: ranges of offsets in one epoch.
+
+The rule it keeps: no offset is sent twice on one connection, and one that was dropped can still be asked for.
+"""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ropewalk.model.messages import Position
+
+MOST_RANGES = 32
+"""Ranges that are remembered for one stream of one subscription. A client that is dropped again and again and never asks for
+what it missed must not make the server remember more; see `horizon`."""
+
+Range = tuple[int, int]
+"""First and last offset, both included."""
+
+
+class Delivered(Struct, frozen=True, gc=False):
+    """Everything from `live_from` on is or will be sent live; `ranges` (rising, apart from each other) were sent below it.
+
+    While nothing is dropped there are no ranges, and live delivery changes nothing here. Up to `horizon` nothing is known any
+    more, because there were too many ranges: what is asked for there is not sent again, and a gap is said instead.
+    """
+
+    epoch: str
+    live_from: int
+    ranges: tuple[Range, ...] = ()
+    horizon: int = 0
+
+    def owes(self, offset: int) -> bool:
+        """Whether a message of this epoch was not sent and will not be sent live."""
+        return self.horizon < offset < self.live_from and not any(low <= offset <= high for low, high in self.ranges)
+
+    def plus(self, first: int, last: int) -> "Delivered":
+        """The same, after first … last were sent as history."""
+        apart: list[Range] = []
+        for low, high in self.ranges:
+            if high + 1 < first or last + 1 < low:
+                apart.append((low, high))
+            else:
+                first, last = min(first, low), max(last, high)
+        if last + 1 < self.live_from:
+            return _bounded(replace(self, ranges=tuple(sorted([*apart, (first, last)]))))
+        return replace(self, live_from=min(first, self.live_from), ranges=tuple(apart))
+
+    def minus(self, after: Position, upto: Position) -> "Delivered":
+        """The same, after live messages above `after`, up to and with `upto`, were dropped."""
+        if upto.epoch != self.epoch:  # the stream began anew while we listened: all of its new epoch was live
+            return Delivered(upto.epoch, 1).minus(after, upto) if upto.offset else self
+        sent = after.offset if after.epoch == self.epoch else 0
+        if upto.offset < self.live_from or sent >= upto.offset:
+            return self
+        closed = ((self.live_from, sent),) if sent >= self.live_from else ()
+        return _bounded(replace(self, live_from=upto.offset + 1, ranges=self.ranges + closed))
+
+
+def _bounded(delivered: Delivered) -> Delivered:
+    if len(delivered.ranges) <= MOST_RANGES:
+        return delivered
+    (_, horizon), *ranges = delivered.ranges
+    return replace(delivered, ranges=tuple(ranges), horizon=max(horizon, delivered.horizon))
