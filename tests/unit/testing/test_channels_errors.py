@@ -132,7 +132,7 @@ async def test_an_action_that_is_not_there_is_said() -> None:
 
 async def test_a_handler_that_never_ends_is_ended() -> None:
     app = rooms()
-    async with Cable(app, timeout=0.01) as cable:
+    async with Cable(app, timeout=0.5) as cable:  # which connecting and subscribing keep to, on a busy machine too
         bo = await cable.connect(params={"name": "bo"})
         chat = await bo.subscribe("RoomChannel", room=1)
         with pytest.raises(Unavailable, match="no answer"):

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.offsets import LIFE
+from ropewalk.pipeline.rows import GAP
 
 ROW_GROUP = 4096
 """Rows. Decoding one row group is what a cold read costs, and files hardly grow with small ones."""
@@ -58,8 +59,16 @@ _DIGEST = re.compile(r"\.([0-9a-f]{16})\.parquet$")
 _SHARD_NAMES = ("shard", "partition")  # the journal's word, and Kafka's for the same thing
 
 
+class _Loss(Struct):
+    first: int
+    end: int
+
+
 class Written(Struct, frozen=True):
-    """One file as a commit names it: `path` is relative to the table, `stats` is the Delta log's JSON."""
+    """One file as a commit names it: `path` is relative to the table, `stats` is the Delta log's JSON.
+
+    It tells of positions between `first` and `last`, `positions` in all: its rows', and those that rows of event `gap` stand for.
+    """
 
     path: str
     size: int
@@ -67,7 +76,7 @@ class Written(Struct, frozen=True):
     shard: int
     first: int
     last: int
-    rows: int
+    positions: int
     stats: str
 
     @property
@@ -116,7 +125,17 @@ def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row
     final = place.with_name(f"{name}{generation}.{digest(place)}.parquet")
     place.rename(final)
     path = f"{directory(date, shard)}/{final.name}"
-    return Written(path, final.stat().st_size, date, shard, first, last, len(ordered), _stats(ordered))
+    losses = _losses(ordered)
+    told = len(ordered) - len(losses) + sum(end - start for start, end in losses)
+    end = max([last + 1, *(end for _, end in losses)])
+    return Written(path, final.stat().st_size, date, shard, first, end - 1, told, _stats(ordered))
+
+
+def _losses(rows: pa.Table) -> list[tuple[int, int]]:
+    """The ranges [first, end) of positions that are lost, as the rows of event `gap` tell them."""
+    details = rows.filter(pc.equal(rows["event"], GAP))["detail"].to_pylist()
+    found = [msgspec.json.decode(detail, type=_Loss) for detail in details]
+    return [(loss.first, max(loss.end, loss.first)) for loss in found]
 
 
 def digest(path: Path) -> str:

@@ -36,7 +36,7 @@ _SCHEMA = Schema.from_arrow(TABLE)
 
 
 class Extent(NamedTuple):
-    """What the archive holds of one generation of a shard: first and last position, and how many there are."""
+    """What the archive holds of one generation of a shard: first and last position, and of how many it has a row or a word."""
 
     shard: int
     generation: int
@@ -56,27 +56,32 @@ def opened(root: str) -> DeltaTable | None:
 def archived_positions(root: str, journal: Spans | None = None) -> dict[int, int]:
     """By shard: everything from where the archive begins up to below this position can be read back from it.
 
-    Positions of a generation are dense, so counting proves it. A shard with a hole, as a query that selects streams leaves it,
-    is not named; neither is what lies in files that are missing or cut short. A newer generation counts only if the archive has
-    the older ones to the ends that `journal` tells.
+    Positions of a generation are dense, so counting proves it; what the journal itself had lost, and a row here tells of, counts
+    too. A shard with a hole, as a query that selects streams leaves it, is not named; neither is what lies in or behind
+    files that are missing or cut short. A newer generation counts only if the archive has the older ones to the ends that
+    `journal` tells.
     """
     table = opened(root)
     if table is None:
         return {}
+    unreadable = _unreadable(table, root)
     by_shard: dict[int, list[Extent]] = {}
-    for extent in sorted(_extents(_readable(table, root))):
+    for extent in sorted(held(table)):
         by_shard.setdefault(extent.shard, []).append(extent)
-    found = {shard: _claimed(own, (journal or {}).get(shard, ())) for shard, own in by_shard.items()}
+    found = {shard: _claimed(own, (journal or {}).get(shard, ()), unreadable.get(shard, [])) for shard, own in by_shard.items()}
     return {shard: end for shard, end in found.items() if end is not None}
 
 
-def _claimed(archived: Sequence[Extent], journal: Sequence[ShardSpan]) -> int | None:
+def _claimed(archived: Sequence[Extent], journal: Sequence[ShardSpan], unreadable: Sequence[int]) -> int | None:
     claimed: int | None = None
     for extent in archived:
         begins = claimed is None or extent.first % LIFE == 0
         older = [span for span in journal if span.first // LIFE < extent.generation and span.first < span.end]
         if not (extent.dense and begins and all(_covered(span, archived) for span in older)):
             break
+        lost = min((first for first in unreadable if extent.first <= first <= extent.last), default=None)
+        if lost is not None:
+            return lost if lost > extent.first else claimed
         claimed = extent.last + 1
     return claimed
 
@@ -167,11 +172,16 @@ def milliseconds() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _readable(table: DeltaTable, root: str) -> pa.Table:
-    """The files of the table that are there in their full length."""
+def _unreadable(table: DeltaTable, root: str) -> dict[int, list[int]]:
+    """By shard, the first positions of the files that are not there in their full length."""
     files = add_actions(table)
-    sizes = zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True)
-    return files.filter(pa.array([_size(Path(root) / path) == size for path, size in sizes], pa.bool_()))
+    found: dict[int, list[int]] = {}
+    for path, size, shard, first in zip(
+        *(files[name].to_pylist() for name in ("path", "size_bytes", "partition.shard", "min.position")), strict=True
+    ):
+        if _size(Path(root) / path) != size:
+            found.setdefault(shard, []).append(first)
+    return found
 
 
 def _size(path: Path) -> int:
@@ -198,7 +208,7 @@ def _extents(files: pa.Table) -> list[Extent]:
 def _with(before: Sequence[Extent], files: Sequence[Written]) -> list[Extent]:
     after = {(extent.shard, extent.generation): extent for extent in before}
     for file in files:
-        new = Extent(file.shard, file.first // LIFE, file.first, file.last, file.rows)
+        new = Extent(file.shard, file.first // LIFE, file.first, file.last, file.positions)
         key = (new.shard, new.generation)
         old = after.get(key)
         after[key] = (

@@ -180,6 +180,17 @@ def test_what_cannot_be_read_back_is_not_claimed(scribe: Scribe, damage: str) ->
     assert archived_positions(str(scribe.root)) == {0: 20}
 
 
+def test_what_the_journal_had_lost_and_the_archive_tells_does_not_keep_the_rest_from_being_claimed(scribe: Scribe) -> None:
+    """Otherwise a shard that was damaged once would never be trimmed again."""
+    rows = scribe.rows(run("a", 1, 30))
+    lost = {"event": "gap", "position": 10, "shard": 0, "detail": '{"reason": "damaged", "epoch": "e", "first": 10, "end": 15}'}
+    gap = pa.Table.from_pylist([lost], schema=rows.schema)
+    append(str(scribe.root), "query", 0, written(scribe, "one", pa.concat_tables([rows.slice(0, 10), gap, rows.slice(15)])))
+    assert archived_positions(str(scribe.root)) == {0: 30}
+    compact(str(scribe.root))
+    assert archived_positions(str(scribe.root)) == {0: 30}
+
+
 # --- vacuum -----------------------------------------------------------------------------------------------------------
 
 
