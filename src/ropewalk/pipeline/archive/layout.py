@@ -67,7 +67,7 @@ class _Loss(Struct):
 class Written(Struct, frozen=True):
     """One file as a commit names it: `path` is relative to the table, `stats` is the Delta log's JSON.
 
-    It tells of positions between `first` and `last`, `positions` in all: its rows', and those that rows of event `gap` stand for.
+    It tells of positions between `first` and `last`, `positions` in all: its rows', and those that rows of event `gap` name.
     """
 
     path: str

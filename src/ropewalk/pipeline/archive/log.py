@@ -56,7 +56,7 @@ def opened(root: str) -> DeltaTable | None:
 def archived_positions(root: str, journal: Spans | None = None) -> dict[int, int]:
     """By shard: everything from where the archive begins up to below this position can be read back from it.
 
-    Positions of a generation are dense, so counting proves it; what the journal itself had lost, and a row here tells of, counts
+    Positions of a generation are dense, so counting proves it; what the journal had lost, and a row here tells of, counts
     too. A shard with a hole, as a query that selects streams leaves it, is not named; neither is what lies in or behind
     files that are missing or cut short. A newer generation counts only if the archive has the older ones to the ends that
     `journal` tells.
