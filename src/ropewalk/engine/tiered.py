@@ -61,11 +61,15 @@ class TieredStreams:
         if hot is None or after + 1 >= hot.oldest:
             return hot
         cold = await self._read(stream, hot.epoch, after + 1, hot.oldest - 1, min(limit, self._limit))
-        first = cold if after == 0 else await self._read(stream, hot.epoch, 1, hot.oldest - 1, 1)
-        oldest = first.messages[0].offset if first.messages else hot.oldest
-        messages = cold.messages if cold.more else (cold.messages + hot.messages)[:limit]
+        messages = _up_to_hole((cold.messages if cold.more else cold.messages + hot.messages)[:limit])
+        begin = messages[0].offset if messages else hot.oldest
+        oldest = begin if after == 0 or begin > after + 1 else await self._oldest(stream, hot)
         more = bool(messages) and messages[-1].offset < hot.tip
         return HistoryPage(stream, hot.epoch, hot.tip, oldest, messages, messages[-1].offset if more else None)
+
+    async def _oldest(self, stream: str, hot: HistoryPage) -> int:
+        first = await self._read(stream, hot.epoch, 1, hot.oldest - 1, 1)
+        return first.messages[0].offset if first.messages else hot.oldest
 
     def _may_be_colder(self, kept: HistoryPage, timestamp: float) -> bool:
         """Whether something from `timestamp` on may have left the hot history: by number, or because it was too old for it."""
@@ -100,6 +104,12 @@ def _joined(cold: ColdPiece, first: int, oldest: int, hot: Replay) -> Replay | G
 def _dense(messages: Sequence[Registered], first: int) -> tuple[Registered, ...]:
     pairs = takewhile(lambda pair: pair[0].offset == pair[1], zip(messages, count(first), strict=False))
     return tuple(message for message, _ in pairs)
+
+
+def _up_to_hole(messages: Sequence[Registered]) -> tuple[Registered, ...]:
+    """A page ends where an offset is missing. The next one begins behind the hole, and its `oldest` says so."""
+    dense = takewhile(lambda pair: pair[0].offset == messages[0].offset + pair[1], zip(messages, count(), strict=False))
+    return tuple(message for message, _ in dense)
 
 
 class TieredBackend:
