@@ -20,7 +20,8 @@ LIMIT = 10
 
 
 class PaperArchive:
-    """Everything it was told of, in order of offset. Its first `fails` reads fail. `meanwhile` is published to `hot` while a reader waits for it."""
+    """Everything it was told of, in order of offset. Its first `fails` reads fail. `meanwhile` is published to
+    `hot` while a reader waits for it."""
 
     def __init__(self) -> None:
         self.messages: list[Registered] = []
