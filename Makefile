@@ -3,12 +3,16 @@
 
 PYTHON ?= python3
 ARGS ?=
+MODE ?= sinks
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := .stamps
 # A virtual environment made without ensurepip has no pip of its own; then the outer pip works on it.
 PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m pip || echo $(PYTHON) -m pip --python $(BIN)/python)
+CHAOS_sinks := tests/spark/test_exactly_once.py
+CHAOS_log := tests/spark/test_log_under_kills.py
+CHAOS = $(or $(CHAOS_$(MODE)),$(error MODE is sinks or log, not $(MODE)))
 INSTALL = $(PIP) install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -26,8 +30,8 @@ demo: $(STAMPS)/demo ## the whole road: server, traffic, archive, figures, audit
 test: $(STAMPS)/dev prerequisites $(STAMPS)/npm ## run all tests, installing what they need; ARGS="-k history" goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
-chaos: $(STAMPS)/dev prerequisites ## kill drivers, workers and the server 24 times (CHAOS_KILLS=), and prove that every row is there once
-	CHAOS_KILLS=$${CHAOS_KILLS:-24} $(BIN)/python -m pytest -s tests/spark/test_exactly_once.py $(ARGS)
+chaos: $(STAMPS)/dev prerequisites ## kill everything 24 times (CHAOS_KILLS=) and prove exactly once; MODE=log: 200 cycles (CHAOS_CYCLES=) over the whole log
+	CHAOS_KILLS=$${CHAOS_KILLS:-24} CHAOS_CYCLES=$${CHAOS_CYCLES:-200} $(BIN)/python -m pytest -s $(CHAOS) $(ARGS)
 
 check: $(STAMPS)/dev ## ruff, mypy --strict, and who may import whom
 	$(BIN)/ruff check .

@@ -31,6 +31,7 @@ PARTS = {
     "sink": Part("i: rows from Spark into streams", "spark"),
     "queryable": Part("j: publish to queryable in the archive", "spark"),
     "cold": Part("k: ranges of old messages out of the archive", "archive"),
+    "compaction": Part("m: compaction of an archive that grows", "archive"),
     "quiet": Part("l: live latency while the archive query runs", "spark"),
 }
 _LIVE = ("fanout", "latency", "memory", "storm")
@@ -55,6 +56,10 @@ def measure(parts: Sequence[str], sizes: Sizes) -> list[Figure]:
         from benchmarks.pipeline.cold import measure_cold
 
         figures += measure_cold(sizes)
+    if "compaction" in parts:
+        from benchmarks.pipeline.compaction import measure_compaction
+
+        figures += measure_compaction(sizes)
     if set(parts) & set(_WITH_SPARK):
         from benchmarks.pipeline.road import measure_road
 

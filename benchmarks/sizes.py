@@ -43,6 +43,10 @@ class Sizes(Struct, frozen=True):
     cold_rows_a_day: int
     cold_streams: int
     cold_days: tuple[int, ...]
+    compact_repeats: int
+    compact_rounds: int
+    compact_rows: int
+    compact_batches: int
     quiet_rounds: int
     quiet_subscribers: int
     quiet_messages: int
@@ -91,6 +95,11 @@ FULL = Sizes(
     cold_streams=2000,
     # the archive grows by days, as it does in life
     cold_days=(1, 10),
+    compact_repeats=3,
+    compact_rounds=8,
+    # in as many files as two minutes bring at the pace of the job
+    compact_rows=12_000,
+    compact_batches=12,
     quiet_rounds=3,
     quiet_subscribers=100,
     quiet_messages=400,
@@ -134,6 +143,10 @@ QUICK = Sizes(
     cold_rows_a_day=2000,
     cold_streams=20,
     cold_days=(1, 2),
+    compact_repeats=1,
+    compact_rounds=2,
+    compact_rows=200,
+    compact_batches=4,
     quiet_rounds=1,
     quiet_subscribers=10,
     quiet_messages=50,

@@ -11,22 +11,20 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
-from benchmarks.pipeline.rows import payloads
+from benchmarks.pipeline.rows import EPOCH, archive_rows
 from benchmarks.report import Bar, Figure, figure, milliseconds
 from benchmarks.sizes import Sizes
 from ropewalk.adapters.archives import DeltaArchive
 from ropewalk.adapters.archives.rows import COLUMNS
 from ropewalk.core.ring import shard_of
-from ropewalk.pipeline.archive.layout import BODY, Written, write_file
+from ropewalk.pipeline.archive.layout import Written, write_file
 from ropewalk.pipeline.archive.log import append
 
 BAR = Bar("ratio", "<=", 5.0)
 GROWTH_BAR = Bar("ratio", "<=", 1.5)
-EPOCH = "epoch"
 FIRST_DAY = datetime(2026, 1, 1, tzinfo=UTC)
 SEED = 20260101
 
@@ -83,20 +81,9 @@ def _write_day(root: Path, day: int, streams: list[Stream], sizes: Sizes) -> Non
 
 def _write_shard(root: Path, day: int, shard: int, streams: list[Stream], sizes: Sizes) -> Written:
     names = [stream.name for stream in streams for _ in range(stream.daily)]
-    count = len(names)
     begin = FIRST_DAY + timedelta(days=day)
-    columns: dict[str, pa.Array] = {
-        "position": pa.array(range(day * count, (day + 1) * count)),
-        "event": pa.repeat("publish", count),
-        "stream": pa.array(names),
-        "epoch": pa.repeat(EPOCH, count),
-        "offset": pa.array([day * stream.daily + index + 1 for stream in streams for index in range(stream.daily)]),
-        "timestamp": pa.repeat(pa.scalar(begin, pa.timestamp("us", tz="UTC")), count),
-        "key": pa.array(names),
-        "value": payloads(count, sizes.row_bytes),
-    }
-    empty = {field.name: pa.nulls(count, field.type) for field in BODY if field.name not in columns}
-    rows = pa.table({field.name: (columns | empty)[field.name] for field in BODY}, schema=BODY)
+    offsets = [day * stream.daily + index + 1 for stream in streams for index in range(stream.daily)]
+    rows = archive_rows(names, offsets, day * len(names), begin, sizes.row_bytes)
     return write_file(root, begin.date().isoformat(), shard, f"bench-{day}", rows)
 
 

@@ -18,7 +18,7 @@ from benchmarks.pipeline.batches import journaled
 from benchmarks.pipeline.rows import url_of
 from benchmarks.pipeline.spark import Spark
 from benchmarks.remote import Remote
-from benchmarks.report import Figure, figure, milliseconds
+from benchmarks.report import Bar, Figure, figure, milliseconds
 from benchmarks.server import Server
 from benchmarks.sizes import Sizes
 from ropewalk.pipeline.archive import archived_positions
@@ -26,6 +26,7 @@ from ropewalk.pipeline.archive import archived_positions
 TRIGGER = "1 second"  # more often than the job itself, so that it is at work throughout a round
 REQUESTS = 20.0
 PATIENCE = 120.0
+BAR = Bar("ratio", "<=", 1.3)
 
 
 class Background:
@@ -104,4 +105,4 @@ def measure_quiet(spark: Remote[Spark], floor: Remote[Floor], field: Remote[Fiel
 def _figure(percentile: int, with_: list[list[float]], without: list[list[float]], details: dict[str, float]) -> Figure:
     title = f"publish to last of {details['subscribers']:,.0f} while archiving, p{percentile}"
     rounds, floor = ([milliseconds(each, percentile) for each in kind] for kind in (with_, without))
-    return figure(f"l{percentile}", title, "ms", rounds, floor, details)
+    return figure(f"l{percentile}", title, "ms", rounds, floor, details, BAR if percentile == 99 else None)

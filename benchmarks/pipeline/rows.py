@@ -5,15 +5,18 @@ The same rows go through every contender, so they are made once and read from th
 
 import os
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 import pyarrow as pa
 
 from benchmarks.server import Server
+from ropewalk.pipeline.archive.layout import BODY
 from ropewalk.pipeline.options import Address
 from ropewalk.pipeline.wire import Wire, ipc
 
 BODY_ROWS = 10_000
 PRODUCER = "bench"
+EPOCH = "epoch"
 
 
 def url_of(server: Server) -> str:
@@ -31,6 +34,23 @@ def payloads(count: int, size: int) -> pa.Array:
     data[0::size] = data[size - 1 :: size] = b'"' * count
     bounds = pa.array(range(0, (count + 1) * size, size), pa.int32()).buffers()[1]
     return pa.Array.from_buffers(pa.binary(), count, [None, bounds, pa.py_buffer(bytes(data))])
+
+
+def archive_rows(streams: Sequence[str], offsets: Sequence[int], position: int, time: datetime, size: int) -> pa.Table:
+    """Rows of one shard as the archive has them, at positions from `position` on."""
+    count = len(streams)
+    columns: dict[str, pa.Array] = {
+        "position": pa.array(range(position, position + count)),
+        "event": pa.repeat("publish", count),
+        "stream": pa.array(streams),
+        "epoch": pa.repeat(EPOCH, count),
+        "offset": pa.array(offsets),
+        "timestamp": pa.repeat(pa.scalar(time, pa.timestamp("us", tz="UTC")), count),
+        "key": pa.array(streams),
+        "value": payloads(count, size),
+    }
+    empty = {field.name: pa.nulls(count, field.type) for field in BODY if field.name not in columns}
+    return pa.table({field.name: (columns | empty)[field.name] for field in BODY}, schema=BODY)
 
 
 def batches(count: int, size: int, streams: Sequence[str]) -> Iterator[pa.RecordBatch]:

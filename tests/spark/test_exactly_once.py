@@ -16,7 +16,7 @@ from tests.spark.chaos.killing import Killer, seed, until
 from tests.spark.chaos.processes import PROC
 from tests.spark.chaos.proof import Proof
 from tests.spark.chaos.traffic import Traffic
-from tests.spark.chaos.world import QUERIES, World
+from tests.spark.chaos.world import World
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "20"))
 
@@ -36,7 +36,7 @@ async def test_every_row_is_archived_and_published_once_whoever_is_killed(tmp_pa
             await until(traffic.calm, "the subscribers have it")
         await asyncio.to_thread(world.restart_server)
         await until(world.caught_up, "the end of the sessions is archived")
-        batches = {query: world.checkpoints.done(query) for queries in QUERIES.values() for query in queries}
+        batches = {query: world.checkpoints.done(query) for queries in world.queries.values() for query in queries}
     finally:
         await asyncio.to_thread(world.close)
 

@@ -11,8 +11,8 @@ from benchmarks.report import Figure, Run
 from benchmarks.sizes import QUICK
 
 ROOT = Path(__file__).parents[2]
-PARTS = "journal,source,archive,sink,queryable,cold,quiet"
-KEYS = ["ff1", "ff10", "fj1", "fj10", "fm1", "fm10", "g", "h", "i", "j", "k1", "k2", "kx", "l50", "l99"]
+PARTS = "journal,source,archive,sink,queryable,cold,compaction,quiet"
+KEYS = ["ff1", "ff10", "fj1", "fj10", "fm1", "fm10", "g", "h", "i", "j", "k1", "k2", "kx", "l50", "l99", "m", "mr", "mx"]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_each_figure_stands_beside_its_floor_and_their_ratio(run: Run) -> None:
 def test_only_figures_with_a_bar_say_whether_they_hold_it(run: Run) -> None:
     for figure in run.figures:
         assert figure.holds == (figure.bar.holds(figure.value, figure.ratio) if figure.bar else None)
-    assert [figure.key for figure in run.figures if figure.bar] == ["g", "h", "k1", "k2", "kx"]
+    assert [figure.key for figure in run.figures if figure.bar] == ["g", "h", "k1", "k2", "kx", "l99", "mr", "mx"]
 
 
 def test_journal_and_fsync_are_measured_against_memory_and_memory_against_no_journal(figures: dict[str, Figure]) -> None:
@@ -66,6 +66,11 @@ def test_the_growth_of_cold_reads_is_that_of_the_two_figures_before_it(figures: 
     assert figures["kx"].rounds == figures["k2"].rounds
     assert figures["kx"].floor_rounds == figures["k1"].rounds
     assert figures["k2"].details["rows"] == 2 * figures["k1"].details["rows"]
+
+
+def test_compaction_rewrote_rows_more_than_once_but_not_the_whole_table_each_time(figures: dict[str, Figure]) -> None:
+    details = figures["mx"].details
+    assert 1 < details["floor_rewritten_for_each_added"] < details["rewritten_for_each_added"] < details["rounds"] / 2
 
 
 def test_the_archive_was_at_work_while_it_was_asked_to_be_quiet(figures: dict[str, Figure]) -> None:

@@ -11,9 +11,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ropewalk.cli.main import main
+from ropewalk.pipeline.archive import archived_positions
 from ropewalk.pipeline.tables import read_table
 from tests.server import RunningServer, running_server
-from tests.spark.journal import FLAGS, batch, batch_sizes, call, finish, publish_all, stream, to_parquet
+from tests.spark.journal import FLAGS, batch, batch_sizes, call, finish, forget_last_commit, publish_all, stream, to_parquet
 
 ROWS = 900
 PATIENCE = 30.0
@@ -89,6 +90,27 @@ def test_without_an_archive_the_error_names_what_is_lost(spark: SparkSession, tr
 
     assert json.loads(gap.detail) == {"reason": "trimmed", "epoch": span["epoch"], "first": 0, "end": span["first"]}
     assert [row.position for row in rest] == list(range(span["first"], ROWS))
+
+
+def test_an_archive_query_whose_driver_died_after_the_commit_goes_on_although_the_journal_let_go_of_the_batch(
+    tmp_path: Path,
+) -> None:
+    places = ("--data_dir", str(tmp_path / "data"), "--archive_dir", str(tmp_path / "archive"))
+    with running_server(*FLAGS, *SMALL, *places, "--journal_retention_size", "32KiB") as server:
+        where = ["--url", server.url, "--state_dir", str(tmp_path), "--archive_dir", str(tmp_path / "archive")]
+        run = ["pipeline", "run", "archive", "--available-now", "--restarts", "0", "--config_path", "", *where]
+        for half in range(2):  # a first batch alone would begin anew, where the journal begins by then
+            publish_all(server, [("tiered/2", {"n": n, "fill": "x" * 100}) for n in range(ROWS * half, ROWS * (half + 1))])
+            assert main(run) == 0
+        forget_last_commit(tmp_path / "checkpoints" / "archive" / "v1")
+        deadline = time.monotonic() + PATIENCE
+        while longest_span(server)["first"] <= ROWS:
+            assert time.monotonic() < deadline, server.log()
+            time.sleep(0.05)
+        published = publish_all(server, [("tiered/2", {"n": 2 * ROWS, "fill": ""})])
+
+        assert main(run) == 0
+        assert sum(archived_positions(str(tmp_path / "archive")).values()) == published[-1][2]
 
 
 def test_a_job_that_was_stopped_while_the_journal_was_trimmed_goes_on_from_the_archive(

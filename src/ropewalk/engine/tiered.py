@@ -58,11 +58,15 @@ class TieredStreams:
         if hot is None or after + 1 >= hot.oldest:
             return hot
         cold = await self._read(stream, hot.epoch, after + 1, hot.oldest - 1, min(limit, self._limit))
-        first = cold if after == 0 else await self._read(stream, hot.epoch, 1, hot.oldest - 1, 1)
-        oldest = first.messages[0].offset if first.messages else hot.oldest
-        messages = cold.messages if cold.more else (cold.messages + hot.messages)[:limit]
+        messages = _up_to_hole((cold.messages if cold.more else cold.messages + hot.messages)[:limit])
+        begin = messages[0].offset if messages else hot.oldest
+        oldest = begin if after == 0 or begin > after + 1 else await self._oldest(stream, hot)
         more = bool(messages) and messages[-1].offset < hot.tip
         return HistoryPage(stream, hot.epoch, hot.tip, oldest, messages, messages[-1].offset if more else None)
+
+    async def _oldest(self, stream: str, hot: HistoryPage) -> int:
+        first = await self._read(stream, hot.epoch, 1, hot.oldest - 1, 1)
+        return first.messages[0].offset if first.messages else hot.oldest
 
     async def _read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece:
         """An archive that cannot answer is one that has nothing: the gap is said, and can be asked for again."""
@@ -100,6 +104,11 @@ def _runs(messages: Sequence[Registered], first: int) -> list[tuple[Registered, 
         runs[-1].append(message)
         expected = message.offset + 1
     return [tuple(run) for run in runs]
+
+
+def _up_to_hole(messages: Sequence[Registered]) -> tuple[Registered, ...]:
+    """A page ends where an offset is missing. The next one begins behind the hole, and its `oldest` says so."""
+    return _runs(messages, messages[0].offset)[0] if messages else ()
 
 
 class TieredBackend:

@@ -20,6 +20,7 @@ from ropewalk.model.installing import install
 
 OLDEST_JAVA = 17
 START_SECONDS = 120.0
+LOWEST = 19
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 # Spark reaches into these packages of the JDK, which are closed since Java 17.
@@ -35,6 +36,9 @@ _OPENED = (
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _GATEWAY_PORT = "PYSPARK_GATEWAY_PORT"
 _GATEWAY_SECRET = "PYSPARK_GATEWAY_SECRET"
+
+NICE = "spark.ropewalk.nice"
+"""A setting of ours among Spark's: how much the JVM and the workers that it starts give way to other processes, 0 to 19."""
 
 
 # Waits until the process that holds the other end of its standard input is gone, gives the JVM time to end by itself, and then
@@ -168,14 +172,14 @@ def spark_home() -> Path:
 
 def start_jvm(conf: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Jvm:
     """Raises UserMistake without Java or PySpark, Unavailable when the JVM does not come up."""
-    # Heap and options of the driver can only be given where it is started, which is here.
+    # Heap, options and priority of the driver can only be given where it is started, which is here.
     options = shlex.split(conf.get("spark.driver.extraJavaOptions", ""))
     java = command_line(find_java(environ), spark_home() / "jars", conf.get("spark.driver.memory", "1g"), options)
     settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     with tempfile.TemporaryDirectory() as folder:
         gateway = Path(folder) / "gateway"
         process = subprocess.Popen(
-            [*java, "org.apache.spark.deploy.SparkSubmit", *settings, "pyspark-shell"],
+            [*_giving_way(conf), *java, "org.apache.spark.deploy.SparkSubmit", *settings, "pyspark-shell"],
             stdin=subprocess.PIPE,
             # Without SPARK_HOME the workers import PySpark from where pip put it, with bytecode: 0.3 s each instead of 0.9.
             env={name: value for name, value in environ.items() if name != "SPARK_HOME"}
@@ -186,6 +190,15 @@ def start_jvm(conf: Mapping[str, str], environ: Mapping[str, str] = os.environ) 
         _await_gateway(process, gateway)
         port, length = struct.unpack(">ii", (raw := gateway.read_bytes())[:8])
         return Jvm(process, port, raw[8 : 8 + length].decode())
+
+
+def _giving_way(conf: Mapping[str, str]) -> list[str]:
+    """Raises UserMistake for what is no priority."""
+    nice = conf.get(NICE, "0")
+    if not (nice.isascii() and nice.isdigit() and int(nice) <= LOWEST):
+        raise UserMistake(f"{NICE} is a number from 0 to {LOWEST}, not {nice!r}")
+    program = shutil.which("nice")
+    return [program, "-n", nice] if program and int(nice) else []
 
 
 def _await_gateway(process: subprocess.Popen[bytes], gateway: Path) -> None:

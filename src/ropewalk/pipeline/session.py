@@ -10,7 +10,7 @@ import sys
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from ropewalk.pipeline.jvm import Jvm, announced, start_jvm
+from ropewalk.pipeline.jvm import NICE, Jvm, announced, start_jvm
 
 # The pipe to the JVM must stay open as long as this process may ask it for a session.
 _running: list[Jvm] = []
@@ -28,9 +28,11 @@ _SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
-# For one driver on one machine. The usual checkpoint manager forks some twenty processes for each micro-batch on a local disk;
-# this one does not, but lets two drivers on one checkpoint collide unnoticed, which a cluster must not risk.
+# For one driver on one machine, which is mostly the server's too: what is live goes first. The usual checkpoint manager forks
+# some twenty processes for each micro-batch on a local disk; this one does not, but lets two drivers on one checkpoint collide
+# unnoticed, which a cluster must not risk.
 _LOCAL = {
+    NICE: "10",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.streaming.checkpointFileManagerClass": (

@@ -24,14 +24,14 @@ class ArchiveFile(Struct, frozen=True):
 
 
 class ArchiveTable:
-    """The table as it is when this is made."""
+    """The table as it is when this is made. Where a file of it was compacted and vacuumed away since, it is opened again: the
+    same rows are in other files then."""
 
     def __init__(self, root: str) -> None:
-        # Loaded here because most readers of the journal never come here.
-        from deltalake import DeltaTable
-
         self._root = root
-        self._files = _files(DeltaTable(root)) if DeltaTable.is_deltatable(root) else []
+        self._version = -1
+        self._files: list[ArchiveFile] = []
+        self._open_newer()
 
     def first(self, shard: int) -> int | None:
         """The oldest position of a shard; None if there is nothing of it."""
@@ -39,17 +39,45 @@ class ArchiveTable:
 
     def rows(self, shard: int, first: int, end: int) -> Iterator[pa.Table]:
         """What the archive has of [first, end), in order of position."""
-        wanted = [file for file in self._files if file.shard == shard and file.first < end and file.end > first]
-        for group in _overlapping(wanted):
-            tables = [self._read(file, first, end) for file in group]
-            yield pa.concat_tables(tables).sort_by("position")
+        reached = first
+        while True:
+            try:
+                for group in self._groups(shard, reached, end):
+                    table = pa.concat_tables([self._read(file, reached, end) for file in group]).sort_by("position")
+                    if table.num_rows:
+                        yield table
+                        reached = table["position"][-1].as_py() + 1
+                return
+            except FileNotFoundError:
+                if not self._open_newer():
+                    raise
 
     def first_since(self, shard: int, timestamp: int) -> int | None:
         """The first position that was registered at or after `timestamp` (milliseconds)."""
         moment = datetime.datetime.fromtimestamp(timestamp / 1000, datetime.UTC)
-        later = [file for file in self._files if file.shard == shard and file.date >= moment.date().isoformat()]
-        firsts = (pc.min(self._since(file, moment).column("position")).as_py() for file in later)
-        return min((first for first in firsts if first is not None), default=None)
+        while True:
+            later = [file for file in self._files if file.shard == shard and file.date >= moment.date().isoformat()]
+            try:
+                firsts = [pc.min(self._since(file, moment).column("position")).as_py() for file in later]
+            except FileNotFoundError:
+                if not self._open_newer():
+                    raise
+            else:
+                return min((first for first in firsts if first is not None), default=None)
+
+    def _open_newer(self) -> bool:
+        """Whether the table has changed since it was opened before."""
+        # Loaded here because most readers of the journal never come here.
+        from deltalake import DeltaTable
+
+        table = DeltaTable(self._root) if DeltaTable.is_deltatable(self._root) else None
+        if table is None or table.version() == self._version:
+            return False
+        self._version, self._files = table.version(), _files(table)
+        return True
+
+    def _groups(self, shard: int, first: int, end: int) -> Iterator[list[ArchiveFile]]:
+        return _overlapping([file for file in self._files if file.shard == shard and file.first < end and file.end > first])
 
     def _read(self, file: ArchiveFile, first: int, end: int) -> pa.Table:
         inside = (pc.field("position") >= first) & (pc.field("position") < end)

@@ -1,11 +1,11 @@
-"""A driver process of its own: `python driver.py archive|sinks URL HOME`. It keeps its queries going until it is killed.
+"""A driver process of its own: `python -m tests.spark.chaos.driver archive|sinks|tiers URL HOME`.
 
-A query that fails, as one whose Python process was killed does, is started again; one that lost or refused something is not.
+It keeps its queries going until it is killed. A query that fails, as one whose Python process was killed does, is started
+again; one that lost or refused something is not.
 """
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +15,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ropewalk.pipeline.session import spark_session
+from tests.spark.chaos.child import end_with_the_test, say
 
 TRIGGER = "200 milliseconds"
+# Of a reader that is to find the journal trimmed whenever it looks.
+SLOW = {"copy": "15 seconds"}
 BATCH_ROWS = 2_000
 # What another attempt would only hide.
 HOPELESS = ("UserMistake", "DataLoss", "JournalRefused", "CommitFailedError")
@@ -24,14 +27,22 @@ HOPELESS = ("UserMistake", "DataLoss", "JournalRefused", "CommitFailedError")
 Build = Callable[[SparkSession, str, Path], DataStreamWriter]
 
 
-def journal(spark: SparkSession, url: str, **options: str) -> DataFrame:
+def journal(spark: SparkSession, url: str, rows: int = BATCH_ROWS, **options: str) -> DataFrame:
     reader = spark.readStream.format("ropewalk").option("url", url).option("startingOffsets", "earliest")
-    return reader.options(maxOffsetsPerTrigger=str(BATCH_ROWS), **options).load()
+    return reader.options(maxOffsetsPerTrigger=str(rows), **options).load()
 
 
 def archive(spark: SparkSession, url: str, home: Path) -> DataStreamWriter:
-    writer = journal(spark, url, columns="journal").writeStream.format("ropewalk_archive")
+    # As the job does it: a batch that runs again after its commit finds its rows there, if the journal has let go of them.
+    rows = journal(spark, url, columns="journal", archive=str(home / "archive"))
+    writer = rows.writeStream.format("ropewalk_archive")
     return writer.option("path", str(home / "archive")).option("url", url)
+
+
+def copy(spark: SparkSession, url: str, home: Path) -> DataStreamWriter:
+    """The whole log as a reader has it that comes late: from the archive, and from the journal what is not there yet."""
+    rows = journal(spark, url, 10 * BATCH_ROWS, columns="journal", archive=str(home / "archive"))
+    return rows.writeStream.format("parquet").option("path", str(home / "copy"))
 
 
 def outgoing(spark: SparkSession, url: str, delivery: str) -> DataFrame:
@@ -64,11 +75,12 @@ def keyed(spark: SparkSession, url: str, home: Path) -> DataStreamWriter:
 QUERIES: dict[str, dict[str, Build]] = {
     "archive": {"archive": archive},
     "sinks": {"transactional": transactional, "idempotent": idempotent, "keyed": keyed},
+    "tiers": {"archive": archive, "copy": copy},
 }
 
 
 def main(kind: str, url: str, home: Path) -> None:
-    threading.Thread(target=end_with_the_test, daemon=True).start()
+    end_with_the_test()
     spark = spark_session(
         f"chaos {kind}",
         **{
@@ -81,7 +93,7 @@ def main(kind: str, url: str, home: Path) -> None:
 
     def start(name: str) -> StreamingQuery:
         writer = QUERIES[kind][name](spark, url, home).option("checkpointLocation", str(home / "checkpoints" / name))
-        return writer.queryName(name).trigger(processingTime=TRIGGER).start()
+        return writer.queryName(name).trigger(processingTime=SLOW.get(name, TRIGGER)).start()
 
     running = {name: start(name) for name in QUERIES[kind]}
     say("started", kind)
@@ -98,16 +110,6 @@ def mourn(name: str, query: StreamingQuery) -> None:
     say("failed", f"{name}: {failure}")
     if any(word in failure for word in HOPELESS):
         os._exit(1)
-
-
-def say(what: str, text: str) -> None:
-    print(f"{what} {text}".replace("\n", "\\n"), flush=True)
-
-
-def end_with_the_test() -> None:
-    """Nobody writes to our input; it ends when the test does."""
-    sys.stdin.read()
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from tests.spark.chaos.world import QUERIES, World
+from tests.spark.chaos.world import World
 
 PATIENCE = 240.0
 LONGEST_PAUSE = 0.8
@@ -22,6 +22,10 @@ def seed() -> int:
     return int(os.environ.get("CHAOS_SEED") or random.SystemRandom().randrange(1 << 32))
 
 
+async def at_once() -> None:
+    """Nothing more to wait for."""
+
+
 async def until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE
     while not await asyncio.to_thread(condition):
@@ -32,20 +36,22 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 class Killer:
     """Kills one after another. Before each of them, a driver has done a batch with whatever was killed before."""
 
-    def __init__(self, world: World, chance: random.Random) -> None:
+    def __init__(self, world: World, chance: random.Random, kinds: Sequence[str] = KINDS) -> None:
         self.kills: Counter[str] = Counter()
         self._world = world
         self._chance = chance
-        self._spared = list(QUERIES)
+        self._kinds = kinds
+        self._spared = list(world.queries)
         self._started = time.monotonic()
 
-    async def run(self, count: int) -> None:
-        deck = [KINDS[number % len(KINDS)] for number in range(count)]
+    async def run(self, count: int, before_each: Callable[[], Awaitable[None]] = at_once) -> None:
+        deck = [self._kinds[number % len(self._kinds)] for number in range(count)]
         self._chance.shuffle(deck)
         for number, kind in enumerate(deck, 1):
+            await before_each()
             told = await (self._first_strike(kind) if kind == "JVM" and self._spared else self._strike(kind))
             self.kills[kind] += 1
-            print(f"  {time.monotonic() - self._started:6.1f} s  {number:3}  {kind:6}  {told}", flush=True)
+            print(f"  {time.monotonic() - self._started:6.1f} s  {number:3}  {kind:7}  {told}", flush=True)
 
     async def _first_strike(self, kind: str) -> str:
         """Each driver dies at least once right behind a commit of its sink, before Spark has noted that."""
@@ -59,7 +65,7 @@ class Killer:
         return await asyncio.to_thread(self._kill, kind, driver, aimed)
 
     def _at_work(self) -> list[str]:
-        return [driver for driver in QUERIES if self._world.at_work(driver)]
+        return [driver for driver in self._world.queries if self._world.at_work(driver)]
 
     def _kill(self, kind: str, driver: str, aimed: bool) -> str:
         self._world.drivers[driver].aim()
@@ -67,6 +73,8 @@ class Killer:
         match kind:
             case "server":
                 hit = self._world.kill_server()
+            case "tending":
+                hit = self._world.kill_tending()
             case "worker":
                 hit = self._world.kill_worker(driver, self._chance)
             case _:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-DRIVER = Path(__file__).with_name("driver.py")
+ROOT = Path(__file__).parents[3]
 PROC = Path("/proc")
 GONE_SECONDS = 30.0
 # What has done its part when a query has started, and is only kept for the next one.
@@ -82,18 +82,28 @@ def await_end(processes: list[Process]) -> None:
         time.sleep(0.02)
 
 
-class Driver:
-    """One life of a driver process."""
+class Child:
+    """One life of a process that runs one of the modules here; what it says is added to its log."""
 
-    def __init__(self, kind: str, url: str, home: Path, log: Path) -> None:
-        self._family: list[Process] = []
+    def __init__(self, module: str, log: Path, *words: str) -> None:
+        command = [sys.executable, "-m", f"tests.spark.chaos.{module}", *words]
         with log.open("ab") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, str(DRIVER), kind, url, str(home)], stdin=subprocess.PIPE, stdout=out, stderr=out
-            )
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out, cwd=ROOT)
 
     def ended(self) -> bool:
         return self._process.poll() is not None
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class Driver(Child):
+    """One life of a driver process."""
+
+    def __init__(self, kind: str, url: str, home: Path, log: Path) -> None:
+        super().__init__("driver", log, kind, url, str(home))
+        self._family: list[Process] = []
 
     def workers(self) -> list[Process]:
         """Spark's Python processes, for tasks, for planning, for commits: those that work, not the daemons that fork them."""
@@ -125,13 +135,12 @@ class Driver:
 
     def kill(self) -> None:
         """Only the Python side: the JVM notices and ends by itself, and nobody may take over before it has."""
-        self._process.kill()
-        self._process.wait()
+        super().kill()
         await_end(self._family)
 
 
-def failures(log: Path) -> Iterator[str]:
-    """Of queries, as the drivers told them."""
+def told(log: Path, what: str) -> Iterator[str]:
+    """The lines in which a child said `what`."""
     for line in log.read_text(errors="replace").splitlines():
-        if line.startswith("failed "):
-            yield line.removeprefix("failed ")
+        if line.startswith(f"{what} "):
+            yield line.removeprefix(f"{what} ")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
@@ -17,18 +18,51 @@ Position = tuple[str, str, int]
 
 
 class Proof:
-    """Everything that was written, once nobody writes any more."""
+    """Everything that was written, once nobody writes any more. `log` is journal and archive together, by shard."""
 
     def __init__(self, home: Path) -> None:
         self.journal = {int(shard.name.removeprefix("shard=")): _segments(shard) for shard in _shards(home / "data")}
         self.archive = _archive(home / "archive")
+        self.log = {shard: self._joined(shard) for shard in sorted(self.journal.keys() | self.archive.keys())}
         self.messages: dict[Position, Any] = {}
-        for table in self.journal.values():
+        for table in self.log.values():
             for row in table.select(["event", "stream", "epoch", "offset", "value"]).to_pylist():
                 if row["event"] == "publish":
                     position = (row["stream"], row["epoch"], row["offset"])
-                    assert position not in self.messages, f"{position} is in the journal twice"
+                    assert position not in self.messages, f"{position} is in the log twice"
                     self.messages[position] = json.loads(row["value"])
+
+    def _joined(self, shard: int) -> pa.Table:
+        """Every position once; where both have one, the rows are the same."""
+        journal = self.journal[shard]
+        archived = self._archived(shard)
+        begin = journal["position"][0].as_py() if len(journal) else len(archived)
+        below, common = archived.filter(pc.field("position") < begin), archived.filter(pc.field("position") >= begin)
+        assert common.equals(journal.slice(0, len(common))), f"shard {shard}: other rows in the archive"
+        joined = pa.concat_tables([below, journal]).combine_chunks()
+        assert joined["position"].to_pylist() == list(range(len(joined))), f"shard {shard} is not dense"
+        return joined
+
+    def _archived(self, shard: int) -> pa.Table:
+        schema = self.journal[shard].schema
+        return self.archive.get(shard, schema.empty_table()).select(schema.names).cast(schema).combine_chunks()
+
+    def tiers(self) -> dict[str, int]:
+        """Rows that only the archive has, that both have, and that only the journal has."""
+        archived = {shard: len(self._archived(shard)) for shard in self.log}
+        trimmed = {shard: len(rows) - len(self.journal[shard]) for shard, rows in self.log.items()}
+        return {
+            "rows in the archive only": sum(trimmed.values()),
+            "rows in both": sum(archived[shard] - trimmed[shard] for shard in self.log),
+            "rows in the journal only": sum(len(rows) - archived[shard] for shard, rows in self.log.items()),
+        }
+
+    def equals(self, copied: pa.Table) -> int:
+        """A reader's rows, of the journal's columns and the shard as `partition`, are those of the log. How many."""
+        for shard, rows in self.log.items():
+            own = copied.filter(pc.field("partition") == shard).sort_by("position").select(rows.schema.names)
+            assert own.cast(rows.schema).combine_chunks().equals(rows), f"shard {shard} was read otherwise"
+        return len(copied)
 
     def archive_equals_journal(self) -> int:
         """Row for row, in every column. Returns how many rows."""

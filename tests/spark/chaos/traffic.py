@@ -23,11 +23,13 @@ PAUSE = 0.2  # seconds at most between two requests of a publisher
 
 
 class Traffic:
-    """`published` is what receipts say, by stream, epoch and offset; `seen` what each subscriber got, by stream, in order."""
+    """`published` is what receipts say, by stream, epoch and offset; `newest` the last of them by stream; `seen`
+    what each subscriber got, by stream, in order."""
 
-    def __init__(self, url: str, chance: random.Random) -> None:
+    def __init__(self, url: str, chance: random.Random, subscribers: int = SUBSCRIBERS) -> None:
         self.published: dict[tuple[str, str, int], int] = {}
-        self.seen: list[dict[str, list[Message]]] = [defaultdict(list) for _ in range(SUBSCRIBERS)]
+        self.newest: dict[str, Position] = {}
+        self.seen: list[dict[str, list[Message]]] = [defaultdict(list) for _ in range(subscribers)]
         self._url = url
         self._chance = chance
         self._numbers = itertools.count()
@@ -72,6 +74,8 @@ class Traffic:
                     position = (receipt.stream, receipt.epoch, receipt.offset)
                     assert position not in self.published, f"{position} was given twice"
                     self.published[position] = draft.data
+                    known = self.newest.get(receipt.stream)
+                    self.newest[receipt.stream] = Position(receipt.epoch, max(receipt.offset, known.offset if known else 0))
                 await asyncio.sleep(self._chance.random() * PAUSE)
 
     async def _read(self, stream: Stream, seen: list[Message]) -> None:

@@ -6,36 +6,67 @@ import random
 import urllib.request
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.server import RunningServer, running_server
 from tests.spark.chaos.checkpoints import Checkpoints
-from tests.spark.chaos.processes import Driver, failures
+from tests.spark.chaos.processes import Child, Driver, told
 
-# Few shards, for each is a task in every batch; small segments, so that they roll while all this goes on.
-FLAGS = ("--public", "--durability", "journal", "--journal_shards", "3", "--journal_segment_size", "1MiB")
-KEPT = ("--history_limit", "5000", "--dedup_ttl", "3600s")
-QUERIES = {"archive": ["archive"], "sinks": ["transactional", "idempotent", "keyed"]}
+# Few shards, for each is a task in every batch.
+FLAGS = ("--public", "--durability", "journal", "--journal_shards", "3", "--dedup_ttl", "3600s")
 FINISHED = "transaction finished after a restart"
 
 
-class World:
-    """One server and two drivers, each behind the same address and on the same directory in all of its lives."""
+class Setting(NamedTuple):
+    """`flags` of the server; `queries` by driver, and `paced`, those of them that have to end a batch between two kills.
 
-    def __init__(self, home: Path) -> None:
+    `tended`: there is a process that compacts and vacuums the archive.
+    """
+
+    flags: tuple[str, ...]
+    queries: dict[str, list[str]]
+    paced: tuple[str, ...]
+    tended: bool = False
+
+
+# Small segments, so that they roll while all this goes on.
+SINKS = Setting(
+    ("--journal_segment_size", "1MiB", "--history_limit", "5000"),
+    {"archive": ["archive"], "sinks": ["transactional", "idempotent", "keyed"]},
+    ("archive", "transactional", "idempotent", "keyed"),
+)
+
+# The journal keeps some seconds, and hot history less: whoever reads comes through all three.
+TIERS = Setting(
+    ("--journal_segment_size", "16KiB", "--journal_retention_size", "64KiB", "--history_limit", "50"),
+    {"tiers": ["archive", "copy"]},
+    ("archive",),
+    tended=True,
+)
+
+
+class World:
+    """One server and its drivers, each behind the same address and on the same directory in all of its lives."""
+
+    def __init__(self, home: Path, setting: Setting = SINKS) -> None:
         self.home = home
+        self.queries = setting.queries
+        self._setting = setting
         self.counts: Counter[str] = Counter()
         self._stack = contextlib.ExitStack()
-        self._flags = (*FLAGS, *KEPT, "--data_dir", str(home / "data"), "--archive_dir", str(home / "archive"))
+        self._flags = (*FLAGS, *setting.flags, "--data_dir", str(home / "data"), "--archive_dir", str(home / "archive"))
         self.server = self._serve(0)
         self.checkpoints = Checkpoints(home, self.server.url)
         self._begun: dict[str, dict[str, int]] = {}
-        self.drivers = {kind: self._drive(kind) for kind in QUERIES}
+        self.drivers = {kind: self._drive(kind) for kind in self.queries}
+        self._tending = self._tend() if setting.tended else None
 
     def close(self) -> None:
         """As brutal as the rest: nobody gets the time to put anything in order."""
         self.server.kill()
         self._stack.close()
+        if self._tending:
+            self._tending.kill()
         for driver in self.drivers.values():
             driver.aim()
             driver.kill_jvm()
@@ -46,8 +77,14 @@ class World:
         self.server.kill()
         self.server = self._serve(self.server.port)
         self.counts["transactions that a restarted server finished"] += FINISHED in self.server.log()
-        for kind in QUERIES:
+        for kind in self.queries:
             self._begin(kind)
+        return ""
+
+    def kill_tending(self) -> str:
+        assert self._tending is not None
+        self._tending.kill()
+        self._tending = self._tend()
         return ""
 
     def kill_driver(self, kind: str, jvm: bool) -> str:
@@ -56,7 +93,7 @@ class World:
             driver.kill_jvm()
         else:
             driver.kill()
-        found = self.checkpoints.post_mortem(QUERIES[kind])
+        found = self.checkpoints.post_mortem(self.queries[kind])
         self.counts.update({f"queries killed {where}": count for where, count in found.items()})
         self.drivers[kind] = self._drive(kind)
         return f"{kind}: {', '.join(found) or 'between batches'}"
@@ -79,27 +116,46 @@ class World:
         self._begin(kind)
         return Driver(kind, self.server.url, self.home, self._log(kind))
 
+    def _tend(self) -> Child:
+        return Child("tending", self._log("tending"), str(self.home / "archive"))
+
     def _begin(self, kind: str) -> None:
-        self._begun[kind] = {query: self.checkpoints.done(query) for query in QUERIES[kind]}
+        paced = [query for query in self.queries[kind] if query in self._setting.paced]
+        self._begun[kind] = {query: self.checkpoints.done(query) for query in paced}
 
     # --- how they do --------------------------------------------------------------------------------------------------
 
     def at_work(self, kind: str) -> bool:
-        """Whether every query of a driver has ended a batch since something happened to it."""
-        assert not self.drivers[kind].ended(), f"the driver {kind} gave up:\n{self.log(kind)}"
+        """Whether every paced query of a driver has ended a batch since something happened to it."""
+        self._check()
         return all(self.checkpoints.done(query) > begun for query, begun in self._begun[kind].items())
 
     def caught_up(self) -> bool:
         """Whether every query has done everything that is in the journal."""
         with urllib.request.urlopen(f"{self.server.url}/journal") as answer:
             ends = {str(span["shard"]): span["end"] for span in json.load(answer)["spans"]}
-        for kind in QUERIES:
-            assert not self.drivers[kind].ended(), f"the driver {kind} gave up:\n{self.log(kind)}"
-        return all(self.checkpoints.reached(query) == ends for kind in QUERIES for query in QUERIES[kind])
+        self._check()
+        return all(self.checkpoints.reached(query) == ends for queries in self.queries.values() for query in queries)
+
+    def trimmed(self) -> bool:
+        """Whether the journal has let go of its beginning in every shard that has rows."""
+        with urllib.request.urlopen(f"{self.server.url}/journal") as answer:
+            spans = json.load(answer)["spans"]
+        self._check()
+        return bool(spans) and all(span["first"] > 0 for span in spans if span["end"] > 0)
+
+    def tended(self) -> list[list[int]]:
+        """Of every round: files that were compacted, files they became, rows rewritten, files vacuumed."""
+        return [[int(word) for word in line.split()] for line in told(self._log("tending"), "tended")]
+
+    def _check(self) -> None:
+        for kind, driver in self.drivers.items():
+            assert not driver.ended(), f"the driver {kind} gave up:\n{self.log(kind)}"
+        assert self._tending is None or not self._tending.ended(), f"nobody tends the archive:\n{self.log('tending')}"
 
     def commits(self, kind: str) -> int:
         """Grows in the moment in which a sink has committed a batch and Spark has not heard of it."""
-        if kind == "archive":
+        if "archive" in self.queries[kind]:
             return len(list((self.home / "archive" / "_delta_log").glob("*.json")))
         return sum((state["last"] or 0) for state in self._transactions())
 
@@ -111,7 +167,7 @@ class World:
         return [json.loads(state.read_bytes()) for state in (self.home / "data" / "transactions").glob("*/state.json")]
 
     def failed_queries(self) -> list[str]:
-        return [failure for kind in QUERIES for failure in failures(self._log(kind))]
+        return [failure for kind in self.queries for failure in told(self._log(kind), "failed")]
 
     def log(self, kind: str) -> str:
         return self._log(kind).read_text(errors="replace")[-4000:]

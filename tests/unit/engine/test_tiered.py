@@ -24,7 +24,7 @@ LIMIT = 10
 
 
 class PaperArchive:
-    """Everything it was told of, in order of offset.
+    """Everything it was told of, in order of offset. Its first `fails` reads fail.
 
     While a reader waits for it, `meanwhile` is published to `hot`, and one message by the node of `busy`.
     """
@@ -33,13 +33,14 @@ class PaperArchive:
         self.messages: list[Registered] = []
         self.reads = 0
         self.down = False
+        self.fails = 0
         self.meanwhile: list[Publication] = []
         self.hot: MemoryBackend | None = None
         self.busy: Workbench | None = None
 
     async def read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece:
         self.reads += 1
-        if self.down:
+        if self.down or self.reads <= self.fails:
             raise Unavailable("the archive is on strike")
         if self.hot is not None:
             await self.hot.streams.append(self.meanwhile)
@@ -250,6 +251,23 @@ async def test_pages_go_through_cold_and_hot_history(bench: Bench) -> None:
     assert await bench.streams.page("a", 4, 4) == HistoryPage("a", epoch, 9, 1, tuple(told[4:8]), 8)
     assert await bench.streams.page("a", 8, 4) == HistoryPage("a", epoch, 9, 7, tuple(told[8:]))
     assert await bench.streams.page("unknown", 0, 4) is None
+
+
+async def test_a_page_ends_at_a_hole_and_the_next_one_says_it(bench: Bench) -> None:
+    told = await bench.publish(9)
+    epoch = told[0].epoch
+    del bench.archive.messages[2:4]
+
+    assert await bench.streams.page("a", 0, 100) == HistoryPage("a", epoch, 9, 1, tuple(told[:2]), 2)
+    assert await bench.streams.page("a", 2, 100) == HistoryPage("a", epoch, 9, 5, tuple(told[4:]))
+
+
+async def test_a_page_that_lacks_its_beginning_says_so_also_if_older_messages_are_there(bench: Bench) -> None:
+    """The archive may be unable to answer for one range and answer for another a moment later."""
+    told = await bench.publish(9)
+    bench.archive.fails = 1
+
+    assert await bench.streams.page("a", 2, 100) == HistoryPage("a", told[0].epoch, 9, 7, tuple(told[6:]))
 
 
 async def test_a_page_past_the_bound_of_one_answer_is_shorter_and_says_where_to_go_on(bench: Bench) -> None:

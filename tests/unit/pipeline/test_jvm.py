@@ -34,6 +34,12 @@ def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     assert jvm.find_java({"JAVA_HOME": str(old.parents[1]), "PATH": str(new.parent)}) == new
 
 
+@pytest.mark.parametrize("nice", ["-5", "20", "high", "1.5", ""])
+def test_what_is_no_priority_is_refused_before_anything_starts(nice: str) -> None:
+    with pytest.raises(UserMistake, match=r"spark\.ropewalk\.nice is a number from 0 to 19"):
+        jvm.start_jvm({jvm.NICE: nice})
+
+
 def test_without_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jvm, "find_spec", lambda name: None)
     old = java(tmp_path / "old", "1.8.0_392")

@@ -36,7 +36,7 @@ def vacuum(root: str, retention: timedelta = RETENTION, dry_run: bool = False, f
     now = time.time()
     since = now - retention.total_seconds()
     open_since = since if force else min(since, now - OPEN_COMMIT.total_seconds())
-    place, names = Path(root).absolute(), _names(table, Path(root))
+    place, names = Path(root).absolute(), _names(table, Path(root), open_since)
     gone: list[str] = []
     for path in _data_files(place):
         name = str(path.relative_to(place))
@@ -55,9 +55,9 @@ def _data_files(root: Path) -> Iterator[Path]:
             yield path
 
 
-def _names(table: DeltaTable, root: Path) -> dict[str, float]:
-    """The files that commits name, and when they were last named: for ever by the table as it is, else by whoever added or
-    removed them. A log that was cleaned up ends earlier; what only older commits name is as good as unnamed."""
+def _names(table: DeltaTable, root: Path, begin: float) -> dict[str, float]:
+    """The files that commits since `begin` name, and when they were last named: for ever by the table as it is, else by whoever
+    added or removed them. A log that was cleaned up ends earlier; what only older commits name is as good as unnamed."""
     names: dict[str, float] = {}
     for version in range(table.version(), -1, -1):
         try:
@@ -66,6 +66,8 @@ def _names(table: DeltaTable, root: Path) -> dict[str, float]:
             break
         actions = [json.loads(line) for line in lines if line.strip()]
         committed = next((each["commitInfo"].get("timestamp", inf) / 1000 for each in actions if "commitInfo" in each), inf)
+        if committed < begin:
+            break
         for action in actions:
             for kind in action.keys() & {"add", "remove"}:
                 names.setdefault(unquote(action[kind]["path"]), committed)

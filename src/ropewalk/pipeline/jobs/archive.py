@@ -15,6 +15,7 @@ class ArchiveOptions(StreamOptions, frozen=True, kw_only=True):
 def archive(context: Context, options: ArchiveOptions) -> DataStreamWriter:
     place = context.place
     check_started(place.archive_dir, context.checkpoint(options))
-    # Not from what it writes itself: what the journal let go of before it was archived is lost, and has to be said.
-    sink = context.journal(options, archive="").writeStream.format("ropewalk_archive")
+    # A batch that was committed here before Spark noted it runs again, and by then the journal may have let go of its rows: the
+    # source takes them from the archive itself. What was let go of before it was archived is in neither, and that is said.
+    sink = context.journal(options).writeStream.format("ropewalk_archive")
     return sink.options(path=place.archive_dir, **place.options)

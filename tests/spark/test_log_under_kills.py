@@ -1,0 +1,95 @@
+"""The whole log, proven by killing: archive and trimmed journal are what was published, and no reader misses anything unsaid.
+
+Archiving, compaction, vacuum, cold readers of three kinds and a Spark stream run all at once, while the server, the driver, its
+JVM, its workers and the compaction are killed. `CHAOS_CYCLES` says how often, `CHAOS_SEED` repeats the choices of a run.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from ropewalk.pipeline.context import Context, Place
+from ropewalk.pipeline.jobs.audit import audited
+from tests.spark.chaos.cold import COMPLETE, KINDS, ColdReaders
+from tests.spark.chaos.killing import Killer, seed, until
+from tests.spark.chaos.processes import PROC
+from tests.spark.chaos.proof import Proof
+from tests.spark.chaos.traffic import Traffic
+from tests.spark.chaos.world import TIERS, World
+
+CYCLES = int(os.environ.get("CHAOS_CYCLES", "5"))
+# What starts quickly is killed more often.
+KILLS = ("server", "JVM", "tending", "worker", "driver", "server", "worker", "tending", "server", "worker")
+
+
+@pytest.mark.skipif(not (PROC / "self" / "stat").exists(), reason="finds the processes to kill in /proc, which only Linux has")
+async def test_archive_and_journal_are_what_was_published_and_no_reader_misses_anything_unsaid(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    chosen, started = seed(), time.monotonic()
+    print(f"\nCHAOS_SEED={chosen} CHAOS_CYCLES={CYCLES}")
+    world = await asyncio.to_thread(World, tmp_path, TIERS)
+    killer = Killer(world, random.Random(chosen), KILLS)
+    try:
+        async with Traffic(world.server.url, random.Random(chosen), subscribers=0) as traffic:
+            readers = ColdReaders(world.server.url, tmp_path / "archive", traffic, random.Random(chosen))
+            await until(world.trimmed, "the journal has let go of its beginning")
+            async with asyncio.TaskGroup() as group:
+                reading = group.create_task(readers.run())
+                await killer.run(CYCLES, lambda: everybody_worked(world, readers))
+                await everybody_worked(world, readers)
+                reading.cancel()
+            await traffic.stop_publishing()
+            await until(world.caught_up, "everything is archived and copied")
+            read = await readers.read_everything()
+        await asyncio.to_thread(world.restart_server)
+        await until(world.caught_up, "the end of the sessions is archived")
+        report = await asyncio.to_thread(
+            audited, Context(Place(world.server.url, "", str(tmp_path / "archive"), tmp_path), lambda: spark)
+        )
+        batches = {query: world.checkpoints.done(query) for queries in world.queries.values() for query in queries}
+    finally:
+        await asyncio.to_thread(world.close)
+
+    proof = Proof(tmp_path)
+    proof.streams_are_dense()
+    figures: Counter[str] = Counter({f"kills: {kind}": count for kind, count in killer.kills.items()})
+    figures.update(world.counts)
+    figures["queries that failed with a worker and were started again"] = len(world.failed_queries())
+    figures.update({f"batches: {query}": count for query, count in batches.items()})
+    compacted, _, rewritten, vacuumed = map(sum, zip(*world.tended(), strict=True))
+    figures["rounds of compaction and vacuum"] = len(world.tended())
+    figures["files compacted"] = compacted
+    figures["rows rewritten by it"] = rewritten
+    figures["files vacuumed"] = vacuumed
+    figures.update({f"cold reads, {kind}: {ended}": count for (kind, ended), count in sorted(readers.ends.items())})
+    figures["messages published, each once where its receipt says"] = proof.published_once(traffic.published)
+    figures["of them read cold at the end, by REST and by cable"] = read
+    figures.update(proof.tiers())
+    copied = spark.read.parquet(str(tmp_path / "copy")).toArrow()
+    figures["rows of the Spark stream over both, equal in every column"] = proof.equals(copied)
+    figures["seconds"] = round(time.monotonic() - started)
+    print("\n".join(f"  {count:9,}  {what}" for what, count in figures.items()))
+    print(report.text)
+
+    assert report.holds, report.text
+    assert report.messages == len(traffic.published)
+    assert killer.kills.total() == CYCLES
+    assert all(readers.ends[kind, COMPLETE] for kind in KINDS)
+    assert figures["rows in the archive only"] > 0
+    assert vacuumed > 0
+
+
+async def everybody_worked(world: World, readers: ColdReaders) -> None:
+    """Waits until the archive was compacted and vacuumed and every kind of reader had an answer, all since this was called."""
+    rounds, reads = len(world.tended()), readers.done()
+    await until(
+        lambda: len(world.tended()) > rounds and all(count > reads[kind] for kind, count in readers.done().items()),
+        "the archive is tended and read",
+    )

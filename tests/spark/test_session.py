@@ -1,0 +1,22 @@
+"""The Spark session of our jobs, on the machine that it shares with the server."""
+
+import os
+
+from pyspark.sql import SparkSession
+
+from ropewalk.pipeline import session
+from ropewalk.pipeline.jvm import LOWEST, NICE
+
+
+def test_spark_and_its_workers_give_way_to_the_server(spark: SparkSession) -> None:
+    expected = min(LOWEST, os.nice(0) + int(session.settings()[NICE]))
+
+    jvm = os.getpriority(os.PRIO_PROCESS, session._running[-1].pid)
+    workers = spark.sparkContext.range(2).map(lambda _: os.nice(0)).collect()
+
+    assert expected > os.nice(0)
+    assert {jvm, *workers} == {expected}
+
+
+def test_a_cluster_has_its_own_rules() -> None:
+    assert NICE not in session.settings(**{"spark.master": "spark://master:7077"})
