@@ -49,6 +49,7 @@ async def run_contained(work: Coroutine[Any, Any, T]) -> T:
             logger.warning("a handler goes on although it was cancelled", extra=described(frames_of(task)))
         raise
     if task.cancelled():
+        logger.warning("a handler has cancelled its own call", extra={"handler": getattr(work, "__qualname__", "")})
         raise ApplicationError("a handler has cancelled its own call")
     return task.result()
 
