@@ -151,6 +151,7 @@ def _limits(settings: Settings) -> Limits:
         max_member_info=settings.limits.max_member_info,
         command_rate=settings.limits.command_rate,
         command_burst=settings.limits.command_burst,
+        command_backlog=settings.limits.command_backlog,
         sessions_ttl=settings.broker.sessions_ttl,
         presence_ttl=settings.broker.presence_ttl,
         resume_patience=settings.broker.resume_patience,

@@ -42,6 +42,6 @@ async def _perform(channels: Channels, call: Call, runner: Runner) -> Answer:
         reply = replies.called(data)
         callee = turn.callee(reply.action)
     except BadCall as error:
-        logger.warning("a client called what is not there", extra={"reason": str(error)})
+        logger.debug("a client called what is not there", extra={"reason": str(error)})
         raise
     return await turn.take(callee.method, runner, *([data] if callee.takes_data else []), reply=reply)

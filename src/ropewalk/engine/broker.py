@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
+from ropewalk.core.identities import spellings
 from ropewalk.core.stats import Stats
 from ropewalk.model.messages import Publication, Receipt, Registered, RemoteDisconnect, transient
 from ropewalk.ports import Appended, Clock, PubSub, StreamStore
@@ -42,6 +45,9 @@ class Broker:
             self._pubsub.publish(fresh)
 
     async def disconnect(self, order: RemoteDisconnect) -> int:
-        ended = await self._pubsub.command(order)
+        """An identity is text that is written twice, in the token and in the order, and not always with the same spaces."""
+        ended = 0
+        for identifier in spellings(order.identifier):
+            ended += await self._pubsub.command(replace(order, identifier=identifier))
         self._stats.remote_disconnects += ended
         return ended

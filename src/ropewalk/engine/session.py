@@ -189,9 +189,13 @@ class Session:
 
     async def _work(self) -> None:
         inbox = self.inbox
+        waited = 0.0
         while inbox and self.state is State.LIVE:
-            await self._pace()
+            waited += await self._pace()
             if self._ended():
+                break
+            if waited > self._services.limits.command_backlog:
+                self._refuse_backlog()
                 break
             try:
                 command = self.link.codec.decode(inbox.take())
@@ -226,16 +230,24 @@ class Session:
         if self._quiet is not None and not self._handling and not self._quiet.done():
             self._quiet.set_result(None)
 
-    async def _pace(self) -> None:
-        """A client that sends faster than its rate waits; it loses nothing and nobody waits with it."""
+    async def _pace(self) -> float:
+        """A client that sends faster than its rate waits; it loses nothing and nobody waits with it. Returns for how long."""
         limits = self._services.limits
         if limits.command_rate <= 0:
-            return
+            return 0.0
         if self._bucket is None:
             self._bucket = TokenBucket(limits.command_rate, limits.command_burst)
         loop = asyncio.get_running_loop()
+        began = loop.time()
         while not self._bucket.allow(loop.time()):  # noqa: ASYNC110 - waits for time, not for an event
             await asyncio.sleep(1 / limits.command_rate)
+        return loop.time() - began
+
+    def _refuse_backlog(self) -> None:
+        """Its socket is not read while it waits, so that nobody can tell whether it is still there."""
+        self._services.stats.refusals[Refusal.BACKLOG] += 1
+        logger.debug("too many commands", extra={"session": self.tag})
+        self.end(closings.TOO_MANY_COMMANDS)
 
     def charge(self, answered: int) -> None:
         """A command that was answered with so many bytes counts as several where these are many."""

@@ -10,6 +10,7 @@ class Limits(Struct, frozen=True):
     max_member_info: int = 4096
     command_rate: float = 100.0
     command_burst: int = 200
+    command_backlog: float = 30.0
     sessions_ttl: float = 300.0
     presence_ttl: float = 15.0
     resume_patience: float = 2.0

@@ -9,6 +9,9 @@ class Refusal(StrEnum):
     APP_QUEUE = "app_queue"
     """A call to the application that was not made: too many waited, or it waited for longer than `--app_wait_timeout`."""
 
+    BACKLOG = "backlog"
+    """A connection that stayed above `--command_rate` for longer than `--command_backlog`."""
+
     BAD_BODY = "bad_body"
     """An HTTP body that is not encoded or compressed as its headers say, or in a compression that is not understood."""
 

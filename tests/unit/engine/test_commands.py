@@ -1,5 +1,6 @@
 """What each command does: granted or refused, what it answers, what it leaves alone."""
 
+import asyncio
 import json
 
 import pytest
@@ -198,3 +199,27 @@ async def test_a_subscription_with_an_identifier_that_is_too_long_by_now_does_no
         await bench.backend.sessions.save("sid", SessionSnapshot("bo", {long: granted, short: granted}), 60)
         back = await bench.connect("sid")
         assert back.connection.replies()[0]["restored_ids"] == [short]
+
+
+async def test_a_client_that_stays_above_its_rate_for_too_long_is_closed() -> None:
+    """Its socket is not read meanwhile, so that a client which is gone would keep its place for as long as it likes."""
+    limits = Limits(ping_interval=0, command_rate=1000, command_burst=1, command_backlog=0.02)
+    async with Workbench(limits) as bench:
+        client = await bench.connect()
+        for _ in range(1000):
+            client.session.receive(b'{"command":"pong"}')
+        while client.connection.closed is None:
+            await asyncio.sleep(0)
+        assert client.connection.closed[0] == 1008
+        assert bench.stats.refusals[Refusal.BACKLOG] == 1
+        assert bench.node.gauges()["connections"] == 0
+
+
+async def test_a_burst_above_the_rate_waits_and_is_handled_to_its_end() -> None:
+    async with Workbench(Limits(ping_interval=0, command_rate=10_000, command_burst=1)) as bench:
+        client = await bench.connect()
+        for number in range(20):
+            await client.send(command="subscribe", identifier=public(f"s{number}"))
+        while len(client.session.subscriptions) < 20:
+            await asyncio.sleep(0)
+        assert client.connection.closed is None

@@ -233,6 +233,9 @@ class Limits:
     )
     command_rate: int = count(100, "Commands a second one connection may send; 0 sets no limit.")
     command_burst: int = count(200, "Commands a connection may send at once before its rate counts.", positive=True)
+    command_backlog: float = duration(
+        30.0, "How long commands beyond the rate may keep a connection waiting before it is closed.", positive=True
+    )
     max_stream_name: int = size(512, "Bytes of a stream's name.", positive=True)
     max_member_info: int = size(4096, "Bytes of what a member says of itself.", positive=True)
 
