@@ -19,6 +19,8 @@ from ropewalk.client import (
     Position,
     Stream,
     SubscriptionRejected,
+    TokenExpired,
+    Unauthorized,
     Unreachable,
     connect,
 )
@@ -44,7 +46,8 @@ def run(argv: list[str]) -> int:
         hint = "its signature is wrong" if wanted.signed else "public streams need `--public` at the server, others --signed"
         raise UserMistake(f"{error}: {hint}") from error
     except Disconnected as error:
-        raise UserMistake(f"{error}; --token brings a token that the server knows") from error
+        stranger = isinstance(error, Unauthorized | TokenExpired)
+        raise UserMistake(f"{error}; --token brings a token that the server knows" if stranger else str(error)) from error
     return 0
 
 

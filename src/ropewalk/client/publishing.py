@@ -11,6 +11,8 @@ from ropewalk.model.messages import Receipt
 PATH = "/api/publish"
 RETRY_STATUSES = frozenset({429, 500, 502, 503, 504})
 
+_HINTS = {404: ": is it a Ropewalk server, and was it started with a --secret or a key for publishing?"}
+
 
 class Draft(Struct, frozen=True):
     """A publication to be sent. `data` is anything that JSON can say; `msgspec.Raw` passes JSON text on as it is.
@@ -81,7 +83,7 @@ def _error(status: int, answer: bytes) -> PublishError:
         refusal = _refusal.decode(answer)
     except (msgspec.DecodeError, RecursionError):
         refusal = _Refusal()
-    reason = refusal.error or f"the server answered {status}"
+    reason = refusal.error or f"the server answered {status}{_HINTS.get(status, '')}"
     match status:
         case 401:
             return KeyRefused(reason)
