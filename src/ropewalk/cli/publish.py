@@ -8,7 +8,8 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
-from threading import Thread
+from contextlib import suppress
+from threading import Semaphore, Thread
 
 import msgspec
 from msgspec import Raw
@@ -84,17 +85,21 @@ async def _batches(wanted: argparse.Namespace) -> AsyncIterator[list[Draft]]:
 
 async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
     """Bytes as they come, and b"" at the end. Read by a daemon thread, so that a silent pipe does not hold up the exit."""
-    arrived: asyncio.Queue[bytes] = asyncio.Queue(1)
+    arrived: asyncio.Queue[bytes] = asyncio.Queue()
+    wanted = Semaphore(2)  # no more than these are read ahead
     loop = asyncio.get_running_loop()
 
     def read() -> None:
         chunk = b"begin"
-        while chunk:
-            chunk = os.read(descriptor, CHUNK_BYTES)
-            asyncio.run_coroutine_threadsafe(arrived.put(chunk), loop).result()
+        with suppress(RuntimeError):  # nobody listens any more
+            while chunk:
+                wanted.acquire()
+                chunk = os.read(descriptor, CHUNK_BYTES)
+                loop.call_soon_threadsafe(arrived.put_nowait, chunk)
 
     Thread(target=read, daemon=True).start()
     while chunk := await arrived.get():
+        wanted.release()
         yield chunk
     yield b""
 
