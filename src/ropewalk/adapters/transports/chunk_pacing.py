@@ -10,6 +10,8 @@ from collections import Counter
 from typing import Any
 
 from aiohttp import StreamReader, web
+from aiohttp.http import RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD
 
 from ropewalk.adapters.transports.proxied import ProxiedConnection
 from ropewalk.model.refusals import Refusal
@@ -40,16 +42,18 @@ class ChunkPacing(ProxiedConnection):
         self._unparsed = b""
         self._resting: asyncio.Handle | None = None
         self._paced_until = 0.0
-        self._chunked: StreamReader | None = None  # the body that arrives
-        self._wire_bytes = 0  # of that body
+        self._newest: StreamReader = EMPTY_PAYLOAD  # the body of the last request that was parsed
+        self._announced = 0  # its length, if it has one
+        self._chunked: StreamReader | None = None  # the same, if it is chunked and not whole yet
+        self._wire_bytes = 0  # of that one
 
     def data_received(self, data: bytes) -> None:
         if not data:  # aiohttp goes on with what its parser was given before; it asks for that with every chunk it reads
             super().data_received(data)
-            self._note_chunked()
+            self._note_body()
         elif self._unparsed or self._resting is not None:
             self._unparsed += data
-        elif len(data) > PIECE_BYTES and data.count(b"\r\n") > LINES_AT_ONCE:
+        elif len(data) > PIECE_BYTES and not self._within_length(len(data)) and data.count(b"\r\n") > LINES_AT_ONCE:
             self._unparsed = data
             self._pause_transport_reading()
             self._go_on()
@@ -67,7 +71,7 @@ class ChunkPacing(ProxiedConnection):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         finished = await super().finish_response(request, resp, start_time)
-        self._note_chunked()  # what came behind an upgrade that was declined is parsed in there
+        self._note_body()  # what came behind an upgrade that was declined is parsed in there
         return finished
 
     def _resume_transport_reading(self) -> None:
@@ -92,7 +96,7 @@ class ChunkPacing(ProxiedConnection):
 
     def _parse(self, data: bytes) -> None:
         super().data_received(data)
-        begun = self._note_chunked()
+        begun = self._note_body()
         body = self._chunked
         if body is None:
             return
@@ -105,16 +109,26 @@ class ChunkPacing(ProxiedConnection):
             if self._wire_bytes > 2 * body.total_bytes + FRAMING_BYTES and not self._aiohttp_waits:
                 self._refuse(body)
 
-    def _note_chunked(self) -> bool:
-        """Whether the newest request that was parsed begins a chunked body."""
+    def _within_length(self, size: int) -> bool:
+        """Whether so many bytes more are all of a body of known length, in which lines cost nothing."""
+        return self._announced - self._newest.total_bytes >= size and not self._aiohttp_waits
+
+    def _note_body(self) -> bool:
+        """Whether the newest request begins a chunked body."""
         if not self._messages:
             return False
         message, body = self._messages[-1]
-        if body is self._chunked or not getattr(message, "chunked", False):
+        if body is self._newest or not isinstance(message, RawRequestMessage):
             return False
-        self._chunked = body
-        self._wire_bytes = body.total_bytes
-        return True
+        self._newest = body
+        self._announced = 0
+        self._chunked = None
+        if message.chunked:
+            self._chunked = body
+            self._wire_bytes = body.total_bytes
+        elif not body.is_eof():
+            self._announced = int(message.headers.get("Content-Length", 0))
+        return self._chunked is not None
 
     def _pace(self, lines: int) -> None:
         now = self._loop.time()
