@@ -184,6 +184,20 @@ async def compressed_bodies(server: Address) -> None:
     await together(len(paths), attack)
 
 
+async def chunked_bodies(server: Address) -> None:
+    """Chunks of a byte, chunks of a few, and chunk extensions, without a key, to paths that want a body and to others."""
+    paths = ("/_broadcast", "/events", "/health", "/nowhere")
+    floods = (b"1\r\n \r\n" * 10_000, b"8\r\n        \r\n" * 5_000, b"1;" + b"a" * 60_000 + b"\r\n \r\n")
+
+    async def attack(number: int) -> None:
+        head = f"POST {paths[number % 4]} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+        for _ in range(20):
+            async with connection(server, opening=head) as link:
+                await _send_over_and_over(link, floods[number % 3], 200)
+
+    await together(12, attack)
+
+
 async def idle_requests(server: Address) -> None:
     """Line 7: connections that stay after a request, or begin a first or a second one and go silent."""
     half = b"GET /health HTTP/1.1\r\nhost: x\r\n"
@@ -220,6 +234,7 @@ ATTACKS: dict[str, Attack] = {
         fragments,
         unread_pongs,
         compressed_bodies,
+        chunked_bodies,
         huge_identifiers,
         large_presence,
         unread_messages,

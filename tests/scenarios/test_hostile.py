@@ -25,6 +25,7 @@ DISK = 40 << 20  # bytes that all attacks together may make the journal write; 2
 COUNTED = (
     "bad_frame",
     "body_too_large",
+    "chunks",
     "fragments",
     "head_timeout",
     "identifier",

@@ -96,6 +96,106 @@ async def test_a_publisher_with_the_key_may_compress() -> None:
         assert counted["refusals_total{body_too_large}"] == 1
 
 
+# --- chunked bodies and bodies that nobody reads ------------------------------------------------------------------------
+
+CHUNKED = b"POST %b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+FRAMINGS = {
+    "one-byte chunks": b"1\r\n \r\n" * 10_000,
+    "extensions": (b"1;" + b"a" * 60_000 + b"\r\n \r\n") * 2,
+}
+
+
+async def flood(server: RunningServer, head: bytes, data: bytes, times: int) -> int:
+    """How many bytes could be sent before the server closed the connection."""
+    async with tcp(server) as link:
+        await link.send(head)
+        for sent in range(times):
+            if link.lost:
+                return sent * len(data)
+            await link.send(data)
+    return times * len(data)
+
+
+def chunks(body: bytes, size: int) -> bytes:
+    parts = (body[begin : begin + size] for begin in range(0, len(body), size))
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("path", [b"/health", b"/_broadcast", b"/nowhere"])
+async def test_a_body_with_more_framing_than_body_is_refused(framing: str, path: bytes) -> None:
+    data = FRAMINGS[framing]
+    with running_server("--secret", SECRET) as server:
+        await flood(server, CHUNKED % path, data, (16 << 20) // len(data))
+        counted = await metrics_when(server, lambda now: now.get("refusals_total{chunks}", 0) >= 1)
+        assert counted["refusals_total{chunks}"] == 1
+        assert "Traceback" not in server.log(), server.log()
+
+
+async def test_small_chunks_take_their_time_and_not_the_processor() -> None:
+    """A sender that means well and writes a few bytes at a time gets through, whole, and leaves time to others."""
+    payload = "a line\r\n" * 50_000
+    body = json.dumps({"stream": "news", "data": payload}).encode()
+
+    async def upload(server: RunningServer) -> int:
+        async with tcp(server) as link:
+            await link.send(CHUNKED % b"/_broadcast" + chunks(body, 8))
+            return (await link.response())[0]
+
+    with running_server("--public") as server:
+        async with cable(server) as client:
+            await client.subscribe("news")
+            before, begun = await metrics(server), time.perf_counter()
+            assert set(await asyncio.gather(upload(server), upload(server))) == {201}
+            elapsed, after = time.perf_counter() - begun, await metrics(server)
+            assert await client.messages(2) == [payload] * 2
+    used = after["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]
+    print(f"{used:.2f} s of the processor in {elapsed:.2f} s")
+    assert used < elapsed / 2
+
+
+async def test_requests_behind_each_other_are_all_answered_whatever_their_bodies() -> None:
+    """What is parsed in pieces stays in order: chunked and plain bodies, large and small, on one connection."""
+    plain = json.dumps({"stream": "news", "data": "a\r\n" * 20_000}).encode()
+    lines = b" \r\n" * 60_000 + plain
+    requests = (
+        CHUNKED % b"/_broadcast" + chunks(plain, 7),
+        b"POST /_broadcast HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(lines) + lines,
+        HEALTH,
+        CHUNKED % b"/_broadcast" + chunks(lines, 4096),
+    )
+    with running_server("--public") as server:
+        async with tcp(server) as link:
+            sending = asyncio.create_task(link.send(b"".join(requests) * 5))
+            statuses = [(await link.response())[0] for _ in range(20)]
+            await sending
+        assert statuses == [201, 201, 200, 201] * 5
+
+
+async def test_a_body_that_nobody_reads_is_taken_up_to_a_size() -> None:
+    """A refused sender gets its answer, also one whose body is large; one that never stops is not read for ever."""
+    head = b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+    with running_server("--public") as server:
+        async with tcp(server) as link:
+            await link.send(head % (16 << 20) + bytes(16 << 20))
+            assert (await link.response())[0] == 404
+            await link.send(HEALTH)
+            assert (await link.response())[0] == 200
+        assert await flood(server, head % (1 << 40), bytes(1 << 20), 1 << 10) < 100 << 20
+
+
+@pytest.mark.parametrize("target", ["*", "no-slash"])
+async def test_a_head_of_a_bad_target_is_answered_without_a_body(target: str) -> None:
+    with running_server("--public") as server:
+        async with tcp(server) as link:
+            await link.send(HEALTH)
+            await link.response()
+            await link.send(f"HEAD {target} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+            head, _, rest = (await link.to_the_end()).partition(b"\r\n\r\n")
+        assert head.split()[1] == b"400"
+        assert rest == b""
+
+
 # --- idle connections ---------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,8 @@ MAX_DEPTH = 128
 
 TOO_DEEP = f"nested more than {MAX_DEPTH} deep"
 
+_BLOCK = 4096  # brackets between two looks at how deep it is already
+
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # read as signed bytes: 1 and -1
 _OTHER = bytes(set(range(256)) - set(b"[{]}"))
 
@@ -25,5 +27,15 @@ def too_deep(text: bytes | str, limit: int = MAX_DEPTH) -> bool:
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
     outside = b"".join(data.split(b'"')[::2])
-    steps = memoryview(outside.translate(_STEPS, _OTHER)).cast("b")
-    return max(accumulate(steps), default=0) > limit
+    brackets = outside.translate(_STEPS, _OTHER)
+    # Without the innermost pairs it is at most one less deep. Long lists of flat values have hardly anything else.
+    if brackets.replace(b"\x01\xff", b"").count(1) < limit:
+        return False
+    steps = memoryview(brackets).cast("b")
+    depth = 0
+    for begin in range(0, len(steps), _BLOCK):
+        depths = list(accumulate(steps[begin : begin + _BLOCK], initial=depth))
+        if max(depths) > limit:
+            return True
+        depth = depths[-1]
+    return False

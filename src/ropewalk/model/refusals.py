@@ -27,6 +27,9 @@ class Refusal(StrEnum):
     BODY_TOO_LARGE = "body_too_large"
     """An HTTP body beyond its limit, as sent or once it was inflated."""
 
+    CHUNKS = "chunks"
+    """A chunked HTTP body with more framing than body: tiny chunks, long chunk extensions, endless trailers."""
+
     CONNECTIONS = "connections"
     """A connection beyond `--max_conn` or `--max_http_conn`."""
 

@@ -1,15 +1,16 @@
 """One HTTP connection: aiohttp's, with bounds on a peer that does not read its answers or does not use the connection.
 
-Bodies are left as they were sent; `protocol.body` inflates them where one is wanted.
+Bodies are left as they were sent; `protocol.body` inflates them where one is wanted. `chunk_pacing` bounds their framing.
 """
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import Any
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 
-from ropewalk.adapters.transports.proxied import ProxiedConnection
+from ropewalk.adapters.transports.chunk_pacing import ChunkPacing
 from ropewalk.adapters.transports.request_log import RequestLog, request_logger
 from ropewalk.adapters.transports.unsent import unsent_bytes
 from ropewalk.model.refusals import Refusal
@@ -18,14 +19,21 @@ from ropewalk.protocol.proxies import Peer, TrustedProxies
 LINGER_SECONDS = 1.0
 """For how long a body that nobody reads is taken and thrown away, so that its sender gets the refusal and not a reset."""
 
+LINGER_BYTES = 32 << 20
+"""How much of it: more than the largest body that any endpoint takes by default."""
+
+UNPARSED = "UNKNOWN"
+"""aiohttp's method of a request that it could not parse."""
+
 HTTP_OPTIONS: dict[str, Any] = {
     # The parser would inflate every body as it arrives, on the event loop, whoever sends it and wherever to.
     "auto_decompress": False,
-    "lingering_time": LINGER_SECONDS,
+    # It would read on for a time, however much comes; `_discard` does it instead.
+    "lingering_time": 0,
 }
 
 
-class HttpConnection(ProxiedConnection):
+class HttpConnection(ChunkPacing):
     """`idle_timeout` runs from the end of an answer to the whole head of the next request. `write_timeout`: how long the
     peer may take nothing of what waits for it.
     """
@@ -41,10 +49,9 @@ class HttpConnection(ProxiedConnection):
     ) -> None:
         loop = asyncio.get_running_loop()
         logged: dict[str, Any] = {"access_log": request_logger(), "access_log_class": RequestLog}
-        super().__init__(server, loop=loop, keepalive_timeout=idle_timeout, **HTTP_OPTIONS, **logged)
+        super().__init__(server, refusals, loop=loop, keepalive_timeout=idle_timeout, **HTTP_OPTIONS, **logged)
         self.peer = peer
         self.proxies = proxies
-        self._refusals = refusals
         self._write_timeout = write_timeout
         self._stalled: asyncio.TimerHandle | None = None
         self._unsent = 0
@@ -57,6 +64,29 @@ class HttpConnection(ProxiedConnection):
             await request.writer.drain()
         assert self._answer is not None
         return await self._answer(request)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        finished = await super().finish_response(request, resp, start_time)
+        if not request.content.is_eof():
+            await self._discard(request.content)
+        return finished
+
+    async def _discard(self, body: StreamReader) -> None:
+        end = body.total_bytes + LINGER_BYTES
+        with contextlib.suppress(TimeoutError, web.RequestPayloadError, ConnectionError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while not body.is_eof() and body.total_bytes < end:
+                    await body.readany()
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        answer = super().handle_error(request, status, exc, message)
+        if request.method == UNPARSED and isinstance(answer, web.Response):
+            answer.body = None  # it may have been a HEAD
+        return answer
 
     def pause_writing(self) -> None:
         super().pause_writing()
