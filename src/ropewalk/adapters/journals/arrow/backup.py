@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.commits import Witness
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.inspection import Chain
+from ropewalk.adapters.journals.arrow.inspection import Chain, missing_head
 from ropewalk.adapters.journals.arrow.manifest import LifeRecord, Manifest, save
 from ropewalk.adapters.journals.arrow.recovery import chains_of, record_of, witness_of
 from ropewalk.adapters.journals.arrow.segment import Hole, index_path, load_index, scan
@@ -184,7 +184,7 @@ class JournalCopy:
 
     def _holes(self, chain: Chain) -> list[Hole]:
         """Every byte of the copy is read back and checked."""
-        found = []
+        found = missing_head(chain)
         for number, path in enumerate(chain.paths):
             copy, first, limit = self._copied[path], int(path.stem), chain.limit(number)[0]
             found += scan(copy, chain.shard, first, limit, ended=True)[0].holes
@@ -194,5 +194,5 @@ class JournalCopy:
 
 
 def _record(chain: Chain, holes: list[Hole]) -> LifeRecord:
-    first = int(chain.paths[0].stem) if chain.paths else chain.promised
+    first = chain.record.first
     return LifeRecord(chain.record.epoch, chain.record.number, first, max(first, chain.promised), holes)

@@ -59,14 +59,19 @@ class Found(Struct):
 
     @property
     def missing_head(self) -> list[Hole]:
-        """Positions that should lie before the first file, or in the files of a life that has none."""
-        first = self.chain.record.first
-        end = int(self.chain.paths[0].stem) if self.chain.paths else self.chain.promised
-        return [(first, end)] if end > first else []
+        return missing_head(self.chain)
 
     @property
     def end(self) -> int:
         return self.segments[-1].end if self.segments else max(self.chain.record.first, self.chain.promised)
+
+
+def missing_head(chain: Chain) -> list[Hole]:
+    """Positions that should lie before the first file, or in the files of a life that has none. What retention removed is not
+    among them: the record tells the oldest position that was kept, and is written before a file is removed."""
+    first = chain.record.first
+    end = int(chain.paths[0].stem) if chain.paths else chain.promised
+    return [(first, end)] if end > first else []
 
 
 def segments_of(directory: Path, shard: int) -> dict[int, list[Path]]:
@@ -105,7 +110,7 @@ def inspect(chain: Chain, oldest: int, scans: Scans) -> Found:
     """Follow a life's segments from one to the next."""
     found = Found(chain, [], _read_from(chain, oldest))
     known = chain.record.holes
-    found.lost = found.missing_head
+    found.lost = found.missing_head if chain.in_use else list(_unknown(found.missing_head, known))
     for number, path in enumerate(chain.paths):
         segment = _indexed(chain, number) if number < found.read_from else None
         if segment is None:
