@@ -16,7 +16,7 @@ from ropewalk.adapters.journals.arrow.commits import Witness
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.inspection import Chain, missing_head
 from ropewalk.adapters.journals.arrow.manifest import LifeRecord, Manifest, save
-from ropewalk.adapters.journals.arrow.recovery import chains_of, record_of, witness_of
+from ropewalk.adapters.journals.arrow.recovery import chains_of, record_of, still_recorded, witness_of
 from ropewalk.adapters.journals.arrow.segment import Hole, index_path, load_index, scan
 from ropewalk.adapters.journals.arrow.state import state_path
 from ropewalk.adapters.journals.arrow.survey import Progress
@@ -56,11 +56,16 @@ class View(Struct, frozen=True):
 
 
 def view(directory: Path) -> View:
-    manifest = record_of(directory)
-    if manifest is None:
-        raise UserMistake(f"there is no journal in {directory.parent}")
-    witness = witness_of(directory, manifest)
-    return View(manifest, witness, [chains_of(directory, manifest, witness, shard) for shard in range(manifest.shards)])
+    for _ in range(ATTEMPTS):
+        manifest = record_of(directory)
+        if manifest is None:
+            raise UserMistake(f"there is no journal in {directory.parent}")
+        witness = witness_of(directory, manifest)
+        with suppress(FileNotFoundError):
+            chains = [chains_of(directory, manifest, witness, shard) for shard in range(manifest.shards)]
+            if still_recorded(directory, manifest):
+                return View(manifest, witness, chains)
+    raise Unavailable(f"the files of {directory} change faster than they can be read")
 
 
 class JournalCopy:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.framing import OPENING, Frame, frame_at
-from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord
+from ropewalk.adapters.journals.arrow.manifest import LifeRecord
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, load_index, mapped, scan
 from ropewalk.adapters.journals.arrow.state import load_state
 
@@ -23,6 +23,7 @@ class Chain(Struct, frozen=True):
     """The files of a life. Positions below `promised` were written; `ended`: and no others, so far as anybody was told.
 
     `left_over`: files that should be gone already.
+    `strays`: files in the shard's directory that are no segments; the life in use has them.
     """
 
     shard: int
@@ -32,6 +33,7 @@ class Chain(Struct, frozen=True):
     promised: int
     ended: bool
     in_use: bool
+    strays: Sequence[Path] = ()
 
     def limit(self, number: int) -> tuple[int, bool]:
         """How far the positions of a file reach, and whether nothing else can be in it. A segment begins where the one before
@@ -72,15 +74,6 @@ def missing_head(chain: Chain) -> list[Hole]:
     first = chain.record.first
     end = int(chain.paths[0].stem) if chain.paths else chain.promised
     return [(first, end)] if end > first else []
-
-
-def segments_of(directory: Path, shard: int) -> dict[int, list[Path]]:
-    """Paths of segments by life, each in order."""
-    found: dict[int, list[Path]] = {}
-    for path in sorted((directory / f"shard={shard:02}").glob("*.arrow")):
-        if path.stem.isdecimal():
-            found.setdefault(int(path.stem) >> LIFE_BITS, []).append(path)
-    return found
 
 
 class Scans:

@@ -58,7 +58,7 @@ class Life:
             self.holes = self._holes()
 
     def let_go(self, gone: Callable[[Segment], bool]) -> bool:
-        """Remove these segments, which are the first ones, and forget what was lost before them. False if it has none of them."""
+        """Remove these segments, the first ones, and forget what was lost before them. False if it has none of them."""
         if not any(map(gone, self.segments)):
             return False
         self.missing_head = ()
@@ -89,7 +89,8 @@ class Life:
 
     def spans(self, shard: int) -> list[ShardSpan]:
         """What lies around the holes. The first and the last one may be empty: then the hole is at the beginning or the end."""
-        spans, first = [], self.first
+        spans: list[ShardSpan] = []
+        first = self.first
         for hole, hole_end in self.holes:
             if hole > first or (hole == first and not spans):
                 spans.append(ShardSpan(shard, self.epoch, first, hole))
