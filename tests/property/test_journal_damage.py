@@ -7,6 +7,7 @@ import os
 import random
 import secrets
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from ropewalk.adapters.journals.arrow.manifest import NAMES, damaged_copies
 from ropewalk.adapters.journals.arrow.repair import repair
 from ropewalk.adapters.journals.arrow.schema import encode
 from ropewalk.adapters.journals.arrow.segment import scan
-from ropewalk.adapters.journals.arrow.verification import verify
+from ropewalk.adapters.journals.arrow.verification import HoleReport, verify
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import Recovered, Row
+from ropewalk.model.journal import Recovered, Row, ShardSpan, holes_of
 from ropewalk.testing.clock import ManualClock
 from tests.journals import EVER, QuickDisk, as_if_killed, by_shard, made, publication, read_all, running, session
 
@@ -116,7 +117,28 @@ def lose(path: Path, chance: random.Random) -> None:
     path.unlink()
 
 
+def behead(directory: Path, chance: random.Random) -> tuple[set[Path], list[str]]:
+    """The first segments of a shard are gone, sometimes all of them."""
+    segments = sorted(chance.choice(sorted((directory / "journal").glob("shard=*"))).glob("*.arrow"))
+    gone = segments[: chance.choice([1, 1, chance.randrange(1, len(segments) + 1), len(segments)])]
+    for path in gone:
+        path.unlink()
+    return set(gone), [f"behead {path.relative_to(directory)}" for path in gone]
+
+
+def stray(directory: Path, chance: random.Random) -> tuple[set[Path], list[str]]:
+    """A file that only looks like a segment by its name, somewhere between, or behind them all. Nothing is lost by it."""
+    shard = chance.choice(sorted((directory / "journal").glob("shard=*")))
+    position = chance.choice([1, 2, 99_999, (1 << 40) + 7, 9 << 40, 1 << 63, 10**20 - 1])
+    path = shard / f"{position:020}.arrow"
+    if not path.exists():
+        path.write_bytes(chance.randbytes(chance.choice([0, 1, 2000])))
+    return set(), [f"stray {path.relative_to(directory)}"]
+
+
 def damage(directory: Path, chance: random.Random) -> tuple[set[Path], list[str]]:
+    if (rare := chance.random()) < 0.2:
+        return (behead if rare < 0.12 else stray)(directory, chance)
     files = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != "lock")
     first = chance.choice(files)
     chosen = {first}
@@ -144,10 +166,17 @@ def check_kept(base: Base, shard: int, found: dict[int, Row], recovered: Recover
     assert recovered.producers.get(("app", shard), 0) == max(last, default=0)
 
 
-async def check(base: Base, directory: Path, journal: ArrowJournal, recovered: Recovered, harmed: set[int]) -> None:
+def positions(holes: Sequence[ShardSpan | HoleReport]) -> list[set[int]]:
+    """By shard."""
+    return [{at for hole in holes if hole.shard == shard for at in range(hole.first, hole.end)} for shard in range(SHARDS)]
+
+
+async def check(base: Base, directory: Path, journal: ArrowJournal, recovered: Recovered, harmed: set[int]) -> list[set[int]]:
+    """Answers what was hit, by shard."""
     everything = await read_all(journal)
     hit = base.hit(directory)
     spans = journal.spans()
+    assert positions(holes_of(spans)) == hit, "every hole is told, to the position"
     tips = {tip.stream: tip.tip for tip in recovered.tips}
     for shard, written in enumerate(base.rows):
         found = everything.get(shard, {})
@@ -168,16 +197,14 @@ async def check(base: Base, directory: Path, journal: ArrowJournal, recovered: R
     known = [set(map(str, rows)) for rows in by_shard([row for rows in base.rows for row in rows])]
     for row in recovered.rows:
         assert any(str(row) in rows for rows in known)
+    return hit
 
 
 async def check_files(base: Base, directory: Path, repaired: Path) -> None:
     """Verification finds what was hit, to the position, and with an archive that has it all nothing is lost."""
     hit = base.hit(directory)
     report = verify(directory, quiet)
-    found = [
-        {at for hole in report.holes if hole.shard == shard for at in range(hole.first, hole.end)} for shard in range(SHARDS)
-    ]
-    assert found == hit
+    assert positions(report.holes) == hit
     if not any(hit):
         return
     as_if_killed(directory, repaired)
@@ -226,7 +253,7 @@ async def test_after_any_damage_no_wrong_row_is_served_and_no_position_is_given_
                 assert repair(directory, None, quiet, QuickDisk()).rebuilt
             await check_files(base, directory, tmp_path / "repaired")
             async with running(directory, ManualClock(2_000_000.0), horizon) as (journal, recovered):
-                await check(base, directory, journal, recovered, harmed)
+                hit = await check(base, directory, journal, recovered, harmed)
                 everything = await check_going_on(base, journal, chance)
                 resets += len(recovered.reset_shards)
                 await journal.sweep()
@@ -235,6 +262,9 @@ async def test_after_any_damage_no_wrong_row_is_served_and_no_position_is_given_
                 assert recovered.reset_shards == ()
                 assert await read_all(journal) == everything
                 assert journal.spans() == spans, "what was lost is told for good"
+            assert positions(verify(directory, quiet).holes) == hit, "also to whoever verifies it after the server ran"
+            repaired = repair(directory, base.archived, quiet, QuickDisk())
+            assert (repaired.filled_rows, repaired.missing_rows) == (sum(map(len, hit)), 0)
         except BaseException as error:
             error.add_note(f"damage {number} of JOURNAL_SEED={seed}: {', '.join(said)}")
             raise

@@ -103,13 +103,15 @@ def _repair(data_dir: Path, archive_dir: str) -> int:
         print("the journal's record of itself was rebuilt; every stream begins a new epoch at the next start")
     for path in repaired.kept:
         print(f"the damaged file is kept as {path}")
+    if repaired.headers:
+        print(f"files whose Arrow schema was written anew: {repaired.headers}")
     if repaired.filled_rows:
         print(f"rows brought back from {archive_dir}: {repaired.filled_rows}")
     if repaired.missing_rows:
         where = f"{archive_dir} does not have them" if archive_dir else "name an archive with --archive"
         print(f"rows still lost: {repaired.missing_rows} ({where})")
         return 1
-    if not repaired.filled_rows and not repaired.rebuilt:
+    if not (repaired.filled_rows or repaired.rebuilt or repaired.headers):
         print("there is nothing to repair")
     return 0
 

@@ -91,7 +91,7 @@ async def test_a_life_that_lost_all_its_rows_by_damage_is_not_told_as_if_it_had_
         path.unlink()
     async with running(directory, clock, **OPTIONS) as (journal, recovered):
         assert "lost positions from 0 to 5" in recovered.notes[0]
-        assert [(span.first, span.end) for span in journal.spans()] == [(5, 5), (LIFE, LIFE)]
+        assert [(span.first, span.end) for span in journal.spans()] == [(0, 0), (5, 5), (LIFE, LIFE)]
 
 
 async def test_files_of_an_ended_life_that_came_back_go_again(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Verification and repair: what is lost is found to the position, and what the archive has comes back to its place."""
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from ropewalk.adapters.journals.arrow.backup import JournalCopy
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, NAMES
 from ropewalk.adapters.journals.arrow.repair import ArchivedRows, Repaired, repair
 from ropewalk.adapters.journals.arrow.verification import Report, verify
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import Row
+from ropewalk.model.journal import Row, ShardSpan, holes_of
 from ropewalk.testing.clock import ManualClock
 from tests.journals import QuickDisk, as_if_killed, publication, read_all, running, session, table
 
@@ -179,6 +181,119 @@ async def test_a_shard_that_is_gone_altogether_comes_back(world: World) -> None:
     async with running(world.directory, ManualClock()) as (journal, recovered):
         assert recovered.reset_shards == ()
         assert await read_all(journal) == world.rows
+
+
+@pytest.mark.parametrize("how", ["first", "all", "directory", "zeroed"])
+async def test_a_hole_at_the_beginning_of_a_shard_is_told_after_every_start_and_comes_back(world: World, how: str) -> None:
+    first, second, *_ = world.segments()
+    end = int(second.stem) if how in ("first", "zeroed") else len(world.rows[1])
+    if how == "directory":
+        shutil.rmtree(first.parent)
+    elif how == "zeroed":
+        first.write_bytes(bytes(first.stat().st_size))
+    else:
+        for path in world.segments() if how == "all" else [first]:
+            path.unlink()
+    spans: list[ShardSpan] = []
+    for start in range(3):
+        assert lost(world.verify()) == [(1, 0, end)]
+        async with running(world.directory, ManualClock()) as (journal, recovered):
+            assert recovered.reset_shards == ((1,) if start == 0 else ())
+            assert [f"positions from 0 to {end} " in note for note in recovered.notes] == ([True] if start == 0 else [])
+            (hole,) = holes_of(journal.spans())
+            assert (hole.shard, hole.first, hole.end) == (1, 0, end)
+            assert (journal.gauges()["journal_holes"], journal.gauges()["journal_hole_rows"]) == (1, end)
+            spans = spans or journal.spans()
+            assert journal.spans() == spans
+            await journal.sweep()
+    copy = JournalCopy(world.directory / "journal", world.directory / "copy" / "journal", quiet, QuickDisk())
+    copy.consumers()
+    assert copy.rows().hole_rows == end
+    assert lost(verify(world.directory / "copy", quiet)) == [(1, 0, end)], "a backup tells it too"
+    assert world.repair(world.archive.rows).filled_rows == end
+    assert world.verify().whole
+    async with running(world.directory, ManualClock()) as (journal, recovered):
+        assert (recovered.reset_shards, recovered.notes, holes_of(journal.spans())) == ((), (), [])
+        assert (await read_all(journal))[1] == world.rows[1]
+
+
+async def test_what_retention_removed_is_no_hole_and_a_hole_goes_with_the_rows_behind_it(world: World) -> None:
+    first, *_ = world.segments(1)
+    first.unlink()
+    clock = ManualClock(1_000_000.0 + ROWS)
+    options: dict[str, Any] = {"retention": 60.0, "for_archive": False}
+    async with running(world.directory, clock, **options) as (journal, _):
+        assert [hole.first for hole in holes_of(journal.spans())] == [0]
+        await journal.sweep()
+        assert all(span.first > 0 for span in journal.spans()), "the test does not test"
+        assert holes_of(journal.spans()) == []
+        killed = as_if_killed(world.directory, world.directory.with_name("killed again"))
+    for directory in (world.directory, killed):
+        assert verify(directory, quiet).holes == []
+        async with running(directory, clock, **options) as (journal, recovered):
+            assert (recovered.reset_shards, recovered.notes, holes_of(journal.spans())) == ((), (), [])
+
+
+async def test_a_life_of_which_nothing_is_left_is_a_hole_until_retention_takes_younger_rows(world: World) -> None:
+    shutil.rmtree(world.segments()[0].parent)
+    clock = ManualClock(1_000_000.0 + ROWS)
+    options: dict[str, Any] = {"retention": 600.0, "for_archive": False, "segment_size": 4000}
+    async with running(world.directory, clock, **options) as (journal, _):
+        for offset in range(1, 40):
+            await journal.write([publication(f"stream {each}", offset, at=clock()) for each in range(9)])
+        await journal.sweep()
+        assert [hole.shard for hole in holes_of(journal.spans())] == [1]
+        clock.advance(1000)
+        await journal.sweep()
+        assert holes_of(journal.spans()) == []
+        lost_end = len(world.rows[1])
+        assert (lost_end, lost_end) in [(span.first, span.end) for span in journal.spans() if span.shard == 1]
+    assert world.verify().holes == []
+
+
+@pytest.mark.parametrize("number", [0, 1, -1], ids=["first", "between", "last"])
+async def test_a_damaged_arrow_header_is_told_and_written_anew_without_an_archive(world: World, number: int) -> None:
+    path = world.segments()[number]
+    whole = path.read_bytes()
+    spoiled = bytes(4) + whole[4:]
+    path.write_bytes(spoiled)
+    for _ in range(2):
+        report = world.verify()
+        assert (report.whole, report.holes, len(report.problems)) == (False, [], 1)
+        assert f"shard=01/{path.name}" in report.problems[0]
+        async with running(world.directory, ManualClock()) as (journal, recovered):
+            assert recovered.reset_shards == ()
+            assert await read_all(journal) == world.rows
+    repaired = world.repair(None)
+    assert (repaired.headers, repaired.filled_rows, repaired.missing_rows) == (1, 0, 0)
+    assert [Path(kept).read_bytes() for kept in repaired.kept] == [spoiled]
+    assert path.read_bytes() == whole
+    with pa.OSFile(str(path)) as file:
+        assert pa.ipc.open_stream(file).read_all().num_rows > 0
+    assert world.verify().whole
+    assert world.repair(None) == Repaired(False, 0, 0, [])
+
+
+@pytest.mark.parametrize("number", [10**20 - 1, 1 << 63, 99_999, 1, 7 << LIFE_BITS, (1 << LIFE_BITS) + 5])
+@pytest.mark.parametrize("content", ["one byte", "a copy of another segment"])
+@pytest.mark.parametrize("record", ["recorded", "rebuilt"])
+async def test_a_stray_file_is_named_and_costs_nothing(world: World, number: int, content: str, record: str) -> None:
+    stray = world.segments()[0].with_name(f"{number:020}.arrow")
+    shutil.copy(world.segments(0)[0], stray) if content == "a copy of another segment" else stray.write_bytes(b"x")
+    data = stray.read_bytes()
+    if record == "rebuilt":
+        for name in NAMES:
+            (world.directory / "journal" / name).unlink()
+        assert world.repair(None).rebuilt
+    report = world.verify()
+    assert (report.whole, [str(stray) in remark and "stray" in remark for remark in report.remarks]) == (True, [True])
+    for _ in range(2):
+        async with running(world.directory, ManualClock()) as (journal, recovered):
+            assert recovered.reset_shards == () or record == "rebuilt"
+            assert [note for note in recovered.notes if str(stray) in note] != []
+            assert holes_of(journal.spans()) == []
+            assert await read_all(journal) == world.rows
+    assert stray.read_bytes() == data
 
 
 @pytest.mark.parametrize("column", ["key", "value"])

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.commits import Witness
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.inspection import Chain
+from ropewalk.adapters.journals.arrow.inspection import Chain, missing_head
 from ropewalk.adapters.journals.arrow.manifest import LifeRecord, Manifest, save
-from ropewalk.adapters.journals.arrow.recovery import chains_of, record_of, witness_of
+from ropewalk.adapters.journals.arrow.recovery import chains_of, record_of, still_recorded, witness_of
 from ropewalk.adapters.journals.arrow.segment import Hole, index_path, load_index, scan
 from ropewalk.adapters.journals.arrow.state import state_path
 from ropewalk.adapters.journals.arrow.survey import Progress
@@ -56,11 +56,16 @@ class View(Struct, frozen=True):
 
 
 def view(directory: Path) -> View:
-    manifest = record_of(directory)
-    if manifest is None:
-        raise UserMistake(f"there is no journal in {directory.parent}")
-    witness = witness_of(directory, manifest)
-    return View(manifest, witness, [chains_of(directory, manifest, witness, shard) for shard in range(manifest.shards)])
+    for _ in range(ATTEMPTS):
+        manifest = record_of(directory)
+        if manifest is None:
+            raise UserMistake(f"there is no journal in {directory.parent}")
+        witness = witness_of(directory, manifest)
+        with suppress(FileNotFoundError):
+            chains = [chains_of(directory, manifest, witness, shard) for shard in range(manifest.shards)]
+            if still_recorded(directory, manifest):
+                return View(manifest, witness, chains)
+    raise Unavailable(f"the files of {directory} change faster than they can be read")
 
 
 class JournalCopy:
@@ -184,7 +189,7 @@ class JournalCopy:
 
     def _holes(self, chain: Chain) -> list[Hole]:
         """Every byte of the copy is read back and checked."""
-        found = []
+        found = missing_head(chain)
         for number, path in enumerate(chain.paths):
             copy, first, limit = self._copied[path], int(path.stem), chain.limit(number)[0]
             found += scan(copy, chain.shard, first, limit, ended=True)[0].holes
@@ -194,5 +199,5 @@ class JournalCopy:
 
 
 def _record(chain: Chain, holes: list[Hole]) -> LifeRecord:
-    first = int(chain.paths[0].stem) if chain.paths else chain.promised
+    first = chain.record.first
     return LifeRecord(chain.record.epoch, chain.record.number, first, max(first, chain.promised), holes)

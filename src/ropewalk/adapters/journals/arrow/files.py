@@ -20,7 +20,7 @@ class JournalFiles:
         return verify(self._data_dir, self._progress)
 
     def repair(self, archived: ArchivedRows | None) -> Repaired:
-        """Raises UserMistake while a server runs. Without an archive only the journal's record of itself is rebuilt."""
+        """Raises UserMistake while a server runs. Without an archive no hole is filled."""
         return repair(self._data_dir, archived, self._progress)
 
     def copy(self, target: Path) -> JournalCopy:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.framing import OPENING, Frame, frame_at
-from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord
+from ropewalk.adapters.journals.arrow.manifest import LifeRecord
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, load_index, mapped, scan
 from ropewalk.adapters.journals.arrow.state import load_state
 
@@ -23,6 +23,7 @@ class Chain(Struct, frozen=True):
     """The files of a life. Positions below `promised` were written; `ended`: and no others, so far as anybody was told.
 
     `left_over`: files that should be gone already.
+    `strays`: files in the shard's directory that are no segments; the life in use has them.
     """
 
     shard: int
@@ -32,6 +33,7 @@ class Chain(Struct, frozen=True):
     promised: int
     ended: bool
     in_use: bool
+    strays: Sequence[Path] = ()
 
     def limit(self, number: int) -> tuple[int, bool]:
         """How far the positions of a file reach, and whether nothing else can be in it. A segment begins where the one before
@@ -59,23 +61,19 @@ class Found(Struct):
 
     @property
     def missing_head(self) -> list[Hole]:
-        """Positions that should lie before the first file, or in the files of a life that has none."""
-        first = self.chain.record.first
-        end = int(self.chain.paths[0].stem) if self.chain.paths else self.chain.promised
-        return [(first, end)] if end > first else []
+        return missing_head(self.chain)
 
     @property
     def end(self) -> int:
         return self.segments[-1].end if self.segments else max(self.chain.record.first, self.chain.promised)
 
 
-def segments_of(directory: Path, shard: int) -> dict[int, list[Path]]:
-    """Paths of segments by life, each in order."""
-    found: dict[int, list[Path]] = {}
-    for path in sorted((directory / f"shard={shard:02}").glob("*.arrow")):
-        if path.stem.isdecimal():
-            found.setdefault(int(path.stem) >> LIFE_BITS, []).append(path)
-    return found
+def missing_head(chain: Chain) -> list[Hole]:
+    """Positions that should lie before the first file, or in the files of a life that has none. What retention removed is not
+    among them: the record tells the oldest position that was kept, and is written before a file is removed."""
+    first = chain.record.first
+    end = int(chain.paths[0].stem) if chain.paths else chain.promised
+    return [(first, end)] if end > first else []
 
 
 class Scans:
@@ -105,7 +103,7 @@ def inspect(chain: Chain, oldest: int, scans: Scans) -> Found:
     """Follow a life's segments from one to the next."""
     found = Found(chain, [], _read_from(chain, oldest))
     known = chain.record.holes
-    found.lost = found.missing_head
+    found.lost = found.missing_head if chain.in_use else list(_unknown(found.missing_head, known))
     for number, path in enumerate(chain.paths):
         segment = _indexed(chain, number) if number < found.read_from else None
         if segment is None:

@@ -4,7 +4,7 @@ The rule it keeps: lists of lives and segments are replaced, never changed in pl
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -19,23 +19,29 @@ ENDED_LIVES = 64
 
 
 class Life:
-    """One name of a shard's positions: an unbroken chain of segments. `holes` are those of its segments, in order.
+    """One name of a shard's positions: an unbroken chain of segments. `holes` are in order.
 
     `reached` is where it begins and ends while it has no segments: at its beginning, or where its last one ended.
+    `missing_head` is a hole before its first segment, whose files are gone though retention did not remove them.
     """
 
-    __slots__ = ("_changing", "epoch", "holes", "number", "reached", "segments")
+    __slots__ = ("_changing", "epoch", "holes", "missing_head", "number", "reached", "segments")
 
-    def __init__(self, epoch: str, number: int, segments: list[Segment], reached: int | None = None) -> None:
+    def __init__(
+        self, epoch: str, number: int, segments: list[Segment], reached: int | None = None, missing_head: Sequence[Hole] = ()
+    ) -> None:
         self.epoch = epoch
         self.number = number
         self.segments = segments
         self.reached = number << LIFE_BITS if reached is None else reached
-        self.holes = _holes(segments)
+        self.missing_head = missing_head
+        self.holes = self._holes()
         self._changing = Lock()
 
     @property
     def first(self) -> int:
+        for first, _ in self.missing_head:
+            return first
         segments = self.segments  # which may be replaced between two looks
         return segments[0].first if segments else self.reached
 
@@ -49,7 +55,20 @@ class Life:
         with self._changing:
             self.reached = self.end
             self.segments = change(self.segments)
-            self.holes = _holes(self.segments)
+            self.holes = self._holes()
+
+    def let_go(self, gone: Callable[[Segment], bool]) -> bool:
+        """Remove these segments, the first ones, and forget what was lost before them. False if it has none of them."""
+        if not any(map(gone, self.segments)):
+            return False
+        self.missing_head = ()
+        self.change(lambda segments: [segment for segment in segments if not gone(segment)])
+        return True
+
+    def forget_holes(self) -> None:
+        """Of a life without segments: from now on only where it ended is told."""
+        self.missing_head = ()
+        self.holes = []
 
     def lose(self, segment: Segment, hole: Hole) -> bool:
         """These positions of the segment turned out bad. False if that is known already."""
@@ -59,24 +78,24 @@ class Life:
                 return False
             others = [known for known in segment.holes if known[0] < first or known[1] > end]
             segment.holes = sorted([*others, hole])
-            self.holes = _holes(self.segments)
+            self.holes = self._holes()
             return True
+
+    def _holes(self) -> list[Hole]:
+        return [*self.missing_head, *(hole for segment in self.segments for hole in segment.holes)]
 
     def record(self) -> LifeRecord:
         return LifeRecord(self.epoch, self.number, self.first, self.end, self.holes)
 
     def spans(self, shard: int) -> list[ShardSpan]:
-        """What lies between the holes. The last one may be empty: whoever has read less sees what is missing before it."""
-        spans, first = [], self.first
+        """What lies around the holes. The first and the last one may be empty: then the hole is at the beginning or the end."""
+        spans: list[ShardSpan] = []
+        first = self.first
         for hole, hole_end in self.holes:
-            if hole > first:
+            if hole > first or (hole == first and not spans):
                 spans.append(ShardSpan(shard, self.epoch, first, hole))
             first = max(first, hole_end)
         return [*spans, ShardSpan(shard, self.epoch, first, self.end)]
-
-
-def _holes(segments: list[Segment]) -> list[Hole]:
-    return [hole for segment in segments for hole in segment.holes]
 
 
 def remembered(lives: list[Life]) -> list[Life]:

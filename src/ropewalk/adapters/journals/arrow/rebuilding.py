@@ -6,8 +6,9 @@ The rule it keeps: it says no more than the files say, and that it may not be al
 import secrets
 from pathlib import Path
 
-from ropewalk.adapters.journals.arrow.commits import testimony
-from ropewalk.adapters.journals.arrow.inspection import named_by_its_opening, segments_of
+from ropewalk.adapters.journals.arrow.commits import Witness, testimony
+from ropewalk.adapters.journals.arrow.inspection import named_by_its_opening
+from ropewalk.adapters.journals.arrow.listing import Promised, listing
 from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord, Manifest
 from ropewalk.adapters.journals.arrow.segment import scan
 
@@ -17,12 +18,15 @@ def rebuilt(directory: Path) -> Manifest:
     directories = [path.name.removeprefix("shard=") for path in directory.glob("shard=*")]
     seen = testimony(directory, 0)
     shards = 1 + max([*(int(name) for name in directories if name.isdecimal()), *seen.ends], default=0)
-    lives = [_lives(directory, shard, seen.ends.get(shard, 0)) for shard in range(shards)]
+    lives = [_lives(directory, shard, seen) for shard in range(shards)]
     return Manifest(1, shards, "journal", "", clean=False, group=seen.group, lives=lives, incomplete=True)
 
 
-def _lives(directory: Path, shard: int, witnessed: int) -> list[LifeRecord]:
-    found = segments_of(directory, shard)
+def _lives(directory: Path, shard: int, seen: Witness) -> list[LifeRecord]:
+    witnessed = seen.ends.get(shard, 0)
+    ends = {witnessed >> LIFE_BITS: witnessed}
+    exact = frozenset(ends if seen.whole and shard in seen.ends else ())
+    found = listing(directory, shard, Promised(ends, exact)).segments
     number = max([*found, witnessed >> LIFE_BITS])
     found.setdefault(number, [])
     lives = []

@@ -5,7 +5,7 @@ that were never given, and its streams begin anew; what is left of it can be rea
 everything.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from msgspec import Struct
 from ropewalk.adapters.journals.arrow.commits import Witness, testimony
 from ropewalk.adapters.journals.arrow.cutting import drop_group
 from ropewalk.adapters.journals.arrow.framing import frame_at, frame_opening
-from ropewalk.adapters.journals.arrow.inspection import Chain, Found, Scans, inspect, named_by_its_opening, segments_of
+from ropewalk.adapters.journals.arrow.inspection import Chain, Found, Scans, inspect, named_by_its_opening
+from ropewalk.adapters.journals.arrow.listing import Listing, Promised, listing
 from ropewalk.adapters.journals.arrow.logs import ShardLog
 from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord, Manifest, load
 from ropewalk.adapters.journals.arrow.schema import MICROSECONDS, decode
@@ -76,6 +77,12 @@ def record_of(directory: Path) -> Manifest | None:
     return manifest
 
 
+def still_recorded(directory: Path, manifest: Manifest) -> bool:
+    """Whether the record is the same as before the files were listed. The server writes it before it removes files."""
+    now = load(directory)
+    return now is not None and now.generation == manifest.generation
+
+
 def begun(directory: Path) -> bool:
     """A first start that was cut off leaves openings at the most."""
     segments = [path for shard in directory.glob("shard=*") for path in shard.glob("*.arrow")]
@@ -109,27 +116,31 @@ def witness_of(directory: Path, manifest: Manifest | None) -> Witness:
 
 def chains_of(directory: Path, manifest: Manifest | None, witness: Witness, shard: int, epoch: str = "") -> list[Chain]:
     """The lives of a shard: those recorded and those begun since. The last one is in use. A new shard begins with `epoch`."""
-    paths = segments_of(directory, shard)
     records = list(manifest.lives[shard]) if manifest else []
     ended = {record.number for record in records[:-1]}
+    ends = {record.number: _promised(shard, record, witness) for record in records}
+    files = listing(directory, shard, Promised(ends, frozenset(ends if witness.whole else ended)))
+    paths = files.segments
     for number in sorted(set(paths) - {record.number for record in records}):
         first = int(paths[number][0].stem)
         records.append(LifeRecord(named_by_its_opening(paths[number]) or epoch, number, first, first))
     records = sorted(records, key=lambda record: record.number) or [LifeRecord(epoch, 0, 0, 0)]
-    return [
-        _chain(shard, record, paths.get(record.number, []), witness, record.number in ended, record is records[-1])
-        for record in records
-    ]
+    return [_chain(shard, record, files, witness, record.number in ended, record is records[-1]) for record in records]
 
 
-def _chain(shard: int, record: LifeRecord, paths: Sequence[Path], witness: Witness, ended: bool, in_use: bool) -> Chain:
+def _chain(shard: int, record: LifeRecord, files: Listing, witness: Witness, ended: bool, in_use: bool) -> Chain:
+    paths = files.segments.get(record.number, [])
     left_over = [path for path in paths if int(path.stem) < record.first]
     kept = paths[len(left_over) :]
-    seen = witness.ends.get(shard, 0)
-    promised = max(record.end, seen) if seen >> LIFE_BITS == record.number else record.end
     # A segment that is there was begun when everything before it was written, whatever else is known.
     begun = max((int(path.stem) for path in kept), default=0)
-    return Chain(shard, record, kept, left_over, max(promised, begun), ended, in_use)
+    promised = max(_promised(shard, record, witness), begun)
+    return Chain(shard, record, kept, left_over, promised, ended, in_use, files.strays if in_use else ())
+
+
+def _promised(shard: int, record: LifeRecord, witness: Witness) -> int:
+    seen = witness.ends.get(shard, 0)
+    return max(record.end, seen) if seen >> LIFE_BITS == record.number else record.end
 
 
 def _doubt(site: Site, manifest: Manifest | None) -> str:
@@ -170,6 +181,7 @@ def _flaw(found: Found, doubtful: bool) -> str:
 def _notes(lives: list[list[Found]], flaws: list[str], doubt: str, settled: list[Settled]) -> list[str]:
     notes = [f"every stream begins a new epoch: {doubt}"] if doubt else []
     for shard, flaw in enumerate(flaws):
+        notes += [f"{path} is no segment of this journal and is left alone" for path in lives[shard][-1].chain.strays]
         if flaw:
             notes.append(f"shard {shard} is damaged and its streams begin new epochs: {flaw}. {_WAY_ON}")
         for former in lives[shard][:-1]:

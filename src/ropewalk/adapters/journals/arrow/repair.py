@@ -1,4 +1,4 @@
-"""Fills the holes of a stopped journal with rows from its archive, at their positions.
+"""Fills the holes of a stopped journal with rows from its archive, at their positions, and writes damaged headers anew.
 
 The rule it keeps: a segment is replaced atomically, and the damaged file is kept beside it. Rows that do not fit the rest of
 the journal are refused.
@@ -31,12 +31,14 @@ ArchivedRows = Callable[[int, int, int], Iterable[Any]]
 
 
 class Repaired(Struct, frozen=True):
-    """`rebuilt`: the journal's own record was made anew. `kept`: files that were replaced, under their new names."""
+    """`rebuilt`: the journal's own record was made anew. `kept`: files that were replaced, under their new names. `headers`:
+    of how many files the header was written anew."""
 
     rebuilt: bool
     filled_rows: int
     missing_rows: int
     kept: list[str]
+    headers: int = 0
 
 
 def repair(data_dir: Path, archived: ArchivedRows | None, progress: Progress, disk: Disk | None = None) -> Repaired:
@@ -56,29 +58,28 @@ def _repair(data_dir: Path, archived: ArchivedRows | None, progress: Progress, d
     manifest = found.manifest
     if not found.recorded:
         save(found.directory, manifest, disk)
-    holed = [(life, segment) for lives in found.lives for life in lives for segment in _with_holes(found.directory, life)]
-    missing = {(life.chain.shard, hole) for life, segment in holed for hole in segment.holes}
+    damaged = [(life, segment) for lives in found.lives for life in lives for segment in _damaged(found.directory, life)]
+    missing = {(life.chain.shard, hole) for life, segment in damaged for hole in segment.holes}
     filled: set[tuple[int, Hole]] = set()
     kept: list[str] = []
-    for life, segment in holed if archived else ():
-        assert archived is not None
-        runs = {hole: list(_runs(life, hole, archived, manifest.shards)) for hole in segment.holes}
-        if any(runs.values()):
+    for life, segment in damaged:
+        runs = {hole: list(_runs(life, hole, archived, manifest.shards)) for hole in segment.holes} if archived else {}
+        if segment.headless or any(runs.values()):
             kept += _replace(life, segment, runs, disk)
             filled |= {(segment.shard, _extent(run)) for of_hole in runs.values() for run in of_hole}
     if filled:
         save(found.directory, _without(manifest, filled), disk)
     lost, found_again = (sum(end - first for _, (first, end) in ranges) for ranges in (missing, filled))
-    return Repaired(not found.recorded, found_again, lost - found_again, kept)
+    return Repaired(not found.recorded, found_again, lost - found_again, kept, sum(each.headless for _, each in damaged))
 
 
-def _with_holes(directory: Path, life: Found) -> Iterator[Segment]:
-    """Segments with holes. Where the first files of a life are missing, an empty segment stands for them."""
+def _damaged(directory: Path, life: Found) -> Iterator[Segment]:
+    """Segments with holes or without a header. Where a life's first files are missing, an empty segment stands for them."""
     for first, end in life.missing_head:
         gone = Segment(segment_path(directory, life.chain.shard, first), life.chain.shard, first, 0)
         gone.skip(end, 0)
         yield gone
-    yield from (segment for segment in life.segments if segment.holes)
+    yield from (segment for segment in life.segments if segment.holes or segment.headless)
 
 
 # --- what the archive has --------------------------------------------------------------------------------------------

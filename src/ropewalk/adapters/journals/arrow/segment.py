@@ -53,6 +53,11 @@ class Segment:
         lost = sum(end - first for first, end in self.holes) if self.holes else 0
         return self.end - self.first - lost
 
+    @property
+    def headless(self) -> bool:
+        """It has rows, but no header: Arrow libraries cannot open it."""
+        return self.rows > 0 and self.offsets[0] == 0
+
     def add(self, length: int, rows: int, newest: int) -> None:
         self.offsets.append(self.size)
         self.firsts.append(self.end)

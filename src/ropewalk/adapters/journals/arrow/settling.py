@@ -59,7 +59,7 @@ def _life(found: Found) -> Life:
         follower = segments[number + 1] if found.chain.in_use and number + 1 < len(segments) else None
         indexed = load_index(segment.path, shard, segment.first) is not None
         segment.sealed = indexed and (follower is None or load_state(follower.path, shard, follower.first) is not None)
-    return Life(found.chain.record.epoch, found.chain.record.number, segments, found.end)
+    return Life(found.chain.record.epoch, found.chain.record.number, segments, found.end, found.missing_head)
 
 
 def _state(found: Found, disk: Disk) -> tuple[Any, bool]:

@@ -13,7 +13,7 @@ from ropewalk.adapters.journals.arrow.framing import Frame
 from ropewalk.adapters.journals.arrow.inspection import Chain, Found, Scans, inspect
 from ropewalk.adapters.journals.arrow.manifest import Manifest, load
 from ropewalk.adapters.journals.arrow.rebuilding import rebuilt
-from ropewalk.adapters.journals.arrow.recovery import begun, chains_of, witness_of
+from ropewalk.adapters.journals.arrow.recovery import begun, chains_of, still_recorded, witness_of
 from ropewalk.adapters.journals.arrow.segment import Segment
 from ropewalk.model.errors import Unavailable, UserMistake
 
@@ -52,6 +52,8 @@ def _survey(directory: Path, progress: Progress) -> Survey:
     manifest = recorded or rebuilt(directory)
     witness = witness_of(directory, manifest)
     chains = [chains_of(directory, manifest, witness, shard) for shard in range(manifest.shards)]
+    if recorded is not None and not still_recorded(directory, recorded):
+        raise FileNotFoundError  # else what retention removed just now would be taken for a hole
     scans = _ToldScans(chains, progress)
     lives = [[inspect(chain, 0, scans) for chain in of_shard] for of_shard in chains]
     return Survey(directory, manifest, recorded is not None, witness, lives)

@@ -90,8 +90,10 @@ class Upkeep:
         """From memory, then from the record, then from the disk: a crash between leaves files that the next start removes."""
         gone = {id(each.segment) for each in leaving}
         for shard in {each.log.shard: each.log for each in leaving}.values():
-            for life in shard.lives:
-                life.change(lambda segments: [segment for segment in segments if id(segment) not in gone])
+            for number, life in enumerate(shard.lives):
+                if life.let_go(lambda segment: id(segment) in gone):
+                    for older in (each for each in shard.lives[:number] if not each.segments):
+                        older.forget_holes()
             shard.lives = remembered(shard.lives)
         lost = sum(each.segment.rows for each in leaving if each.lost)
         if lost:

@@ -36,8 +36,8 @@ class HoleReport(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """`format` is that on disk, 0 if it cannot be read. `holes` are lost rows, `problems` other records that are lost,
-    `remarks` damage that a start of the server mends."""
+    """`format` is that on disk, 0 if it cannot be read. `holes` are lost rows, `problems` other damage that
+    stays until it is repaired, `remarks` damage that a start of the server mends, and files that are not the journal's."""
 
     path: str
     format: int
@@ -61,7 +61,7 @@ def verify(data_dir: Path, progress: Progress) -> Report:
         in_use(found.directory),
         [_shard(shard, lives) for shard, lives in enumerate(found.lives)],
         [hole for lives in found.lives for life in lives for hole in _holes(life)],
-        [*_record(found), *_consumers(found.directory)],
+        [*_record(found), *_headers(found), *_consumers(found.directory)],
         _remarks(found),
     )
 
@@ -109,6 +109,17 @@ def _record(found: Survey) -> list[str]:
     ]
 
 
+def _headers(found: Survey) -> list[str]:
+    return [
+        f"the Arrow schema at the beginning of shard={segment.shard:02}/{segment.path.name} is damaged: the server reads its "
+        "rows, other programs cannot; `ropewalk journal repair` writes it anew"
+        for lives in found.lives
+        for life in lives
+        for segment in life.segments
+        if segment.headless
+    ]
+
+
 def _has_state(life: Found) -> bool:
     return any(load_state(segment.path, segment.shard, segment.first) is not None for segment in life.segments)
 
@@ -132,6 +143,8 @@ def _remarks(found: Survey) -> list[str]:
     remarks = [f"{name} is damaged; the other copy is good" for name in damaged_copies(found.directory) if found.recorded]
     if not found.witness.whole:
         remarks.append("the log of commits is damaged: a torn end of a shard cannot be told from a loss")
+    for stray in (path for lives in found.lives for life in lives for path in life.chain.strays):
+        remarks.append(f"{stray} is a stray file: no segment of this journal, and left alone")
     for segment in (segment for lives in found.lives for life in lives for segment in life.segments):
         name = f"shard={segment.shard:02}/{segment.path.name}"
         if index_path(segment.path).exists() and load_index(segment.path, segment.shard, segment.first) is None:
