@@ -28,9 +28,9 @@ _SETTINGS = {
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
-# For one driver on one machine, which is mostly the server's too: what is live goes first. The usual checkpoint manager forks some
-# twenty processes for each micro-batch on a local disk; this one does not, but lets two drivers on one checkpoint collide
-# unnoticed, which a cluster must not risk.
+# For one driver on one machine, which is mostly the server's too: what is live goes first. The usual checkpoint manager forks
+# some twenty processes for each micro-batch on a local disk; this one does not, but lets two drivers on one checkpoint
+# collide unnoticed, which a cluster must not risk.
 _LOCAL = {
     NICE: "10",
     "spark.driver.bindAddress": "127.0.0.1",
