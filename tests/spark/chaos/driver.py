@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from ropewalk.pipeline.jvm import NICE
 from ropewalk.pipeline.session import spark_session
 from tests.spark.chaos.child import end_with_the_test, say
 
@@ -86,6 +87,7 @@ def main(kind: str, url: str, home: Path) -> None:
         **{
             "spark.master": "local[2,3]",
             "spark.driver.memory": "512m",
+            NICE: "0",  # it is to be at work when it is killed, not to wait for those who kill it
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },
     )

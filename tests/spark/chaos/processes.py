@@ -125,7 +125,7 @@ class Driver(Child):
 
     def aim(self) -> None:
         """To be called before a kill: looking around takes longer than the moment that is waited for."""
-        self._family = descendants(self._process.pid)
+        self._family = [] if self.ended() else descendants(self._process.pid)
 
     def kill_jvm(self) -> None:
         for process in self._family:

@@ -67,9 +67,7 @@ class World:
         self._stack.close()
         if self._tending:
             self._tending.kill()
-        for driver in self.drivers.values():
-            driver.aim()
-            driver.kill_jvm()
+        self.stop_archiving()
 
     # --- kill and start again -----------------------------------------------------------------------------------------
 
@@ -103,6 +101,12 @@ class World:
         role = self.drivers[kind].kill_worker(chance)
         self._begin(kind)
         return f"{kind}: {role}"
+
+    def stop_archiving(self) -> None:
+        """For good, and wherever it is: what is published from now on is in the journal only."""
+        for driver in self.drivers.values():
+            driver.aim()
+            driver.kill_jvm()
 
     def restart_server(self) -> None:
         """In order, as an operator would: what nobody waited for is written too."""
