@@ -66,12 +66,22 @@ class _StrictEntry(_Entry, forbid_unknown_fields=True):
     payload: _StrictDisconnect | None = None
 
 
+class _BatchEntry(_Entry, kw_only=True):
+    """In a batch there are publications only. Decoding ends at the first that is none, and not after a megabyte of `{}`."""
+
+    stream: str | None
+
+
+class _StrictBatchEntry(_StrictEntry, kw_only=True, forbid_unknown_fields=True):
+    stream: str | None
+
+
 _AROUND = 2  # a batch, and in it a publication, around what a publisher says
 
-_strict_decoder: msgspec.json.Decoder[_StrictEntry | list[_StrictEntry]] = msgspec.json.Decoder(
-    _StrictEntry | list[_StrictEntry]
+_strict_decoder: msgspec.json.Decoder[_StrictEntry | list[_StrictBatchEntry]] = msgspec.json.Decoder(
+    _StrictEntry | list[_StrictBatchEntry]
 )
-_body_decoder: msgspec.json.Decoder[_Entry | list[_Entry]] = msgspec.json.Decoder(_Entry | list[_Entry])
+_body_decoder: msgspec.json.Decoder[_Entry | list[_BatchEntry]] = msgspec.json.Decoder(_Entry | list[_BatchEntry])
 
 # Decoding to Raw is the cheapest check of a JSON text (about half the time of a full decode, nothing is built). It was
 # found to check the whole grammar (numbers, escapes, surrogate pairs, trailing text), and to leave two things unchecked:
@@ -95,7 +105,7 @@ def decode(body: bytes, limits: PublicationLimits, key: str = "") -> list[Public
             return _order(entry)
 
 
-def _entries(body: bytes) -> _Entry | list[_StrictEntry] | list[_Entry]:
+def _entries(body: bytes) -> _Entry | list[_StrictBatchEntry] | list[_BatchEntry]:
     try:
         try:
             return _strict_decoder.decode(body)

@@ -60,3 +60,9 @@ def test_what_does_not_begin_with_a_bracket_is_not_deep(text: str) -> None:
 @given(st.text(st.sampled_from('[]{}"\\,: \ud800')), st.integers(0, 3))
 def test_any_text_can_be_measured(text: str, limit: int) -> None:
     assert too_deep(text, limit) in (True, False)
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_the_limit_is_exact_behind_many_brackets(extra: int) -> None:
+    text = "[" + "[[]]," * 5000 + "[" * (MAX_DEPTH - 1 + extra) + "]" * (MAX_DEPTH - 1 + extra) + "]"
+    assert too_deep(text) is bool(extra)

@@ -269,3 +269,10 @@ def test_any_json_at_all_is_passed_on_byte_for_byte(value: object, space: str) -
 def test_numbers_of_any_size_stay_exact(whole: int, decimal: str) -> None:
     text = f'{{"whole":{whole},"decimal":{decimal}}}'
     assert payload(text) == text.encode()
+
+
+@pytest.mark.parametrize("unknown", [{}, {"unknown": 1}])
+def test_a_batch_is_read_only_as_far_as_it_holds_publications(unknown: dict[str, int]) -> None:
+    found = refusal([{"stream": "a", "data": "1"}, unknown] + [{}] * 5000)
+    assert found.index == 1
+    assert "stream" in found.reason
