@@ -55,6 +55,14 @@ async def published(server: RunningServer) -> dict[tuple[str, str, int], int]:
     return found
 
 
+def as_spark_reads(server: RunningServer, hole: dict[str, Any]) -> list[dict[str, Any]]:
+    """The first 1500 positions of the shard that has the hole."""
+    options = source_options({"url": server.url, "failOnDataLoss": "false"}, streaming=False)
+    rows = pa.Table.from_batches(list(PieceReader(options, Piece(hole["shard"], hole["epoch"], 0, 1500)).batches()))
+    found: list[dict[str, Any]] = rows.to_pylist()
+    return found
+
+
 def spoil(data_dir: Path) -> Path:
     """32 bytes in the third of the segments of the shard that has most of them."""
     shards = [sorted(shard.glob("*.arrow")) for shard in (data_dir / "journal").glob("shard=*")]
@@ -88,14 +96,52 @@ async def test_after_damage_a_reader_gets_every_other_row_and_is_told_the_hole(t
             False,
             [{**hole, "file": ""}],
         )
-        options = source_options({"url": server.url, "failOnDataLoss": "false"}, streaming=False)
-        piece = Piece(hole["shard"], hole["epoch"], 0, 1500)
-        batches = await asyncio.to_thread(lambda: list(PieceReader(options, piece).batches()))
-        rows = pa.Table.from_batches(batches).to_pylist()
+        rows = await asyncio.to_thread(as_spark_reads, server, hole)
         (gap,) = [json.loads(row["detail"]) for row in rows if row["event"] == "gap"]
         assert gap == {"reason": "damaged", "epoch": hole["epoch"], "first": hole["first"], "end": hole["end"]}
         assert len(rows) == 1500 - 50 + 1
         await publish(server, "a", 1501, 1510)
+
+
+async def test_a_lost_beginning_is_told_after_every_start_and_comes_back_from_the_archive(tmp_path: Path) -> None:
+    data, archive = tmp_path / "data", tmp_path / "archive"
+    with running_server(*flags(tmp_path)) as server:
+        await publish(server, "a", 1, 1500)
+        await asyncio.to_thread(archive_journal, server, archive)
+        before = await published(server)
+        assert server.stop() == 0
+    first, second, *_ = max((sorted(shard.glob("*.arrow")) for shard in (data / "journal").glob("shard=*")), key=len)
+    first.unlink()
+    end = int(second.stem)
+    stray = first.with_name(f"{10**20 - 1}.arrow")
+    stray.write_bytes(b"x")
+    for _ in range(2):
+        with running_server(*flags(tmp_path)) as server:
+            assert f"{stray} is no segment" in server.log()
+            (hole,) = (await journal(server))["holes"]
+            assert (hole["first"], hole["end"]) == (0, end)
+            assert ((await metrics(server))["journal_holes"], (await metrics(server))["journal_hole_rows"]) == (1, end)
+            rows = await asyncio.to_thread(as_spark_reads, server, hole)
+            (gap,) = [json.loads(row["detail"]) for row in rows if row["event"] == "gap"]
+            assert gap == {"reason": "damaged", "epoch": hole["epoch"], "first": 0, "end": end}
+            assert server.stop() == 0
+        verified = run_ropewalk("journal", "verify", str(data))
+        assert (verified.returncode, f"positions 0 to {end - 1}" in verified.stdout) == (1, True), verified.stdout
+        assert f"{stray} is a stray file" in verified.stdout
+    repaired = run_ropewalk("journal", "repair", str(data), "--archive", str(archive))
+    assert (repaired.returncode, f": {end}\n" in repaired.stdout) == (0, True), repaired.stdout + repaired.stderr
+    spoiled = bytearray(second.read_bytes())
+    spoiled[:4] = bytes(4)
+    second.write_bytes(spoiled)
+    verified = run_ropewalk("journal", "verify", str(data))
+    assert (verified.returncode, "Arrow schema" in verified.stdout) == (1, True), verified.stdout
+    assert "written anew: 1" in run_ropewalk("journal", "repair", str(data)).stdout
+    assert run_ropewalk("journal", "verify", str(data)).returncode == 0
+    with pa.OSFile(str(second)) as file:
+        assert pa.ipc.open_stream(file).read_all()["position"][0].as_py() == end
+    with running_server(*flags(tmp_path)) as server:
+        assert before.items() <= (await published(server)).items()
+        assert (await journal(server))["holes"] == []
 
 
 async def test_a_journal_repaired_from_its_archive_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:

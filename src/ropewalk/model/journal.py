@@ -59,6 +59,7 @@ class ShardSpan(Struct, frozen=True):
     """Positions [first, end) of one shard that can be read under one name of the shard's own life.
 
     A life that has ended is told with `first` = `end` after its rows are gone, so that readers know where it ended.
+    Where the first rows of a life were lost by damage, an empty span tells where they began.
     """
 
     shard: int
