@@ -241,7 +241,9 @@ def caddy(directory: Path, port: int, upstream: int) -> list[str]:
         ("live.example.com {", f"https://127.0.0.1:{port} {{\n    tls {CERTIFICATE} {KEY}"),
         ("127.0.0.1:8080", f"127.0.0.1:{upstream}"),
     )
-    options = f"{{\n    admin off\n    auto_https disable_redirects\n    storage file_system {directory}/store\n}}\n"
+    # Without the last of these it waits for open connections when it is told to end, for as long as they like.
+    words = ("admin off", "auto_https disable_redirects", f"storage file_system {directory}/store", "grace_period 1s")
+    options = "".join(["{\n", *(f"    {line}\n" for line in words), "}\n"])
     (directory / "Caddyfile").write_text(options + site)
     return ["caddy", "run", "--adapter", "caddyfile", "--config", str(directory / "Caddyfile")]
 
