@@ -24,7 +24,7 @@ from ropewalk.pipeline.metrics import serve_metrics
 from ropewalk.pipeline.progress import Progress, Tally
 from ropewalk.pipeline.registry import BatchOptions, Job, JobOptions, StreamOptions
 from ropewalk.pipeline.session import lost_jvm
-from ropewalk.pipeline.supervision import Attempt, Policy, Unit
+from ropewalk.pipeline.supervision import INTERRUPTED, Attempt, Policy, Unit
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -33,8 +33,6 @@ LOOK_SECONDS = 0.1
 SHOW_SECONDS = 0.5
 DEATH_SECONDS = 2.0
 STOP_SECONDS = 30.0
-INTERRUPTED = 130
-"""The exit code of a run that Ctrl-C has ended, as shells have it."""
 
 Answered = TypeVar("Answered")
 

@@ -19,6 +19,9 @@ Clock = Callable[[], float]
 MISTAKEN = 2
 """The exit code for what only a person can put right, such as an option's value."""
 
+INTERRUPTED = 130
+"""The exit code of a run that Ctrl-C has ended, as shells have it."""
+
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:\w+\.)*[A-Z]\w*(?::|$)")
 _INCURABLE = ("UserMistake:", "DataLoss:")

@@ -17,11 +17,11 @@ from ropewalk.pipeline.archive.log import held, opened
 from ropewalk.pipeline.context import Context
 from ropewalk.pipeline.pacing import Bar, Pace, chunks
 from ropewalk.pipeline.registry import BatchOptions, job
+from ropewalk.pipeline.supervision import INTERRUPTED
 from ropewalk.pipeline.transforms.replay import chosen, in_order, renamed
 from ropewalk.pipeline.wire import Wire, ipc
 
 PART_ROWS = 50_000
-INTERRUPTED = 130
 _TEXT = ("exclude_socket", "broadcast_type")
 
 
