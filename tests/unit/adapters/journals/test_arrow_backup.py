@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ropewalk.adapters.journals.arrow.backup import JournalCopy
+from ropewalk.adapters.journals.arrow import backup
+from ropewalk.adapters.journals.arrow.backup import JournalCopy, View, view
 from ropewalk.adapters.journals.arrow.verification import verify
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Row, ShardMark, ShardSpan
@@ -80,6 +81,32 @@ async def test_a_backup_under_load_has_all_that_was_acknowledged_and_no_group_by
         async with running(copy, clock) as (journal, recovered):
             assert (recovered.reset_shards, recovered.notes) == ((), ())
             assert await read_all(journal) == found
+
+
+async def test_a_backup_is_made_while_every_shard_begins_a_new_file_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    written: list[list[Row]] = []
+    async with running(tmp_path / "alive", ManualClock(), segment_size=2000) as (journal, _):
+
+        async def begin_new_files() -> None:
+            before = {path.parent for path in (tmp_path / "alive").rglob("*.arrow")}
+            seen = set((tmp_path / "alive").rglob("*.arrow"))
+            while {path.parent for path in set((tmp_path / "alive").rglob("*.arrow")) - seen} != before:
+                written.append([publication(f"stream {each}", len(written)) for each in range(9)])
+                await journal.write(written[-1])
+
+        def view_of_new_files(directory: Path) -> View:
+            asyncio.run_coroutine_threadsafe(begin_new_files(), loop).result()
+            return view(directory)
+
+        monkeypatch.setattr(backup, "view", view_of_new_files)
+        copy = await asyncio.to_thread(copy_of, tmp_path / "alive", tmp_path / "copy")
+    async with running(copy, ManualClock()) as (journal, _):
+        found = await read_all(journal)
+        assert whole_groups(found, written)
+        assert sum(len(rows) for rows in found.values()) == 9 * len(written)
 
 
 async def test_a_restored_backup_gives_no_position_that_the_journal_gave_after_it(tmp_path: Path) -> None:

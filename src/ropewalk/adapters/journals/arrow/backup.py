@@ -9,13 +9,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ropewalk.adapters.journals.arrow.commits import Witness
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.inspection import Chain, missing_head
-from ropewalk.adapters.journals.arrow.manifest import LifeRecord, Manifest, save
+from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord, Manifest, save
 from ropewalk.adapters.journals.arrow.recovery import chains_of, record_of, still_recorded, witness_of
 from ropewalk.adapters.journals.arrow.segment import Hole, index_path, load_index, scan
 from ropewalk.adapters.journals.arrow.state import state_path
@@ -68,6 +70,28 @@ def view(directory: Path) -> View:
     raise Unavailable(f"the files of {directory} change faster than they can be read")
 
 
+def as_committed(seen: View) -> View | None:
+    """Without the files that were begun after the commits were read. None if retention took all others meanwhile."""
+    chains = []
+    for of_shard in seen.chains:
+        *former, current = of_shard
+        end = seen.witness.ends.get(current.shard, 0)
+        begun_before = [path for path in current.paths if int(path.stem) <= end]
+        if end >> LIFE_BITS == current.record.number and len(begun_before) < len(current.paths):
+            if not begun_before:
+                return None
+            current = replace(current, paths=begun_before, promised=max(current.record.end, end))
+        chains.append([*former, current])
+    return View(seen.manifest, seen.witness, chains)
+
+
+def _open(path: Path) -> BinaryIO | None:
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        return None
+
+
 class JournalCopy:
     """One copy of the journal in `source`, made in `target`, which must not exist."""
 
@@ -112,21 +136,36 @@ class JournalCopy:
         return True
 
     def _copy_growing(self) -> View | None:
-        """The rest, at one moment for all shards. None if that moment was missed, because a file went away or another began."""
+        """The rest, at one moment for all shards. None if that moment was missed: a file went away, or a shard began more than
+        one file meanwhile."""
         with ExitStack() as opened:
-            before = view(self._source).growing()
-            try:
-                files = {shard: opened.enter_context(path.open("rb")) for shard, path in before.items()}
-            except FileNotFoundError:
+            growing = view(self._source).growing().values()
+            files = {path: opened.enter_context(file) for path in growing if (file := _open(path))}
+            listed = view(self._source)
+            seen = as_committed(listed)
+            if seen is None:
                 return None
-            seen = view(self._source)
-            # While a file is the last of its shard its batches stay as they were written, so that it can be cut between groups.
-            if seen.growing() != before or not self._copy_closed(seen) or not self._copy_beside(seen):
+            # A file is rewritten once another follows it, and can be cut between groups only as it was before.
+            for shard, path in seen.growing().items():
+                if path in files:
+                    continue
+                file = _open(path)
+                if file is None:
+                    return None
+                files[path] = opened.enter_context(file)
+                if seen.chains[shard] != listed.chains[shard] or self._has_begun_another(listed.chains[shard]):
+                    return None
+            if not self._copy_closed(seen) or not self._copy_beside(seen):
                 return None
-            for shard, file in files.items():
-                self._copy(before[shard], file.fileno())
+            for shard, path in seen.growing().items():
+                self._copy(path, files[path].fileno())
                 self._cut(seen.chains[shard][-1])
             return seen
+
+    def _has_begun_another(self, chains: list[Chain]) -> bool:
+        """Whether there are files of a shard that were not there when it was listed."""
+        listed = {path for chain in chains for path in (*chain.paths, *chain.left_over, *chain.strays)}
+        return not listed.issuperset((self._source / f"shard={chains[-1].shard:02}").glob("*.arrow"))
 
     def _copy(self, path: Path, fd: int) -> None:
         copy = self._target / path.parent.name / path.name
