@@ -52,6 +52,13 @@ done
 kill -9 $0
 """
 
+# Linux weighs sessions against each other before it weighs their processes (sched_autogroup), and the JVM has a session of its
+# own: its priority alone would count among its own threads only.
+_GIVE_WAY = """
+echo "$0" 2>/dev/null >/proc/self/autogroup
+exec nice -n "$0" "$@"
+"""
+
 
 class Jvm:
     """A running JVM. It ends with this process, however that ends."""
@@ -197,8 +204,7 @@ def _giving_way(conf: Mapping[str, str]) -> list[str]:
     nice = conf.get(NICE, "0")
     if not (nice.isascii() and nice.isdigit() and int(nice) <= LOWEST):
         raise UserMistake(f"{NICE} is a number from 0 to {LOWEST}, not {nice!r}")
-    program = shutil.which("nice")
-    return [program, "-n", nice] if program and int(nice) else []
+    return ["/bin/sh", "-c", _GIVE_WAY, nice] if int(nice) else []
 
 
 def _await_gateway(process: subprocess.Popen[bytes], gateway: Path) -> None:
