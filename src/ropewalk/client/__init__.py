@@ -7,7 +7,6 @@
 It reconnects and resumes by itself, yields each position once and in order, and says what could not be delivered.
 """
 
-from ropewalk.client.backoff import Backoff
 from ropewalk.client.client import Client, connect
 from ropewalk.client.errors import (
     AlreadySubscribed,
@@ -29,6 +28,7 @@ from ropewalk.client.events import Event, Gap, Message, PresenceChange, Presence
 from ropewalk.client.publisher import Publisher
 from ropewalk.client.publishing import Draft
 from ropewalk.client.stream import Stream
+from ropewalk.core.backoff import Backoff
 from ropewalk.model.messages import Position, Receipt
 
 __all__ = [

@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ropewalk.client import publishing
-from ropewalk.client.backoff import Backoff, Chance
 from ropewalk.client.errors import PublishUnavailable
 from ropewalk.client.publishing import Draft
+from ropewalk.core.backoff import Backoff, Chance
 
 _SHORTEST = 0.001  # seconds: some libraries read 0 as "no limit"
 

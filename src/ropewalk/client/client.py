@@ -10,12 +10,12 @@ from aiohttp import ClientSession
 
 from ropewalk.client import identifiers
 from ropewalk.client.addresses import addresses
-from ropewalk.client.backoff import Backoff, Chance
 from ropewalk.client.link import Call
 from ropewalk.client.publisher import Publisher
 from ropewalk.client.publishing import Draft
 from ropewalk.client.session import Manners, Refresh, Session
 from ropewalk.client.stream import Stream
+from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.signing import unverified_name
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import Position, Receipt

@@ -11,9 +11,9 @@ from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTime
 from ropewalk.client import publishing
 from ropewalk.client.addresses import addresses
 from ropewalk.client.attempts import Attempts, NotSent, Patience
-from ropewalk.client.backoff import Backoff, Chance
 from ropewalk.client.errors import PublishUnavailable
 from ropewalk.client.publishing import PATH, Draft
+from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.messages import Receipt
 
 

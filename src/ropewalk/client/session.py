@@ -13,7 +13,6 @@ from aiohttp import ClientSession
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ropewalk.client.backoff import Backoff, Chance
 from ropewalk.client.effects import Answer, Confirmed, Effect, End, Redial, Rejected, Send, Yield
 from ropewalk.client.errors import (
     AlreadySubscribed,
@@ -28,6 +27,7 @@ from ropewalk.client.inbox import Inbox
 from ropewalk.client.link import Call, Link, dial
 from ropewalk.client.state import State
 from ropewalk.client.stream import Stream
+from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.closing import TOKEN_EXPIRED
 from ropewalk.model.commands import Perform, Whisper
 from ropewalk.model.errors import MalformedFrame

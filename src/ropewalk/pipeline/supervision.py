@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from ropewalk.client.backoff import Backoff, Chance
+from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.progress import Progress
 

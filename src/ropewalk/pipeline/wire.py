@@ -179,7 +179,7 @@ class Wire:
 
     def _wait(self, attempt: int) -> None:
         # Imported here because the package of the client loads an event loop's worth of libraries that a worker never needs.
-        from ropewalk.client.backoff import Backoff
+        from ropewalk.core.backoff import Backoff
 
         time.sleep(Backoff(self._address.interval, LONGEST_WAIT).delay(attempt, random.random))
 

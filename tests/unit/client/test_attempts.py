@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from ropewalk.client.attempts import Attempts, NotSent, Patience
-from ropewalk.client.backoff import Backoff
 from ropewalk.client.errors import PublishUnavailable
 from ropewalk.client.publishing import Draft
+from ropewalk.core.backoff import Backoff
 from ropewalk.testing.clock import ManualClock
 
 LOST, NOT_SENT = PublishUnavailable("no answer"), NotSent("no connection")

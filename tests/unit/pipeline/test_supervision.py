@@ -1,6 +1,6 @@
 """A job under supervision: attempts, waits and ends, with a clock that the test owns."""
 
-from ropewalk.client.backoff import Backoff
+from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.progress import Progress
 from ropewalk.pipeline.supervision import Condition, Policy, Unit, told

@@ -1,6 +1,6 @@
 """The wait before the next attempt."""
 
-from ropewalk.client.backoff import Backoff
+from ropewalk.core.backoff import Backoff
 
 
 def test_the_wait_doubles_up_to_its_cap() -> None:

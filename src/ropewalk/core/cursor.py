@@ -1,0 +1,68 @@
+"""The cursor of a stream: the last position that was delivered in this process.
+
+The rule it keeps: offsets of one epoch are delivered one after another, each once. Whatever does not follow is told apart, and
+the caller drops it or reads what is missing from the store first.
+"""
+
+from enum import Enum, auto
+
+from ropewalk.model.messages import Position
+
+FORMER_EPOCHS = 4
+"""Epochs that were left behind and are still recognised: messages of theirs may arrive late."""
+
+
+class Step(Enum):
+    """How a message relates to what was delivered before it."""
+
+    NEXT = auto()  # it follows; the cursor is at it now
+    OLD = auto()  # it was delivered already, or belongs to an epoch that is over
+    JUMP = auto()  # messages between are missing
+    NEW_EPOCH = auto()  # the stream may have begun anew
+
+
+class Cursor:
+    """At first before everything: in no epoch, at offset 0. A stream without an epoch has never been published to."""
+
+    __slots__ = ("_former", "epoch", "offset")
+
+    def __init__(self, epoch: str = "", offset: int = 0) -> None:
+        self.epoch = epoch
+        self.offset = offset
+        self._former: tuple[str, ...] = ()
+
+    @property
+    def position(self) -> Position:
+        return Position(self.epoch, self.offset)
+
+    def take(self, epoch: str, offset: int) -> Step:
+        """Move on if this is the next message. `offset` is at least 1."""
+        if epoch == self.epoch:
+            if offset == self.offset + 1:
+                self.offset = offset
+                return Step.NEXT
+            return Step.OLD if offset <= self.offset else Step.JUMP
+        if epoch in self._former:
+            return Step.OLD
+        if self.epoch:
+            return Step.NEW_EPOCH
+        self.epoch = epoch
+        if offset == 1:
+            self.offset = 1
+            return Step.NEXT
+        return Step.JUMP
+
+    def behind(self, position: Position) -> bool:
+        """Whether this position of the store is one that was not reached yet."""
+        if position.epoch == self.epoch:
+            return position.offset > self.offset
+        return bool(position.epoch) and position.epoch not in self._former
+
+    def move(self, epoch: str, offset: int) -> None:
+        """Go where the store says the stream is. It never goes back within an epoch, nor into one that is over."""
+        if epoch == self.epoch:
+            self.offset = max(self.offset, offset)
+        elif epoch and epoch not in self._former:
+            if self.epoch:
+                self._former = (*self._former, self.epoch)[-FORMER_EPOCHS:]
+            self.epoch, self.offset = epoch, offset
