@@ -21,14 +21,6 @@ Clock = Callable[[], float]
 """UNIX seconds. Passed in everywhere, so that tests own the time."""
 
 
-Appended = list[tuple[Registered, bool]]
-OnRegistered = Callable[[Appended], None]
-
-
-def ignore(appended: Appended) -> None:
-    """For an append that nobody has to hear of."""
-
-
 # --- where streams, sessions and presence are kept -------------------------------------------------------------------
 
 
@@ -36,14 +28,16 @@ class StreamStore(Protocol):
     """Gives positions and keeps the hot history.
 
     Offsets of one epoch are 1, 2, 3 … without holes, each given once. A uid that is known for its stream
-    gets its first position back and appends nothing. Everything may raise `Unavailable`, and then nothing happened.
+    gets its first position back and appends nothing. A read sees everything that the feed delivered before it.
+    Three outcomes: done; `Unavailable`, and then nothing happened; `Unanswered`, and then it may have happened. Reads and
+    appends of publications with a uid or a producer may be repeated after either.
     """
 
-    async def append(self, publications: Sequence[Publication], registered: OnRegistered = ignore) -> Appended:
-        """Register all of them in this order, or none. The bool is True for a new one, False for a known uid.
+    async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
+        """Register all of them in this order, or none; a receipt for each.
 
-        `registered` is called with the same answer in the very step in which the messages become readable, and calls
-        come in the order of positions: whoever fans out there overtakes nobody and meets no reader half-way.
+        Everything new enters the feed in the order of positions, and not before it can be read; transient publications keep
+        their place among the others. Nobody is called back: this process hears of it through the feed, like all others.
         """
 
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
@@ -113,6 +107,9 @@ class Backend(Protocol):
     def sessions(self) -> SessionStore: ...
     @property
     def presence(self) -> PresenceStore: ...
+    @property
+    def feed(self) -> "Feed":
+        """What brings its registered messages to the processes that share it."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -127,15 +124,32 @@ class Backend(Protocol):
         presence_members, dedup_keys."""
 
 
-class PubSub(Protocol):
-    """Carries registered messages and orders to every process with an interested session, this one included."""
+class Feed(Protocol):
+    """Brings what is registered, and orders, to every process that wants to hear of it, this one included.
+
+    Messages of one stream mostly come once and in order. Unless the feed is `exact` that is not promised: some may be lost,
+    late or repeated, and readers go by the positions.
+    """
+
+    @property
+    def exact(self) -> bool:
+        """Every message is delivered once, in order, in the very step in which it becomes readable."""
 
     async def start(
         self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect], Awaitable[int]]
-    ) -> None: ...
+    ) -> None:
+        """`deliver` never raises and never blocks; bounded queues before it may lose what does not fit."""
+
     async def stop(self) -> None: ...
+
+    async def listen(self, stream: str) -> None:
+        """Returns when messages that are registered from now on are brought here. Raises `Unavailable`."""
+
+    def unlisten(self, stream: str) -> None:
+        """Nobody here wants to hear of the stream any more. What comes nevertheless does no harm."""
+
     def publish(self, messages: Sequence[Registered]) -> None:
-        """Hand over, in order; never blocks. Within one process `deliver` is called before this returns."""
+        """Hand over transient messages, in order; never blocks. Those with a position come from the store."""
 
     async def command(self, order: RemoteDisconnect) -> int:
         """How many sessions of this process were ended. Raises `Unavailable` where that may not outlive a crash; they are
@@ -333,7 +347,7 @@ class Publisher(Protocol):
         """All or none, in order; a receipt for each. Raises `Unavailable`."""
 
     async def disconnect(self, order: RemoteDisconnect) -> int:
-        """How many sessions were ended: live ones, and those that were away and could have been resumed. As `PubSub.command`
+        """How many sessions were ended: live ones, and those that were away and could have been resumed. As `Feed.command`
         has it."""
 
 

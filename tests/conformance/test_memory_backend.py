@@ -34,6 +34,7 @@ class Journaled:
         self._journal = ArrowJournal(self._home.name, setup.clock, durability=durability, shards=4)
         self._backend = made(setup, journal=self._journal)
         self.streams, self.sessions, self.presence = self._backend.streams, self._backend.sessions, self._backend.presence
+        self.feed = self._backend.feed
         self.trouble, self.sweep, self.gauges = self._backend.trouble, self._backend.sweep, self._backend.gauges
 
     async def start(self) -> None:

@@ -12,7 +12,6 @@ JOURNALS = {
 }
 JOURNAL_FILES = {"journal": "ropewalk.adapters.journals.arrow.files:JournalFiles"}
 ROW_READERS = {"journal": "ropewalk.adapters.staging.arrow:ArrowRows"}
-PUBSUBS = {"none": "ropewalk.adapters.pubsubs.local:LocalPubSub"}
 ARCHIVES = {"archive": "ropewalk.adapters.archives:DeltaArchive"}
 APPLICATIONS = {
     "python": "ropewalk.adapters.apps.python:PythonApplication",

@@ -22,7 +22,7 @@ from ropewalk.app.applying import application_of, forwarding_of
 from ropewalk.app.archiving import tiered
 from ropewalk.app.journaling import JournalKeeper, RecoveringBackend, StoredJournal, journal_of, sessions_key
 from ropewalk.app.keys import Guards, Keys, guards_of, keys_of
-from ropewalk.app.registry import BACKENDS, PUBSUBS, resolve
+from ropewalk.app.registry import BACKENDS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.app.transacting import journal_routes, transactions_of
 from ropewalk.core.rules import Rulebook
@@ -33,7 +33,7 @@ from ropewalk.engine.node import Node
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
-from ropewalk.ports import Authenticator, Backend, Channels, PubSub
+from ropewalk.ports import Authenticator, Backend, Channels
 from ropewalk.protocol.handshake import AllowedOrigins
 from ropewalk.protocol.proxies import TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
@@ -83,12 +83,10 @@ def build(settings: Settings) -> Parts:
         idle_factor=inf if kept else IDLE_FACTOR,
     )
     annals = JournalAnnals(journal, time.time) if kept else Annals()
-    pubsub: PubSub = resolve(PUBSUBS, broker.pubsub)()
     whole = tiered(settings, backend, journal)
     authenticating, channeling = authenticators(settings, keys), channels(settings, keys)
     node = Node(
         whole,
-        pubsub,
         authenticating,
         channeling,
         rules,

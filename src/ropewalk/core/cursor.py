@@ -58,11 +58,14 @@ class Cursor:
             return position.offset > self.offset
         return bool(position.epoch) and position.epoch not in self._former
 
-    def move(self, epoch: str, offset: int) -> None:
-        """Go where the store says the stream is. It never goes back within an epoch, nor into one that is over."""
+    def move(self, epoch: str, offset: int) -> bool:
+        """Go where the store says the stream is. It never goes back within an epoch, nor into one that is over; False then."""
         if epoch == self.epoch:
             self.offset = max(self.offset, offset)
-        elif epoch and epoch not in self._former:
-            if self.epoch:
-                self._former = (*self._former, self.epoch)[-FORMER_EPOCHS:]
-            self.epoch, self.offset = epoch, offset
+            return True
+        if not epoch or epoch in self._former:
+            return False
+        if self.epoch:
+            self._former = (*self._former, self.epoch)[-FORMER_EPOCHS:]
+        self.epoch, self.offset = epoch, offset
+        return True

@@ -44,6 +44,7 @@ class Stats:
     publications_refused: int = 0
     deliveries: int = 0
     delivered_bytes: int = 0
+    feed_fills: int = 0
     replays: int = 0
     replayed_messages: int = 0
     sessions_restored: int = 0

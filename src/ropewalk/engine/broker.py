@@ -1,53 +1,73 @@
-"""The broker: registers each publication once and fans it out, in one step, so that N+1 never overtakes N."""
+"""The broker: registers each publication once. What it registers comes back through the feed, like everybody else's.
 
+The rule it keeps: an append that went unanswered is tried again only if the store would recognise it, and otherwise said to be
+what it is.
+"""
+
+import asyncio
+import random
+import secrets
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from ropewalk.core.backoff import Backoff
 from ropewalk.core.identities import spellings
 from ropewalk.core.stats import Stats
-from ropewalk.model.messages import Publication, Receipt, Registered, RemoteDisconnect, transient
-from ropewalk.ports import Appended, Clock, PubSub, StreamStore
+from ropewalk.model.errors import Unanswered
+from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, transient
+from ropewalk.ports import Clock, Feed, StreamStore
+
+ATTEMPTS = 5
+BETWEEN_ATTEMPTS = Backoff(0.05, 1.0)
 
 
 class Broker:
-    """The `Publisher` port over a store and a pubsub."""
+    """The `Publisher` port over a store and its feed."""
 
-    def __init__(self, store: StreamStore, pubsub: PubSub, stats: Stats, clock: Clock) -> None:
+    def __init__(self, store: StreamStore, feed: Feed, stats: Stats, clock: Clock) -> None:
         self._store = store
-        self._pubsub = pubsub
+        self._feed = feed
         self._stats = stats
         self._clock = clock
 
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
-        lasting = [publication for publication in publications if not publication.transient]
-        receipts: list[Receipt] = []
-
-        def fan_out(appended: Appended) -> None:
-            known = iter(appended)
-            pairs = [self._transient(each) if each.transient else next(known) for each in publications]
-            receipts.extend(Receipt(message.stream, message.epoch, message.offset, not new) for message, new in pairs)
-            self._hand_on([message for message, new in pairs if new])
-
-        if lasting:
-            await self._store.append(lasting, fan_out)
+        for publication in publications:
+            if not publication.transient:
+                receipts = await self._append(publications)
+                break
         else:
-            fan_out([])
-        self._stats.publications_duplicate += sum(receipt.duplicate for receipt in receipts)
+            receipts = self._pass_on(publications)
+        duplicates = sum(receipt.duplicate for receipt in receipts)
+        self._stats.publications += len(receipts) - duplicates
+        self._stats.publications_duplicate += duplicates
         return receipts
 
-    def _transient(self, publication: Publication) -> tuple[Registered, bool]:
-        return transient(publication, self._clock()), True
+    def _pass_on(self, publications: Sequence[Publication]) -> list[Receipt]:
+        now = self._clock()
+        self._feed.publish([transient(publication, now) for publication in publications])
+        return [Receipt(publication.stream, "", 0) for publication in publications]
 
-    def _hand_on(self, fresh: Sequence[Registered]) -> None:
-        self._stats.publications += len(fresh)
-        if fresh:
-            self._pubsub.publish(fresh)
+    async def _append(self, publications: Sequence[Publication]) -> list[Receipt]:
+        if self._feed.exact:  # a store of this process never leaves anything unanswered
+            return await self._store.append(publications)
+        recognisable = [each if each.uid or each.producer else _named(each) for each in publications]
+        for attempt in range(ATTEMPTS - 1):
+            try:
+                return await self._store.append(recognisable)
+            except Unanswered:
+                await asyncio.sleep(BETWEEN_ATTEMPTS.delay(attempt, random.random))
+        return await self._store.append(recognisable)
 
     async def disconnect(self, order: RemoteDisconnect) -> int:
         """An identity is text that is written twice, in the token and in the order, and not always with the same spaces."""
         ended = 0
         for identifier in spellings(order.identifier):
-            ended += await self._pubsub.command(replace(order, identifier=identifier))
+            ended += await self._feed.command(replace(order, identifier=identifier))
         self._stats.remote_disconnects += ended
         return ended
+
+
+def _named(publication: Publication) -> Publication:
+    """Under a uid of ours, so that it is registered once however often it is sent to the store."""
+    return publication if publication.transient else replace(publication, uid=secrets.token_urlsafe(16))

@@ -1,4 +1,4 @@
-"""The hub: which sessions stream from what, and the fan-out. One rule: a message is encoded once per (identifier, codec).
+"""The hub: which sessions listen to which streams, and the fan-out. A message is encoded once per (identifier, codec).
 
 Deliveries of one tick are collected per group and written once per connection at the tick's end. The fast path has no test
 per delivery: a slow connection has put another `write` in its place.
@@ -6,10 +6,12 @@ per delivery: a slow connection has put another `write` in its place.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Protocol
 
+from ropewalk.core.cursor import Cursor
 from ropewalk.core.stats import Stats
+from ropewalk.model.history import Gap
 from ropewalk.model.messages import Position, Registered
 from ropewalk.ports import Clock
 from ropewalk.protocol.codec import Codec
@@ -26,6 +28,8 @@ class Listener(Protocol):
 
     def attach(self, group: "Group") -> None: ...
     def detach(self, group: "Group") -> None: ...
+    def missed(self, group: "Group", after: Position, upto: Position) -> None:
+        """Messages above `after`, up to and with `upto`, are lost to it; it is told so by the frame that comes next."""
 
 
 class Group:
@@ -72,6 +76,12 @@ class Catch:
         else:
             self.messages.append(message)
 
+    def spoil(self) -> None:
+        """Messages are lost to it that came to nobody."""
+        self.full = True
+        self._room = -1
+        self.messages.clear()
+
     def take(self) -> list[Registered]:
         taken, self.messages = self.messages, []
         self._room += sum(len(message.payload) for message in taken)
@@ -80,23 +90,82 @@ class Catch:
         return taken
 
 
+class Backlog:
+    """What came while a stream was out of step with its feed. Past its bound it keeps nothing: the store has it.
+
+    `ready` is done when the stream is in step again.
+    """
+
+    __slots__ = ("_limit", "_room", "messages", "overflowed", "ready")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = self._room = limit
+        self.messages: list[Registered] = []
+        self.overflowed = False
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def add(self, message: Registered) -> None:
+        self._room -= len(message.payload)
+        if self._room < 0:
+            self.overflowed = True
+            self.messages.clear()
+        else:
+            self.messages.append(message)
+
+    def take(self) -> list[Registered]:
+        taken, self.messages = self.messages, []
+        self._room = self._limit
+        return taken
+
+
+class Audience:
+    """Who listens to one stream in this process: groups of links, and joins under way.
+
+    `cursor` is the last position they were given. `waiting` is None while the stream is in step with the feed; otherwise it
+    holds the messages that came meanwhile, for whoever brings it back into step (see `engine/feed.py`).
+    """
+
+    __slots__ = ("catches", "cursor", "groups", "stream", "waiting")
+
+    def __init__(self, stream: str) -> None:
+        self.stream = stream
+        self.groups: dict[tuple[str, Codec], Group] = {}
+        self.catches: set[Catch] = set()
+        self.cursor = Cursor()
+        self.waiting: Backlog | None = None
+
+
+class Interest(Protocol):
+    """Who wants to know for which streams there is an audience."""
+
+    def first(self, audience: Audience) -> None:
+        """Somebody listens to this stream now."""
+
+    def last(self, audience: Audience) -> None:
+        """Nobody does any more."""
+
+
 class Hub:
     """Joins and leaves flush what is pending first, so that a listener gets nothing from before it joined."""
 
     def __init__(self, stats: Stats, clock: Clock) -> None:
         self._stats = stats
         self._clock = clock
-        self._streams: dict[str, dict[tuple[str, Codec], Group]] = {}
-        self._catches: dict[str, set[Catch]] = {}
+        self._interest: Interest | None = None
+        self.audiences: dict[str, Audience] = {}
         self._dirty: list[Group] = []
         self._registered_at: list[float] = []
         self._flush_due = False
 
+    def tell(self, interest: Interest) -> None:
+        """Tell `interest` of audiences that come and go from now on."""
+        self._interest = interest
+
     def streams(self) -> int:
-        return len(self._streams)
+        return len(self.audiences)
 
     def join(self, stream: str, identifier: str, codec: Codec, listener: Listener) -> Group:
-        groups = self._streams.setdefault(stream, {})
+        groups = self._audience(stream).groups
         group = groups.get((identifier, codec))
         if group is None:
             group = groups[identifier, codec] = Group(stream, identifier, codec)
@@ -108,44 +177,71 @@ class Hub:
         self._flush_group(group)
         listener.detach(group)
         group.writers.pop(listener, None)
-        if not group.writers:
-            groups = self._streams.get(group.stream, {})
-            groups.pop((group.identifier, group.codec), None)
-            if not groups:
-                self._streams.pop(group.stream, None)
+        if not group.writers and (audience := self.audiences.get(group.stream)):
+            audience.groups.pop((group.identifier, group.codec), None)
+            self._forget_if_empty(audience)
 
     def collect(self, stream: str, limit: int) -> Catch:
         """What is delivered on `stream` from now until `release`, in order: for a join that must wait."""
         catch = Catch(limit)
-        self._catches.setdefault(stream, set()).add(catch)
+        self._audience(stream).catches.add(catch)
         return catch
 
     def release(self, stream: str, catch: Catch) -> None:
-        self._catches[stream].remove(catch)
-        if not self._catches[stream]:
-            del self._catches[stream]
+        audience = self.audiences[stream]
+        audience.catches.remove(catch)
+        self._forget_if_empty(audience)
 
-    def deliver(self, messages: Sequence[Registered]) -> None:
-        """Hand messages to everyone who listens, in order; they leave at the end of this tick."""
+    def _audience(self, stream: str) -> Audience:
+        audience = self.audiences.get(stream)
+        if audience is None:
+            audience = self.audiences[stream] = Audience(stream)
+            if self._interest is not None:
+                self._interest.first(audience)
+        return audience
+
+    def _forget_if_empty(self, audience: Audience) -> None:
+        if not audience.groups and not audience.catches:
+            del self.audiences[audience.stream]
+            if self._interest is not None:
+                self._interest.last(audience)
+
+    def deliver(self, audience: Audience, message: Registered) -> None:
+        """Hand a message to everyone who listens; it leaves at the end of this tick."""
+        for catch in audience.catches:
+            catch.add(message)
+        if not audience.groups:
+            return
+        self._flush_later()
+        self._registered_at.append(message.timestamp)
+        for group in audience.groups.values():
+            if message.exclude_socket:
+                self._write_excluding(group, message)
+                continue
+            if not group.pending:
+                self._dirty.append(group)
+            group.pending.append(group.codec.message(group.head, message))
+            if message.offset:
+                group.newest = Position(message.epoch, message.offset)
+
+    def say_gap(self, audience: Audience, gap: Gap, after: Position) -> None:
+        """Messages above `after` and below the gap's `oldest` come to nobody here, and everybody is told."""
+        upto = Position(gap.epoch, gap.oldest - 1)
+        for catch in audience.catches:
+            catch.spoil()
+        for group in audience.groups.values():
+            self._flush_group(group)
+            self._stats.gaps[gap.reason] += len(group.writers)
+            group.newest = upto
+            for listener in list(group.writers):
+                listener.missed(group, after, upto)
+            self._write(group.writers.values(), group.codec.reject_history(group.identifier, [gap]), 1)
+            group.written = upto
+
+    def _flush_later(self) -> None:
         if not self._flush_due:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self.flush)
-        for message in messages:
-            for catch in self._catches.get(message.stream, ()):
-                catch.add(message)
-            groups = self._streams.get(message.stream)
-            if not groups:
-                continue
-            self._registered_at.append(message.timestamp)
-            for group in groups.values():
-                if message.exclude_socket:
-                    self._write_excluding(group, message)
-                    continue
-                if not group.pending:
-                    self._dirty.append(group)
-                group.pending.append(group.codec.message(group.head, message))
-                if message.offset:
-                    group.newest = Position(message.epoch, message.offset)
 
     def flush(self) -> None:
         self._flush_due = False

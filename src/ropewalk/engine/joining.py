@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 
 from ropewalk.core.delivered import Delivered
 from ropewalk.core.stats import Stats
+from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.hub import Catch, Hub
 from ropewalk.engine.link import Link
 from ropewalk.engine.replaying import Replayer
@@ -23,8 +24,9 @@ Answer = Replay | Gap
 class Joiner:
     """Joins subscriptions to their streams and answers their history requests."""
 
-    def __init__(self, hub: Hub, store: StreamStore, stats: Stats) -> None:
+    def __init__(self, hub: Hub, feed: FeedReader, store: StreamStore, stats: Stats) -> None:
         self._hub = hub
+        self._feed = feed
         self._store = store
         self._replayer = Replayer(stats)
 
@@ -43,6 +45,7 @@ class Joiner:
         streams, identifier = subscription.granted.streams, subscription.identifier
         collected = [self._hub.collect(stream, link.limit) for stream in streams]
         try:
+            await self._feed.follow(streams)
             answers = [await self._answer(stream, request) for stream in streams]
             tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
             if confirm:
@@ -71,6 +74,7 @@ class Joiner:
             return
         collected = [self._hub.collect(stream, link.limit) for stream in new]
         try:
+            await self._feed.follow(new)
             answers = [await self._answer(stream, None) for stream in new]
             await self._catch_up(link, subscription.identifier, answers, collected)
             groups = [self._hub.join(stream, subscription.identifier, link.codec, link) for stream in new if link.open]
@@ -116,6 +120,9 @@ class Joiner:
         while streams != subscription.granted.streams:  # an action may have changed them while the store was asked
             streams = subscription.granted.streams
             pages = [await self._store.page(stream, 0, 1) for stream in streams]
+            for page in pages:
+                if page is not None:
+                    await self._feed.reach(Replay(page.stream, page.epoch, page.tip))
         if not link.open or subscription.claimed:
             return
         subscription.claimed = True
@@ -145,6 +152,8 @@ class Joiner:
     async def _catch_up(self, link: Link, identifier: str, answers: Sequence[Answer], collected: Sequence[Catch]) -> None:
         """Hand on what came meanwhile. While a slow client takes it more comes in; the last round finds nothing, and the caller
         goes live in the same step."""
+        for answer in answers:
+            await self._feed.reach(answer)
         while late := _taken(answers, collected):
             await self._replayer.send(link, identifier, late)
         pairs = list(zip(answers, collected, strict=True))

@@ -74,6 +74,9 @@ class Link:
     def detach(self, group: Group) -> None:
         self._groups.remove(group)
 
+    def missed(self, group: Group, after: Position, upto: Position) -> None:
+        self._owner.skipped(group, after, upto)
+
     def _writer(self, group: Group) -> Callable[[bytes], None]:
         if self._outbox is None:
             return self._connection.write

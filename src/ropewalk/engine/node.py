@@ -14,6 +14,7 @@ from ropewalk.engine.annals import Annals
 from ropewalk.engine.bounds import BoundedPublisher
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.farewells import Farewells, QueuedFarewells
+from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joining import Joiner
@@ -28,7 +29,7 @@ from ropewalk.model.errors import RopewalkError
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.sessions import ConnectRequest
-from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock, Connection, PubSub
+from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock, Connection
 from ropewalk.protocol.codec import Codec
 
 logger = logging.getLogger("ropewalk.node")
@@ -38,12 +39,11 @@ DRAIN_STEP = 0.02
 
 
 class Node:
-    """One process's sessions over one backend and one pubsub. Also the `Inspector` of pages and metrics."""
+    """One process's sessions over one backend. Also the `Inspector` of pages and metrics."""
 
     def __init__(
         self,
         backend: Backend,
-        pubsub: PubSub,
         authenticators: Sequence[Authenticator],
         channels: Sequence[Channels],
         rules: Rulebook,
@@ -63,16 +63,16 @@ class Node:
         timeouts = Timeouts(limits, stats, tasks)
         hub = Hub(stats, clock)
         self._backend = backend
-        self._pubsub = pubsub
+        self._feed = FeedReader(backend.feed, hub, backend.streams, tasks, stats, clock)
         self._draining = False
         self._leaving = False
         self._refusals = RefusalSummary(stats, clock())
-        self.broker = Broker(backend.streams, pubsub, stats, clock)
+        self.broker = Broker(backend.streams, backend.feed, stats, clock)
         self.services = Services(
             backend=backend,
             broker=self.broker,
             hub=hub,
-            joiner=Joiner(hub, backend.streams, stats),
+            joiner=Joiner(hub, self._feed, backend.streams, stats),
             authenticators=authenticators,
             channels=channels,
             application=application,
@@ -93,8 +93,8 @@ class Node:
 
     async def start(self) -> None:
         await self._backend.start()
-        deliver = self.services.hub.deliver
-        await self._pubsub.start(traced_delivery(deliver) if tracing() else deliver, self._obey)
+        deliver = self._feed.deliver
+        await self._backend.feed.start(traced_delivery(deliver) if tracing() else deliver, self._obey)
         if self.services.application is not None:
             await self.services.application.start(BoundedPublisher(self.broker, self.services.limits))
             self.services.farewells.start()
@@ -136,7 +136,7 @@ class Node:
         await self.services.tasks.cancel()
         if self.services.application is not None:
             await self.services.application.stop()
-        await self._pubsub.stop()
+        await self._backend.feed.stop()
         await self._backend.stop()
         _tell(self._refusals.rest(self.services.clock()))
 
@@ -152,6 +152,7 @@ class Node:
         """What is due: called about once a second."""
         _tell(self._refusals.due(self.services.clock()))
         await self._backend.sweep()
+        await self._feed.upkeep()
         for sid, snapshot in await self._backend.sessions.expired(self.services.farewells.room()):
             self.services.farewells.say(sid, snapshot)
         expired = await self._backend.presence.expire()
@@ -197,7 +198,7 @@ class Node:
         journal = self.services.annals.trouble()
         application = self.services.application.trouble() if self.services.application else ""
         leaving = "shutting down" if self._leaving else ""
-        troubles = (self._backend.trouble(), self._pubsub.trouble(), journal, application, leaving)
+        troubles = (self._backend.trouble(), self._backend.feed.trouble(), journal, application, leaving)
         return [trouble for trouble in troubles if trouble]
 
     def gauges(self) -> dict[str, float]:

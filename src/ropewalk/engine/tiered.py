@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import ColdPiece, Gap, GapReason, HistoryPage, Replay, StreamSummary
-from ropewalk.model.messages import Position, Publication, Registered
-from ropewalk.ports import Appended, Archive, Backend, OnRegistered, PresenceStore, SessionStore, StreamStore, ignore
+from ropewalk.model.messages import Position, Publication, Receipt, Registered
+from ropewalk.ports import Archive, Backend, Feed, PresenceStore, SessionStore, StreamStore
 
 logger = logging.getLogger("ropewalk.archive")
 
@@ -25,8 +25,8 @@ class TieredStreams:
         self._archive = archive
         self._limit = limit
 
-    async def append(self, publications: Sequence[Publication], registered: OnRegistered = ignore) -> Appended:
-        return await self._hot.append(publications, registered)
+    async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
+        return await self._hot.append(publications)
 
     async def tip(self, stream: str) -> Position:
         return await self._hot.tip(stream)
@@ -126,6 +126,10 @@ class TieredBackend:
     @property
     def presence(self) -> PresenceStore:
         return self._hot.presence
+
+    @property
+    def feed(self) -> Feed:
+        return self._hot.feed
 
     async def start(self) -> None:
         await self._hot.start()

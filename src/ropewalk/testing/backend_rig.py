@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from msgspec import Struct
 
-from ropewalk.model.messages import Position, Publication, Registered
+from ropewalk.model.messages import Position, Publication, Receipt, Registered
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.ports import Backend, Clock
 from ropewalk.testing.clock import ManualClock
@@ -54,13 +54,17 @@ class BackendRig:
 
 
 async def publish(backend: Backend, stream: str, count: int = 1) -> list[Registered]:
-    """Append `count` numbered publications to a stream."""
+    """Append `count` numbered publications to a stream. Their time is known if the last of them is kept."""
     batch = [Publication(stream, b"%d" % number) for number in range(1, count + 1)]
-    return [registered for registered, _ in await backend.streams.append(batch)]
+    receipts = await backend.streams.append(batch)
+    page = await backend.streams.page(stream, receipts[-1].offset - 1, 1)
+    now = page.messages[0].timestamp if page and page.messages else 0.0
+    pairs = zip(batch, receipts, strict=True)
+    return [Registered(stream, item.payload, now, receipt.epoch, receipt.offset) for item, receipt in pairs]
 
 
-def at(registered: Registered) -> Position:
-    return Position(registered.epoch, registered.offset)
+def at(message: Receipt | Registered) -> Position:
+    return Position(message.epoch, message.offset)
 
 
 def offsets(messages: Sequence[Registered]) -> list[int]:

@@ -78,4 +78,4 @@ class UpkeepConformance(BackendRig):
             await backend.streams.append([Publication("a", b"1", uid=uid) for uid in ("one", "two", "three")])
             assert backend.gauges()["dedup_keys"] == 2
             appended = await backend.streams.append([Publication("a", b"1", uid=uid) for uid in ("three", "two", "one")])
-            assert [new for _, new in appended] == [False, False, True]
+            assert [item.duplicate for item in appended] == [True, True, False]

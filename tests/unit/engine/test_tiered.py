@@ -1,7 +1,7 @@
 """Tiered history: cold below hot, joined exactly, or a gap that says where."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -79,11 +79,18 @@ class Bench:
 
     async def publish(self, count: int, archived: bool = True) -> list[Registered]:
         """One a second."""
-        told = []
+        told: list[Registered] = []
+        deliver = self.hot.feed.publish
+
+        def tell(messages: Sequence[Registered]) -> None:
+            told.extend(messages)
+            deliver(messages)
+
+        self.hot.feed.publish = tell
         for _ in range(count):
             self.clock.now += 1
-            [(registered, _)] = await self.streams.append([Publication("a", b"1")])
-            told.append(registered)
+            await self.streams.append([Publication("a", b"1")])
+        self.hot.feed.publish = deliver
         if archived:
             self.archive.messages += told
         return told

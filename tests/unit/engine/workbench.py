@@ -8,7 +8,6 @@ from typing import Any
 from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel
 from ropewalk.adapters.backends.memory import MemoryBackend
-from ropewalk.adapters.pubsubs.local import LocalPubSub
 from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
@@ -123,7 +122,6 @@ class Workbench:
         self.backend = backend or MemoryBackend(rulebook, self.clock)
         self.node = Node(
             self.backend,
-            LocalPubSub(),
             authenticators,
             [PubSubChannel(public=True, secret="", whisper=False, presence=True)],
             rulebook,

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from ropewalk.adapters.apps.python import PythonApplication
 from ropewalk.adapters.backends.memory import MemoryBackend
-from ropewalk.adapters.pubsubs.local import LocalPubSub
 from ropewalk.channels import App
 from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
@@ -42,7 +41,6 @@ class Bench:
         self.app = Watched(served)
         self.node = Node(
             self.backend,
-            LocalPubSub(),
             (),
             (),
             rules,

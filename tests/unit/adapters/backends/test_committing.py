@@ -7,45 +7,54 @@ import pytest
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.memory.committing import GroupCommit
+from ropewalk.adapters.backends.memory.feed import LocalFeed
 from ropewalk.adapters.backends.memory.known import Known
 from ropewalk.adapters.backends.memory.shelf import Shelf
 from ropewalk.core.producers import FORGOTTEN, REMEMBERED
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.journal import RowKind
-from ropewalk.model.messages import Position, Publication
+from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.rules import StreamRules
-from ropewalk.ports import Appended, Journal
+from ropewalk.ports import Journal
 from ropewalk.testing.clock import ManualClock
 from tests.unit.adapters.backends.paper import PaperJournal, settle
 
-Task = asyncio.Task[Appended]
+Task = asyncio.Task[list[Receipt]]
 
 
 def backend_on(journal: Journal | None, clock: ManualClock | None = None) -> MemoryBackend:
     return MemoryBackend(Rulebook(StreamRules(history_limit=1000)), clock or ManualClock(), journal=journal)
 
 
-def start(backend: MemoryBackend, publications: Sequence[Publication], heard: list[int] | None = None) -> Task:
-    def hear(appended: Appended) -> None:
-        if heard is not None:
-            heard.extend(registered.offset for registered, _ in appended)
+def start(backend: MemoryBackend, publications: Sequence[Publication]) -> Task:
+    return asyncio.get_running_loop().create_task(backend.streams.append(publications))
 
-    return asyncio.get_running_loop().create_task(backend.streams.append(publications, hear))
+
+async def nobody_to_disconnect(order: RemoteDisconnect) -> int:
+    return 0
+
+
+async def heard_of(backend: MemoryBackend) -> list[int]:
+    """Offsets as the feed brings them, from now on."""
+    heard: list[int] = []
+    await backend.feed.start(lambda messages: heard.extend(message.offset for message in messages), nobody_to_disconnect)
+    return heard
 
 
 def one(stream: str = "a", payload: bytes = b"1", uid: str = "") -> list[Publication]:
     return [Publication(stream, payload, uid=uid)]
 
 
-def offsets(appended: Appended) -> list[int]:
-    return [registered.offset for registered, _ in appended]
+def offsets(receipts: Sequence[Receipt]) -> list[int]:
+    return [receipt.offset for receipt in receipts]
 
 
 async def test_nothing_is_readable_or_heard_before_it_is_written() -> None:
-    journal, heard = PaperJournal(hold=True), list[int]()
+    journal = PaperJournal(hold=True)
     backend = backend_on(journal)
-    task = start(backend, one(), heard)
+    heard = await heard_of(backend)
+    task = start(backend, one())
     await settle()
     assert (await backend.streams.tip("a"), heard, task.done()) == (Position("", 0), [], False)
     await journal.release()
@@ -57,23 +66,25 @@ async def test_messages_are_readable_in_the_step_in_which_they_are_heard() -> No
     backend = backend_on(PaperJournal())
     seen: list[int] = []
 
-    def hear(appended: Appended) -> None:
+    def hear(messages: Sequence[Registered]) -> None:
         step = backend.streams.tip("a")
         try:
             step.send(None)
         except StopIteration as answer:
             seen.append(answer.value.offset)
 
-    await backend.streams.append([*one(), *one()], hear)
+    await backend.feed.start(hear, nobody_to_disconnect)
+    await backend.streams.append([*one(), *one()])
     assert seen == [2]
 
 
 async def test_what_comes_while_a_group_is_written_forms_the_next() -> None:
-    journal, heard = PaperJournal(hold=True), list[int]()
+    journal = PaperJournal(hold=True)
     backend = backend_on(journal)
-    tasks = [start(backend, one(), heard)]
+    heard = await heard_of(backend)
+    tasks = [start(backend, one())]
     await settle()
-    tasks += [start(backend, [*one(), *one()], heard) for _ in range(3)]
+    tasks += [start(backend, [*one(), *one()]) for _ in range(3)]
     await journal.release()
     assert [len(group) for group in journal.groups] == [1, 6]
     await journal.release()
@@ -84,7 +95,7 @@ async def test_what_comes_while_a_group_is_written_forms_the_next() -> None:
 async def test_rows_say_what_was_registered_and_where() -> None:
     journal, clock = PaperJournal(), ManualClock()
     publication = Publication("a", b"1", "sid", "kind", uid="u", producer="p", sequence=7)
-    [(registered, _)] = await backend_on(journal, clock).streams.append([publication])
+    [registered] = await backend_on(journal, clock).streams.append([publication])
     [row] = journal.rows
     assert (row.kind, row.key, row.stream, row.epoch, row.offset) == (RowKind.PUBLISH, "a", "a", registered.epoch, 1)
     assert (row.value, row.uid, row.exclude_socket, row.broadcast_type) == (b"1", "u", "sid", "kind")
@@ -102,8 +113,8 @@ async def test_a_group_that_cannot_be_written_fails_as_a_whole_and_changes_nothi
     assert await backend.streams.tip("b") == Position("", 0)
     again = start(backend, [*one(uid="u"), *one("b")])
     await journal.release()
-    assert [(item.offset, new) for item, new in again.result()] == [(2, True), (1, True)]
-    assert again.result()[0][0].epoch == first.result()[0][0].epoch
+    assert [(item.offset, item.duplicate) for item in again.result()] == [(2, False), (1, False)]
+    assert again.result()[0].epoch == first.result()[0].epoch
 
 
 async def test_a_uid_known_within_its_group_counts_once() -> None:
@@ -111,8 +122,8 @@ async def test_a_uid_known_within_its_group_counts_once() -> None:
     backend = backend_on(journal)
     tasks = [start(backend, one(uid="u")), start(backend, [*one(uid="v"), *one(uid="u")]), start(backend, one("b", uid="u"))]
     await journal.release()
-    answers = [[(item.offset, new) for item, new in task.result()] for task in tasks]
-    assert answers == [[(1, True)], [(2, True), (1, False)], [(1, True)]]
+    answers = [[(item.offset, item.duplicate) for item in task.result()] for task in tasks]
+    assert answers == [[(1, False)], [(2, False), (1, True)], [(1, False)]]
     assert len(journal.rows) == 3
 
 
@@ -120,8 +131,8 @@ async def test_repetitions_alone_need_no_journal() -> None:
     journal = PaperJournal()
     backend = backend_on(journal)
     for new in (True, False):
-        [(_, fresh)] = await backend.streams.append(one(uid="u"))
-        assert fresh is new
+        [receipt] = await backend.streams.append(one(uid="u"))
+        assert receipt.duplicate is not new
     assert len(journal.groups) == 1
 
 
@@ -137,7 +148,7 @@ async def test_a_stream_forgotten_while_its_group_is_written_goes_on_in_its_epoc
     await backend.sweep()
     assert await backend.streams.tip("a") == Position("", 0)
     await journal.release()
-    (first, _), (second, _) = [task.result()[0] for task in tasks]
+    first, second = [task.result()[0] for task in tasks]
     assert (second.epoch, second.offset) == (first.epoch, 2)
     assert await backend.streams.tip("a") == Position(first.epoch, 2)
 
@@ -153,30 +164,28 @@ async def test_a_publisher_that_goes_away_does_not_stop_its_group() -> None:
     assert (await backend.streams.tip("a")).offset == 2
 
 
-async def test_a_fan_out_that_fails_is_heard_by_its_publisher_alone() -> None:
-    journal = PaperJournal(hold=True)
+async def test_transient_publications_keep_their_place_in_the_feed_and_leave_no_trace() -> None:
+    journal = PaperJournal()
     backend = backend_on(journal)
-
-    def fail(appended: Appended) -> None:
-        raise RuntimeError("no")
-
-    unlucky = asyncio.get_running_loop().create_task(backend.streams.append(one(), fail))
-    lucky = start(backend, one())
-    await journal.release()
-    assert isinstance(unlucky.exception(), RuntimeError)
-    assert offsets(lucky.result()) == [2]
+    heard = await heard_of(backend)
+    batch = [*one(), Publication("a", b"2", transient=True), *one()]
+    assert offsets(await backend.streams.append(batch)) == [1, 0, 2]
+    assert heard == [1, 0, 2]
+    assert [row.offset for row in journal.rows] == [1, 2]
 
 
 async def test_publishers_are_turned_away_when_too_much_waits() -> None:
     journal, clock = PaperJournal(hold=True), ManualClock()
-    commit = GroupCommit(Shelf(Rulebook(StreamRules()), lambda: "e", 1.0, 1.0), Known(1.0, 10), clock, journal, most_waiting=3)
-    tasks = [asyncio.get_running_loop().create_task(commit.append(one(), lambda appended: None))]
+    commit = GroupCommit(
+        Shelf(Rulebook(StreamRules()), lambda: "e", 1.0, 1.0), Known(1.0, 10), clock, LocalFeed(), journal, most_waiting=3
+    )
+    tasks = [asyncio.get_running_loop().create_task(commit.append(one()))]
     await settle()  # on its way: it waits no more
     large = [Publication("a", b"1")] * 5
-    tasks += [asyncio.get_running_loop().create_task(commit.append(large, lambda appended: None))]
+    tasks += [asyncio.get_running_loop().create_task(commit.append(large))]
     await settle()
     with pytest.raises(Unavailable):
-        await commit.append(one(), lambda appended: None)
+        await commit.append(one())
     await journal.release()
     await journal.release()
     assert [offsets(task.result()) for task in tasks] == [[1], [2, 3, 4, 5, 6]]
@@ -208,10 +217,10 @@ async def test_a_sequence_is_registered_once_and_answered_exactly_while_it_is_re
     numbered = [Publication("a", b"1", producer="p", sequence=number) for number in range(REMEMBERED + 1)]
     first = await backend.streams.append(numbered)
     again = await backend.streams.append(numbered)
-    assert all(new for _, new in first)
-    assert not any(new for _, new in again)
-    expected = [FORGOTTEN, *(Position(item.epoch, item.offset) for item, _ in first[1:])]
-    assert [Position(item.epoch, item.offset) for item, _ in again] == expected
+    assert not any(item.duplicate for item in first)
+    assert all(item.duplicate for item in again)
+    expected = [FORGOTTEN, *(Position(item.epoch, item.offset) for item in first[1:])]
+    assert [Position(item.epoch, item.offset) for item in again] == expected
 
 
 @pytest.mark.parametrize("journal", [None, PaperJournal()])
@@ -220,4 +229,4 @@ async def test_another_producer_has_its_own_sequence(journal: Journal | None) ->
     batch = [
         Publication("a", b"1", producer=name, sequence=number) for name, number in (("p", 5), ("q", 1), ("p", 4), ("q", 1))
     ]
-    assert [new for _, new in await backend.streams.append(batch)] == [True, True, False, False]
+    assert [item.duplicate for item in await backend.streams.append(batch)] == [False, False, True, True]

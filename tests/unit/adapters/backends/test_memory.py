@@ -73,7 +73,7 @@ async def test_a_stream_in_use_is_not_forgotten_however_old_it_is() -> None:
 async def test_a_stream_whose_record_is_kept_elsewhere_is_never_forgotten() -> None:
     clock = ManualClock()
     backend = backend_of(clock, idle_factor=inf)
-    [(first, _)] = await backend.streams.append([Publication("a", b"1")])
+    [first] = await backend.streams.append([Publication("a", b"1")])
     for _ in range(2):
         clock.advance(10_000_000)
         await backend.sweep()
@@ -156,7 +156,7 @@ async def test_changed_rules_reach_every_stream_by_and_by_and_cost_no_position()
     assert backend.gauges()["history_messages"] == SWEPT_AT_ONCE + 3
     await backend.sweep()
     assert backend.gauges()["history_messages"] == len(names)
-    [(registered, _)] = await backend.streams.append([Publication(names[0], b"1")])
+    [registered] = await backend.streams.append([Publication(names[0], b"1")])
     assert registered.offset == 4
 
 

@@ -1,5 +1,7 @@
 """Recovery: a backend made of a journal's rows answers as the one that wrote them, and time away does not count."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,9 +10,8 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.history import Gap, GapReason, Replay, steps
 from ropewalk.model.journal import Recovered, Row, RowKind, StreamTip
-from ropewalk.model.messages import Position, Publication
+from ropewalk.model.messages import Position, Publication, Receipt
 from ropewalk.model.rules import StreamRules
-from ropewalk.ports import Appended
 from ropewalk.testing.clock import ManualClock
 from tests.property.effort import EFFORT
 from tests.unit.adapters.backends.paper import PaperJournal
@@ -29,8 +30,8 @@ def recovered(clock: ManualClock, found: Recovered) -> MemoryBackend:
     return backend
 
 
-def places(appended: Appended) -> list[tuple[str, int, bool]]:
-    return [(item.epoch, item.offset, new) for item, new in appended]
+def places(receipts: Sequence[Receipt]) -> list[tuple[str, int, bool]]:
+    return [(item.epoch, item.offset, not item.duplicate) for item in receipts]
 
 
 publications = st.builds(
@@ -142,14 +143,14 @@ async def test_a_uid_is_known_as_long_as_it_was_however_long_the_server_was_away
     known = []
     for pause in (29, 1):
         clock.advance(pause)
-        [(_, new)] = await after.streams.append([Publication("a", b"1", uid="u")])
-        known.append(not new)
+        [receipt] = await after.streams.append([Publication("a", b"1", uid="u")])
+        known.append(receipt.duplicate)
     assert known == [True, False]
 
 
 async def test_an_idle_stream_is_not_forgotten_for_the_time_the_server_was_away() -> None:
     clock, journal = ManualClock(), PaperJournal()
-    [(first, _)] = await backend_on(clock, journal).streams.append([Publication("a", b"1")])
+    [first] = await backend_on(clock, journal).streams.append([Publication("a", b"1")])
     clock.advance(1_000_000)
     after = recovered(clock, journal.recovered())
     for pause in (0, 999):
@@ -165,4 +166,4 @@ async def test_an_idle_stream_is_not_forgotten_for_the_time_the_server_was_away(
 async def test_a_producer_known_by_its_last_sequence_only_is_not_registered_again() -> None:
     backend = recovered(ManualClock(), Recovered(shards=4, producers={("p", shard): 7 for shard in range(4)}))
     batch = [Publication("a", b"1", producer="p", sequence=number) for number in (6, 7, 8)]
-    assert [new for _, new in await backend.streams.append(batch)] == [False, False, True]
+    assert [item.duplicate for item in await backend.streams.append(batch)] == [True, True, False]

@@ -12,7 +12,6 @@ from aiohttp import ClientResponse
 from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel
 from ropewalk.adapters.backends.memory import MemoryBackend
-from ropewalk.adapters.pubsubs.local import LocalPubSub
 from ropewalk.adapters.transports.sse import MAX_BODY, SseDoor
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
@@ -49,7 +48,7 @@ async def running_node(known: bool = True) -> AsyncIterator[Node]:
     authenticators = [NoAuth()] if known else []
     limits = Limits(ping_interval=0)
     channels: list[Channels] = [Both(), PubSubChannel(public=True)]
-    node = Node(backend, LocalPubSub(), authenticators, channels, rules, limits, Stats(), time.time)
+    node = Node(backend, authenticators, channels, rules, limits, Stats(), time.time)
     await node.start()
     try:
         yield node

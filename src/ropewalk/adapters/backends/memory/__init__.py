@@ -6,7 +6,8 @@ The rule it keeps: no method suspends but an append that waits for the journal, 
 import secrets
 from collections.abc import Callable
 
-from ropewalk.adapters.backends.memory.committing import Commit, DirectCommit, GroupCommit, NotedCommit
+from ropewalk.adapters.backends.memory.committing import Commit, DirectCommit, GroupCommit
+from ropewalk.adapters.backends.memory.feed import LocalFeed
 from ropewalk.adapters.backends.memory.known import Known
 from ropewalk.adapters.backends.memory.presence import MemoryPresence
 from ropewalk.adapters.backends.memory.recovery import Recovery
@@ -54,7 +55,8 @@ class MemoryBackend:
         self._roster = Roster(max_members)
         self._known = Known(dedup_ttl, dedup_limit)
         self._shelf = Shelf(rulebook, new_epoch, idle_factor, max(dedup_ttl, LEAST_MEMORY))
-        self._commit = _commit(self._shelf, self._known, clock, journal)
+        self.feed = LocalFeed()
+        self._commit = _commit(self._shelf, self._known, clock, self.feed, journal)
         self.streams = MemoryStreams(self._shelf, self._commit, clock)
         self.sessions = MemorySessions(
             clock, sessions_limit, max_session_size, max_sessions_size, stats or Stats(), lasting=journal is not None
@@ -99,8 +101,7 @@ class MemoryBackend:
         }
 
 
-def _commit(shelf: Shelf, known: Known, clock: Clock, journal: Journal | None) -> Commit:
-    direct = DirectCommit(shelf, known, clock)
-    if journal is None:
-        return direct
-    return NotedCommit(direct, journal) if journal.instant else GroupCommit(shelf, known, clock, journal)
+def _commit(shelf: Shelf, known: Known, clock: Clock, feed: LocalFeed, journal: Journal | None) -> Commit:
+    if journal is None or journal.instant:
+        return DirectCommit(shelf, known, clock, feed, journal)
+    return GroupCommit(shelf, known, clock, feed, journal)

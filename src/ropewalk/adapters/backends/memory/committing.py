@@ -1,120 +1,109 @@
-"""How an append becomes a fact: at once, at once and noted in a journal, or once its group is written there.
+"""How an append becomes a fact: at once, or once its group is written to the journal.
 
-The rule they keep: messages become readable, known and fanned out in one step, and never before they are as safe as asked.
+The rule they keep: messages become readable and known and enter the feed in one step, in the order of their positions, and
+never before they are as safe as asked.
 """
 
 import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from ropewalk.adapters.backends.memory.known import Known, repeated
+from ropewalk.adapters.backends.memory.feed import LocalFeed
+from ropewalk.adapters.backends.memory.known import Known
 from ropewalk.adapters.backends.memory.planning import Plan, row_of
 from ropewalk.adapters.backends.memory.shelf import Shelf
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.messages import Publication, Registered
-from ropewalk.ports import Appended, Clock, Journal, OnRegistered, ignore
+from ropewalk.model.messages import Publication, Receipt, Registered, transient
+from ropewalk.ports import Clock, Journal
 
 MOST_WAITING = 100_000
 """Publications that may wait for the journal: beyond it publishers are told to come back, which also slows them down."""
 
 
 class Commit(Protocol):
-    async def append(self, publications: Sequence[Publication], registered: OnRegistered = ignore) -> Appended: ...
+    async def append(self, publications: Sequence[Publication]) -> list[Receipt]: ...
     async def settle(self) -> None:
         """Returns when nothing is under way."""
 
 
 class DirectCommit:
-    """Without a journal: never suspends."""
+    """At once: never suspends. A journal that nobody waits for is told afterwards."""
 
-    def __init__(self, shelf: Shelf, known: Known, clock: Clock) -> None:
+    def __init__(self, shelf: Shelf, known: Known, clock: Clock, feed: LocalFeed, journal: Journal | None) -> None:
         self._shelf = shelf
         self._known = known
         self._clock = clock
-
-    async def append(self, publications: Sequence[Publication], registered: OnRegistered = ignore) -> Appended:
-        now = self._clock()
-        appended = [self._register(publication, now) for publication in publications]
-        registered(appended)
-        return appended
-
-    async def settle(self) -> None:
-        """Nothing ever is."""
-
-    def _register(self, publication: Publication, now: float) -> tuple[Registered, bool]:
-        if publication.uid or publication.producer:
-            return self._register_once(publication, now)
-        return self._shelf.append(publication, now), True
-
-    def _register_once(self, publication: Publication, now: float) -> tuple[Registered, bool]:
-        first = self._known.find(publication, now)
-        if first is not None:
-            return repeated(publication, first, now), False
-        registered = self._shelf.append(publication, now)
-        self._known.remember(publication, registered, now)
-        return registered, True
-
-
-class NotedCommit:
-    """With a journal that nobody waits for: never suspends either."""
-
-    def __init__(self, direct: DirectCommit, journal: Journal) -> None:
-        self._direct = direct
+        self._feed = feed
         self._journal = journal
 
-    async def append(self, publications: Sequence[Publication], registered: OnRegistered = ignore) -> Appended:
-        appended = await self._direct.append(publications, registered)
-        pairs = zip(publications, appended, strict=True)
-        self._journal.note([row_of(publication, message) for publication, (message, new) in pairs if new])
-        return appended
+    async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
+        now = self._clock()
+        fresh: list[tuple[Publication, Registered]] = []
+        receipts = [self._register(publication, now, fresh) for publication in publications]
+        if fresh:
+            self._feed.publish([message for _, message in fresh])
+            if self._journal is not None:
+                self._journal.note([row_of(publication, message) for publication, message in fresh if message.offset])
+        return receipts
 
     async def settle(self) -> None:
         """Nothing ever is."""
+
+    def _register(self, publication: Publication, now: float, fresh: list[tuple[Publication, Registered]]) -> Receipt:
+        if publication.transient:
+            message = transient(publication, now)
+        elif publication.uid or publication.producer:
+            first = self._known.find(publication, now)
+            if first is not None:
+                return Receipt(publication.stream, first.epoch, first.offset, True)
+            message = self._shelf.append(publication, now)
+            self._known.remember(publication, message, now)
+        else:
+            message = self._shelf.append(publication, now)
+        fresh.append((publication, message))
+        return Receipt(publication.stream, message.epoch, message.offset)
 
 
 class _Waiting:
     """One append on its way through the journal."""
 
-    __slots__ = ("answer", "appended", "publications", "registered")
+    __slots__ = ("answer", "publications", "receipts")
 
-    def __init__(self, publications: Sequence[Publication], registered: OnRegistered) -> None:
+    def __init__(self, publications: Sequence[Publication]) -> None:
         self.publications = publications
-        self.registered = registered
-        self.appended: Appended = []
-        self.answer: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.receipts: list[Receipt] = []
+        self.answer: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
 
     def conclude(self) -> None:
-        try:
-            self.registered(self.appended)
-        except Exception as error:  # whoever fans out failed: its own publisher hears of it, the rest of the group does not
-            self.fail(error)
-        else:
-            if not self.answer.done():
-                self.answer.set_result(self.appended)
+        if not self.answer.done():  # a publisher may have gone away meanwhile
+            self.answer.set_result(self.receipts)
 
     def fail(self, error: Exception) -> None:
-        if not self.answer.done():  # a publisher may have gone away meanwhile
+        if not self.answer.done():
             self.answer.set_exception(error)
 
 
 class GroupCommit:
     """One group at a time is on its way through the journal; whatever comes meanwhile forms the next one."""
 
-    def __init__(self, shelf: Shelf, known: Known, clock: Clock, journal: Journal, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(
+        self, shelf: Shelf, known: Known, clock: Clock, feed: LocalFeed, journal: Journal, most_waiting: int = MOST_WAITING
+    ) -> None:
         self._shelf = shelf
         self._known = known
         self._clock = clock
+        self._feed = feed
         self._journal = journal
         self._most = most_waiting
         self._waiting: list[_Waiting] = []
         self._count = 0
         self._writing: asyncio.Task[None] | None = None
 
-    async def append(self, publications: Sequence[Publication], registered: OnRegistered = ignore) -> Appended:
+    async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         # A batch larger than the bound is let in alone: refused now it would be refused for ever.
         if self._waiting and self._count + len(publications) > self._most:
             raise Unavailable(f"{self._count} publications wait for the journal already")
-        waiting = _Waiting(publications, registered)
+        waiting = _Waiting(publications)
         self._waiting.append(waiting)
         self._count += len(publications)
         if self._writing is None:
@@ -137,10 +126,12 @@ class GroupCommit:
         try:
             plan = Plan(self._shelf, self._known, self._clock())
             for waiting in group:
-                waiting.appended = plan.add(waiting.publications)
+                waiting.receipts = plan.add(waiting.publications)
             if rows := plan.rows:
                 await self._journal.write(rows)
             plan.apply()
+            if messages := plan.messages:
+                self._feed.publish(messages)
         except Exception as error:  # the task goes on for those who come after; each of these gets the reason
             for waiting in group:
                 waiting.fail(error)

@@ -48,16 +48,3 @@ class Known:
             self.producers.remember(publication.producer, self.shard(publication.stream), publication.sequence, position)
         if publication.uid:
             self.uids.remember(publication.stream, publication.uid, position, now)
-
-
-def repeated(publication: Publication, first: Position, now: float) -> Registered:
-    """A repetition, at the position of the first. It carries its own payload, since the first one's may be gone."""
-    return Registered(
-        publication.stream,
-        publication.payload,
-        now,
-        first.epoch,
-        first.offset,
-        publication.exclude_socket,
-        publication.broadcast_type,
-    )

@@ -6,11 +6,10 @@ as a whole or dropped.
 
 from collections.abc import Sequence
 
-from ropewalk.adapters.backends.memory.known import Known, repeated
+from ropewalk.adapters.backends.memory.known import Known
 from ropewalk.adapters.backends.memory.shelf import Shelf
 from ropewalk.model.journal import Row, RowKind
-from ropewalk.model.messages import Position, Publication, Registered
-from ropewalk.ports import Appended
+from ropewalk.model.messages import Position, Publication, Receipt, Registered, transient
 
 
 class Plan:
@@ -26,26 +25,35 @@ class Plan:
 
     @property
     def rows(self) -> list[Row]:
-        return [row_of(publication, registered) for publication, registered in self._fresh]
+        return [row_of(publication, registered) for publication, registered in self._fresh if registered.offset]
 
-    def add(self, publications: Sequence[Publication]) -> Appended:
+    @property
+    def messages(self) -> list[Registered]:
+        """What is new, transient messages among it, in order."""
+        return [registered for _, registered in self._fresh]
+
+    def add(self, publications: Sequence[Publication]) -> list[Receipt]:
         return [self._register(publication) for publication in publications]
 
     def apply(self) -> None:
         for publication, registered in self._fresh:
-            self._shelf.place(registered)
-            self._known.remember(publication, registered, self._now)
+            if registered.offset:
+                self._shelf.place(registered)
+                self._known.remember(publication, registered, self._now)
 
-    def _register(self, publication: Publication) -> tuple[Registered, bool]:
-        named = bool(publication.uid or publication.producer)
-        first = self._first(publication) if named else None
-        if first is not None:
-            return repeated(publication, first, self._now), False
-        registered = self._place(publication)
+    def _register(self, publication: Publication) -> Receipt:
+        if publication.transient:
+            registered = transient(publication, self._now)
+        else:
+            named = bool(publication.uid or publication.producer)
+            first = self._first(publication) if named else None
+            if first is not None:
+                return Receipt(publication.stream, first.epoch, first.offset, True)
+            registered = self._place(publication)
+            if named:
+                self._draft.remember(publication, registered, self._now)
         self._fresh.append((publication, registered))
-        if named:
-            self._draft.remember(publication, registered, self._now)
-        return registered, True
+        return Receipt(publication.stream, registered.epoch, registered.offset)
 
     def _first(self, publication: Publication) -> Position | None:
         known, draft, now = self._known, self._draft, self._now

@@ -1,0 +1,42 @@
+"""The feed of a single process: a call.
+
+The rule it keeps: what is registered is delivered in the step in which it becomes readable, so nothing is lost, late or twice.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from ropewalk.model.messages import Registered, RemoteDisconnect
+
+
+def _nobody(messages: Sequence[Registered]) -> None:
+    """Before the node has started nobody listens."""
+
+
+class LocalFeed:
+    """Fills `ports.Feed`."""
+
+    exact = True
+
+    def __init__(self) -> None:
+        self.publish: Callable[[Sequence[Registered]], None] = _nobody
+
+    async def start(
+        self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect], Awaitable[int]]
+    ) -> None:
+        self.publish = deliver  # itself, not a method around it
+        self._obey = obey
+
+    async def stop(self) -> None:
+        self.publish = _nobody
+
+    async def listen(self, stream: str) -> None:
+        """It hears everything anyway."""
+
+    def unlisten(self, stream: str) -> None:
+        """As `listen`."""
+
+    async def command(self, order: RemoteDisconnect) -> int:
+        return await self._obey(order)
+
+    def trouble(self) -> str:
+        return ""

@@ -1,1 +1,0 @@
-"""Carriers of registered messages between processes and nodes."""

@@ -1,0 +1,237 @@
+"""From the feed to the hub, by the cursor of each stream.
+
+The rule it keeps: the audience of a stream gets each offset once and in order, whatever the feed repeats, loses or brings late.
+What was delivered is dropped. What is missing is read from the store first, and what even the store has lost is said.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable, Sequence
+
+from ropewalk.core.backoff import Backoff
+from ropewalk.core.cursor import Step
+from ropewalk.core.stats import Stats
+from ropewalk.engine.hub import Audience, Backlog, Hub
+from ropewalk.engine.tasks import Tasks
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.history import Gap, GapReason, Replay, steps
+from ropewalk.model.messages import Position, Registered
+from ropewalk.ports import Clock, Feed, StreamStore
+
+logger = logging.getLogger("ropewalk.feed")
+
+WAITING_BYTES = 1024 * 1024
+"""Of messages that wait for one stream to be in step again. Past that they are dropped, and read from the store later."""
+
+BETWEEN_READS = Backoff(0.05, 2.0)
+
+LINGER_SECONDS = 5.0
+"""For how long a stream is listened to after its last listener has left: pages that are reloaded come back at once."""
+
+COMPARED_AT_ONCE = 200
+"""Streams whose tips are compared with the store in one upkeep, so that a lost message of a quiet stream is found too."""
+
+
+class FeedReader:
+    """Between a `Feed` and the hub. It also tells the feed which streams have an audience here."""
+
+    def __init__(self, feed: Feed, hub: Hub, store: StreamStore, tasks: Tasks, stats: Stats, clock: Clock) -> None:
+        self._feed = feed
+        self._hub = hub
+        self._store = store
+        self._tasks = tasks
+        self._stats = stats
+        self._clock = clock
+        self._lingering: dict[str, float] = {}
+        self._to_compare: list[str] = []  # streams whose tips are still to be compared in this round
+        if not feed.exact:
+            hub.tell(self)
+
+    def deliver(self, messages: Sequence[Registered]) -> None:
+        """What the feed calls. One message that cannot be delivered costs nobody the others."""
+        audiences, deliver = self._hub.audiences, self._hub.deliver
+        for message in messages:
+            audience = audiences.get(message.stream)
+            if audience is None:
+                continue
+            try:
+                if audience.waiting is not None:
+                    audience.waiting.add(message)
+                elif not message.offset or (step := audience.cursor.take(message.epoch, message.offset)) is Step.NEXT:
+                    deliver(audience, message)
+                elif step is not Step.OLD:
+                    self._out_of_step(audience, message)
+            except Exception:
+                logger.exception("a message cannot be delivered", extra={"stream": message.stream})
+
+    def _out_of_step(self, audience: Audience, message: Registered) -> None:
+        if self._feed.exact:
+            # It lacks nothing: the first message after somebody joined tells where the stream is, or that it began anew.
+            audience.cursor.move(message.epoch, message.offset)
+            self._hub.deliver(audience, message)
+        else:
+            self._fall_behind(audience).add(message)
+
+    # --- back into step -----------------------------------------------------------------------------------------------
+
+    def _fall_behind(self, audience: Audience) -> Backlog:
+        """The stream waits until a task has read what is missing."""
+        self._stats.feed_fills += 1
+        backlog = audience.waiting = Backlog(WAITING_BYTES)
+        self._tasks.spawn(self._catch_up(audience, backlog))
+        return backlog
+
+    async def _catch_up(self, audience: Audience, backlog: Backlog, listened: bool = True) -> None:
+        """Read and deliver until nothing is missing, or nobody listens any more."""
+        failures = 0
+        while self._hub.audiences.get(audience.stream) is audience:
+            try:
+                in_step = await self._read_on(audience, backlog) if listened else await self._begin(audience)
+            except Unavailable as error:
+                failures += 1
+                logger.warning("cannot read a stream", extra={"stream": audience.stream, "reason": str(error)})
+                await asyncio.sleep(BETWEEN_READS.delay(failures, random.random))
+                continue
+            failures, listened = 0, True
+            if in_step and not self._left_after(audience, backlog) and not backlog.overflowed:
+                break
+        audience.waiting = None
+        if not backlog.ready.done():
+            backlog.ready.set_result(None)
+
+    async def _begin(self, audience: Audience) -> bool:
+        """Everything registered from now on is heard of, and what was registered before is history."""
+        await self._feed.listen(audience.stream)
+        tip = await self._store.tip(audience.stream)
+        audience.cursor.move(tip.epoch, tip.offset)
+        return True
+
+    async def _read_on(self, audience: Audience, backlog: Backlog) -> bool:
+        """Deliver what the store has above the cursor. False where there is more of it."""
+        backlog.overflowed = False
+        before = audience.cursor.position
+        answer = await self._store.replay(audience.stream, before)
+        if isinstance(answer, Gap) and answer.reason is GapReason.PARTIAL:
+            self._give_next(audience, answer.messages)
+            return False
+        self._give(audience, backlog, answer)
+        if audience.cursor.position == before and (left := self._left_after(audience, backlog)):
+            self._drop_stray(audience, backlog, left[0])
+        return True
+
+    def _left_after(self, audience: Audience, backlog: Backlog) -> list[Registered]:
+        """Deliver what of the backlog follows the cursor; what is left begins with a message that does not."""
+        backlog.messages[:0] = left = self._give_backlog(audience, backlog.take())
+        return left
+
+    def _drop_stray(self, audience: Audience, backlog: Backlog, stray: Registered) -> None:
+        """A read sees everything that the feed brought before it. So this message is of an epoch that was over before anybody
+        listened here, or the store has lost it."""
+        logger.warning("a message is not in the store", extra={"stream": audience.stream, "offset": stray.offset})
+        backlog.messages.remove(stray)
+
+    def _give(self, audience: Audience, backlog: Backlog, answer: Replay | Gap) -> None:
+        """Deliver an answer of the store, which begins right behind the cursor, and say what is missing in it. What the feed
+        brought of it is there even where the store keeps no history."""
+        cursor, epoch, tip = audience.cursor, answer.epoch, answer.tip
+        began_anew = bool(cursor.epoch) and cursor.epoch != epoch
+        found = {message.offset: message for piece in steps(answer) for message in piece.messages}
+        for message in backlog.messages:
+            if message.epoch == epoch and message.offset <= tip:
+                found.setdefault(message.offset, message)
+        offsets = sorted(found)
+        if cursor.epoch != epoch:
+            after = cursor.position
+            if not cursor.move(epoch, 0):
+                return
+            if began_anew:
+                first = offsets[0] if offsets else tip + 1
+                self._lose(audience, Gap(audience.stream, GapReason.EPOCH_CHANGED, epoch, first, tip), after)
+        for offset in offsets:
+            if offset > cursor.offset + 1:
+                self._lose(audience, Gap(audience.stream, GapReason.TRIMMED, epoch, offset, tip), cursor.position)
+            if cursor.take(epoch, offset) is Step.NEXT:
+                self._hub.deliver(audience, found[offset])
+        if tip > cursor.offset:
+            self._lose(audience, Gap(audience.stream, GapReason.TRIMMED, epoch, tip + 1, tip), cursor.position)
+
+    def _lose(self, audience: Audience, gap: Gap, after: Position) -> None:
+        """Go on behind a gap, and say it."""
+        audience.cursor.move(gap.epoch, gap.oldest - 1)
+        self._hub.say_gap(audience, gap, after)
+
+    def _give_next(self, audience: Audience, messages: Iterable[Registered]) -> None:
+        for message in messages:
+            if audience.cursor.take(message.epoch, message.offset) is Step.NEXT:
+                self._hub.deliver(audience, message)
+
+    def _give_backlog(self, audience: Audience, messages: list[Registered]) -> list[Registered]:
+        """Deliver what follows; what is left begins with a message that does not."""
+        for index, message in enumerate(messages):
+            if not message.offset:
+                self._hub.deliver(audience, message)
+                continue
+            match audience.cursor.take(message.epoch, message.offset):
+                case Step.NEXT:
+                    self._hub.deliver(audience, message)
+                case Step.JUMP | Step.NEW_EPOCH:
+                    return messages[index:]
+        return []
+
+    # --- joins --------------------------------------------------------------------------------------------------------
+
+    async def follow(self, streams: Iterable[str]) -> None:
+        """Until everything that is registered from now on is heard of. Its audience must be there: whoever joins collects."""
+        if self._feed.exact:
+            return
+        for stream in streams:
+            await self._in_step(self._hub.audiences[stream])
+
+    async def reach(self, answer: Replay | Gap) -> None:
+        """Whoever joins has read this from the store. Everybody else on the stream comes as far before the join goes on: then
+        what was read comes to nobody twice."""
+        if self._feed.exact:
+            return
+        audience = self._hub.audiences[answer.stream]
+        await self._in_step(audience)
+        tip = Position(answer.epoch, answer.tip)
+        if not audience.cursor.behind(tip):
+            return
+        if audience.cursor.epoch == answer.epoch and isinstance(answer, Replay):
+            self._give_next(audience, answer.messages)
+        if audience.cursor.behind(tip):
+            self._fall_behind(audience)
+            await self._in_step(audience)
+
+    async def _in_step(self, audience: Audience) -> None:
+        while audience.waiting is not None:
+            await asyncio.shield(audience.waiting.ready)
+
+    # --- interest -----------------------------------------------------------------------------------------------------
+
+    def first(self, audience: Audience) -> None:
+        """Its cursor begins at the tip that the store has once the feed listens."""
+        self._lingering.pop(audience.stream, None)
+        backlog = audience.waiting = Backlog(WAITING_BYTES)
+        self._tasks.spawn(self._catch_up(audience, backlog, listened=False))
+
+    def last(self, audience: Audience) -> None:
+        self._lingering[audience.stream] = self._clock() + LINGER_SECONDS
+
+    async def upkeep(self) -> None:
+        """Called about once a second."""
+        if self._feed.exact:
+            return
+        now = self._clock()
+        for stream in [stream for stream, until in self._lingering.items() if until <= now]:
+            del self._lingering[stream]
+            self._feed.unlisten(stream)
+        if not self._to_compare:
+            self._to_compare = list(self._hub.audiences)
+        for _ in range(min(COMPARED_AT_ONCE, len(self._to_compare))):
+            stream = self._to_compare.pop()
+            tip = await self._store.tip(stream)
+            audience = self._hub.audiences.get(stream)
+            if audience is not None and audience.waiting is None and audience.cursor.behind(tip):
+                self._fall_behind(audience)
