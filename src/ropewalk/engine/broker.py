@@ -5,13 +5,12 @@ what it is.
 """
 
 import asyncio
-import random
 import secrets
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ropewalk.core.backoff import Backoff
+from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.identities import spellings
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import Unanswered
@@ -25,11 +24,12 @@ BETWEEN_ATTEMPTS = Backoff(0.05, 1.0)
 class Broker:
     """The `Publisher` port over a store and its feed."""
 
-    def __init__(self, store: StreamStore, feed: Feed, stats: Stats, clock: Clock) -> None:
+    def __init__(self, store: StreamStore, feed: Feed, stats: Stats, clock: Clock, chance: Chance) -> None:
         self._store = store
         self._feed = feed
         self._stats = stats
         self._clock = clock
+        self._chance = chance
 
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         for publication in publications:
@@ -56,7 +56,7 @@ class Broker:
             try:
                 return await self._store.append(recognisable)
             except Unanswered:
-                await asyncio.sleep(BETWEEN_ATTEMPTS.delay(attempt, random.random))
+                await asyncio.sleep(BETWEEN_ATTEMPTS.delay(attempt, self._chance))
         return await self._store.append(recognisable)
 
     async def disconnect(self, order: RemoteDisconnect) -> int:

@@ -11,7 +11,7 @@ from ropewalk.engine.services import Services
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import commands
 from ropewalk.model.application import SENDER_KEY
-from ropewalk.model.errors import RopewalkError
+from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Publication
 from ropewalk.model.nesting import TOO_DEEP, too_deep
@@ -92,7 +92,14 @@ async def _decide(session: "Session", services: Services, command: commands.Subs
             return _refuse(session, granted.reason)
         known = session.subscriptions[command.identifier] = Subscription(command.identifier, granted)
         services.annals.subscribed(session, known)
-        await services.joiner.join(session.link, known, command.history, confirm=True)
+        try:
+            await services.joiner.join(session.link, known, command.history, confirm=True)
+        except Unavailable as error:
+            del session.subscriptions[command.identifier]
+            session.drop(known)
+            services.annals.unsubscribed(session, command.identifier)
+            session.link.send(session.link.codec.about("reject_subscription", command.identifier))
+            return _refuse(session, str(error))
     elif known.held:
         await services.joiner.join(session.link, known, command.history, confirm=True)
     else:  # a client that saw no confirmation asks again: it gets one

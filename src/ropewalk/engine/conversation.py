@@ -166,7 +166,7 @@ async def subscribe(session: "Session", services: Services, application: Applica
     before, after = around("confirm_subscription", identifier, answer.transmissions)
     _transmit(session, before)
     following = [link.codec.transmission(text) for text in after]
-    await services.joiner.join(link, subscription, command.history, confirm=True, following=following)
+    await services.joiner.join(link, subscription, command.history, confirm=True, following=following, insist=True)
     await _finish(session, services, subscription, answer)
     _end_if_asked(session, answer)
     return ""

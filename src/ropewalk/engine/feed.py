@@ -6,10 +6,9 @@ What was delivered is dropped. What is missing is read from the store first, and
 
 import asyncio
 import logging
-import random
 from collections.abc import Iterable, Sequence
 
-from ropewalk.core.backoff import Backoff
+from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.cursor import Step
 from ropewalk.core.stats import Stats
 from ropewalk.engine.hub import Audience, Backlog, Hub
@@ -26,6 +25,9 @@ WAITING_BYTES = 1024 * 1024
 
 BETWEEN_READS = Backoff(0.05, 2.0)
 
+FOLLOW_SECONDS = 2.0
+"""For how long a join waits for its streams to be in step before it counts as failed and is tried again."""
+
 LINGER_SECONDS = 5.0
 """For how long a stream is listened to after its last listener has left: pages that are reloaded come back at once."""
 
@@ -36,13 +38,16 @@ COMPARED_AT_ONCE = 200
 class FeedReader:
     """Between a `Feed` and the hub. It also tells the feed which streams have an audience here."""
 
-    def __init__(self, feed: Feed, hub: Hub, store: StreamStore, tasks: Tasks, stats: Stats, clock: Clock) -> None:
+    def __init__(
+        self, feed: Feed, hub: Hub, store: StreamStore, tasks: Tasks, stats: Stats, clock: Clock, chance: Chance
+    ) -> None:
         self._feed = feed
         self._hub = hub
         self._store = store
         self._tasks = tasks
         self._stats = stats
         self._clock = clock
+        self._chance = chance
         self._lingering: dict[str, float] = {}
         self._to_compare: list[str] = []  # streams whose tips are still to be compared in this round
         if not feed.exact:
@@ -91,7 +96,7 @@ class FeedReader:
             except Unavailable as error:
                 failures += 1
                 logger.warning("cannot read a stream", extra={"stream": audience.stream, "reason": str(error)})
-                await asyncio.sleep(BETWEEN_READS.delay(failures, random.random))
+                await asyncio.sleep(BETWEEN_READS.delay(failures, self._chance))
                 continue
             failures, listened = 0, True
             if in_step and not self._left_after(audience, backlog) and not backlog.overflowed:
@@ -182,11 +187,16 @@ class FeedReader:
     # --- joins --------------------------------------------------------------------------------------------------------
 
     async def follow(self, streams: Iterable[str]) -> None:
-        """Until everything that is registered from now on is heard of. Its audience must be there: whoever joins collects."""
+        """Until everything that is registered from now on is heard of. Whoever joins collects, so that there is an audience.
+        Raises `Unavailable`."""
         if self._feed.exact:
             return
-        for stream in streams:
-            await self._in_step(self._hub.audiences[stream])
+        try:
+            async with asyncio.timeout(FOLLOW_SECONDS):
+                for stream in streams:
+                    await self._in_step(self._hub.audiences[stream])
+        except TimeoutError:
+            raise Unavailable("the store or the feed does not answer") from None
 
     async def reach(self, answer: Replay | Gap) -> None:
         """Whoever joins has read this from the store. Everybody else on the stream comes as far before the join goes on: then

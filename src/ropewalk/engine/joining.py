@@ -4,8 +4,11 @@ Where the store answers at once the whole join is one step of the event loop. Wh
 meanwhile is collected and handed on above the snapshot's tip: no duplicate, no hole, no inversion either way.
 """
 
+import asyncio
+import logging
 from collections.abc import Collection, Sequence
 
+from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.delivered import Delivered
 from ropewalk.core.stats import Stats
 from ropewalk.engine.feed import FeedReader
@@ -13,10 +16,17 @@ from ropewalk.engine.hub import Catch, Hub
 from ropewalk.engine.link import Link
 from ropewalk.engine.replaying import Replayer
 from ropewalk.engine.subscription import Subscription, with_sent
+from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, GapReason, HistoryPage, HistoryRequest, Replay, steps
 from ropewalk.model.messages import Position, Registered
 from ropewalk.ports import StreamStore
 from ropewalk.protocol.codec import Tip
+
+logger = logging.getLogger("ropewalk.engine")
+
+ATTEMPTS = 6
+BETWEEN_ATTEMPTS = Backoff(0.1, 2.0)
+"""Some five seconds until a client is told that the store does not answer."""
 
 Answer = Replay | Gap
 
@@ -24,10 +34,11 @@ Answer = Replay | Gap
 class Joiner:
     """Joins subscriptions to their streams and answers their history requests."""
 
-    def __init__(self, hub: Hub, feed: FeedReader, store: StreamStore, stats: Stats) -> None:
+    def __init__(self, hub: Hub, feed: FeedReader, store: StreamStore, stats: Stats, chance: Chance) -> None:
         self._hub = hub
         self._feed = feed
         self._store = store
+        self._chance = chance
         self._replayer = Replayer(stats)
 
     async def join(
@@ -37,16 +48,17 @@ class Joiner:
         request: HistoryRequest | None,
         confirm: bool,
         following: Sequence[bytes] = (),
+        insist: bool = False,
     ) -> None:
         """Go live, with history first where it is asked for. `confirm`: this is a subscribe, say so before anything else but
-        what the application wants said right after it."""
+        what the application wants said right after it. Raises `Unavailable` before anything is said, unless it is told to
+        `insist`, or resumes: then it asks the store until it answers."""
         subscription.claimed = True
         self.release(subscription)
         streams, identifier = subscription.granted.streams, subscription.identifier
         collected = [self._hub.collect(stream, link.limit) for stream in streams]
         try:
-            await self._feed.follow(streams)
-            answers = [await self._answer(stream, request) for stream in streams]
+            answers = await self._answers(link, streams, request, forever=insist or not confirm)
             tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
             if confirm:
                 link.send(link.codec.about("confirm_subscription", identifier, _begun(tips, request)))
@@ -74,8 +86,7 @@ class Joiner:
             return
         collected = [self._hub.collect(stream, link.limit) for stream in new]
         try:
-            await self._feed.follow(new)
-            answers = [await self._answer(stream, None) for stream in new]
+            answers = await self._answers(link, new, None, forever=True)
             await self._catch_up(link, subscription.identifier, answers, collected)
             groups = [self._hub.join(stream, subscription.identifier, link.codec, link) for stream in new if link.open]
             delivered = [_delivered(answer, catch) for answer, catch in zip(answers, collected, strict=True)]
@@ -92,7 +103,11 @@ class Joiner:
     async def replay(self, link: Link, subscription: Subscription, request: HistoryRequest) -> None:
         """Answer a history request of a subscription that is live already: only what this connection was not sent."""
         await link.ready()
-        found = [await self._answer(stream, request) for stream in subscription.granted.streams]
+        try:
+            found = await self._answers(link, subscription.granted.streams, request)
+        except Unavailable:
+            link.send(link.codec.reject_history(subscription.identifier, ()))
+            return
         owed = [subscription.settle(index, answer) for index, answer in enumerate(found)]
         await self._replayer.answer(link, subscription.identifier, request, owed)
 
@@ -119,10 +134,7 @@ class Joiner:
         pages: list[HistoryPage | None] = []
         while streams != subscription.granted.streams:  # an action may have changed them while the store was asked
             streams = subscription.granted.streams
-            pages = [await self._store.page(stream, 0, 1) for stream in streams]
-            for page in pages:
-                if page is not None:
-                    await self._feed.reach(Replay(page.stream, page.epoch, page.tip))
+            pages = [await self._page(link, stream) for stream in streams]
         if not link.open or subscription.claimed:
             return
         subscription.claimed = True
@@ -133,6 +145,23 @@ class Joiner:
         self._go_live(link, subscription, [_live_from(gap, catch) for gap, catch in zip(gaps, catches, strict=True)])
         self.release(subscription)
 
+    async def _answers(
+        self, link: Link, streams: Sequence[str], request: HistoryRequest | None, forever: bool = False
+    ) -> list[Answer]:
+        """What the store says of these streams. A store that fails is asked again, for a while, or (`forever`) while the client
+        is there. Raises `Unavailable`."""
+        failures = 0
+        while True:
+            try:
+                await self._feed.follow(streams)
+                return [await self._answer(stream, request) for stream in streams]
+            except Unavailable as error:
+                failures += 1
+                if not link.open or (failures == ATTEMPTS and not forever):
+                    raise
+                logger.debug("the store is asked again", extra={"reason": str(error), "failures": failures})
+                await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures, self._chance))
+
     async def _answer(self, stream: str, request: HistoryRequest | None) -> Answer:
         if request is not None:
             if position := request.streams.get(stream):
@@ -141,6 +170,21 @@ class Joiner:
                 return await self._store.since(stream, request.since)
         tip = await self._store.tip(stream)
         return Replay(stream, tip.epoch, tip.offset)
+
+    async def _page(self, link: Link, stream: str) -> HistoryPage | None:
+        """Where a stream stands, once everybody on it has come as far."""
+        failures = 0
+        while link.open:
+            try:
+                page = await self._store.page(stream, 0, 1)
+            except Unavailable:
+                failures += 1
+                await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures, self._chance))
+                continue
+            if page is not None:
+                await self._feed.reach(Replay(stream, page.epoch, page.tip))
+            return page
+        return None
 
     async def _last_page(self, link: Link, identifier: str, answer: Answer) -> Answer:
         """For a client that cannot ask for the rest of a long answer: all pages of it but the last, which is returned."""

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import random
 import secrets
 from collections.abc import Sequence
 
+from ropewalk.core.backoff import Chance
 from ropewalk.core.credentials import Credentials
 from ropewalk.core.refusal_summary import RefusalSummary, Summary
 from ropewalk.core.rules import Rulebook
@@ -54,6 +56,7 @@ class Node:
         application: Application | None = None,
         forward: Forward = lambda request: {},
         sessions_key: bytes = b"",
+        chance: Chance = random.random,
     ) -> None:
         """`sessions_key` is for fingerprints of credentials. One that stays the same over a restart makes sessions that an
         application admitted resume afterwards without asking it."""
@@ -63,16 +66,16 @@ class Node:
         timeouts = Timeouts(limits, stats, tasks)
         hub = Hub(stats, clock)
         self._backend = backend
-        self._feed = FeedReader(backend.feed, hub, backend.streams, tasks, stats, clock)
+        self._feed = FeedReader(backend.feed, hub, backend.streams, tasks, stats, clock, chance)
         self._draining = False
         self._leaving = False
         self._refusals = RefusalSummary(stats, clock())
-        self.broker = Broker(backend.streams, backend.feed, stats, clock)
+        self.broker = Broker(backend.streams, backend.feed, stats, clock, chance)
         self.services = Services(
             backend=backend,
             broker=self.broker,
             hub=hub,
-            joiner=Joiner(hub, self._feed, backend.streams, stats),
+            joiner=Joiner(hub, self._feed, backend.streams, stats, chance),
             authenticators=authenticators,
             channels=channels,
             application=application,

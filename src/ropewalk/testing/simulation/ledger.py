@@ -1,0 +1,103 @@
+"""A naive model of the contract, and the names of what may go wrong with it.
+
+It remembers everything that was ever registered, and looks at each thing that a client gets.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from ropewalk.model.messages import Position, Registered
+
+
+class Kind(StrEnum):
+    """What a client, a publisher or the store can see go wrong."""
+
+    LOST = "lost"  # it was registered, and a client that stayed did not get it in the end, nor was it told of a gap
+    REPEATED = "repeated"  # a client got a position twice
+    REORDERED = "reordered"  # a client got a position after a later one
+    SILENT_GAP = "silent gap"  # a client got a position, and was not told that some before it are missing
+    REUSED_POSITION = "reused position"  # a position was given to two publications, or a client got another message at it
+    REGISTERED_TWICE = "registered twice"  # one publication has two positions
+    WRONG_RECEIPT = "wrong receipt"  # a publisher was told a position that its publication does not have
+    KICKED_SESSION_BACK = "kicked session back"  # a session was restored after it had been ended by a remote disconnect
+    FAILED = "failed"  # the server closed a connection with an internal error
+
+
+class Anomaly(Exception):
+    """The contract was broken."""
+
+    def __init__(self, kind: Kind, what: str) -> None:
+        super().__init__(f"{kind}: {what}")
+        self.kind = kind
+
+
+class Seen(Struct):
+    """What one client has of one stream. `told`: a gap was said, and this is the offset behind it. `begun`: the
+    server has said where it begins."""
+
+    epoch: str = ""
+    offset: int = 0
+    told: Position | None = None
+    begun: bool = False
+
+
+class Ledger:
+    """Everything that was registered, by stream and epoch, and where each publication is."""
+
+    def __init__(self) -> None:
+        self._messages: dict[str, dict[str, list[bytes]]] = {}
+        self._places: dict[bytes, Registered] = {}
+        self.registered = 0
+        self.delivered = 0
+
+    def register(self, messages: Sequence[Registered]) -> None:
+        for message in messages:
+            if not message.offset:
+                continue
+            self.registered += 1
+            of_epoch = self._messages.setdefault(message.stream, {}).setdefault(message.epoch, [])
+            if message.offset <= len(of_epoch):
+                raise Anomaly(Kind.REUSED_POSITION, f"{message.stream} gave {message.epoch}/{message.offset} a second time")
+            if message.offset > len(of_epoch) + 1:
+                raise Anomaly(Kind.SILENT_GAP, f"{message.stream} has no {message.epoch}/{len(of_epoch) + 1}")
+            if (before := self._places.get(message.payload)) is not None:
+                where = f"{before.epoch}/{before.offset} and {message.epoch}/{message.offset} of {message.stream}"
+                raise Anomaly(Kind.REGISTERED_TWICE, f"{message.payload!r} is at {where}")
+            of_epoch.append(message.payload)
+            self._places[message.payload] = message
+
+    def check_receipt(self, payload: bytes, epoch: str, offset: int) -> None:
+        place = self._places.get(payload)
+        if place is None or (place.epoch, place.offset) != (epoch, offset):
+            raise Anomaly(Kind.WRONG_RECEIPT, f"{payload!r} was said to be at {epoch}/{offset} and is at {place}")
+
+    def deliver(self, who: str, seen: Seen, message: Registered) -> None:
+        """A client got this. Raises Anomaly."""
+        self.delivered += 1
+        stream, epoch, offset = message.stream, message.epoch, message.offset
+        of_epoch = self._messages.get(stream, {}).get(epoch, [])
+        if offset > len(of_epoch) or of_epoch[offset - 1] != message.payload:
+            raise Anomaly(Kind.REUSED_POSITION, f"{who} got {message.payload!r} at {epoch}/{offset} of {stream}")
+        expected = Position(seen.epoch or epoch, seen.offset + 1)
+        behind_gap = seen.told and Position(seen.told.epoch or epoch, seen.told.offset)
+        # What was dropped may still come, if the client asks for it.
+        if Position(epoch, offset) not in (expected, behind_gap):
+            raise self._out_of_order(who, seen, message, behind_gap or expected)
+        seen.epoch, seen.offset, seen.told, seen.begun = epoch, offset, None, True
+
+    def _out_of_order(self, who: str, seen: Seen, message: Registered, expected: Position) -> Anomaly:
+        got = f"{who} got {message.epoch}/{message.offset} of {message.stream} where {expected.epoch}/{expected.offset} follows"
+        if message.epoch == seen.epoch and message.offset <= seen.offset:
+            return Anomaly(Kind.REPEATED if message.offset == seen.offset else Kind.REORDERED, got)
+        return Anomaly(Kind.SILENT_GAP, got)
+
+    def check_end(self, who: str, stream: str, seen: Seen, tip: Position) -> None:
+        """All is quiet: a client that listens has everything, or was told that it has not. A stream that the store forgot has
+        no tip."""
+        reached = Position(seen.epoch, seen.offset)
+        if seen.told is not None:
+            reached = Position(seen.told.epoch, seen.told.offset - 1)
+        if tip.epoch and reached != tip:
+            raise Anomaly(Kind.LOST, f"{who} has {stream} up to {reached.epoch}/{reached.offset} of {tip.epoch}/{tip.offset}")

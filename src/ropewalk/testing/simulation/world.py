@@ -1,0 +1,342 @@
+"""The simulation: nodes, clients and publishers over one truth, and a network between them that fails in every way.
+
+Everything is decided by one seed, time is virtual, and nothing waits. Each step does one thing to the world; what clients and
+publishers see of it is checked as it happens, and every now and then the world is left in peace until all must have everything.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Sequence
+from random import Random
+
+import msgspec
+from msgspec import Struct
+
+from ropewalk.adapters.apps.streams import PubSubChannel
+from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
+from ropewalk.engine.node import Node
+from ropewalk.model.errors import RopewalkError
+from ropewalk.model.limits import Limits
+from ropewalk.model.messages import Publication, Registered, RemoteDisconnect
+from ropewalk.model.rules import SlowPolicy, StreamRule, StreamRules
+from ropewalk.model.sessions import Accepted, ConnectRequest
+from ropewalk.testing.simulation.client import SimulatedClient
+from ropewalk.testing.simulation.ledger import Anomaly, Kind, Ledger
+from ropewalk.testing.simulation.loop import run
+from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
+
+BEGAN = 1_800_000_000.0
+PEACE_EVERY = 2_000
+PEACE_SECONDS = 90.0
+TOLD_STEPS = 60
+"""Steps before a failure that are shown with it."""
+
+LIMITS = Limits(max_pending=20_000, resume_patience=1e9, ping_interval=0, command_rate=1e6, command_burst=1_000_000)
+RULES = StreamRules(history_limit=20, history_ttl=60.0)
+STREAM_RULES = (
+    StreamRule("skipping/*", slow_consumer=SlowPolicy.DROP),
+    StreamRule("fleeting/*", history_limit=0),
+)
+
+Action = Callable[["World"], None]
+
+
+class Plan(Struct, frozen=True):
+    """What to simulate. `without`: actions and faults that are left out, by name."""
+
+    seed: int = 0
+    steps: int = 10_000
+    nodes: int = 3
+    clients: int = 12
+    streams: int = 6
+    without: frozenset[str] = frozenset()
+
+
+class Report(Struct):
+    """What was done. `anomaly` is empty when the contract held; `history` are the last steps before it."""
+
+    seed: int
+    steps: int = 0
+    seconds: float = 0.0  # of virtual time
+    actions: dict[str, int] = {}
+    faults: Counts = msgspec.field(default_factory=Counts)
+    registered: int = 0
+    delivered: int = 0
+    restored: int = 0
+    filled: int = 0
+    gaps: int = 0
+    anomaly: str = ""
+    kind: Kind | None = None
+    history: Sequence[str] = ()
+
+
+class ByName:
+    """Fills `ports.Authenticator`: clients say who they are."""
+
+    async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted:
+        return Accepted(msgspec.json.encode({"client": request.params["client"]}).decode())
+
+
+class Host(Struct, frozen=True):
+    """A node, and what it reaches the truth through."""
+
+    node: Node
+    backend: UnreliableBackend
+
+
+class World:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.chance = Random(plan.seed)
+        self.faults = Faults()
+        self.report = Report(plan.seed)
+        self.ledger = Ledger()
+        self.log: deque[str] = deque(maxlen=TOLD_STEPS)
+        self._counted: Counter[str] = Counter()
+        self._air = Air(self.faults, self.report.faults, self.chance)
+        self._rules = Rulebook(RULES, STREAM_RULES)
+        self._truth = MemoryBackend(self._rules, self.now, idle_factor=1.0, dedup_ttl=30.0)
+        self._failure: Anomaly | None = None
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._published = 0
+        self.stats = Stats()
+        self.hosts: list[Host] = []
+        self._pause = 0.0
+        self.clients: list[SimulatedClient] = []
+        kinds = ("kept", "skipping", "fleeting")
+        self.streams = [f"{kinds[number % 3]}/{number}" for number in range(plan.streams)]
+        for fault in plan.without & {field.name for field in msgspec.structs.fields(Faults)}:
+            setattr(self.faults, fault, 0.0)
+
+    def now(self) -> float:
+        return BEGAN + asyncio.get_running_loop().time()
+
+    # --- the run ---
+
+    async def run(self, progress: Callable[[int], None] = lambda steps: None) -> Report:
+        asyncio.get_running_loop().set_exception_handler(self._fail)
+        await self._truth.start()
+        await self._truth.feed.start(self._register, _nobody)
+        for _ in range(self.plan.nodes):
+            self.hosts.append(await self._new_host())
+        for number in range(self.plan.clients):
+            self.clients.append(SimulatedClient(f"client {number}", self.ledger, self.now, self))
+        try:
+            for step in range(1, self.plan.steps + 1):
+                self.report.steps = step
+                await self._step()
+                if step % PEACE_EVERY == 0 or step == self.plan.steps:
+                    await self._peace()
+                progress(step)
+        except Anomaly as anomaly:
+            self.report.anomaly, self.report.kind = str(anomaly), anomaly.kind
+            self.report.history = list(self.log)
+        self._finish()
+        for host in self.hosts:
+            await host.node.services.tasks.cancel()
+        return self.report
+
+    async def _step(self) -> None:
+        names = [name for name in ACTIONS if name not in self.plan.without]
+        name = self.chance.choices(names, [ACTIONS[name][0] for name in names])[0]
+        ACTIONS[name][1](self)
+        self._counted[name] += 1
+        pause, self._pause = self._pause, 0.0
+        await asyncio.sleep(pause + self.chance.random() * 0.05)
+        self._raise_failure()
+
+    async def _peace(self) -> None:
+        """No more faults; everybody is connected and reads. Then nothing may be missing."""
+        self.tell("peace")
+        faults = msgspec.structs.asdict(self.faults)
+        self.faults.heal()
+        for _ in range(round(PEACE_SECONDS)):
+            for client in self.clients:
+                if not client.connected:
+                    client.connect(self.chance.choice(self.hosts).node)
+                client.speed_up()
+            await asyncio.sleep(1.0)
+            self._raise_failure()
+        tips = {stream: await self._truth.streams.tip(stream) for stream in self.streams}
+        for client in self.clients:
+            client.check_end(lambda stream: tips[stream])
+        for name, value in faults.items():
+            setattr(self.faults, name, value)
+
+    def _finish(self) -> None:
+        report = self.report
+        report.seconds = asyncio.get_running_loop().time()
+        report.actions = dict(sorted(self._counted.items()))
+        report.registered = self.ledger.registered
+        report.delivered = self.ledger.delivered
+        report.filled = self.stats.feed_fills
+        report.gaps = sum(self.stats.gaps.values())
+
+    def tell(self, what: str) -> None:
+        self.log.append(f"{self.report.steps:>7} {asyncio.get_running_loop().time():10.3f} s  {what}")
+
+    def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        """An exception that nobody catches, in a callback or a task."""
+        error = context.get("exception")
+        self.failed(error if isinstance(error, Anomaly) else Anomaly(Kind.FAILED, f"{context['message']}: {error!r}"))
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _register(self, messages: Sequence[Registered]) -> None:
+        try:
+            self.ledger.register(messages)
+        except Anomaly as anomaly:
+            self.failed(anomaly)
+        self._air.carry(messages)
+
+    def restored(self) -> None:
+        self.report.restored += 1
+
+    def failed(self, anomaly: Anomaly) -> None:
+        self._failure = self._failure or anomaly
+
+    async def _new_host(self) -> Host:
+        channels = [PubSubChannel(public=True, secret="", whisper=False, presence=False)]
+        backend = UnreliableBackend(self._truth, self._air)
+        node = Node(
+            backend,
+            [ByName()],
+            channels,
+            self._rules,
+            LIMITS,
+            self.stats,
+            self.now,
+            sessions_key=b"one for all nodes" * 2,
+            chance=self.chance.random,
+        )
+        await node.start()
+        return Host(node, backend)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._fail(asyncio.get_running_loop(), {"message": "a task failed", "exception": error})
+
+    # --- what can happen in a step ---
+
+    def publish(self) -> None:
+        stream = self.chance.choice(self.streams)
+        batch = []
+        for _ in range(self.chance.choice((1, 1, 1, 3))):
+            self._published += 1
+            batch.append(Publication(stream, b'"%d%s"' % (self._published, b" " * self.chance.choice((0, 0, 4000)))))
+        number = self.chance.randrange(len(self.hosts))
+        self.tell(f"node {number} publishes {len(batch)} to {stream}")
+        self._spawn(self._publish(self.hosts[number].node, batch))
+
+    async def _publish(self, node: Node, batch: Sequence[Publication]) -> None:
+        try:
+            receipts = await node.broker.publish(batch)
+        except RopewalkError:  # it may be registered or not; the ledger sees to it that it is not registered twice
+            return
+        for publication, receipt in zip(batch, receipts, strict=True):
+            self.ledger.check_receipt(publication.payload, receipt.epoch, receipt.offset)
+
+    def connect(self) -> None:
+        client = self._some(lambda client: not client.connected)
+        if client is not None:
+            number = self.chance.randrange(len(self.hosts))
+            self.tell(f"{client.name} connects to node {number}")
+            client.connect(self.hosts[number].node)
+
+    def cut(self) -> None:
+        client = self._some(lambda client: client.connected)
+        if client is not None:
+            self.tell(f"{client.name} is cut")
+            client.cut()
+
+    def subscribe(self) -> None:
+        client = self._some(lambda client: any(map(client.may_subscribe, self.streams)))
+        if client is not None:
+            stream = self.chance.choice([stream for stream in self.streams if client.may_subscribe(stream)])
+            self.tell(f"{client.name} subscribes to {stream}")
+            client.subscribe(stream)
+
+    def unsubscribe(self) -> None:
+        client = self._some(lambda client: bool(client.wanted))
+        if client is not None:
+            stream = self.chance.choice(sorted(client.wanted))
+            self.tell(f"{client.name} unsubscribes from {stream}")
+            client.unsubscribe(stream)
+
+    def slow_down(self) -> None:
+        client = self._some(lambda client: client.connected and not client.slow)
+        if client is not None:
+            self.tell(f"{client.name} reads no more")
+            client.slow_down()
+
+    def speed_up(self) -> None:
+        client = self._some(lambda client: client.slow)
+        if client is not None:
+            self.tell(f"{client.name} reads again")
+            client.speed_up()
+
+    def kick(self) -> None:
+        client = self._some(lambda client: True)
+        if client is not None:
+            self.tell(f"{client.name} is ended by a remote disconnect")
+            client.kick()
+            self._spawn(self._kick(self.chance.choice(self.hosts).node, client))
+
+    async def _kick(self, node: Node, client: SimulatedClient) -> None:
+        await node.broker.disconnect(RemoteDisconnect(client.ids))
+
+    def node_dies(self) -> None:
+        if len(self.hosts) > 1:  # another may be on its way up
+            number = self.chance.randrange(len(self.hosts))
+            self.tell(f"node {number} dies, and another one starts")
+            dead = self.hosts.pop(number)
+            dead.backend.feed.die()
+            for client in self.clients:
+                if client.node is dead.node and client.connected:
+                    client.node_died()
+            self._spawn(self._replace(dead))
+
+    async def _replace(self, dead: Host) -> None:
+        await dead.node.services.tasks.cancel()
+        self.hosts.append(await self._new_host())
+
+    def time_passes(self) -> None:
+        self.tell("time passes")
+        self._pause = self.chance.choice((1.0, 10.0, 70.0))
+
+    def _some(self, fits: Callable[[SimulatedClient], bool]) -> SimulatedClient | None:
+        found = [client for client in self.clients if fits(client)]
+        return self.chance.choice(found) if found else None
+
+
+async def _nobody(order: RemoteDisconnect) -> int:
+    return 0
+
+
+ACTIONS: dict[str, tuple[float, Action]] = {
+    "publish": (40.0, World.publish),
+    "connect": (12.0, World.connect),
+    "subscribe": (10.0, World.subscribe),
+    "unsubscribe": (4.0, World.unsubscribe),
+    "cut": (5.0, World.cut),
+    "slow_down": (3.0, World.slow_down),
+    "speed_up": (4.0, World.speed_up),
+    "kick": (0.5, World.kick),
+    "node_dies": (0.2, World.node_dies),
+    "time_passes": (0.2, World.time_passes),
+}
+"""What a step may do, and how often against the others."""
+
+
+def simulate(plan: Plan, progress: Callable[[int], None] = lambda steps: None) -> Report:
+    return run(World(plan).run(progress))
