@@ -6,7 +6,6 @@ Where the journal and the archive are comes from the server's own settings, unle
 import argparse
 import os
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import msgspec
 
 from ropewalk.app import maintenance
 from ropewalk.app.settings import load
+from ropewalk.cli.progress import Progress
 from ropewalk.model.errors import Unavailable, UserMistake
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 SUMMARY = "verify, repair or back up the journal of a server"
 SHOWN_HOLES = 50
-TELL_SECONDS = 30.0
 
 
 def run(argv: list[str]) -> int:
@@ -63,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _verify(data_dir: Path, format: str) -> int:
-    with _Progress("verified") as progress:
+    with _progress("verified") as progress:
         report = maintenance.verify(data_dir, progress)
     if format == "json":
         print(msgspec.json.encode({**msgspec.structs.asdict(report), "whole": report.whole}).decode())
@@ -97,7 +96,7 @@ def _table(report: "Report", data_dir: Path) -> list[str]:
 
 
 def _repair(data_dir: Path, archive_dir: str) -> int:
-    with _Progress("read") as progress:
+    with _progress("read") as progress:
         repaired = maintenance.repair(data_dir, archive_dir, progress)
     if repaired.rebuilt:
         print("the journal's record of itself was rebuilt; every stream begins a new epoch at the next start")
@@ -117,7 +116,7 @@ def _repair(data_dir: Path, archive_dir: str) -> int:
 
 
 def _back_up(data_dir: Path, destination: Path) -> int:
-    with _Progress("copied") as progress:
+    with _progress("copied") as progress:
         copied = maintenance.back_up(data_dir, destination, progress)
     print(f"copied to {destination}: {copied.rows} rows of {copied.shards} shards, {copied.bytes} bytes")
     if copied.hole_rows:
@@ -130,27 +129,5 @@ def _dated(data_dir: Path) -> Path:
     return data_dir.with_name(f"{data_dir.name}.backup-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
 
 
-class _Progress:
-    """On a terminal a line that changes, elsewhere a line now and then; short work says nothing."""
-
-    def __init__(self, verb: str) -> None:
-        self._verb = verb
-        self._terminal = sys.stderr.isatty()
-        self._every = 0.5 if self._terminal else TELL_SECONDS
-        self._told = time.monotonic()
-        self._shown = False
-
-    def __call__(self, done: int, total: int) -> None:
-        if time.monotonic() - self._told < self._every:
-            return
-        self._told = time.monotonic()
-        self._shown = True
-        text = f"{self._verb} {done >> 20} of {total >> 20} MiB"
-        print(f"\r{text}\033[K" if self._terminal else text, end="" if self._terminal else "\n", file=sys.stderr, flush=True)
-
-    def __enter__(self) -> "_Progress":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._terminal and self._shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+def _progress(verb: str) -> Progress:
+    return Progress(lambda done, total: f"{verb} {done >> 20} of {total >> 20} MiB")

@@ -21,6 +21,7 @@ COMMANDS = {
     "bench": "ropewalk.cli.bench:run",
     "pipeline": "ropewalk.cli.pipeline:run",
     "journal": "ropewalk.cli.journal:run",
+    "prove": "ropewalk.cli.prove:run",
 }
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130

@@ -189,7 +189,7 @@ class SimulatedClient:
                 case HistoryRejected(streams=gaps):
                     for stream, gap in gaps.items():
                         if stream in self._seen and self._seen[stream].begun and gap.reason != GapReason.PARTIAL:
-                            self._seen[stream].told = Position(gap.epoch, gap.oldest)
+                            self._seen[stream].told.append(Position(gap.epoch, gap.oldest))
             self._carry_out(self._state.receive(message, self._now()))
 
     def _begin(self, tips: dict[str, Position]) -> None:

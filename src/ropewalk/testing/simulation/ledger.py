@@ -34,12 +34,12 @@ class Anomaly(Exception):
 
 
 class Seen(Struct):
-    """What one client has of one stream. `told`: a gap was said, and this is the offset behind it. `begun`: the
+    """What one client has of one stream. `told`: gaps were said since then, and this is what follows each. `begun`: the
     server has said where it begins."""
 
     epoch: str = ""
     offset: int = 0
-    told: Position | None = None
+    told: list[Position] = []
     begun: bool = False
 
 
@@ -81,11 +81,11 @@ class Ledger:
         if offset > len(of_epoch) or of_epoch[offset - 1] != message.payload:
             raise Anomaly(Kind.REUSED_POSITION, f"{who} got {message.payload!r} at {epoch}/{offset} of {stream}")
         expected = Position(seen.epoch or epoch, seen.offset + 1)
-        behind_gap = seen.told and Position(seen.told.epoch or epoch, seen.told.offset)
+        behind_gaps = [Position(told.epoch or epoch, told.offset) for told in seen.told]
         # What was dropped may still come, if the client asks for it.
-        if Position(epoch, offset) not in (expected, behind_gap):
-            raise self._out_of_order(who, seen, message, behind_gap or expected)
-        seen.epoch, seen.offset, seen.told, seen.begun = epoch, offset, None, True
+        if Position(epoch, offset) not in (expected, *behind_gaps):
+            raise self._out_of_order(who, seen, message, (behind_gaps or [expected])[-1])
+        seen.epoch, seen.offset, seen.told, seen.begun = epoch, offset, [], True
 
     def _out_of_order(self, who: str, seen: Seen, message: Registered, expected: Position) -> Anomaly:
         got = f"{who} got {message.epoch}/{message.offset} of {message.stream} where {expected.epoch}/{expected.offset} follows"
@@ -97,7 +97,7 @@ class Ledger:
         """All is quiet: a client that listens has everything, or was told that it has not. A stream that the store forgot has
         no tip."""
         reached = Position(seen.epoch, seen.offset)
-        if seen.told is not None:
-            reached = Position(seen.told.epoch, seen.told.offset - 1)
+        if seen.told:
+            reached = Position(seen.told[-1].epoch, seen.told[-1].offset - 1)
         if tip.epoch and reached != tip:
             raise Anomaly(Kind.LOST, f"{who} has {stream} up to {reached.epoch}/{reached.offset} of {tip.epoch}/{tip.offset}")

@@ -1,0 +1,79 @@
+"""`ropewalk prove`: runs the simulation of the contract, and says what it did and whether anything was ever wrong."""
+
+import argparse
+import logging
+import secrets
+
+import msgspec
+
+from ropewalk.cli.progress import Progress
+from ropewalk.model.errors import UserMistake
+from ropewalk.testing.simulation.shrinking import shortest
+from ropewalk.testing.simulation.world import ACTIONS, FAULTS, NEEDED, Plan, Report, simulate
+
+SUMMARY = "simulate nodes, clients and failures, and check the contract at each step"
+
+LEAVABLE = tuple(name for name in (*FAULTS, *ACTIONS) if name not in NEEDED)
+
+
+def run(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="ropewalk prove",
+        description=f"{SUMMARY[0].upper()}{SUMMARY[1:]}. No network, no server, no waiting: everything follows from the seed.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--steps", type=int, default=100_000, help="things that happen; 100000 by default")
+    parser.add_argument("--seed", type=int, help="what decides everything; by chance by default, and printed")
+    parser.add_argument("--nodes", type=int, default=3, help="nodes over one store; 3 by default")
+    parser.add_argument("--clients", type=int, default=12, help="clients; 12 by default")
+    parser.add_argument("--streams", type=int, default=6, help="streams; 6 by default")
+    parser.add_argument("--without", default="", metavar="NAMES", help=f"what does not happen, of {', '.join(LEAVABLE)}")
+    wanted = parser.parse_args(argv)
+    without = frozenset(filter(None, wanted.without.split(",")))
+    if unknown := without - set(LEAVABLE):
+        raise UserMistake(f"--without: {', '.join(sorted(unknown))} is none of {', '.join(LEAVABLE)}")
+    for name in ("steps", "nodes", "clients", "streams"):
+        if getattr(wanted, name) < 1:
+            raise UserMistake(f"--{name} is a number from 1 on, not {getattr(wanted, name)}")
+    seed = secrets.randbelow(1_000_000) if wanted.seed is None else wanted.seed
+    plan = Plan(seed, wanted.steps, wanted.nodes, wanted.clients, wanted.streams, without)
+    logging.getLogger("ropewalk").setLevel(logging.CRITICAL)  # what fails is meant to fail
+    with Progress(_words) as progress:
+        report = simulate(plan, lambda steps: progress(steps, plan.steps))
+    print("\n".join(_summary(report)))
+    if not report.anomaly:
+        return 0
+    with Progress(_words) as progress:
+        smaller, found = shortest(plan, report, lambda steps: progress(steps, report.steps))
+    print("\n".join(_failure(smaller, found)))
+    return 1
+
+
+def _words(done: int, total: int) -> str:
+    return f"step {done:,} of {total:,}"
+
+
+def _summary(report: Report) -> list[str]:
+    faults = msgspec.structs.asdict(report.faults)
+    lines = [
+        f"seed {report.seed}: {report.steps:,} steps, {report.seconds / 3600:,.1f} hours of virtual time",
+        f"  publications registered   {report.registered:>12,}",
+        f"  deliveries checked        {report.delivered:>12,}",
+        f"  sessions restored         {report.restored:>12,}",
+        f"  streams filled from store {report.filled:>12,}",
+        f"  gaps told                 {report.gaps:>12,}",
+    ]
+    lines += [f"  {name.replace('_', ' '):<25} {count:>12,}" for name, count in sorted(report.actions.items())]
+    lines += [f"  feed or store: {name:<10} {count:>12,}" for name, count in faults.items()]
+    return [*lines, f"anomalies: {1 if report.anomaly else 0}"]
+
+
+def _failure(plan: Plan, report: Report) -> list[str]:
+    sizes = f"--nodes {plan.nodes} --clients {plan.clients} --streams {plan.streams}"
+    without = f" --without {','.join(sorted(plan.without))}" if plan.without else ""
+    return [
+        "the shortest history that was found:",
+        f"  ropewalk prove --seed {plan.seed} --steps {report.steps} {sizes}{without}",
+        *report.history,
+        report.anomaly,
+    ]

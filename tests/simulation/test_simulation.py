@@ -1,0 +1,140 @@
+"""The simulation holds, follows from its seed, and finds what is broken on purpose."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from ropewalk.adapters.backends.memory.known import Known
+from ropewalk.adapters.backends.memory.sessions import MemorySessions
+from ropewalk.core.cursor import Cursor, Step
+from ropewalk.engine.feed import FeedReader
+from ropewalk.engine.hub import Hub
+from ropewalk.model.messages import Position
+from ropewalk.model.sessions import SessionSnapshot
+from ropewalk.testing.simulation.ledger import Kind
+from ropewalk.testing.simulation.shrinking import shortest
+from ropewalk.testing.simulation.world import ACTIONS, FAULTS, Plan, simulate
+
+STEPS = 5_000
+"""Four seeds of these are 20,000 steps in every run of the tests."""
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_the_contract_holds_whatever_the_network_does(seed: int) -> None:
+    report = simulate(Plan(seed, STEPS))
+    assert (report.anomaly, list(report.history)) == ("", [])
+    assert set(report.actions) == set(ACTIONS)
+    assert min(getattr(report.faults, fault) for fault in FAULTS) > 0
+    assert min(report.restored, report.filled, report.gaps) > 0
+
+
+def test_everything_follows_from_the_seed() -> None:
+    first, again, other = (simulate(Plan(seed, 1_000)) for seed in (9, 9, 10))
+    assert first == again
+    assert (first.registered, first.delivered) != (other.registered, other.delivered)
+
+
+@pytest.mark.parametrize(("nodes", "clients", "streams"), [(1, 1, 1), (1, 12, 1), (5, 3, 2)])
+def test_any_size_of_world_will_do(nodes: int, clients: int, streams: int) -> None:
+    assert simulate(Plan(5, 1_000, nodes, clients, streams)).anomaly == ""
+
+
+# --- broken on purpose ----------------------------------------------------------------------------------------------------
+
+
+def kinds_found(seeds: Sequence[int] = range(5), steps: int = 2_500, without: Iterable[str] = ()) -> set[Kind | None]:
+    return {simulate(Plan(seed, steps, without=frozenset(without))).kind for seed in seeds}
+
+
+def test_a_cursor_that_lets_everything_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cursor, "take", lambda self, epoch, offset: Step.NEXT)
+    assert kinds_found() <= {Kind.REPEATED, Kind.REORDERED, Kind.SILENT_GAP}
+
+
+def test_a_cursor_that_takes_jumps_for_the_next_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Cursor.take
+
+    def leap(self: Cursor, epoch: str, offset: int) -> Step:
+        step = take(self, epoch, offset)
+        if step is Step.JUMP:
+            self.move(epoch, offset)
+            return Step.NEXT
+        return step
+
+    monkeypatch.setattr(Cursor, "take", leap)
+    assert Kind.SILENT_GAP in kinds_found()
+
+
+def test_a_fill_that_brings_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pretend(self: FeedReader, audience: Any, backlog: Any, answer: Any) -> None:
+        audience.cursor.move(answer.epoch, answer.tip)
+
+    monkeypatch.setattr(FeedReader, "_give", pretend)
+    assert kinds_found() <= {Kind.SILENT_GAP, Kind.LOST}
+
+
+def test_a_lost_message_of_a_quiet_stream_that_nobody_looks_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def do_nothing(self: FeedReader) -> None:
+        pass
+
+    monkeypatch.setattr(FeedReader, "upkeep", do_nothing)
+    # Where others join, they bring everybody up to date.
+    assert Kind.LOST in kinds_found(without=("cut", "kick", "node_dies", "slow_down", "unsubscribe"))
+
+
+def test_a_join_that_goes_on_before_the_others_have_come_as_far_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def do_nothing(self: FeedReader, answer: Any) -> None:
+        pass
+
+    monkeypatch.setattr(FeedReader, "reach", do_nothing)
+    assert kinds_found() & {Kind.REPEATED, Kind.REORDERED, Kind.SILENT_GAP}
+
+
+def test_a_join_that_does_not_wait_for_the_feed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def do_nothing(self: FeedReader, streams: Any) -> None:
+        pass
+
+    monkeypatch.setattr(FeedReader, "follow", do_nothing)
+    assert Kind.SILENT_GAP in kinds_found()
+
+
+def test_a_gap_that_is_not_said_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hub, "say_gap", lambda self, audience, gap, after: None)
+    assert Kind.SILENT_GAP in kinds_found()
+
+
+def test_a_store_that_does_not_recognise_a_repetition_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Known, "find", lambda self, publication, now: None)
+    assert kinds_found() == {Kind.REGISTERED_TWICE}
+
+
+def test_a_receipt_with_a_wrong_position_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = Known.find
+
+    def off_by_one(self: Known, publication: Any, now: float) -> Position | None:
+        first = find(self, publication, now)
+        return Position(first.epoch, first.offset + 1) if first else None
+
+    monkeypatch.setattr(Known, "find", off_by_one)
+    assert kinds_found() == {Kind.WRONG_RECEIPT}
+
+
+def test_a_remote_disconnect_that_forgets_those_who_are_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forget_nobody(self: MemorySessions, ids: str) -> list[tuple[str, SessionSnapshot]]:
+        return []
+
+    monkeypatch.setattr(MemorySessions, "revoke", forget_nobody)
+    assert Kind.KICKED_SESSION_BACK in kinds_found()
+
+
+def test_a_failure_is_told_with_a_short_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Known, "find", lambda self, publication, now: None)
+    plan = Plan(1, 2_000)
+    report = simulate(plan)
+    smaller, found = shortest(plan, report)
+    assert found.kind is report.kind is Kind.REGISTERED_TWICE
+    assert found.steps < report.steps
+    assert len(smaller.without) > 5
+    assert "unanswered" not in smaller.without
+    assert simulate(smaller).anomaly.partition(":")[0] == "registered twice"
