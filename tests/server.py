@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,23 @@ class Address:
 
 
 class RunningServer(Address):
-    """One `ropewalk serve` process. `inherited`: a socket that it gets as systemd would pass it on, instead of a port."""
+    """One `ropewalk serve` process. `inherited`: a socket that it gets as systemd would pass it on, instead of a port.
 
-    def __init__(self, flags: tuple[str, ...], home: Path, inherited: socket.socket | None = None) -> None:
+    `variables`: what its environment has besides that of the tests.
+    """
+
+    def __init__(
+        self,
+        flags: tuple[str, ...],
+        home: Path,
+        inherited: socket.socket | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self._log = home / "server.log"
         # The settings of whoever runs the tests must not reach the server under test.
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
         environ.pop("PORT", None)
+        environ.update(variables or {})
         command = [sys.executable, "-m", "ropewalk", "serve", "--port", "0", "--shutdown_spread", "0", *flags]
         if inherited is not None:
             command = [sys.executable, "-c", ACTIVATE, str(inherited.fileno()), *command]
@@ -89,9 +99,9 @@ class RunningServer(Address):
 
 
 @contextlib.contextmanager
-def running_server(*flags: str, inherited: socket.socket | None = None) -> Iterator[RunningServer]:
+def running_server(*flags: str, inherited: socket.socket | None = None, **variables: str) -> Iterator[RunningServer]:
     with tempfile.TemporaryDirectory() as home:
-        server = RunningServer(flags, Path(home), inherited)
+        server = RunningServer(flags, Path(home), inherited, variables)
         try:
             yield server
         finally:

@@ -9,6 +9,13 @@ from tests.docs.pages import PAGES, ROOT, anchors, blocks, links, name_of
 from tests.docs.reader import Reader
 
 MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:work|root|home|Users|tmp)\b")
+FROM_AN_INDEX = re.compile(r"(?:pip|uv|poetry|pipx) (?:install|add)\b[^\n]*[ '\"]ropewalk\b(?!/)")
+TEXTS = [
+    path
+    for root in ("docs", "examples", "src", "benchmarks")
+    for path in sorted((ROOT / root).rglob("*"))
+    if path.suffix in (".md", ".py", ".yml", ".toml", ".html")
+]
 
 
 def playable() -> list[object]:
@@ -56,3 +63,7 @@ def test_the_index_leads_to_every_page_below_it() -> None:
 
     below = [page for page in PAGES if index.parent in page.parents and page != index]
     assert [name_of(page) for page in below if page not in linked] == []
+
+
+def test_nothing_tells_to_install_from_an_index_where_nothing_is() -> None:
+    assert [name_of(path) for path in [*TEXTS, ROOT / "README.md"] if FROM_AN_INDEX.search(path.read_text())] == []

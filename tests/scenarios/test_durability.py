@@ -114,6 +114,20 @@ async def test_a_client_resumes_by_its_sid_as_if_nothing_had_happened(tmp_path: 
         await back.close()
 
 
+async def test_sessions_that_do_not_change_are_not_written_again(tmp_path: Path) -> None:
+    with House(tmp_path, "journal", "--ping_interval", "1s") as house:
+        clients = [await Cable.connect(house.server.cable) for _ in range(120)]
+        for client in clients:
+            await client.welcomed()
+            await client.subscribe("idle")
+        await written(house.server, 2 * len(clients))
+        for _ in range(3):  # seconds
+            await clients[-1].until("ping")
+        assert (await metrics(house.server))["journal_written_rows"] == 2 * len(clients)
+        for client in clients:
+            await client.close()
+
+
 async def test_members_stay_present_and_nobody_hears_of_the_crash(tmp_path: Path) -> None:
     with House(tmp_path, "journal", "--presence_ttl", "60s") as house:
         client = await Cable.connect(house.server.cable)

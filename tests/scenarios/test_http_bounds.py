@@ -201,7 +201,7 @@ async def test_a_head_of_a_bad_target_is_answered_without_a_body(target: str) ->
 
 @pytest.mark.parametrize("half", [b"", b"GET /health HTTP/1.1\r\nho", b"\r\n", HEALTH + b"GET /hea"])
 async def test_a_connection_that_was_used_once_and_no_more_is_closed(half: bytes) -> None:
-    with running_server("--public", "--http_keepalive_timeout", "500ms") as server:
+    with running_server("--public", ROPEWALK_HTTP_KEEPALIVE_TIMEOUT="500ms") as server:
         async with tcp(server) as link:
             await link.send(HEALTH)
             assert (await link.response())[0] == 200

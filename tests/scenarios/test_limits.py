@@ -192,3 +192,38 @@ async def test_a_slow_client_of_a_dropping_stream_skips_to_the_newest_and_is_tol
         await publish(hasty, "ticker/1", "again")
         assert await slow.messages(1) == ["again"]
     await metrics_when(hasty, lambda now: now["outbox_drops_total"] > before and now["gaps_total{dropped}"] > 0)
+
+
+async def _flood(server: RunningServer, stream: str) -> None:
+    """Publish more than may wait for a client that does not read meanwhile; a neighbour does read."""
+    async with cable(server) as neighbour:
+        await neighbour.subscribe(stream)
+        for _ in range(PLENTY):
+            await publish(server, stream, LARGE)
+            await neighbour.messages(1)
+
+
+async def _catches_up(slow: Cable, offset: int) -> None:
+    await slow.until("reject_history", lambda frame: frame["reason"] == "dropped")
+    await slow.until("message", lambda frame: frame["offset"] == offset)
+
+
+async def test_after_two_drops_a_client_gets_exactly_what_it_missed_and_nothing_twice(hasty: RunningServer) -> None:
+    async with cable(hasty) as slow:
+        await slow.subscribe("ticker/2")
+        for tip in (PLENTY, 2 * PLENTY):
+            await _flood(hasty, "ticker/2")
+            await _catches_up(slow, tip)
+        live = {frame["offset"] for frame in slow.received if kind(frame) == "message"}
+        asked = await slow.ask_history("ticker/2", {"epoch": slow.positions["ticker/2"]["epoch"], "offset": 1})
+        assert [frame["offset"] for frame in asked] == sorted(set(range(1, 2 * PLENTY + 1)) - live)
+
+
+async def test_a_batch_larger_than_the_outbox_closes_no_connection_where_the_stream_may_skip(hasty: RunningServer) -> None:
+    async with cable(hasty) as slow, aiohttp.ClientSession() as http:
+        await slow.subscribe("ticker/3")
+        await _flood(hasty, "ticker/3")
+        async with http.post(f"{hasty.url}/_broadcast", json=[{"stream": "ticker/3", "data": LARGE}] * 10) as answer:
+            assert answer.status == 201, await answer.text()
+        newest = await publish(hasty, "ticker/3", "the newest")
+        await _catches_up(slow, newest["offset"])

@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from ropewalk import __version__
 from ropewalk.client import Unreachable, connect
 from tests.cable import Cable, Closed, cable, identifier, kind
 from tests.clients.credentials import BROADCAST_KEY, SECRET, token
@@ -171,13 +172,14 @@ def choosy() -> Iterator[RunningServer]:
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "https://example.com.evil.example", "nonsense"])
 async def test_pages_of_other_origins_are_refused(choosy: RunningServer, origin: str) -> None:
-    before = (await metrics(choosy)).get("refusals_total{origin}", 0)
+    before = await metrics(choosy)
+    assert "refusals_total{origin}" in before
     headers = {"Origin": origin}
     with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
         await Cable.connect(choosy.cable, headers=headers)
     async with aiohttp.ClientSession() as http, http.get(f"{choosy.url}/events?stream=news", headers=headers) as response:
         assert response.status == 403
-    assert (await metrics(choosy))["refusals_total{origin}"] == before + 2
+    assert (await metrics(choosy))["refusals_total{origin}"] == before["refusals_total{origin}"] + 2
 
 
 async def test_programs_tell_no_origin_and_are_served_unless_one_is_required(choosy: RunningServer) -> None:
@@ -243,3 +245,22 @@ def test_cookies_for_an_application_without_a_word_about_origins_are_warned_of()
     with running_server(*application) as careless, running_server(*application, "--allowed_origins", "x.test") as careful:
         assert "set --allowed_origins" in careless.log()
         assert "set --allowed_origins" not in careful.log()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--max_message_size", "0"), "--max_message_size wants more than 0"),
+        (("--rpc_host", "ftp://app.test/rpc"), "--rpc_host"),
+        (("--allowed_origins", "https://example.com"), "leave the scheme away"),
+        (("--jwt_param=",), "--jwt_param wants a name"),
+    ],
+)
+def test_a_value_that_can_never_work_is_refused_at_the_start(flags: tuple[str, ...], said: str) -> None:
+    with pytest.raises(AssertionError, match=said), running_server("--noauth", *flags):
+        pass
+
+
+async def test_the_metrics_say_which_build_runs(choosy: RunningServer) -> None:
+    builds = [name for name in await metrics(choosy) if name.startswith("build_info")]
+    assert [f"{{{__version__}}}" in name for name in builds] == [True]

@@ -71,6 +71,19 @@ class Acting:
             await client.send(command="history", identifier=wanted, history={"since": 1})
             assert [frame["message"] for frame in await client.messages_until("confirm_history")] == [2, 3]
 
+    async def test_streams_are_bounded_by_subscription_and_not_by_answer(self, stage: Stage) -> None:
+        wanted, most = seat(), [f"bounded/{number}" for number in range(1000)]
+        async with stage.client() as client:
+            await client.send(command="subscribe", identifier=wanted)
+            await client.expect("confirm_subscription")
+            for streams in (most, ["bounded/one more"]):
+                await client.send(command="message", identifier=wanted, data=call(Order(streams=tuple(streams))))
+                await client.send(command="ping")
+                await client.until("pong")
+            for stream in ("bounded/one more", most[-1]):
+                await publish(stage.server, stream, json.dumps(stream))
+            assert await client.messages(1) == [most[-1]]
+
     async def test_an_action_that_is_unknown_or_fails_changes_nothing_and_the_session_goes_on(self, stage: Stage) -> None:
         wanted = seat(Order(streams=("steady",)))
         failing = Order(fail=True, say=("never said",), keep={"never": "kept"}, stop_all=True, disconnect=True)

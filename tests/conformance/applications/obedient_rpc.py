@@ -20,7 +20,6 @@ import msgspec
 
 from ropewalk.model.application import (
     PRESENCE_KEY,
-    SENDER_KEY,
     WHISPER_KEY,
     Action,
     Admission,
@@ -40,6 +39,8 @@ from tests.conformance.applications.orders import ACTION, CHANNEL, FAILING, NAME
 from tests.rpc_servers import GrpcServer, HttpServer
 
 REACHED = "reached at "
+
+SENDER = "$f"  # beside the stream to whisper to: who the client is to those it whispers to; written out, as any backend has to
 
 WELCOME = json.dumps({"type": "welcome"})
 GO_AWAY = json.dumps({"type": "disconnect", "reason": "unauthorized", "reconnect": False})
@@ -136,11 +137,11 @@ def _ordered(call: Call) -> Order:
 def _obeyed(order: Order, call: Call) -> Answer:
     if order.fail:
         raise ApplicationError("as ordered")
-    transmissions = tuple(_said(call.identifier, text) for text in order.say)
+    transmissions = (*(_said(call.identifier, text) for text in order.say), *order.blurt)
     if order.reject:
         return Answer(False, transmissions, disconnect=order.disconnect)
     sender = json.dumps(json.loads(call.caller.ids)[NAME]) if order.whisper else ""
-    special = {WHISPER_KEY: order.whisper, SENDER_KEY: sender, PRESENCE_KEY: order.presence}
+    special = {WHISPER_KEY: order.whisper, SENDER: sender, PRESENCE_KEY: order.presence}
     return Answer(
         transmissions=transmissions,
         streams=tuple(stream for stream in (*order.streams, order.whisper, order.presence) if stream),

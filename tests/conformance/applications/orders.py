@@ -36,7 +36,8 @@ class Order(Struct, frozen=True, omit_defaults=True):
 
     `streams` to stream from; `whisper` and `presence` are streams too, to which the client may whisper, or where it may be
     present. `keep` changes the state of the subscription, `remember` that of the connection; "" deletes a key. `join` is the id
-    under which the application puts the client into the presence set. `slow`: take your time.
+    under which the application puts the client into the presence set. `slow`: take your time. `blurt`: transmit exactly this,
+    which only an application that is asked by RPC can.
     """
 
     streams: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class Order(Struct, frozen=True, omit_defaults=True):
     stop: tuple[str, ...] = ()
     stop_all: bool = False
     say: tuple[str, ...] = ()
+    blurt: tuple[str, ...] = ()
     keep: dict[str, str] = {}
     remember: dict[str, str] = {}
     join: str = ""

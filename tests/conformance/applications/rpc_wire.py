@@ -21,6 +21,15 @@ class RpcWire:
             assert await client.messages(1) == ["no"]
             await client.expect("reject_subscription", identifier=refused)
 
+    async def test_what_is_no_message_of_the_wire_reaches_nobody(self, stage: Stage) -> None:
+        blurting, wanted = seat(Order(blurt=("hello",))), seat()
+        async with stage.client() as client:
+            await client.send(command="subscribe", identifier=blurting)
+            await client.expect("reject_subscription", identifier=blurting)
+            await subscribed(client, wanted)
+            await client.send(command="message", identifier=wanted, data=call(Order(blurt=("[1]",))))
+            await client.quiet()
+
     async def test_who_is_refused_is_told_so_even_if_the_application_does_not(self, stage: Stage) -> None:
         async with cable(stage.server, welcome=False, params=SILENT) as client:
             await client.expect("disconnect", reason="unauthorized", reconnect=False)
