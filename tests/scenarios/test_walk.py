@@ -29,10 +29,10 @@ async def test_a_message_walks_through_the_eight_steps() -> None:
             at_rest = await metrics(server)
 
             position = await step_1_the_broadcaster_takes_it_or_says_why_not(http)
-            await step_2_the_broker_registers_one_after_another(http, position)
+            await step_2_the_broker_brings_all_of_them_to_the_store_in_order(http, position)
             await step_3_the_backend_has_given_it_a_position_and_kept_it(http, position)
-            await step_4_the_broker_passes_on_only_what_is_new(http, position)
-            await step_5_the_pubsub_carries_it_to_where_somebody_listens(server, at_rest)
+            await step_4_the_feed_brings_only_what_is_new(http, position)
+            await step_5_the_cursor_lets_each_one_through_once(server, at_rest)
             await step_6_the_hub_delivers_it_to_whoever_listens(here, position)
             await step_7_the_session_brings_it_once_to_those_who_were_away(server, away, late, position)
             await step_8_every_transport_carries_the_same_position(http, position)
@@ -49,7 +49,9 @@ async def step_1_the_broadcaster_takes_it_or_says_why_not(http: aiohttp.ClientSe
     return dict(position)
 
 
-async def step_2_the_broker_registers_one_after_another(http: aiohttp.ClientSession, first: dict[str, Any]) -> None:
+async def step_2_the_broker_brings_all_of_them_to_the_store_in_order(
+    http: aiohttp.ClientSession, first: dict[str, Any]
+) -> None:
     batch = [{"stream": "elsewhere", "data": "1"}, {"stream": STREAM, "data": "2"}, {"stream": STREAM, "data": "3"}]
     async with http.post("/api/publish", json=batch) as response:
         receipts = (await response.json())["publications"]
@@ -66,12 +68,12 @@ async def step_3_the_backend_has_given_it_a_position_and_kept_it(http: aiohttp.C
     assert '"message":{"n":  9007199254740993}' in page
 
 
-async def step_4_the_broker_passes_on_only_what_is_new(http: aiohttp.ClientSession, first: dict[str, Any]) -> None:
+async def step_4_the_feed_brings_only_what_is_new(http: aiohttp.ClientSession, first: dict[str, Any]) -> None:
     async with http.post("/api/publish", json={"stream": STREAM, "data": "again", "uid": "w1"}) as response:
         assert (await response.json())["publications"] == [{**first, "duplicate": True}]
 
 
-async def step_5_the_pubsub_carries_it_to_where_somebody_listens(server: RunningServer, before: dict[str, float]) -> None:
+async def step_5_the_cursor_lets_each_one_through_once(server: RunningServer, before: dict[str, float]) -> None:
     after = await metrics(server)
     grown = {name: after[name] - before[name] for name in ("publications_total", "deliveries_total", "streams_listened")}
     assert grown == {"publications_total": 4, "deliveries_total": 3, "streams_listened": 0}

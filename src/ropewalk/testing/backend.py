@@ -3,6 +3,7 @@
 The rule it keeps: it knows the port and nothing else, so that whatever passes here can stand in for any other backend.
 """
 
+from ropewalk.testing.backend_feed import FeedConformance
 from ropewalk.testing.backend_presence import PresenceConformance
 from ropewalk.testing.backend_sessions import SessionConformance
 from ropewalk.testing.backend_streams import StreamConformance
@@ -11,5 +12,5 @@ from ropewalk.testing.backend_upkeep import UpkeepConformance
 __all__ = ["BackendConformance"]
 
 
-class BackendConformance(StreamConformance, SessionConformance, PresenceConformance, UpkeepConformance):
+class BackendConformance(StreamConformance, SessionConformance, PresenceConformance, FeedConformance, UpkeepConformance):
     """Inherit it as `TestMyBackend` and fill `make`; where time cannot be set, fill `advance` too. See `backend_rig`."""

@@ -1,0 +1,116 @@
+"""What the feed of every `ports.Backend` must do: bring what is registered, and orders, to the processes that listen.
+
+A feed need not be exact. So the suite waits for what must come in the end, and asks for order and completeness only of those
+feeds that promise it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from ropewalk.model.messages import Publication, Registered, RemoteDisconnect
+from ropewalk.ports import Backend
+from ropewalk.testing.backend_rig import BackendRig, at, offsets, publish
+
+ATTEMPTS = 200
+PAUSE = 0.02
+
+
+class Process:
+    """One process that listens: what came to it."""
+
+    def __init__(self) -> None:
+        self.messages: list[Registered] = []
+        self.orders: list[RemoteDisconnect] = []
+
+    async def start(self, backend: Backend) -> "Process":
+        await backend.feed.start(self._deliver, self._obey)
+        return self
+
+    def _deliver(self, messages: Sequence[Registered]) -> None:
+        self.messages.extend(messages)
+
+    async def _obey(self, order: RemoteDisconnect) -> int:
+        self.orders.append(order)
+        return 1
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """A feed over a network takes its time; one of this process never has to be waited for."""
+    for _ in range(ATTEMPTS):
+        if holds():
+            return
+        await asyncio.sleep(PAUSE)
+    raise AssertionError("it did not come")
+
+
+class FeedConformance(BackendRig):
+    async def test_what_is_registered_comes_with_its_position_and_all_it_carries(self) -> None:
+        async with self.running() as backend:
+            here = await Process().start(backend)
+            await backend.feed.listen("a")
+            batch = [Publication("a", b"1", exclude_socket="sid", broadcast_type="kind"), Publication("a", b"2")]
+            receipts = await backend.streams.append(batch)
+            await until(lambda: len(here.messages) >= 2)
+            assert sorted(map(at, here.messages), key=lambda position: position.offset) == [at(item) for item in receipts]
+            first = next(message for message in here.messages if message.offset == 1)
+            assert (first.payload, first.exclude_socket, first.broadcast_type) == (b"1", "sid", "kind")
+            assert first.timestamp == self.clock.now
+
+    async def test_a_message_can_be_read_when_it_comes(self) -> None:
+        async with self.running() as backend:
+            here = await Process().start(backend)
+            await backend.feed.listen("a")
+            await publish(backend, "a", 3)
+            await until(lambda: len(here.messages) >= 3)
+            assert (await backend.streams.tip("a")).offset >= max(offsets(here.messages))
+
+    async def test_a_repetition_is_not_fed_again(self) -> None:
+        async with self.running() as backend:
+            here = await Process().start(backend)
+            await backend.feed.listen("a")
+            for _ in range(2):
+                await backend.streams.append([Publication("a", b"1", uid="u")])
+            await publish(backend, "a")
+            await until(lambda: 2 in offsets(here.messages))
+            assert {message.offset for message in here.messages} == {1, 2}
+
+    async def test_transient_messages_come_without_a_position_and_are_not_kept(self) -> None:
+        async with self.running() as backend:
+            here = await Process().start(backend)
+            await backend.feed.listen("a")
+            backend.feed.publish([Registered("a", b"1", self.clock.now)])
+            mixed = [Publication("a", b"2"), Publication("a", b"3", transient=True), Publication("a", b"4")]
+            receipts = await backend.streams.append(mixed)
+            assert [receipt.offset for receipt in receipts] == [1, 0, 2]
+            await until(lambda: len(here.messages) >= 4)
+            assert {message.payload: message.offset for message in here.messages} == {b"1": 0, b"2": 1, b"3": 0, b"4": 2}
+            assert (await backend.streams.tip("a")).offset == 2
+
+    async def test_an_exact_feed_brings_everything_once_and_in_order_before_the_receipts(self) -> None:
+        async with self.running() as backend:
+            if not backend.feed.exact:
+                return
+            here = await Process().start(backend)
+            for count in (3, 1, 2):
+                receipts = await publish(backend, "a", count)
+                assert here.messages[-1].offset == receipts[-1].offset
+            assert offsets(here.messages) == [1, 2, 3, 4, 5, 6]
+
+    async def test_orders_are_obeyed_and_counted(self) -> None:
+        async with self.running() as backend:
+            here = await Process().start(backend)
+            order = RemoteDisconnect("user 1", reconnect=False)
+            assert await backend.feed.command(order) == 1
+            assert here.orders == [order]
+
+    async def test_nothing_comes_after_its_end(self) -> None:
+        async with self.running() as backend:
+            here = await Process().start(backend)
+            await backend.feed.listen("a")
+            await publish(backend, "a")
+            await until(lambda: len(here.messages) == 1)
+            backend.feed.unlisten("a")
+            await backend.feed.stop()
+            await publish(backend, "a")
+            assert offsets(here.messages) == [1]
+            assert backend.feed.trouble() == ""
