@@ -58,7 +58,7 @@ class PublishDoor:
             self._guard.refused(Refusal.BAD_BODY)
             return _unreadable(request, 422, "the body cannot be read")
         except Unavailable as error:
-            return _answer(503, {"error": str(error)})
+            return _answer(503, {"error": str(error)}, {"Retry-After": "1"})
 
     async def _take(self, request: web.Request) -> dict[str, object]:
         limit = self._limits.max_publish_size

@@ -79,7 +79,7 @@ def _refused(error: RopewalkError) -> web.Response:
         case LimitReached():
             return refusal(507, str(error))
         case Unavailable():
-            return refusal(503, str(error))
+            return refusal(503, str(error), {"Retry-After": "1"})
     raise error
 
 

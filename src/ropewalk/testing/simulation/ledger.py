@@ -43,12 +43,17 @@ class Seen(Struct):
     begun: bool = False
 
 
+def _name(payload: bytes) -> bytes:
+    """What tells a publication of the simulation from all others: its payload without what makes it long."""
+    return payload.strip(b'" ')
+
+
 class Ledger:
     """Everything that was registered, by stream and epoch, and where each publication is."""
 
     def __init__(self) -> None:
         self._messages: dict[str, dict[str, list[bytes]]] = {}
-        self._places: dict[bytes, Registered] = {}
+        self._places: dict[bytes, Position] = {}
         self.registered = 0
         self.delivered = 0
 
@@ -62,24 +67,25 @@ class Ledger:
                 raise Anomaly(Kind.REUSED_POSITION, f"{message.stream} gave {message.epoch}/{message.offset} a second time")
             if message.offset > len(of_epoch) + 1:
                 raise Anomaly(Kind.SILENT_GAP, f"{message.stream} has no {message.epoch}/{len(of_epoch) + 1}")
-            if (before := self._places.get(message.payload)) is not None:
+            name = _name(message.payload)
+            if (before := self._places.get(name)) is not None:
                 where = f"{before.epoch}/{before.offset} and {message.epoch}/{message.offset} of {message.stream}"
-                raise Anomaly(Kind.REGISTERED_TWICE, f"{message.payload!r} is at {where}")
-            of_epoch.append(message.payload)
-            self._places[message.payload] = message
+                raise Anomaly(Kind.REGISTERED_TWICE, f"{name!r} is at {where}")
+            of_epoch.append(name)
+            self._places[name] = Position(message.epoch, message.offset)
 
     def check_receipt(self, payload: bytes, epoch: str, offset: int) -> None:
-        place = self._places.get(payload)
-        if place is None or (place.epoch, place.offset) != (epoch, offset):
-            raise Anomaly(Kind.WRONG_RECEIPT, f"{payload!r} was said to be at {epoch}/{offset} and is at {place}")
+        place = self._places.get(_name(payload))
+        if place != Position(epoch, offset):
+            raise Anomaly(Kind.WRONG_RECEIPT, f"{_name(payload)!r} was said to be at {epoch}/{offset} and is at {place}")
 
     def deliver(self, who: str, seen: Seen, message: Registered) -> None:
         """A client got this. Raises Anomaly."""
         self.delivered += 1
         stream, epoch, offset = message.stream, message.epoch, message.offset
         of_epoch = self._messages.get(stream, {}).get(epoch, [])
-        if offset > len(of_epoch) or of_epoch[offset - 1] != message.payload:
-            raise Anomaly(Kind.REUSED_POSITION, f"{who} got {message.payload!r} at {epoch}/{offset} of {stream}")
+        if offset > len(of_epoch) or of_epoch[offset - 1] != _name(message.payload):
+            raise Anomaly(Kind.REUSED_POSITION, f"{who} got {_name(message.payload)!r} at {epoch}/{offset} of {stream}")
         expected = Position(seen.epoch or epoch, seen.offset + 1)
         behind_gaps = [Position(told.epoch or epoch, told.offset) for told in seen.told]
         # What was dropped may still come, if the client asks for it.

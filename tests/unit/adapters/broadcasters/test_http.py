@@ -122,6 +122,8 @@ async def test_a_malformed_batch_is_refused_with_the_index_and_nothing_is_regist
 async def test_a_store_that_is_down_is_answered_with_503(client: Client, registry: Registry) -> None:
     registry.down = True
     assert await post(client, GOOD) == (503, {"error": "the store is away"})
+    async with client.post("/open", json=GOOD) as response:
+        assert response.headers["Retry-After"] == "1"
 
 
 @pytest.mark.parametrize(
