@@ -38,6 +38,13 @@ def kind(frame: Frame) -> str:
     return str(frame.get("type") or MESSAGE)
 
 
+def _socket(address: aiohttp.AddrInfoType, receive_buffer: int) -> socket.socket:
+    made = socket.socket(*address[:3])
+    if receive_buffer:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    return made
+
+
 class Cable:
     """`positions` holds, by stream, the last position received; `received` every frame, pings too."""
 
@@ -57,10 +64,15 @@ class Cable:
         params: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         ssl: Any = True,
+        receive_buffer: int = 0,
     ) -> "Cable":
-        """Raises aiohttp's WSServerHandshakeError where the server refuses the upgrade."""
+        """Raises aiohttp's WSServerHandshakeError where the server refuses the upgrade.
+
+        `receive_buffer`: bytes that the kernel takes for a client that does not read; left to itself it takes ever more.
+        """
         query = {**(params or {}), **({"sid": sid} if sid else {})}
-        http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE))
+        connector = aiohttp.TCPConnector(socket_factory=lambda address: _socket(address, receive_buffer))
+        http = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=PATIENCE))
         try:
             ws = await http.ws_connect(
                 url,

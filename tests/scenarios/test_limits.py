@@ -146,7 +146,7 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 async def test_a_client_that_stops_reading_is_sent_away_and_comes_back_for_everything(hasty: RunningServer) -> None:
-    async with cable(hasty) as slow, cable(hasty) as neighbour:
+    async with cable(hasty, receive_buffer=65536) as slow, cable(hasty) as neighbour:
         await slow.subscribe("feed")
         await neighbour.subscribe("feed")
         sent = 0
@@ -170,7 +170,7 @@ async def test_a_client_that_stops_reading_is_sent_away_and_comes_back_for_every
 
 async def test_a_slow_client_of_a_dropping_stream_skips_to_the_newest_and_is_told_of_the_gap(hasty: RunningServer) -> None:
     before = (await metrics(hasty))["outbox_drops_total"]
-    async with cable(hasty) as slow, cable(hasty) as neighbour:
+    async with cable(hasty, receive_buffer=65536) as slow, cable(hasty) as neighbour:
         await slow.subscribe("ticker/1")
         await neighbour.subscribe("ticker/1")
         for number in range(1, PLENTY + 1):
@@ -209,7 +209,7 @@ async def _catches_up(slow: Cable, offset: int) -> None:
 
 
 async def test_after_two_drops_a_client_gets_exactly_what_it_missed_and_nothing_twice(hasty: RunningServer) -> None:
-    async with cable(hasty) as slow:
+    async with cable(hasty, receive_buffer=65536) as slow:
         await slow.subscribe("ticker/2")
         for tip in (PLENTY, 2 * PLENTY):
             await _flood(hasty, "ticker/2")
@@ -220,7 +220,7 @@ async def test_after_two_drops_a_client_gets_exactly_what_it_missed_and_nothing_
 
 
 async def test_a_batch_larger_than_the_outbox_closes_no_connection_where_the_stream_may_skip(hasty: RunningServer) -> None:
-    async with cable(hasty) as slow, aiohttp.ClientSession() as http:
+    async with cable(hasty, receive_buffer=65536) as slow, aiohttp.ClientSession() as http:
         await slow.subscribe("ticker/3")
         await _flood(hasty, "ticker/3")
         async with http.post(f"{hasty.url}/_broadcast", json=[{"stream": "ticker/3", "data": LARGE}] * 10) as answer:
