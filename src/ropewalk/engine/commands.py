@@ -35,12 +35,8 @@ async def handle(session: "Session", services: Services, command: commands.Comma
             return await _history(session, services, identifier, request)
         case commands.Whisper(identifier, payload):
             return await _whisper(session, services, identifier, payload)
-        case commands.Presence():
-            return await presence.tell(session, services, command)
-        case commands.Join(identifier, member):
-            return await presence.join(session, services, identifier, member)
-        case commands.Leave(identifier):
-            return await presence.leave(session, services, identifier)
+        case commands.Presence() | commands.Join() | commands.Leave():
+            return await presence.handle(session, services, command)
         case commands.Ping():
             session.link.send(session.link.codec.pong())
             return True

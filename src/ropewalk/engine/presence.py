@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.services import Services
 from ropewalk.model.application import MEMBER_KEY
-from ropewalk.model.commands import Presence
+from ropewalk.model.commands import Join, Leave, Presence
 from ropewalk.model.errors import RopewalkError
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
@@ -22,6 +22,16 @@ logger = logging.getLogger("ropewalk.presence")
 FEW_RECORDS, MOST_RECORDS = 200, 5000  # that are asked of the store for one answer: more only where the first ones fitted
 ANSWER_BYTES = 131_072  # of the records in one answer, and never more than this share of what may wait for a connection:
 PENDING_SHARE = 4
+
+
+async def handle(session: "Session", services: Services, command: Presence | Join | Leave) -> bool:
+    match command:
+        case Presence():
+            return await tell(session, services, command)
+        case Join(identifier, member):
+            return await join(session, services, identifier, member)
+        case Leave(identifier):
+            return await leave(session, services, identifier)
 
 
 async def tell(session: "Session", services: Services, query: Presence) -> bool:
