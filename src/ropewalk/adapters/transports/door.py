@@ -18,6 +18,7 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]  # missing in
 from ropewalk.adapters.transports.admission import Admission, ConnectionLimits
 from ropewalk.adapters.transports.http_connection import HttpConnection
 from ropewalk.adapters.transports.proxied import ProxiedConnection
+from ropewalk.adapters.transports.turns import Turns
 from ropewalk.adapters.transports.unix import UnixTransport
 from ropewalk.adapters.transports.websocket import WebSocketDoor
 from ropewalk.model.errors import BadRequest
@@ -65,6 +66,7 @@ class Door:
     ) -> None:
         self.websocket = websocket
         self.admission = Admission(limits, refusals, lambda: websocket.connections, lambda: len(self.http.connections))
+        self.parsing = Turns()
         self.write_timeout = write_timeout
         self.proxies = proxies
         self.proxy_header = proxy_header
@@ -184,7 +186,13 @@ class Knock(asyncio.Protocol):
             return
         admission = door.admission
         protocol = HttpConnection(
-            door.http, admission.refusals, admission.idle_timeout(), door.write_timeout, self._peer, door.proxies
+            door.http,
+            admission.refusals,
+            door.parsing,
+            admission.idle_timeout(),
+            door.write_timeout,
+            self._peer,
+            door.proxies,
         )
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)

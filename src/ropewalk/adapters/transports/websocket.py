@@ -24,6 +24,7 @@ from picows import (
 from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
 from ropewalk.adapters.transports.reading import Reading
+from ropewalk.adapters.transports.turns import Turns
 from ropewalk.adapters.transports.unsent import unsent_bytes
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
@@ -37,7 +38,7 @@ logger = logging.getLogger("ropewalk.websocket")
 
 CLOSE_PATIENCE = 1.0
 READ_BUFFER = 1024  # grows when needed; picows' default of 16 KiB is most of what an idle connection would cost
-READ_CHUNK = 8192  # of one read: all its frames, a thousand empty ones, are handled before anybody else's turn
+READ_CHUNK = 2048  # of one read: all its frames, hundreds of empty ones, are handled before anybody else's turn
 KERNEL_BUFFER = 65536  # what the kernel may hold of what a client sends ahead
 MOST_FRAGMENTS = 1024  # of one message
 
@@ -184,6 +185,7 @@ class WebSocketConnection(WSListener):
         if self._visitor is not None:
             self._door.connections -= 1
             self._visitor.lost(self._going_away)
+            self._visitor = None  # it knows this connection: nothing but the garbage collector would free the two
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -237,7 +239,7 @@ class WebSocketConnection(WSListener):
 
     def _read(self) -> Reading:
         if self._reading is None:
-            self._reading = Reading(self._transport)
+            self._reading = Reading(self._transport, self._door.turns)
         return self._reading
 
 
@@ -257,6 +259,7 @@ class WebSocketDoor:
     ) -> None:
         self.open_session = open_session
         self.connections = 0
+        self.turns = Turns()
         self._paths = frozenset(paths)
         self._origin_allowed = origin_allowed
         self._token_param = token_param
