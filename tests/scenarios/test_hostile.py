@@ -4,7 +4,7 @@ Run with `-s` for the table of what a ping took beside each attack, as a multipl
 
 In reality attackers compute on machines of their own. Here they, the server and the healthy client share a few processors,
 perhaps with others. So the time that the server or the client waited for a processor is taken off what a ping took: what is
-left is what the server did before it answered. Where both wait at once too much is taken off, never too little.
+left is what the server did before it answered. Where several wait at once too much is taken off, never too little.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -74,10 +74,10 @@ async def pings(server: RunningServer, healthy: Cable, *names: str) -> Pings:
     longest = 0.0
     async with asyncio.timeout(PATIENCE), attackers(server, names) as ending:
         while not ending.done():
-            waited, asked = _waited_for_processor(server), loop.time()
+            waits, asked = _waits(server), loop.time()
             await healthy.quiet()
             answered = loop.time() - asked
-            took.append(answered - (_waited_for_processor(server) - waited))
+            took.append(answered - sum(now - waits.get(thread, 0) for thread, now in _waits(server).items()) / 1e9)
             longest = max(longest, answered)
             await asyncio.sleep(0.02)
         assert ending.result() == 0
@@ -85,11 +85,15 @@ async def pings(server: RunningServer, healthy: Cable, *names: str) -> Pings:
     return Pings(took[-1], took[int(MOST * (len(took) - 1))], longest)
 
 
-def _waited_for_processor(server: RunningServer) -> float:
-    """For how many seconds the main threads of the server and of this process were ready to run and did not. 0 where the
-    system does not tell."""
-    paths = [Path(f"/proc/{pid}/schedstat") for pid in (server.process.pid, os.getpid())]
-    return sum(int(path.read_text().split()[1]) for path in paths if path.exists()) / 1e9
+def _waits(server: RunningServer) -> dict[Path, int]:
+    """By thread of the server and of this process, for how many nanoseconds it was ready to run and did not. A thread that
+    holds the interpreter's lock makes the others wait with it. Empty where the system does not tell."""
+    waits = {}
+    for pid in (server.process.pid, os.getpid()):
+        for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with suppress(OSError):  # it has ended meanwhile
+                waits[path] = int(path.read_text().split()[1])
+    return waits
 
 
 def peak_memory(server: RunningServer) -> int:
