@@ -198,6 +198,20 @@ async def chunked_bodies(server: Address) -> None:
     await together(12, attack)
 
 
+async def large_batches(server: Address) -> None:
+    """A megabyte of publications as small as can be, each with something to pass over: far more than a batch may have."""
+    body = b"[" + b",".join([b'{"stream":"s","data":1,"x":1}'] * 34_900) + b"]"
+    head = b"POST /_broadcast HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+
+    async def attack(number: int) -> None:
+        async with connection(server) as link:
+            for _ in range(30):
+                await link.send(head + body)
+                await link.response()
+
+    await together(4, attack)
+
+
 async def idle_requests(server: Address) -> None:
     """Line 7: connections that stay after a request, or begin a first or a second one and go silent."""
     half = b"GET /health HTTP/1.1\r\nhost: x\r\n"
@@ -235,6 +249,7 @@ ATTACKS: dict[str, Attack] = {
         unread_pongs,
         compressed_bodies,
         chunked_bodies,
+        large_batches,
         huge_identifiers,
         large_presence,
         unread_messages,
