@@ -209,7 +209,7 @@ async def large_batches(server: Address) -> None:
                 await link.send(head + body)
                 await link.response()
 
-    await together(4, attack)
+    await together(2, attack)
 
 
 async def idle_requests(server: Address) -> None:
