@@ -20,6 +20,7 @@ Attack = Callable[[Address], Awaitable[None]]
 
 SECONDS = 3.0  # that an attack goes on for
 HEAD_SECONDS = 7.0  # more than a request may take to arrive
+STALL_SECONDS = 7.0  # more than it takes to fill what a client does not read, and for the server to give it up, however busy
 EXTENDED = "actioncable-v1-ext-json"
 FIREHOSE, TICKER, HALL = "hostile/firehose", "hostile/ticker", "hostile/hall"
 NUMBER_OF_400_DIGITS = "9" * 400
@@ -120,7 +121,7 @@ async def unread_messages(server: Address) -> None:
         pings = ("0", "3600", NUMBER_OF_400_DIGITS)[number % 3]
         async with connection(server, 8192, upgrade_request(f"/cable?pi={pings}")) as link:
             await link.send(command(command="subscribe", identifier=identifier((FIREHOSE, TICKER)[number % 2])))
-            await asyncio.sleep(SECONDS)
+            await asyncio.sleep(STALL_SECONDS)
 
     async def publish(number: int) -> None:
         body = json.dumps({"stream": (FIREHOSE, TICKER)[number], "data": "." * 100_000}).encode()
@@ -130,7 +131,7 @@ async def unread_messages(server: Address) -> None:
                 await link.send(head + body)
                 await link.response()
 
-    await asyncio.gather(together(12, attack), together(2, publish))
+    await asyncio.gather(together(12, attack, STALL_SECONDS), together(2, publish, STALL_SECONDS))
 
 
 async def huge_identifiers(server: Address) -> None:
@@ -198,6 +199,20 @@ async def chunked_bodies(server: Address) -> None:
     await together(12, attack)
 
 
+async def large_batches(server: Address) -> None:
+    """A megabyte of publications as small as can be, each with something to pass over: far more than a batch may have."""
+    body = b"[" + b",".join([b'{"stream":"s","data":1,"x":1}'] * 34_900) + b"]"
+    head = b"POST /_broadcast HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+
+    async def attack(number: int) -> None:
+        async with connection(server) as link:
+            for _ in range(30):
+                await link.send(head + body)
+                await link.response()
+
+    await together(2, attack)
+
+
 async def idle_requests(server: Address) -> None:
     """Line 7: connections that stay after a request, or begin a first or a second one and go silent."""
     half = b"GET /health HTTP/1.1\r\nhost: x\r\n"
@@ -235,6 +250,7 @@ ATTACKS: dict[str, Attack] = {
         unread_pongs,
         compressed_bodies,
         chunked_bodies,
+        large_batches,
         huge_identifiers,
         large_presence,
         unread_messages,

@@ -37,8 +37,21 @@ async def test_fragments_are_bounded_before_anybody_is_known() -> None:
     """The application never answers, so that the session does not open."""
     with running_server("--rpc_host", "http://127.0.0.1:9/", "--rpc_command_timeout", "60000") as server:
         async with tcp(server) as link:
-            await link.send(upgrade_request() + client_frame(b"{", TEXT, fin=False) + EMPTY_FRAGMENT * 2000)
+            await link.send(upgrade_request() + client_frame(b"{", TEXT, fin=False))
+            await link.head()
+            await link.send(EMPTY_FRAGMENT * 2000)
             await metrics_when(server, lambda now: now["refusals_total{fragments}"] == 1 and now["connections"] == 0)
+
+
+async def test_a_client_that_does_not_wait_for_the_handshake_may_send_little_ahead() -> None:
+    with running_server("--public") as server:
+        async with tcp(server) as link:
+            await link.send(upgrade_request() + EMPTY_FRAGMENT * 1000)
+            assert (await link.response())[0] == 400
+        async with tcp(server) as link:
+            await link.send(upgrade_request() + client_frame(b'{"command":"ping"}') * 100)
+            await link.head()
+            await link.frame_with(b"pong")
 
 
 async def test_a_message_in_a_thousand_fragments_is_a_message() -> None:

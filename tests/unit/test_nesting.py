@@ -1,5 +1,6 @@
 """One depth for everything that is decoded, wherever it comes from: what is 128 deep is taken, what is deeper is refused."""
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from ropewalk.model.limits import Limits
 from ropewalk.model.nesting import MAX_DEPTH
 from ropewalk.protocol import cable_json
 from ropewalk.protocol.event_ids import LastEventId
-from ropewalk.protocol.publications import PublicationLimits, decode
+from ropewalk.protocol.publications import PublicationLimits, decode, decode_gently
 from ropewalk.protocol.sse_request import subscriptions_of_body
 
 TOO_DEEP = [MAX_DEPTH + 1, 500, 980, 20_000]
@@ -54,6 +55,12 @@ def subscribe(info: str) -> bytes:
 ENDPOINTS: dict[str, Callable[[int], object]] = {
     "publication": lambda depth: decode(json.dumps({"stream": "s", "data": deep(depth)}).encode(), PublicationLimits()),
     "batch": lambda depth: decode(json.dumps([{"stream": "s", "data": deep(depth)}] * 200).encode(), PublicationLimits()),
+    "publication that is no text": lambda depth: decode(
+        b'{"stream":"s","data":%b}' % deep(depth).encode(), PublicationLimits()
+    ),
+    "large batch": lambda depth: asyncio.run(
+        decode_gently(json.dumps([{"stream": "s", "data": deep(depth)}] * 400).encode(), PublicationLimits())
+    ),
     "unknown key of a publication": lambda depth: decode(
         b'[{"stream":"s","data":"1","x":%b}]' % deep(depth).encode(), PublicationLimits()
     ),

@@ -23,13 +23,23 @@ UNNAMED = "receive"
 
 def called(data: dict[str, Any]) -> Reply:
     """The reply to this data, before there is anything to say. Takes the call's name out of it. Raises BadCall."""
-    name = data.pop(NAME, None)
+    to = _name(data)
     action = data.get("action", UNNAMED)
     if not isinstance(action, str):
         raise BadCall("the name of its action is no string", "bad_data")
-    if not isinstance(name, str | int | None) or (isinstance(name, str) and len(name) > LONGEST_NAME):
-        raise BadCall(f"{NAME} is neither a number nor a string of at most {LONGEST_NAME} characters", "bad_data")
-    return Reply(action, json_bytes(name, NAME))
+    return Reply(action, to)
+
+
+def _name(data: dict[str, Any]) -> bytes:
+    """As JSON. Null is no name: a caller that gives it could not tell the reply from one to a call without a name."""
+    if NAME not in data:
+        return NOBODY
+    match data.pop(NAME):
+        case bool():
+            pass
+        case str() | int() as name if len(str(name)) <= LONGEST_NAME:
+            return json_bytes(name, NAME)
+    raise BadCall(f"{NAME} is neither a whole number nor a string, of at most {LONGEST_NAME} characters", "bad_data")
 
 
 def returned(reply: Reply, value: object) -> Reply | None:
@@ -45,16 +55,15 @@ def rejected(reply: Reply, no: Reject) -> Reply:
     return replace(reply, code="rejected")
 
 
-def failed(text: str, error: ServerError) -> Reply | None:
-    """The reply to data whose action failed, or could not be called; None where it names nobody that could be answered."""
-    data = json_object(text)
-    if data is None:
-        return None
+def failed(text: str, error: ServerError) -> Reply:
+    """The reply to data whose action failed, or could not be called. It has the name of the call, if that can be read."""
+    data = json_object(text) or {}
+    action = data.get("action", UNNAMED)
     try:
-        reply = called(data)
+        to = _name(data)
     except BadCall:
-        reply = Reply(str(data.get("action", UNNAMED))[:LONGEST_NAME])
-    return replace(reply, code=_code(error))
+        to = NOBODY
+    return Reply(action if isinstance(action, str) else str(action)[:LONGEST_NAME], to, code=_code(error))
 
 
 def _code(error: ServerError) -> str:

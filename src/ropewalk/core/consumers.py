@@ -6,7 +6,7 @@ positions alone tell which of two marks is further.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ropewalk.model.journal import Consumer, ShardMark, ShardSpan
+from ropewalk.model.journal import LIFE_BITS, Consumer, ShardMark, ShardSpan
 
 Marks = Mapping[int, ShardMark]
 
@@ -20,6 +20,17 @@ def moved(marks: Marks, given: Marks) -> dict[int, ShardMark]:
     """The further of two marks counts, shard by shard."""
     ahead = {shard: mark for shard, mark in given.items() if shard not in marks or mark.position > marks[shard].position}
     return _in_order({**marks, **ahead})
+
+
+def can_have_given(own: Sequence[ShardSpan], mark: ShardMark) -> bool:
+    """Whether a shard with these spans has been at this position under this epoch. Where it no longer knows the life that the
+    position lies in, only the epochs of the others are known to be wrong."""
+    if not mark.epoch:
+        return mark.position == 0
+    life = [span for span in own if span.first >> LIFE_BITS == mark.position >> LIFE_BITS]
+    if life:
+        return mark.epoch == life[-1].epoch and mark.position <= life[-1].end
+    return all(span.epoch != mark.epoch for span in own)
 
 
 def lag(marks: Marks, spans: Sequence[ShardSpan]) -> dict[int, int]:

@@ -33,6 +33,19 @@ class Owner(Protocol):
         """Messages of this group were dropped: those above `after`, up to and with `upto`."""
 
 
+class _Nobody:
+    """The owner of a link that has ended. A session and its link that went on to know each other would stay in memory."""
+
+    def overflowed(self) -> None:
+        pass
+
+    def skipped(self, group: Group, after: Position, upto: Position) -> None:
+        pass
+
+
+NOBODY = _Nobody()
+
+
 class Link:
     """`names`: the sids this client is or was known by."""
 
@@ -59,7 +72,7 @@ class Link:
         self._rules = rules
         self._stats = stats
         self.limit = limit
-        self._owner = owner
+        self._owner: Owner = owner
         self._groups: list[Group] = []
         self._outbox: Outbox | None = None
         self._paused = False
@@ -184,6 +197,7 @@ class Link:
     def lose(self) -> None:
         """Nobody is there any more."""
         self.open = False
+        self._owner = NOBODY
         if self._outbox is not None:
             self._stats.outbox_drops += self._outbox.dropped
         self._outbox = None

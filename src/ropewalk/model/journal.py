@@ -6,6 +6,9 @@ from itertools import pairwise
 
 from msgspec import Struct, field
 
+LIFE_BITS = 40
+"""A life's number lies above the lowest 40 bits of its positions: it begins above whatever the one before can have given."""
+
 
 class RowKind(StrEnum):
     PUBLISH = "publish"

@@ -9,9 +9,9 @@ from typing import TypedDict
 
 from msgspec import Struct
 
-from ropewalk.model.journal import ShardSpan, oldest_kept
+from ropewalk.model.journal import LIFE_BITS, ShardSpan, oldest_kept
 
-LIFE = 1 << 40
+LIFE = 1 << LIFE_BITS
 """Every life of a shard begins at a multiple of this, above all positions of the lives before."""
 
 

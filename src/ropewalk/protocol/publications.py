@@ -4,7 +4,9 @@ Strict: whatever is not exactly one of the known shapes is refused with the reas
 nothing of the body counts.
 """
 
+import asyncio
 import re
+from typing import ClassVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -16,6 +18,11 @@ from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
 from ropewalk.model.refusals import Refusal
 
 MAX_UID_BYTES = 256
+
+LARGE_BYTES = 64 * 1024
+"""A body that is larger is decoded in pieces. One of tiny publications would hold the event loop for tens of milliseconds."""
+
+ENTRIES_AT_ONCE = 250
 
 _JSON_WHITESPACE = b" \t\r\n"
 _BATCH_INDEX = re.compile(r" - at `\$\[(\d+)\]")
@@ -76,11 +83,32 @@ class _StrictBatchEntry(_StrictEntry, kw_only=True, forbid_unknown_fields=True):
     stream: str | None
 
 
+class _TooMany(Exception):
+    """More entries than a batch may have."""
+
+
+class _Counted(Struct):
+    """Nothing of an entry is looked at but that it names a stream. Decoding ends with the first entry that is one too many,
+    however many follow. `left` is set before each decoding."""
+
+    stream: Raw
+    left: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        _Counted.left -= 1
+        if _Counted.left < 0:
+            raise _TooMany
+
+
 _AROUND = 2  # a batch, and in it a publication, around what a publisher says
 
 _strict_decoder: msgspec.json.Decoder[_StrictEntry | list[_StrictBatchEntry]] = msgspec.json.Decoder(
     _StrictEntry | list[_StrictBatchEntry]
 )
+_strict_entry_decoder: msgspec.json.Decoder[_StrictBatchEntry] = msgspec.json.Decoder(_StrictBatchEntry)
+_entry_decoder: msgspec.json.Decoder[_BatchEntry] = msgspec.json.Decoder(_BatchEntry)
+_counting_decoder: msgspec.json.Decoder[list[_Counted]] = msgspec.json.Decoder(list[_Counted])
+_list_decoder: msgspec.json.Decoder[list[Raw]] = msgspec.json.Decoder(list[Raw])
 _body_decoder: msgspec.json.Decoder[_Entry | list[_BatchEntry]] = msgspec.json.Decoder(_Entry | list[_BatchEntry])
 
 # Decoding to Raw is the cheapest check of a JSON text (about half the time of a full decode, nothing is built). It was
@@ -91,18 +119,70 @@ _check_json = msgspec.json.Decoder(Raw).decode
 _read_text = msgspec.json.Decoder(str).decode
 
 
+async def decode_gently(body: bytes, limits: PublicationLimits, key: str = "") -> list[Publication] | RemoteDisconnect:
+    """The same as `decode`, with turns of the event loop in between where the body is a large batch."""
+    if len(body) <= LARGE_BYTES or body.lstrip(_JSON_WHITESPACE)[:1] != b"[":
+        return decode(body, limits, key)
+    check_uid(key, "Idempotency-Key")
+    entries = _raw_entries(body, limits.max_batch)
+    _check_number(len(entries), limits)
+    publications: list[Publication] = []
+    for index, entry in enumerate(entries):
+        if index % ENTRIES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        publications.append(_publication(_batch_entry(entry, index), limits, key and f"{key}:{index}", index))
+    return publications
+
+
 def decode(body: bytes, limits: PublicationLimits, key: str = "") -> list[Publication] | RemoteDisconnect:
     """`key` gives a uid to publications that carry none of their own. Raises MalformedPublication."""
     check_uid(key, "Idempotency-Key")
     match _entries(body):
         case list() as entries:
-            if not 1 <= len(entries) <= limits.max_batch:
-                raise MalformedPublication(f"a batch holds 1 to {limits.max_batch} publications, this one {len(entries)}")
+            _check_number(len(entries), limits)
             return [_publication(entry, limits, key and f"{key}:{index}", index) for index, entry in enumerate(entries)]
         case entry if entry.command is None:
             return [_publication(entry, limits, key, 0)]
         case entry:
             return _order(entry)
+
+
+def _raw_entries(body: bytes, most: int) -> list[Raw]:
+    """Each as its JSON text, at most so many."""
+    _Counted.left = most
+    try:
+        _counting_decoder.decode(body)
+        return _list_decoder.decode(body)
+    except _TooMany:
+        raise MalformedPublication(f"a batch holds 1 to {most} publications, this one more") from None
+    except msgspec.ValidationError as error:
+        raise _no_publication(error) from None
+    except UnicodeDecodeError:
+        raise MalformedPublication("body is not UTF-8") from None
+    except msgspec.DecodeError as error:
+        raise MalformedPublication(f"body is not JSON: {error}") from None
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _check_number(entries: int, limits: PublicationLimits) -> None:
+    if not 1 <= entries <= limits.max_batch:
+        raise MalformedPublication(f"a batch holds 1 to {limits.max_batch} publications, this one {entries}")
+
+
+def _batch_entry(entry: Raw, index: int) -> _Entry:
+    try:
+        try:
+            return _strict_entry_decoder.decode(entry)
+        except msgspec.ValidationError:
+            if too_deep(bytes(entry), MAX_DEPTH + _AROUND - 1):
+                raise _too_deep() from None
+            return _entry_decoder.decode(entry)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$")
+        raise MalformedPublication(f"not a publication: {what} - at `$[{index}]{place or '`'}", index) from None
+    except UnicodeDecodeError:
+        raise MalformedPublication("body is not UTF-8") from None
 
 
 def _entries(body: bytes) -> _Entry | list[_StrictBatchEntry] | list[_BatchEntry]:
@@ -111,15 +191,25 @@ def _entries(body: bytes) -> _Entry | list[_StrictBatchEntry] | list[_BatchEntry
             return _strict_decoder.decode(body)
         except msgspec.ValidationError:
             if too_deep(body, MAX_DEPTH + _AROUND):
-                raise MalformedPublication(f"body is {TOO_DEEP}", refusal=Refusal.NESTING) from None
+                raise _too_deep() from None
             return _body_decoder.decode(body)
     except msgspec.ValidationError as error:
-        place = _BATCH_INDEX.search(str(error))
-        raise MalformedPublication(f"not a publication: {error}", int(place[1]) if place else 0) from None
+        raise _no_publication(error) from None
     except UnicodeDecodeError:
         raise MalformedPublication("body is not UTF-8") from None
     except msgspec.DecodeError as error:
         raise MalformedPublication(f"body is not JSON: {error}") from None
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _no_publication(error: msgspec.ValidationError) -> MalformedPublication:
+    place = _BATCH_INDEX.search(str(error))
+    return MalformedPublication(f"not a publication: {error}", int(place[1]) if place else 0)
+
+
+def _too_deep() -> MalformedPublication:
+    return MalformedPublication(f"body is {TOO_DEEP}", refusal=Refusal.NESTING)
 
 
 def _publication(entry: _Entry, limits: PublicationLimits, fallback_uid: str, index: int) -> Publication:

@@ -247,7 +247,7 @@ async def test_what_cannot_be_said_as_json_fails_the_action(caplog: pytest.LogCa
     assert "what unsayable returned cannot be written as JSON" in caplog.text
 
 
-@pytest.mark.parametrize("name", [{"a": 1}, ["x"], 1.5, "x" * 129])
+@pytest.mark.parametrize("name", [{"a": 1}, ["x"], 1.5, "x" * 129, None, True])
 async def test_a_name_that_cannot_be_one_is_refused(name: object) -> None:
     with pytest.raises(BadCall, match="reply_to"):
         await call("nothing", name)
@@ -261,11 +261,13 @@ async def test_a_name_that_cannot_be_one_is_refused(name: object) -> None:
         ("{}", Unavailable("secret"), Reply("receive", code="unavailable")),
         ('{"action":7}', BadCall("no"), Reply("7", code="bad_data")),
         ('{"action":"add","$reply_to":[]}', BadCall("no"), Reply("add", code="bad_data")),
-        ("[1]", BadCall("no"), None),
-        ("nonsense", BadCall("no"), None),
+        ('{"action":7,"$reply_to":"x"}', BadCall("no"), Reply("7", b'"x"', code="bad_data")),
+        ('{"action":"add","$reply_to":null}', BadCall("no"), Reply("add", code="bad_data")),
+        ("[1]", BadCall("no"), Reply("receive", code="bad_data")),
+        ("nonsense", BadCall("no"), Reply("receive", code="bad_data")),
     ],
 )
-def test_a_call_that_fails_is_answered_without_the_reason(data: str, error: ServerError, reply: Reply | None) -> None:
+def test_a_call_that_fails_is_answered_without_the_reason(data: str, error: ServerError, reply: Reply) -> None:
     assert failed(data, error) == reply
 
 

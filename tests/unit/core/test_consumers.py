@@ -1,6 +1,8 @@
 """Readers with a name: marks only go forward, whatever is said of them and in whatever order."""
 
-from ropewalk.core.consumers import lag, moved, needed_from, pinned
+import pytest
+
+from ropewalk.core.consumers import can_have_given, lag, moved, needed_from, pinned
 from ropewalk.model.journal import Consumer, ShardMark, ShardSpan
 
 LIFE = 1 << 40
@@ -27,6 +29,36 @@ def test_a_later_life_of_a_shard_is_further_than_all_of_the_one_before() -> None
 
 def test_marks_are_in_order_of_their_shards() -> None:
     assert list(moved({10: mark(1)}, {9: mark(1), 2: mark(1)})) == [2, 9, 10]
+
+
+@pytest.mark.parametrize(
+    ("given", "can"),
+    [
+        (mark(0, ""), True),
+        (mark(1, ""), False),
+        (mark(LIFE + 20, "old"), True),
+        (mark(LIFE + 5, "old"), True),  # rows of it that are gone
+        (mark(LIFE + 30, "old"), True),
+        (mark(LIFE + 31, "old"), False),
+        (mark(LIFE + 20, "new"), False),
+        (mark(LIFE + 20, "e"), False),
+        (mark(3 * LIFE, "new"), True),
+        (mark(3 * LIFE + 7, "new"), True),
+        (mark(3 * LIFE + 8, "new"), False),
+        (mark(3 * LIFE, "old"), False),
+        (mark(5, "forgotten"), True),
+        (mark(2 * LIFE, "forgotten"), True),
+        (mark(5, "old"), False),
+    ],
+)
+def test_a_mark_has_the_epoch_of_its_position_as_far_as_that_is_known(given: ShardMark, can: bool) -> None:
+    spans = [
+        ShardSpan(0, "old", LIFE + 10, LIFE + 20),
+        ShardSpan(0, "old", LIFE + 25, LIFE + 30),
+        ShardSpan(0, "new", 3 * LIFE, 3 * LIFE + 7),
+    ]
+
+    assert can_have_given(spans, given) is can
 
 
 def test_the_lag_is_what_can_be_read_and_was_not() -> None:

@@ -1,5 +1,6 @@
 """The publish body: what becomes of it, and that nothing else than a clear refusal comes out of what is wrong."""
 
+import asyncio
 import json
 
 import pytest
@@ -8,7 +9,14 @@ from hypothesis import strategies as st
 
 from ropewalk.model.errors import MalformedPublication
 from ropewalk.model.messages import Publication, RemoteDisconnect
-from ropewalk.protocol.publications import MAX_UID_BYTES, PublicationLimits, decode
+from ropewalk.protocol.publications import (
+    ENTRIES_AT_ONCE,
+    LARGE_BYTES,
+    MAX_UID_BYTES,
+    PublicationLimits,
+    decode,
+    decode_gently,
+)
 
 LIMITS = PublicationLimits(max_stream_name=20, max_batch=3)
 
@@ -175,6 +183,7 @@ GOOD = {"stream": "s", "data": "1"}
         (b'{"stream":"s","data":{"a":"\xff"}}', "not UTF-8"),
         (b'{"stream":"s","data":{"a":}}', "not JSON"),
         ({"stream": "s", "data": "[" * 5000 + "]" * 5000}, "nested"),
+        (b'{"stream":"s","data":' + b"[" * 50_000 + b"]" * 50_000 + b"}", "nested"),
         ({**GOOD, "meta": []}, "meta"),
         ({**GOOD, "meta": {"transient": "yes"}}, "transient"),
         ({**GOOD, "meta": {"exclude_socket": 1}}, "exclude_socket"),
@@ -212,6 +221,32 @@ def test_a_refused_batch_names_the_place_of_the_bad_one(bad: object, index: int)
     batch: list[object] = [GOOD, GOOD, GOOD]
     batch[index] = bad
     assert refusal(batch).index == index
+    large = json.dumps(batch).encode() + b" " * LARGE_BYTES
+    with pytest.raises(MalformedPublication) as caught:
+        asyncio.run(decode_gently(large, LIMITS))
+    assert (caught.value.index, caught.value.reason) == (index, refusal(large).reason)
+
+
+# --- large bodies -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_large_batch_is_decoded_in_pieces_between_which_others_have_their_turn() -> None:
+    pieces = LARGE_BYTES // ENTRIES_AT_ONCE // 10
+    body = json.dumps([{"stream": "s", "data": str(number)} for number in range(pieces * ENTRIES_AT_ONCE)]).encode()
+    decoding = asyncio.create_task(decode_gently(body, PublicationLimits(max_batch=1_000_000), "key"))
+    turns = 0
+    while not decoding.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert decoding.result() == decode(body, PublicationLimits(max_batch=1_000_000), "key")
+    assert turns >= pieces
+
+
+@pytest.mark.parametrize("entry", [b'{"stream":"s","data":1}', b'{"stream":"s","data":1,"x":[]}'])
+async def test_a_large_batch_with_too_many_publications_is_refused(entry: bytes) -> None:
+    body = b"[" + b",".join([entry] * (LARGE_BYTES // len(entry))) + b"]"
+    with pytest.raises(MalformedPublication, match="1 to 3 publications, this one more"):
+        await decode_gently(body, LIMITS)
 
 
 # --- whatever comes ---------------------------------------------------------------------------------------------------
@@ -246,6 +281,18 @@ def test_random_bytes_are_decoded_or_refused_and_nothing_else(body: bytes, key: 
 @given(ALMOST | st.lists(ALMOST, max_size=4) | JSON)
 def test_random_json_is_decoded_or_refused_and_nothing_else(body: object) -> None:
     decodes_or_refuses(json.dumps(body).encode(), "")
+
+
+@given(ALMOST | st.lists(ALMOST | st.just(GOOD), max_size=4) | JSON | st.binary(), st.sampled_from(["", "key"]))
+def test_a_large_body_is_taken_or_refused_as_the_same_body_would_be(body: object, key: str) -> None:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    try:
+        expected: object = decode(data, LIMITS, key)
+    except MalformedPublication:
+        with pytest.raises(MalformedPublication):
+            asyncio.run(decode_gently(data + b" " * LARGE_BYTES, LIMITS, key))
+    else:
+        assert asyncio.run(decode_gently(data + b" " * LARGE_BYTES, LIMITS, key)) == expected
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))

@@ -13,7 +13,7 @@ from ropewalk.model.messages import Receipt, RemoteDisconnect
 from ropewalk.model.refusals import Refusal
 from ropewalk.ports import Publisher
 from ropewalk.protocol.body import BODY_SECONDS, KEYED, gather
-from ropewalk.protocol.publications import PublicationLimits, decode
+from ropewalk.protocol.publications import PublicationLimits, decode_gently
 
 
 class PublishDoor:
@@ -63,7 +63,7 @@ class PublishDoor:
     async def _take(self, request: web.Request) -> dict[str, object]:
         limit = self._limits.max_publish_size
         body = await gather(request.content.iter_any(), request.headers, limit, KEYED, self._patience)
-        match decode(body, self._limits, request.headers.get("Idempotency-Key", "")):
+        match await decode_gently(body, self._limits, request.headers.get("Idempotency-Key", "")):
             case RemoteDisconnect() as order:
                 return {"disconnected": await self._publisher.disconnect(order)}
             case publications:

@@ -17,7 +17,7 @@ from ropewalk.model.refusals import Refusal
 
 logger = logging.getLogger("ropewalk.server")
 
-AT_ONCE = 64
+AT_ONCE = 16
 """Connections accepted before others get their turn of the event loop."""
 
 HANDSHAKE_SECONDS = 5.0

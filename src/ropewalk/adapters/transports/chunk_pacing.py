@@ -1,7 +1,7 @@
-"""How much HTTP framing one connection makes us parse: a chunk of one byte costs as much work as one of kilobytes.
+"""How much HTTP framing connections make us parse: a chunk of one byte costs as much work as one of kilobytes.
 
-What arrives in many lines is parsed in pieces, with a turn of the event loop between them. The lines of chunked bodies are
-paced, and a body whose framing is larger than the body itself is refused. Requests and bodies of a known length are not paced.
+What arrives in many lines is parsed in small pieces. The connections that send it take turns, and their lines are paced
+together. A chunked body whose framing is larger than the body itself is refused.
 """
 
 import asyncio
@@ -14,20 +14,22 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 
 from ropewalk.adapters.transports.proxied import ProxiedConnection
+from ropewalk.adapters.transports.turns import Turns
 from ropewalk.model.refusals import Refusal
 
 logger = logging.getLogger("ropewalk.server")
 
-PIECE_BYTES = 8 * 1024
-"""What is parsed at once when it holds more lines than LINES_AT_ONCE."""
+LINES_AT_ONCE = 256
+"""What holds more lines waits for its turn. With chunks of 1 KiB these are 128 KiB."""
 
-LINES_AT_ONCE = 1000
+FEW_BYTES = 1024
+"""What is so short is parsed without counting its lines."""
 
-LINES_A_SECOND = 50_000
-"""Of chunked bodies; a chunk has two. With chunks of 1 KiB it is 25 MB a second."""
+PIECE_BYTES = 4 * 1024
+"""What is parsed in one turn: with chunks of one byte half a millisecond's work, and as much again to read the body."""
 
-BURST_SECONDS = 0.2
-"""The part of a second's lines that may come at once."""
+LINES_A_SECOND = 200_000
+"""That are parsed in turns, of all connections together: about a tenth of a processor. A chunk has two lines."""
 
 FRAMING_BYTES = 64 * 1024
 """Chunk sizes, chunk extensions and trailers that any body may have; beyond it they must not be larger than the body."""
@@ -36,35 +38,38 @@ FRAMING_BYTES = 64 * 1024
 class ChunkPacing(ProxiedConnection):
     """aiohttp pauses and resumes reading for its own buffers: the transport is read when neither it nor this here waits."""
 
-    def __init__(self, server: web.Server, refusals: Counter[str], **options: Any) -> None:
+    def __init__(self, server: web.Server, refusals: Counter[str], turns: Turns, **options: Any) -> None:
         super().__init__(server, **options)
         self._refusals = refusals
+        self._turns = turns
         self._unparsed = b""
-        self._resting: asyncio.Handle | None = None
-        self._paced_until = 0.0
+        self._waiting = False
+        self._was_paused = False
+        self._resuming: asyncio.Handle | None = None
         self._newest: StreamReader = EMPTY_PAYLOAD  # the body of the last request that was parsed
         self._announced = 0  # its length, if it has one
         self._chunked: StreamReader | None = None  # the same, if it is chunked and not whole yet
         self._wire_bytes = 0  # of that one
 
     def data_received(self, data: bytes) -> None:
-        if not data:  # aiohttp goes on with what its parser was given before; it asks for that with every chunk it reads
+        if not data:  # aiohttp goes on with what its parser was given before
             super().data_received(data)
             self._note_body()
-        elif self._unparsed or self._resting is not None:
+        elif self._unparsed:
             self._unparsed += data
-        elif len(data) > PIECE_BYTES and not self._within_length(len(data)) and data.count(b"\r\n") > LINES_AT_ONCE:
+        elif len(data) > FEW_BYTES and not self._within_length(len(data)) and data.count(b"\r\n") > LINES_AT_ONCE:
             self._unparsed = data
             self._pause_transport_reading()
-            self._go_on()
+            self._wait_for_turn()
         else:
             self._parse(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._unparsed = b""
-        if self._resting is not None:
-            self._resting.cancel()
-            self._resting = None
+        self._newest, self._chunked = EMPTY_PAYLOAD, None  # a body knows its connection: nothing would free the two
+        if self._resuming is not None:
+            self._resuming.cancel()
+            self._resuming = None
         super().connection_lost(exc)
 
     async def finish_response(
@@ -74,21 +79,46 @@ class ChunkPacing(ProxiedConnection):
         self._note_body()  # what came behind an upgrade that was declined is parsed in there
         return finished
 
+    def pause_reading(self) -> None:
+        self._was_paused = True
+        super().pause_reading()
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """aiohttp calls it with every chunk that it reads. Its parser may keep something back once it was paused, also later
+        on; then it goes on in a turn of its own, and once for all chunks that were read together."""
+        if not resume_parser:
+            super().resume_reading(resume_parser)
+        elif self._was_paused and self._resuming is None:
+            self._resuming = self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._resuming = None
+        super().resume_reading()
+
     def _resume_transport_reading(self) -> None:
-        if self._resting is not None:
-            return
         if self._unparsed:
-            self._resting = self._loop.call_soon(self._go_on)
+            self._wait_for_turn()
         else:
             super()._resume_transport_reading()
 
-    def _go_on(self) -> None:
-        self._resting = None
-        if self._unparsed and not self._aiohttp_waits:
-            piece, self._unparsed = self._unparsed[:PIECE_BYTES], self._unparsed[PIECE_BYTES:]
-            self._parse(piece)
+    def _wait_for_turn(self) -> None:
+        if not self._waiting:
+            self._waiting = True
+            self._turns.wait(self)
+
+    def take_turn(self) -> float:
+        """Parse the next piece of what came."""
+        self._waiting = False
+        if not self._unparsed or self._aiohttp_waits:
+            return 0.0
+        size = len(self._unparsed)
+        if not self._within_length(size):
+            size = PIECE_BYTES
+        piece, self._unparsed = self._unparsed[:size], self._unparsed[size:]
+        self._parse(piece)
         if not self._aiohttp_waits:
             self._resume_transport_reading()
+        return piece.count(b"\r\n") / LINES_A_SECOND if size == PIECE_BYTES else 0.0
 
     @property
     def _aiohttp_waits(self) -> bool:
@@ -100,7 +130,6 @@ class ChunkPacing(ProxiedConnection):
         body = self._chunked
         if body is None:
             return
-        self._pace(data.count(b"\r\n"))
         if body.is_eof():
             self._chunked = None
         elif not begun:
@@ -129,13 +158,6 @@ class ChunkPacing(ProxiedConnection):
         elif not body.is_eof():
             self._announced = int(message.headers.get("Content-Length", 0))
         return self._chunked is not None
-
-    def _pace(self, lines: int) -> None:
-        now = self._loop.time()
-        self._paced_until = max(self._paced_until, now - BURST_SECONDS) + lines / LINES_A_SECOND
-        if self._paced_until > now and self._resting is None:
-            self._pause_transport_reading()
-            self._resting = self._loop.call_at(self._paced_until, self._go_on)
 
     def _refuse(self, body: StreamReader) -> None:
         self._refusals[Refusal.CHUNKS] += 1

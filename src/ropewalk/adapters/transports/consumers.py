@@ -8,7 +8,7 @@ from aiohttp import web
 from ropewalk.adapters.transports.answers import json_answer, refusal
 from ropewalk.adapters.transports.guarding import body_of, decoded, guarded
 from ropewalk.core.bearer import KeyGuard
-from ropewalk.core.consumers import lag
+from ropewalk.core.consumers import can_have_given, lag
 from ropewalk.core.transactions import checked_name
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.journal import Consumer, ShardMark, ShardSpan
@@ -62,12 +62,14 @@ class ConsumersDoor:
 
 
 def _check(marks: Marks, spans: list[ShardSpan]) -> None:
-    ends = {span.shard: span.end for span in spans}
     for shard, mark in marks.items():
-        if not 0 <= mark.position <= ends.get(shard, -1):
+        own = [span for span in spans if span.shard == shard]
+        if not own or not 0 <= mark.position <= own[-1].end:
             raise BadRequest(f"shard {shard} has no position {mark.position}")
         if len(mark.epoch) > _LONGEST_EPOCH:
             raise BadRequest(f"an epoch has {_LONGEST_EPOCH} characters at the most")
+        if not can_have_given(own, mark):
+            raise BadRequest(f"position {mark.position} of shard {shard} is not of the epoch {mark.epoch!r}")
 
 
 def _name(request: web.Request) -> str:

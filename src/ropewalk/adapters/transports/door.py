@@ -18,6 +18,7 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]  # missing in
 from ropewalk.adapters.transports.admission import Admission, ConnectionLimits
 from ropewalk.adapters.transports.http_connection import HttpConnection
 from ropewalk.adapters.transports.proxied import ProxiedConnection
+from ropewalk.adapters.transports.turns import Turns
 from ropewalk.adapters.transports.unix import UnixTransport
 from ropewalk.adapters.transports.websocket import WebSocketDoor
 from ropewalk.model.errors import BadRequest
@@ -27,6 +28,9 @@ from ropewalk.protocol.proxy_header import split_proxy_header
 
 HEAD_LIMIT = 16 * 1024
 HEAD_PATIENCE = 5.0
+AHEAD_LIMIT = 4 * 1024
+"""Of what a WebSocket client sends before it has our answer, for which it has to wait: it is all handled at once."""
+
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\nRetry-After: 5\r\nConnection: close\r\n\r\ntoo many connections"
 )
@@ -65,6 +69,7 @@ class Door:
     ) -> None:
         self.websocket = websocket
         self.admission = Admission(limits, refusals, lambda: websocket.connections, lambda: len(self.http.connections))
+        self.parsing = Turns()
         self.write_timeout = write_timeout
         self.proxies = proxies
         self.proxy_header = proxy_header
@@ -128,7 +133,7 @@ class Knock(asyncio.Protocol):
         admission = self._door.admission
         if admission.client_may_enter() if websocket else admission.http_may_enter():
             self.known()
-            self._hand_over(websocket)
+            self._hand_over(websocket, end + len(b"\r\n\r\n"))
         else:
             self._answer(BUSY)
 
@@ -171,12 +176,11 @@ class Knock(asyncio.Protocol):
         self._transport.write(response)
         self._transport.close()
 
-    def _hand_over(self, websocket: bool) -> None:
+    def _hand_over(self, websocket: bool, head_size: int) -> None:
         assert self._transport is not None
         data, self._head = self._head, b""
         door = self._door
-        if websocket and len(data) > 2 * HEAD_LIMIT:
-            # A client has to wait for our answer; what it sent ahead would all be handled at once, before anybody else's turn.
+        if websocket and len(data) > head_size + AHEAD_LIMIT:
             self._answer(AHEAD)
             return
         if websocket:
@@ -184,7 +188,13 @@ class Knock(asyncio.Protocol):
             return
         admission = door.admission
         protocol = HttpConnection(
-            door.http, admission.refusals, admission.idle_timeout(), door.write_timeout, self._peer, door.proxies
+            door.http,
+            admission.refusals,
+            door.parsing,
+            admission.idle_timeout(),
+            door.write_timeout,
+            self._peer,
+            door.proxies,
         )
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)

@@ -12,6 +12,7 @@ from aiohttp import StreamReader, web
 
 from ropewalk.adapters.transports.chunk_pacing import ChunkPacing
 from ropewalk.adapters.transports.request_log import RequestLog, request_logger
+from ropewalk.adapters.transports.turns import Turns
 from ropewalk.adapters.transports.unsent import unsent_bytes
 from ropewalk.model.refusals import Refusal
 from ropewalk.protocol.proxies import Peer, TrustedProxies
@@ -42,6 +43,7 @@ class HttpConnection(ChunkPacing):
         self,
         server: web.Server,
         refusals: Counter[str],
+        turns: Turns,
         idle_timeout: float,
         write_timeout: float,
         peer: Peer,
@@ -49,7 +51,7 @@ class HttpConnection(ChunkPacing):
     ) -> None:
         loop = asyncio.get_running_loop()
         logged: dict[str, Any] = {"access_log": request_logger(), "access_log_class": RequestLog}
-        super().__init__(server, refusals, loop=loop, keepalive_timeout=idle_timeout, **HTTP_OPTIONS, **logged)
+        super().__init__(server, refusals, turns, loop=loop, keepalive_timeout=idle_timeout, **HTTP_OPTIONS, **logged)
         self.peer = peer
         self.proxies = proxies
         self._write_timeout = write_timeout

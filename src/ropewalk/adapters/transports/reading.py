@@ -1,23 +1,28 @@
 """Whether a WebSocket connection is read: not while its session asks to wait, nor while it sends too many frames.
 
 Commands are paced by the session. Pings, pongs and fragments are no commands, and each costs work all the same: a connection
-that sends more of them than it may rests until it is back within the rate.
+that sends many of them is read a little at a time, in turn with others that do, and rests once it is past the rate.
 """
 
 import asyncio
 
+from ropewalk.adapters.transports.turns import Turns
+
 FRAMES_A_SECOND = 1000
+FRAMES_AT_ONCE = 64
+"""After so many the connection waits for its turn, once all that was read is counted."""
 
 
 class Reading:
-    __slots__ = ("_frames", "_held", "_resting", "_second", "_transport")
+    __slots__ = ("_frames", "_held", "_paced_until", "_resting", "_transport", "_turns")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, turns: Turns) -> None:
         self._transport = transport
+        self._turns = turns
         self._held = False
         self._resting = False
         self._frames = 0
-        self._second = 0
+        self._paced_until = 0.0
 
     def hold(self, hold: bool) -> None:
         self._held = hold
@@ -25,21 +30,27 @@ class Reading:
 
     def count(self) -> None:
         """A frame that is no command has come."""
-        loop = asyncio.get_running_loop()
-        if not self._resting and self._second != (second := int(loop.time())):
-            self._second, self._frames = second, 0
         self._frames += 1
-        if self._frames > FRAMES_A_SECOND and not self._resting:
+        if self._frames == FRAMES_AT_ONCE:
             self._resting = True
             self._apply()
-            loop.call_soon(self._rest)  # once all that was read is counted
+            asyncio.get_running_loop().call_soon(self._rest)
 
     def _rest(self) -> None:
-        asyncio.get_running_loop().call_later(self._frames / FRAMES_A_SECOND, self._go_on)
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        # What a second allows may come at once.
+        self._paced_until = max(self._paced_until, now - 1.0) + self._frames / FRAMES_A_SECOND
+        self._frames = 0
+        if self._paced_until > now:
+            loop.call_at(self._paced_until, self._turns.wait, self)
+        else:
+            self._turns.wait(self)
 
-    def _go_on(self) -> None:
+    def take_turn(self) -> float:
         self._resting = False
         self._apply()
+        return 0.0
 
     def _apply(self) -> None:
         if self._transport.is_closing():

@@ -122,6 +122,7 @@ class SseLink:
     def release(self) -> None:
         """The end: let the commands go that still wait; nobody hears of what they write."""
         self._closing = True
+        self._visitor = None  # it knows this link: nothing but the garbage collector would free the two
         for _, waiting in self._histories:
             if not waiting.done():
                 waiting.set_result(None)

@@ -24,6 +24,7 @@ from picows import (
 from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
 from ropewalk.adapters.transports.reading import Reading
+from ropewalk.adapters.transports.turns import Turns
 from ropewalk.adapters.transports.unsent import unsent_bytes
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
@@ -37,9 +38,12 @@ logger = logging.getLogger("ropewalk.websocket")
 
 CLOSE_PATIENCE = 1.0
 READ_BUFFER = 1024  # grows when needed; picows' default of 16 KiB is most of what an idle connection would cost
-READ_CHUNK = 8192  # of one read: all its frames, a thousand empty ones, are handled before anybody else's turn
+READ_CHUNK = 1024  # of one read: all its frames, 170 empty ones, are handled before anybody else's turn
 KERNEL_BUFFER = 65536  # what the kernel may hold of what a client sends ahead
 MOST_FRAGMENTS = 1024  # of one message
+
+# Looked up once and not with every frame.
+CLOSE, CONTINUATION, PING, PONG = WSMsgType.CLOSE, WSMsgType.CONTINUATION, WSMsgType.PING, WSMsgType.PONG
 
 Open = Callable[[ConnectRequest, Connection, Codec], Visitor]
 
@@ -131,7 +135,7 @@ class WebSocketConnection(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
-        if kind is WSMsgType.CLOSE:
+        if kind is CLOSE:
             self._going_away = frame.get_close_code() is WSCloseCode.GOING_AWAY
             self.close(WSCloseCode.OK.value, "")
             self._transport.close()
@@ -139,17 +143,17 @@ class WebSocketConnection(WSListener):
             self._read().count()
         elif frame.rsv1 or frame.rsv2 or frame.rsv3:
             self._visitor.malformed("reserved bits are set", WSCloseCode.PROTOCOL_ERROR.value)
-        elif kind is WSMsgType.PING:
+        elif kind is PING:
             self._read().count()
             self._pinged(frame.get_payload_as_bytes())
-        elif kind is WSMsgType.PONG:
+        elif kind is PONG:
             self._read().count()
             self._visitor.heard()
-        elif frame.fin and self._parts is None and kind is not WSMsgType.CONTINUATION:
+        elif frame.fin and self._parts is None and kind is not CONTINUATION:
             self._visitor.receive(frame.get_payload_as_bytes())
         else:
             self._read().count()
-            self._assemble(self._visitor, kind is WSMsgType.CONTINUATION, frame)
+            self._assemble(self._visitor, kind is CONTINUATION, frame)
 
     def _assemble(self, visitor: Visitor, continues: bool, frame: WSFrame) -> None:
         if continues is (self._parts is None):
@@ -184,6 +188,7 @@ class WebSocketConnection(WSListener):
         if self._visitor is not None:
             self._door.connections -= 1
             self._visitor.lost(self._going_away)
+            self._visitor = None  # it knows this connection: nothing but the garbage collector would free the two
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -237,7 +242,7 @@ class WebSocketConnection(WSListener):
 
     def _read(self) -> Reading:
         if self._reading is None:
-            self._reading = Reading(self._transport)
+            self._reading = Reading(self._transport, self._door.turns)
         return self._reading
 
 
@@ -257,6 +262,7 @@ class WebSocketDoor:
     ) -> None:
         self.open_session = open_session
         self.connections = 0
+        self.turns = Turns()
         self._paths = frozenset(paths)
         self._origin_allowed = origin_allowed
         self._token_param = token_param

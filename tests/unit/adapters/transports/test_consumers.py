@@ -21,7 +21,7 @@ FULL = shard_of("a", 3)
 
 @pytest.fixture
 async def journal(tmp_path: Path) -> AsyncIterator[ArrowJournal]:
-    async with running(tmp_path, CLOCK) as (journal, _):
+    async with running(tmp_path, CLOCK, new_epoch=lambda: "x") as (journal, _):
         await journal.write([publication("a", offset) for offset in range(1, ROWS + 1)])
         yield journal
 
@@ -104,6 +104,9 @@ async def test_a_forgotten_one_begins_anew(client: Client) -> None:
         {"0": {"e": "", "p": 1.5}},
         offset(ROWS + 1),
         {"0": {"e": "e" * 65, "p": 0}},
+        {"0": {"e": "another", "p": 0}},
+        {str(FULL): {"e": "another", "p": 4}},
+        {str(FULL): {"e": "", "p": 4}},
     ],
 )
 @pytest.mark.parametrize("method", ["POST", "PUT"])

@@ -14,14 +14,12 @@ from msgspec import Struct
 from ropewalk.adapters.journals.arrow.checked import checked, unchecked
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.journal import LIFE_BITS as LIFE_BITS
 
 FORMAT = 2
 """1: without a number, and with `promised` beside a life's end. 2: with the holes of each life."""
 
 NAMES = ("journal.json", "journal.copy.json")
-
-LIFE_BITS = 40
-"""A life's number lies above the lowest 40 bits of its positions: it begins above whatever the one before can have given."""
 
 
 class LifeRecord(Struct, frozen=True):

@@ -1,0 +1,47 @@
+"""Turns at work that senders can make us do in large amounts: one of them in a turn of the event loop, however many wait.
+
+So what many do at once holds the event loop no longer than what one does, and everybody else is served in between.
+"""
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+BURST_SECONDS = 0.05
+"""How much of the time that turns ask for may be saved up: what timers are late by is made good, and not much more."""
+
+
+class Waiting(Protocol):
+    def take_turn(self) -> float:
+        """Do a small piece. Returns for how many seconds the others have to wait after it: what such work may cost all told."""
+
+
+class Turns:
+    """First come, first served. Who has more to do waits again, behind the others."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Waiting] = deque()
+        self._free_at = 0.0
+
+    def wait(self, who: Waiting) -> None:
+        self._waiting.append(who)
+        if len(self._waiting) == 1:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._free_at > loop.time():
+            loop.call_at(self._free_at, self._next)
+        else:
+            loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        seconds = 0.0
+        try:
+            seconds = self._waiting[0].take_turn()
+        finally:
+            earliest = asyncio.get_running_loop().time() - BURST_SECONDS
+            self._free_at = max(self._free_at, earliest) + seconds
+            self._waiting.popleft()
+            if self._waiting:
+                self._schedule()
