@@ -67,3 +67,19 @@ def test_the_index_leads_to_every_page_below_it() -> None:
 
 def test_nothing_tells_to_install_from_an_index_where_nothing_is() -> None:
     assert [name_of(path) for path in [*TEXTS, ROOT / "README.md"] if FROM_AN_INDEX.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/how-to/deploy.md"])
+def test_whoever_is_told_to_keep_data_is_told_which_extra_that_needs(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert "data_dir" in text
+    assert re.search(r"\[journal\]'|the extra `journal`", text)
+
+
+def test_the_service_unit_has_a_directory_that_it_may_write_to() -> None:
+    assert "\nStateDirectory=ropewalk\n" in (ROOT / "docs/how-to/deploy.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["docs/how-to/spark.md", "docs/reference/spark.md"])
+def test_the_pages_on_spark_say_which_python_its_workers_need(page: str) -> None:
+    assert "PYSPARK_PYTHON" in (ROOT / page).read_text()

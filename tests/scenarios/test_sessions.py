@@ -211,3 +211,17 @@ async def test_a_restored_session_still_ends_with_its_token(guarded: RunningServ
             assert (await back.until("disconnect"))["reason"] == "token_expired"
         async with cable(guarded, welcome=False, sid=back.sid, params=params) as late:
             assert (await late.expect("disconnect"))["reason"] == "token_expired"
+
+
+# --- what may be kept -------------------------------------------------------------------------------------------------
+
+
+async def test_a_session_larger_than_may_be_kept_is_not_kept_and_counted() -> None:
+    with running_server("--public", "--max_session_size", "2KiB") as small:
+        for streams, restored in ((1, True), (40, False)):
+            async with cable(small) as client:
+                for number in range(streams):
+                    await client.subscribe(f"a stream with a rather long name so that it takes some bytes/{number}")
+                await client.cut()
+                async with cable(small, welcome=False, sid=client.sid) as back:
+                    assert (await back.expect("welcome")).get("restored", False) is restored
