@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.app.settings import load
+from ropewalk.cli.main import main
 from ropewalk.cli.reaching import listening_at, url_of
 from ropewalk.model.errors import UserMistake
 
@@ -38,3 +39,15 @@ def test_an_address_that_is_given_is_taken_without_a_look_at_the_settings(
     monkeypatch.setenv("ROPEWALK_CONFIG_PATH", str(tmp_path / "broken.toml"))
 
     assert url_of("http://elsewhere") == "http://elsewhere"
+
+
+def test_a_job_that_needs_no_server_does_not_ask_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROPEWALK_CONFIG_PATH", "")
+    monkeypatch.setenv("ROPEWALK_HOST", "unix:/run/ropewalk.sock")
+    places = ("--state_dir", str(tmp_path / "state"), "--archive_dir", str(tmp_path / "archive"))
+
+    assert main(["pipeline", "run", "compact", "--available-now", *places]) == 0
+    assert main(["pipeline", "run", "archive", "--available-now", *places]) == 2
+    assert "say with --url where it is" in capsys.readouterr().err
