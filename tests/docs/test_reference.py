@@ -7,6 +7,7 @@ from typing import get_args
 
 import msgspec
 import pytest
+from prometheus_client import generate_latest
 
 from ropewalk.app.settings.sections import SETTINGS
 from ropewalk.cli.main import COMMANDS, main
@@ -15,6 +16,7 @@ from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command, Unusable
 from ropewalk.model.history import GapReason
 from ropewalk.model.refusals import Refusal
+from ropewalk.pipeline.metrics import PipelineMetrics
 from ropewalk.protocol import cable_json, server_messages
 from ropewalk.protocol.server_messages import ServerMessage, Unknown
 from tests.docs.pages import ROOT, blocks
@@ -31,9 +33,21 @@ def test_metrics_lists_exactly_the_metrics_that_a_server_exposes(tmp_path_factor
     nobody = ("--rpc_host", "http://127.0.0.1:1/rpc")  # it is only counted
     with running_server(*everything, *nobody) as server, urllib.request.urlopen(f"{server.url}/metrics") as answer:
         exposed = re.findall(r"^# TYPE (\S+) ", answer.read().decode(), re.MULTILINE)
-    listed = re.findall(r"^\| `((?:ropewalk|process)_\w+)` \|", METRICS.read_text(), re.MULTILINE)
 
-    assert sorted(listed) == sorted(exposed)
+    assert sorted(metrics_listed(r"(?:ropewalk_(?!pipeline_)|process_)")) == sorted(exposed)
+
+
+def test_metrics_lists_exactly_the_metrics_of_a_pipeline() -> None:
+    page = generate_latest(PipelineMetrics([])).decode()
+    exposed = re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE)
+    listed = metrics_listed("ropewalk_pipeline_")
+
+    assert sorted(listed) == sorted(name for name, _ in exposed)
+    assert [name for name, kind in exposed if f"| `{name}` | {kind} |" not in METRICS.read_text()] == []
+
+
+def metrics_listed(prefix: str) -> list[str]:
+    return re.findall(rf"^\| `({prefix}\w+)` \|", METRICS.read_text(), re.MULTILINE)
 
 
 def test_metrics_lists_every_reason_of_a_gap() -> None:

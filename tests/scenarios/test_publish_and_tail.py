@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +117,17 @@ async def test_publish_finds_its_key_in_the_environment(closed_server: RunningSe
     assert run_ropewalk(*words, "--key", derive(SECRET, API_PHRASE)).returncode == 0
     refused = run_ropewalk(*words)
     assert (refused.returncode, refused.stderr) == (1, "ropewalk: a valid bearer key is needed\n")
+
+
+async def test_without_an_address_the_server_is_looked_for_where_its_settings_say(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    settings = tmp_path / "ropewalk.toml"
+    settings.write_text(f"[server]\nport = {server.port}\n")
+    for variables in ({"ROPEWALK_PORT": str(server.port)}, {"ROPEWALK_CONFIG_PATH": str(settings)}):
+        for words in (("publish", "cli/found", "1"), ("tail", "cli/found", "--from", "1", "--count", "1")):
+            result = run_ropewalk(*words, **variables)
+            assert (result.returncode, result.stderr) == (0, "")
 
 
 # --- tail -------------------------------------------------------------------------------------------------------------

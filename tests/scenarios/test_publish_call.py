@@ -135,6 +135,8 @@ print(ropewalk.publish("tls", 1).offset, ropewalk.publish("tls", 2).offset, asyn
     with running_server("--public", *tls) as server:
         trusting = run_script(script, ROPEWALK_URL=server.url, SSL_CERT_FILE=str(FIXTURES / "tls_cert.pem"))
         assert (trusting.stdout, trusting.stderr) == ("1 2 3\n", "")
+        named = run_script(script, ROPEWALK_URL=server.url, ROPEWALK_CA_FILE=str(FIXTURES / "tls_cert.pem"))
+        assert (named.stdout, named.stderr) == ("4 5 6\n", "")
         wary = run_script(script, ROPEWALK_URL=server.url)
         assert wary.returncode == 1
         assert "certificate verify failed" in wary.stderr

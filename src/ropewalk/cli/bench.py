@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import os
 import resource
+import ssl
 import statistics
 import time
 from secrets import token_hex
@@ -18,9 +19,11 @@ from yarl import URL
 
 from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
-from ropewalk.client import Draft, Publisher
+from ropewalk.cli.reaching import add_flags, explained, url_of
+from ropewalk.client import CertificateUntrusted, Draft, Publisher, Unreachable
 from ropewalk.client.addresses import addresses
 from ropewalk.client.identifiers import public, signed
+from ropewalk.client.trust import trust
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import Unavailable, UserMistake
 from ropewalk.ports import Clock
@@ -36,6 +39,7 @@ class Plan(Struct, frozen=True):
     """What was asked for, checked."""
 
     url: str
+    ca_file: str
     cable: str
     stream: str
     identifier: str
@@ -134,12 +138,14 @@ def _plan(argv: list[str]) -> Plan:
             raise UserMistake(f"--{name} must be at least 1")
     if given.rate < 0:
         raise UserMistake("--rate must not be negative; 0 is as fast as the server answers")
-    cable = URL(addresses(given.url).cable)
+    url = url_of(given.url)
+    cable = URL(addresses(url).cable)
     stream = given.stream or f"bench-{token_hex(4)}"
     if given.signed_stream and not given.stream:
         raise UserMistake("--signed-stream needs --stream too: that is where messages are published")
     return Plan(
-        url=given.url,
+        url=url,
+        ca_file=given.ca_file,
         # pings would be counted by nobody and cost both sides
         cable=str(cable.update_query({"pi": "0"} | ({"jid": given.token} if given.token else {}))),
         stream=stream,
@@ -155,7 +161,7 @@ def _plan(argv: list[str]) -> Plan:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ropewalk bench", description=SUMMARY, allow_abbrev=False)
-    parser.add_argument("--url", default="http://127.0.0.1:8080", help="the server; %(default)s by default")
+    add_flags(parser)
     parser.add_argument("--subscribers", type=int, default=100, help="connections that subscribe; %(default)s by default")
     parser.add_argument("--messages", type=int, default=1000, help="messages to publish; %(default)s by default")
     parser.add_argument("--batch", type=int, default=1, help="messages in one request; %(default)s by default")
@@ -172,9 +178,10 @@ def _parser() -> argparse.ArgumentParser:
 
 async def _measure(plan: Plan, clock: Clock) -> Tally:
     tally = Tally(plan, clock)
-    links = await _open(plan, tally)
+    with explained():
+        links = await _open(plan, tally)
     try:
-        async with Publisher(plan.url, plan.key) as publisher:
+        async with Publisher(plan.url, plan.key, ca_file=plan.ca_file) as publisher:
             await _publish(plan, tally, publisher, clock)
         await asyncio.wait_for(tally.ended, PATIENCE)
     except TimeoutError:
@@ -188,11 +195,16 @@ async def _measure(plan: Plan, clock: Clock) -> Tally:
 
 async def _open(plan: Plan, tally: Tally) -> list[WSTransport]:
     slots = asyncio.Semaphore(OPENING_AT_ONCE)
+    tls = trust(plan.ca_file)
+    place = str(URL(plan.cable).with_query(None))
 
     async def one() -> WSTransport:
         async with slots:
             transport, subscriber = await ws_connect(
-                lambda: Subscriber(plan, tally), plan.cable, extra_headers={"Sec-WebSocket-Protocol": SUBPROTOCOL}
+                lambda: Subscriber(plan, tally),
+                plan.cable,
+                ssl_context=tls,
+                extra_headers={"Sec-WebSocket-Protocol": SUBPROTOCOL},
             )
             assert isinstance(subscriber, Subscriber)
             await asyncio.wait_for(subscriber.ready, PATIENCE)
@@ -200,8 +212,10 @@ async def _open(plan: Plan, tally: Tally) -> list[WSTransport]:
 
     try:
         return await asyncio.gather(*(one() for _ in range(plan.subscribers)))
+    except ssl.SSLCertVerificationError as error:
+        raise CertificateUntrusted(place, error) from error
     except (OSError, WSError) as error:
-        raise UserMistake(f"no connection to {URL(plan.cable).with_query(None)}: {error}") from error
+        raise Unreachable(f"{place} cannot be reached: {error}") from error
     except TimeoutError:
         raise Unavailable(f"the server did not answer within {PATIENCE:g} seconds") from None
 

@@ -16,6 +16,7 @@ import msgspec
 from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import Settings, load
 from ropewalk.app.settings.sources import CONFIG_FLAG, find_file
+from ropewalk.cli.reaching import NOT_THERE, listening_at
 from ropewalk.model.errors import Unavailable, UserMistake
 from ropewalk.model.installing import install
 from ropewalk.pipeline.board import Board
@@ -100,14 +101,12 @@ def _state_dir(settings: RunSettings, server: Settings) -> Path:
     return Path(settings.state_dir or (f"{data_dir}/pipeline" if data_dir else STATE_DIR)).absolute()
 
 
-def _place(settings: RunSettings, server: Settings) -> "Place":
+def _place(settings: RunSettings, server: Settings, offline: bool) -> "Place":
     from ropewalk.pipeline.context import Place
 
-    host = "127.0.0.1" if server.server.host in ("0.0.0.0", "::") else server.server.host
-    scheme = "https" if server.server.ssl_cert else "http"
     state_dir = _state_dir(settings, server)
     return Place(
-        (settings.url or f"{scheme}://{host}:{server.server.port}").rstrip("/"),
+        (settings.url or ("" if offline else listening_at(server))).rstrip("/"),
         settings.token or keys_of(server).journal or "",
         settings.archive_dir or server.archive.archive_dir or str(state_dir / "archive"),
         state_dir,
@@ -136,7 +135,7 @@ def _run(wanted: argparse.Namespace) -> int:
 
     settings, written, server = _settings(wanted)
     plans = _plans(wanted.jobs, settings, with_assignments(written, wanted.set))
-    place = _place(settings, server)
+    place = _place(settings, server, all(plan.job.offline for plan in plans))
     display = Display(time.monotonic)
     context = Context(place, lambda: spark_session("ropewalk", **settings.spark), display.say)
     _require_journal(context, plans)
@@ -210,4 +209,4 @@ def _require_journal(context: "Context", plans: "Sequence[Plan]") -> None:
     except JournalRefused as refused:
         raise UserMistake(f"{place.url} has no journal ({refused}): start the server with --data_dir") from refused
     except Unavailable as error:
-        raise UserMistake(f"{error}; is the server running there? --url says where, `ropewalk serve` starts one") from error
+        raise UserMistake(f"{error}; {NOT_THERE}") from error

@@ -16,7 +16,8 @@ from msgspec import Raw
 
 from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
-from ropewalk.client import Draft, Publisher, PublishUnavailable, Receipt
+from ropewalk.cli.reaching import add_flags, explained, url_of
+from ropewalk.client import Draft, Publisher, Receipt
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.nesting import TOO_DEEP, too_deep
 
@@ -34,10 +35,8 @@ def run(argv: list[str]) -> int:
     if wanted.data is None and not wanted.lines:
         raise UserMistake("DATA is missing: write it, or - to read standard input, or --lines to publish each line of it")
     key = wanted.key if wanted.key is not None else keys_of(load([], os.environ)).api or ""
-    try:
-        asyncio.run(_publish(wanted, key))
-    except PublishUnavailable as error:
-        raise UserMistake(f"{error}; is the server running there? --url says where, `ropewalk serve` starts one") from error
+    with explained():
+        asyncio.run(_publish(wanted, url_of(wanted.url), key))
     return 0
 
 
@@ -45,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ropewalk publish", description=SUMMARY, allow_abbrev=False)
     parser.add_argument("stream", metavar="STREAM", help="the stream's name")
     parser.add_argument("data", metavar="DATA", nargs="?", help="JSON, or any other text; - reads it from standard input")
-    parser.add_argument("--url", default="http://127.0.0.1:8080", help="the server (default %(default)s)")
+    add_flags(parser)
     parser.add_argument("--key", help="bearer key of the API; by default ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET")
     parser.add_argument("--uid", default="", help="makes it safe to run the same command again; with --lines, U:1 is line 1")
     parser.add_argument("--transient", action="store_true", help="deliver it, but keep no place for it in the stream")
@@ -53,8 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _publish(wanted: argparse.Namespace, key: str) -> None:
-    async with Publisher(wanted.url, key) as publisher:
+async def _publish(wanted: argparse.Namespace, url: str, key: str) -> None:
+    async with Publisher(url, key, ca_file=wanted.ca_file) as publisher:
         if not wanted.lines:
             text = _text(sys.stdin.buffer.read(), "standard input") if wanted.data == "-" else wanted.data
             _show(await publisher.publish_batch([_draft(wanted, text, wanted.uid)]))

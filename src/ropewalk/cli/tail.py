@@ -11,6 +11,7 @@ from typing import Never
 import msgspec
 
 from ropewalk.app.settings.values import DURATION
+from ropewalk.cli.reaching import add_flags, explained, url_of
 from ropewalk.client import (
     Client,
     Disconnected,
@@ -21,7 +22,6 @@ from ropewalk.client import (
     SubscriptionRejected,
     TokenExpired,
     Unauthorized,
-    Unreachable,
     connect,
 )
 from ropewalk.model.errors import UserMistake
@@ -35,13 +35,12 @@ PIPE_CHECK_SECONDS = 0.5
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
     try:
-        asyncio.run(_tail(wanted))
+        with explained():
+            asyncio.run(_tail(wanted, url_of(wanted.url)))
     except BrokenPipeError:
         # Whoever read our output has what it wanted. Python must not find the broken pipe again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Unreachable as error:
-        raise UserMistake(f"{error}; is the server running there? --url says where, `ropewalk serve` starts one") from error
     except SubscriptionRejected as error:
         hint = "its signature is wrong" if wanted.signed else "public streams need `--public` at the server, others --signed"
         raise UserMistake(f"{error}: {hint}") from error
@@ -54,7 +53,7 @@ def run(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ropewalk tail", description=SUMMARY, allow_abbrev=False)
     parser.add_argument("streams", metavar="STREAM", nargs="+", help="names of streams; signed names with --signed")
-    parser.add_argument("--url", default="http://127.0.0.1:8080", help="the server (default %(default)s)")
+    add_flags(parser)
     start = parser.add_mutually_exclusive_group()
     start.add_argument("--since", type=_moment, metavar="WHEN", help="begin with what came since: 10m ago, or a UNIX time")
     start.add_argument("--from", type=_offset, metavar="OFFSET", dest="first", help="begin at this offset; 1 is the oldest")
@@ -82,8 +81,8 @@ def _offset(text: str) -> int:
     return int(text)
 
 
-async def _tail(wanted: argparse.Namespace) -> None:
-    async with connect(wanted.url, wanted.token) as client:
+async def _tail(wanted: argparse.Namespace, url: str) -> None:
+    async with connect(url, wanted.token, ca_file=wanted.ca_file) as client:
         page = Page(wanted.json, wanted.count)
         streams = [await _open(client, name, wanted) for name in dict.fromkeys(wanted.streams)]
         tasks = [asyncio.create_task(_follow(stream, page, wanted.first or 1)) for stream in streams]

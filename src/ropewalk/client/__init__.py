@@ -11,6 +11,7 @@ from ropewalk.client.client import Client, connect
 from ropewalk.client.errors import (
     AlreadySubscribed,
     CableError,
+    CertificateUntrusted,
     Disconnected,
     Ended,
     KeyRefused,
@@ -35,6 +36,7 @@ __all__ = [
     "AlreadySubscribed",
     "Backoff",
     "CableError",
+    "CertificateUntrusted",
     "Client",
     "Disconnected",
     "Draft",

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aiohttp import ClientSession
-
 from ropewalk.client import identifiers
 from ropewalk.client.addresses import addresses
 from ropewalk.client.link import Call
@@ -15,6 +13,7 @@ from ropewalk.client.publisher import Publisher
 from ropewalk.client.publishing import Draft
 from ropewalk.client.session import Manners, Refresh, Session
 from ropewalk.client.stream import Stream
+from ropewalk.client.trust import session_trusting, trust
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.signing import unverified_name
 from ropewalk.model.errors import UserMistake
@@ -98,6 +97,7 @@ async def connect(
     key: str = "",
     refresh_token: Refresh | None = None,
     token_param: str = "jid",
+    ca_file: str = "",
     ping_interval: int | None = CABLE_PING,
     inbox_size: int = 256,
     connect_timeout: float = 10.0,
@@ -108,15 +108,16 @@ async def connect(
     """A client of the server at `url` (`http://host:port`, or the full `ws://…/cable`), closed at the end of the block.
 
     `token` is the JWT to connect with; `refresh_token` is called for a new one when it has expired. `key` is the bearer key
-    for publishing. `ping_interval` is what the server is asked for, None leaves it to the server. `inbox_size` is how many
-    events may wait for a slow reader before the socket is no longer read. Raises Unreachable, Unauthorized or TokenExpired
-    if the first connection fails; later ones are tried again until the block ends.
+    for publishing. `ca_file` names the certificates to trust instead of the system's. `ping_interval` is what the server is
+    asked for, None leaves it to the server. `inbox_size` is how many events may wait for a slow reader before the socket is
+    no longer read. Raises Unreachable, Unauthorized or TokenExpired if the first connection fails; later ones are tried again
+    until the block ends.
     """
     door = addresses(url)
     patience = backoff or Backoff()
     call = Call(door.cable, token=token, token_param=token_param, ping_interval=ping_interval, timeout=connect_timeout)
     manners = Manners(inbox_size, answer_timeout, patience, chance, _steady_clock())
-    async with ClientSession() as http:
+    async with session_trusting(trust(ca_file)) as http:
         session = Session(http, call, manners, refresh_token)
         await session.open()
         try:

@@ -22,6 +22,7 @@ from ropewalk.client.kept import KeptConnections
 from ropewalk.client.per_loop import SessionPerLoop
 from ropewalk.client.publisher import Publisher
 from ropewalk.client.publishing import PATH, Draft
+from ropewalk.client.trust import trust
 from ropewalk.core.signing import API_PHRASE, derive
 from ropewalk.model.messages import Receipt
 
@@ -34,11 +35,13 @@ _NO_KEY = "no key is set here: set ROPEWALK_SECRET or ROPEWALK_API_SECRET, or ca
 class Direct:
     """One server to publish to, for the threads and the event loops of this process."""
 
-    def __init__(self, url: str, key: str, timeout: float) -> None:
+    def __init__(self, url: str, key: str, timeout: float, ca_file: str) -> None:
         self._url = url
         self._key = key
         self._timeout = timeout
-        self._connections = KeptConnections(addresses(url).base + PATH, publishing.headers(key))
+        tls = trust(ca_file)
+        self._connections = KeptConnections(addresses(url).base + PATH, publishing.headers(key), tls)
+        self._sessions = SessionPerLoop(tls)
 
     def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
         _refuse_to_block_a_loop()
@@ -53,26 +56,31 @@ class Direct:
             time.sleep(pause)
 
     async def apublish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        http = await _sessions.current()
+        http = await self._sessions.current()
         publisher = Publisher(self._url, self._key, http=http, timeout=self._timeout, total=self._timeout)
         try:
             return await publisher.publish_batch(drafts)
         except KeyRefused as refused:
             raise self._explained(refused) from None
 
+    async def aclose(self) -> None:
+        await self._sessions.close()
+
     def _explained(self, refused: KeyRefused) -> KeyRefused:
         return refused if self._key else KeyRefused(f"{refused}; {_NO_KEY}")
 
 
-_sessions = SessionPerLoop()
 _configured: Direct | None = None
 
 
-def configure(*, url: str | None = None, key: str | None = None, timeout: float = DEFAULT_TIMEOUT) -> None:
+def configure(
+    *, url: str | None = None, key: str | None = None, timeout: float = DEFAULT_TIMEOUT, ca_file: str | None = None
+) -> None:
     """Where this process publishes to. What is not given comes from the environment, which is read now.
 
     `url` is the server's address (ROPEWALK_URL), `key` the bearer key of its API (ROPEWALK_API_SECRET, or derived from
-    ROPEWALK_SECRET), `timeout` how many seconds a call may take, all its attempts together. Raises UserMistake for a bad URL.
+    ROPEWALK_SECRET), `timeout` how many seconds a call may take, all its attempts together. `ca_file` names the certificates
+    to trust instead of the system's (ROPEWALK_CA_FILE). Raises UserMistake for a bad URL or file.
     """
     global _configured
     environ = os.environ
@@ -80,6 +88,7 @@ def configure(*, url: str | None = None, key: str | None = None, timeout: float 
         url if url is not None else environ.get("ROPEWALK_URL") or DEFAULT_URL,
         key if key is not None else key_in(environ),
         timeout,
+        ca_file if ca_file is not None else environ.get("ROPEWALK_CA_FILE", ""),
     )
 
 
@@ -117,7 +126,8 @@ async def aclose() -> None:
 
     A loop that `asyncio.run` or a web server runs does it by itself when it ends. In a loop that you run by hand, call it last.
     """
-    await _sessions.close()
+    if _configured is not None:
+        await _configured.aclose()
 
 
 def key_in(environ: Mapping[str, str]) -> str:

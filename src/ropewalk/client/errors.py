@@ -2,6 +2,7 @@
 
 CableError
 ├── Unreachable              the server cannot be reached, or does not speak the protocol
+│   └── CertificateUntrusted its certificate is not believed here; a PublishError too, for nothing was sent
 ├── NoAnswer                 the server is there and said nothing in time
 ├── Ended                    this client or this stream was closed by its own program
 ├── Disconnected             the server ended the session and said not to come back; `reason` is its word
@@ -86,6 +87,13 @@ class PublicationRefused(PublishError):
 
 class PublishUnavailable(PublishError):
     """The server cannot register publications now."""
+
+
+class CertificateUntrusted(Unreachable, PublishError):
+    """Another attempt would see the same certificate: publications are not sent again."""
+
+    def __init__(self, url: str, error: Exception) -> None:
+        super().__init__(f"{url} shows a certificate that is not trusted here: {error}")
 
 
 def disconnected(reason: str) -> Disconnected:

@@ -16,7 +16,7 @@ from socket import socket
 from yarl import URL
 
 from ropewalk.client.attempts import NotSent
-from ropewalk.client.errors import PublishUnavailable
+from ropewalk.client.errors import CertificateUntrusted, PublishUnavailable
 
 KEPT = 16
 """Connections that wait for their next use; one more is closed after its call."""
@@ -32,17 +32,17 @@ _Idle = deque[tuple[float, HTTPConnection]]
 class KeptConnections:
     """The connections of this process to one URL. Its threads share them, for many a thread lives for one request only."""
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None = None) -> None:
         self._url = URL(url)
         self._headers = dict(headers)
-        self._tls = ssl.create_default_context() if self._url.scheme == "https" else None
+        self._tls = (tls or ssl.create_default_context()) if self._url.scheme == "https" else None
         self._idle: _Idle = deque()
         self._process = os.getpid()
         # Also at the end of the process, so that nothing complains of open sockets there.
         weakref.finalize(self, _close_all, self._idle)
 
     def post(self, body: bytes, timeout: float) -> tuple[int, bytes]:
-        """Status and answer. Each wait for the network ends after `timeout` seconds. Raises NotSent or PublishUnavailable."""
+        """Status and answer. Each wait for the network ends after `timeout` seconds. Raises PublishError."""
         connection = self._take(timeout) or self._open(timeout)
         try:
             answer = self._exchange(connection, body)
@@ -71,6 +71,9 @@ class KeptConnections:
         )
         try:
             connection.connect()
+        except ssl.SSLCertVerificationError as error:
+            connection.close()
+            raise CertificateUntrusted(str(self._url), error) from error
         except OSError as error:
             connection.close()
             raise NotSent(f"{self._url} cannot be reached: {error}") from error

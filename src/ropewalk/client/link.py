@@ -4,10 +4,18 @@ import asyncio
 import os
 import socket
 
-from aiohttp import ClientError, ClientSession, ClientWebSocketResponse, ClientWSTimeout, WSMsgType, WSServerHandshakeError
+from aiohttp import (
+    ClientConnectorCertificateError,
+    ClientError,
+    ClientSession,
+    ClientWebSocketResponse,
+    ClientWSTimeout,
+    WSMsgType,
+    WSServerHandshakeError,
+)
 from msgspec import Struct
 
-from ropewalk.client.errors import Unreachable
+from ropewalk.client.errors import CertificateUntrusted, Unreachable
 from ropewalk.client.keepalive import Keepalive
 from ropewalk.protocol.client_commands import SUBPROTOCOL, ClientCommand, encode
 from ropewalk.protocol.handshake import POSITIONS_PARAM
@@ -91,6 +99,8 @@ async def dial(http: ClientSession, call: Call) -> Link:
         raise Unreachable(f"{call.url} {_REFUSALS.get(error.status, _NO_CABLE)} (HTTP {error.status})") from error
     except TimeoutError:
         raise Unreachable(f"{call.url} did not answer within {call.timeout:g} seconds") from None
+    except ClientConnectorCertificateError as error:
+        raise CertificateUntrusted(call.url, error.certificate_error) from error
     except (ClientError, OSError) as error:
         raise Unreachable(f"{call.url} cannot be reached: {error}") from error
     if connected.protocol != SUBPROTOCOL:

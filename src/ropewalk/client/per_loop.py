@@ -5,10 +5,13 @@ the loop's generators before the loop itself, and so our connections too, withou
 """
 
 import asyncio
+import ssl
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator
 
 from aiohttp import ClientSession
+
+from ropewalk.client.trust import session_trusting
 
 _Holder = AsyncGenerator[ClientSession, None]
 
@@ -16,7 +19,8 @@ _Holder = AsyncGenerator[ClientSession, None]
 class SessionPerLoop:
     """Safe to use from the loops of several threads: each sees its own entry only."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._held: dict[AbstractEventLoop, tuple[ClientSession, _Holder]] = {}
 
     def __len__(self) -> int:
@@ -40,7 +44,7 @@ class SessionPerLoop:
 
     async def _hold(self, loop: AbstractEventLoop) -> _Holder:
         try:
-            async with ClientSession() as http:
+            async with session_trusting(self._tls) as http:
                 yield http
         finally:
             self._held.pop(loop, None)

@@ -6,13 +6,14 @@ import random
 from collections.abc import Sequence
 from typing import Any, Self
 
-from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientConnectorCertificateError, ClientConnectorError, ClientError, ClientSession, ClientTimeout
 
 from ropewalk.client import publishing
 from ropewalk.client.addresses import addresses
 from ropewalk.client.attempts import Attempts, NotSent, Patience
-from ropewalk.client.errors import PublishUnavailable
+from ropewalk.client.errors import CertificateUntrusted, PublishUnavailable
 from ropewalk.client.publishing import PATH, Draft
+from ropewalk.client.trust import session_trusting, trust
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.messages import Receipt
 
@@ -20,6 +21,7 @@ from ropewalk.model.messages import Receipt
 class Publisher:
     """Use it as `async with Publisher(url, key) as publisher`. With an `http` session of your own, that is left open.
 
+    `ca_file` names the certificates to trust instead of the system's; a session of your own decides that itself.
     `timeout` bounds an attempt, `total` all attempts of a call together; both in seconds.
     """
 
@@ -28,6 +30,7 @@ class Publisher:
         url: str,
         key: str = "",
         *,
+        ca_file: str = "",
         http: ClientSession | None = None,
         attempts: int = 5,
         backoff: Backoff | None = None,
@@ -37,13 +40,14 @@ class Publisher:
     ) -> None:
         self._url = addresses(url).base + PATH
         self._headers = publishing.headers(key)
+        self._tls = trust(ca_file)
         self._given = http
         self._http = http
         self._patience = Patience(attempts, backoff or Backoff(), timeout, total)
         self._chance = chance
 
     async def __aenter__(self) -> Self:
-        self._http = self._http or ClientSession()
+        self._http = self._http or session_trusting(self._tls)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -81,6 +85,8 @@ class Publisher:
         try:
             async with self._http.post(self._url, data=body, headers=self._headers, timeout=bounded) as response:
                 return publishing.receipts(response.status, await response.read())
+        except ClientConnectorCertificateError as error:
+            raise CertificateUntrusted(self._url, error.certificate_error) from error
         except ClientConnectorError as error:
             raise NotSent(f"{self._url} cannot be reached: {error}") from error
         except (ClientError, OSError) as error:

@@ -70,7 +70,7 @@ class StreamSummary(Struct, frozen=True):
 
 
 class HistoryPage(Struct, frozen=True):
-    """A piece of hot history for readers that page. `next_offset` is the offset to ask after next, None at the end."""
+    """A piece of history for readers that page. `next_offset` is the offset to ask after next, None at the end."""
 
     stream: str
     epoch: str
