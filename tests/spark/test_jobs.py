@@ -14,13 +14,16 @@ from pyspark.sql import functions as F
 
 from ropewalk.cli.main import main
 from ropewalk.core.ring import shard_of
+from ropewalk.pipeline.board import Board
 from ropewalk.pipeline.tables import read_table
 from tests.cable import cable, identifier
 from tests.metrics import metrics_when
-from tests.server import RunningServer
-from tests.spark.journal import forget_last_commit, kept, publish_all
+from tests.server import RunningServer, running_server
+from tests.spark.journal import FLAGS, forget_last_commit, kept, publish_all
 
 Run = Callable[..., int]
+
+WINDOW = "window(timestamp, '10 milliseconds')"
 
 
 @pytest.fixture
@@ -137,6 +140,27 @@ def test_a_derived_stream_has_each_result_once(run: Run, server: RunningServer, 
     assert run("derive", **options) == 0
 
     assert kept(server, "odd") == [n * 2 for n in range(20) if n % 2]
+
+
+def test_an_aggregate_with_a_watermark_loses_nothing_of_a_backlog_in_small_batches(spark: SparkSession, tmp_path: Path) -> None:
+    names = {shard_of(f"backlog/{n}", 16): f"backlog/{n}" for n in range(10)}
+    older, newer = list(names.values())[:2]
+    query = f"SELECT stream AS of, window.start AS at_time, count(*) AS n FROM source WHERE stream LIKE 'backlog/%' GROUP BY 1, {WINDOW}"
+    with running_server(*FLAGS, "--data_dir", str(tmp_path / "data")) as server:
+        for stream in (older, newer):
+            for start in range(0, 300, 10):
+                publish_all(server, [(stream, n) for n in range(start, start + 10)])
+        where = ["--url", server.url, "--state-dir", str(tmp_path), "--config_path", ""]
+        options = {"sql": query, "stream": "counts", "watermark": "10 milliseconds", "output_mode": "update", "max_rows": "200"}
+        sets = [word for name, value in options.items() for word in ("--set", f"derive.{name}={value}")]
+        assert main(["pipeline", "run", "derive", "--available-now", *where, *sets]) == 0
+        found = kept(server, "counts")
+
+    totals = {(row["of"], row["at_time"]): row["n"] for row in found}  # the last word on each window
+    counted = {stream: sum(n for (of, _), n in totals.items() if of == stream) for stream in (older, newer)}
+    assert counted == {older: 300, newer: 300}
+    (note,) = Board(tmp_path).notes()
+    assert (note.progress.late, note.progress.batches >= 3) == (0, True)
 
 
 def shouted(source: DataFrame) -> DataFrame:

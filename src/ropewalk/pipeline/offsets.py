@@ -110,19 +110,6 @@ def advance(shard: int, own: Sequence[ShardSpan], start: Mark, end: Mark, rows: 
     return end
 
 
-def shares(lags: Mapping[int, int], limit: int) -> dict[int, int]:
-    """A batch of at most `limit` rows: every shard gets its part of it by its lag, and none that lags gets nothing for ever."""
-    total = sum(lags.values())
-    if total <= limit:
-        return dict(lags)
-    granted = {shard: lag * limit // total for shard, lag in lags.items()}
-    # What rounding left over goes to those who got least of what they need, one row each.
-    hungry = sorted((shard for shard in lags if granted[shard] < lags[shard]), key=lambda shard: (granted[shard], shard))
-    for shard in hungry[: max(limit - sum(granted.values()), 0)]:
-        granted[shard] += 1
-    return granted
-
-
 def split(piece: Piece, parts: int) -> list[Piece]:
     """Cut into at most `parts` pieces of nearly the same size, in order."""
     if piece.replaced:
