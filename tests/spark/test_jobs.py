@@ -145,7 +145,7 @@ def test_a_derived_stream_has_each_result_once(run: Run, server: RunningServer, 
 def test_an_aggregate_with_a_watermark_loses_nothing_of_a_backlog_in_small_batches(spark: SparkSession, tmp_path: Path) -> None:
     names = {shard_of(f"backlog/{n}", 16): f"backlog/{n}" for n in range(10)}
     older, newer = list(names.values())[:2]
-    query = f"SELECT stream AS of, window.start AS at_time, count(*) AS n FROM source WHERE stream LIKE 'backlog/%' GROUP BY 1, {WINDOW}"
+    query = f"SELECT stream AS of, window.start AS at_time, count(*) AS messages FROM source WHERE stream LIKE 'backlog/%' GROUP BY 1, {WINDOW}"
     with running_server(*FLAGS, "--data_dir", str(tmp_path / "data")) as server:
         for stream in (older, newer):
             for start in range(0, 300, 10):
@@ -156,7 +156,7 @@ def test_an_aggregate_with_a_watermark_loses_nothing_of_a_backlog_in_small_batch
         assert main(["pipeline", "run", "derive", "--available-now", *where, *sets]) == 0
         found = kept(server, "counts")
 
-    totals = {(row["of"], row["at_time"]): row["n"] for row in found}  # the last word on each window
+    totals = {(row["of"], row["at_time"]): row["messages"] for row in found}  # the last word on each window
     counted = {stream: sum(n for (of, _), n in totals.items() if of == stream) for stream in (older, newer)}
     assert counted == {older: 300, newer: 300}
     (note,) = Board(tmp_path).notes()

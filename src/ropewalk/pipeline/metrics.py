@@ -55,12 +55,18 @@ class PipelineMetrics(Collector):
         return family
 
 
+class PortTaken(UserMistake):
+    """Somebody listens there, mostly another run with the same settings."""
+
+
 def serve_metrics(units: Sequence[Unit], port: int) -> int:
-    """Returns the port, which for 0 is a free one. Raises UserMistake where the port is taken."""
+    """Returns the port, which for 0 is a free one. Raises PortTaken."""
     registry = CollectorRegistry()
     registry.register(PipelineMetrics(units))
     try:
         server, _ = start_http_server(port, "127.0.0.1", registry)
     except OSError as error:
-        raise UserMistake(f"cannot serve metrics on port {port}: {error.strerror}; --metrics_port names another") from error
+        raise PortTaken(
+            f"cannot serve metrics on port {port}: {error.strerror}; --metrics_port names another, 0 takes a free one"
+        ) from error
     return int(server.server_port)

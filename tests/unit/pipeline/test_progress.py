@@ -81,3 +81,12 @@ def test_without_a_terminal_a_line_is_written_when_something_changed_or_time_has
     clock.advance(60.0)
     display.show([Line("archive", "running", Progress(batches=1, rows=5), 0, "")])
     assert "5 rows" in out.getvalue().splitlines()[-1]
+
+
+def test_columns_do_not_run_together_whatever_the_names() -> None:
+    out = StringIO()
+    display = Display(ManualClock(0.0), out)
+    display.show([Line("derive:revenue", "running", Progress(), 0, ""), Line("rollup", "waiting", Progress(), 0, "")])
+
+    assert [line.split() for line in out.getvalue().splitlines()] == [["derive:revenue", "running"], ["rollup", "waiting"]]
+    assert len({line.index(word) for line, word in zip(out.getvalue().splitlines(), ("running", "waiting"), strict=True)}) == 1
