@@ -5,7 +5,7 @@ Spark compares offsets as text, so they have one spelling: every shard, in order
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from msgspec import Struct
 
@@ -16,8 +16,11 @@ LIFE = 1 << 40
 
 
 class MarkJson(TypedDict):
+    """`lives`, only in what is told of the journal's end: epoch, first and end of each life of the shard before the last."""
+
     e: str
     p: int
+    lives: NotRequired[list[tuple[str, int, int]]]
 
 
 OffsetJson = dict[str, MarkJson]
@@ -72,6 +75,23 @@ def earliest(spans: Spans) -> Marks:
 
 def latest(spans: Spans) -> Marks:
     return {shard: Mark(own[-1].epoch, own[-1].end) if own else Mark("", 0) for shard, own in spans.items()}
+
+
+def told(spans: Spans) -> OffsetJson:
+    """Where the journal ends, with what it has of older lives: a query may still be in one of them."""
+    ends = encode(latest(spans))
+    for shard, own in spans.items():
+        if older := [(life.epoch, life.first, life.end) for life in _lives(own)[:-1]]:
+            ends[str(shard)]["lives"] = older
+    return ends
+
+
+def behind(shard: int, read: MarkJson | None, end: MarkJson) -> int:
+    """Rows between a query's mark (None: it has read nothing of the shard) and the end that was `told`."""
+    own = [ShardSpan(shard, *life) for life in end.get("lives", ())]
+    last = ShardSpan(shard, end["e"], end["p"] - end["p"] % LIFE, end["p"])
+    start = Mark(read["e"], read["p"]) if read else Mark("", 0)
+    return sum(piece.rows for piece in between(shard, [*own, last], start, Mark(end["e"], end["p"])))
 
 
 def begin_of(span: ShardSpan) -> int:

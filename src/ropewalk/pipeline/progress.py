@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ropewalk.pipeline.offsets import LIFE
+from ropewalk.pipeline.offsets import OffsetJson, behind
 
 
 class Progress(Struct, frozen=True):
@@ -59,18 +59,16 @@ def _after(progress: Progress, report: Mapping[str, Any]) -> Progress:
 
 
 def lag_of(report: Mapping[str, Any]) -> dict[int, int]:
-    """Rows between where the batch ended and where the journal ends, by shard; one that began anew counts from its start."""
+    """Rows between where the batch ended and where the journal ends, by shard, through all of the shard's lives."""
     lag: dict[int, int] = {}
     for source in report.get("sources") or ():
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         for shard, mark in latest.items():
-            read = end.get(shard, {})
-            behind = int(mark["p"]) - int(read["p"]) if read.get("e") == mark["e"] else int(mark["p"]) % LIFE
-            lag[int(shard)] = lag.get(int(shard), 0) + max(behind, 0)
+            lag[int(shard)] = lag.get(int(shard), 0) + behind(int(shard), end.get(shard), mark)
     return lag
 
 
-def _offsets(raw: object) -> dict[str, Any]:
+def _offsets(raw: object) -> OffsetJson:
     """Spark shows an offset as JSON text or as what the text says. Sources of other formats have marks we cannot read."""
     value = json.loads(raw) if isinstance(raw, str) and raw.startswith("{") else raw
     if not isinstance(value, Mapping):

@@ -25,6 +25,7 @@ from ropewalk.pipeline.offsets import (
     encode,
     latest,
     remaining,
+    told,
 )
 from ropewalk.pipeline.options import SourceOptions
 from ropewalk.pipeline.planning import Load, plan
@@ -90,7 +91,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode({shard: advance(shard, spans[shard], begin[shard], end[shard], granted[shard]) for shard in end})
 
     def reportLatestOffset(self) -> OffsetJson:
-        return encode(latest(self._edges.spans()))
+        return told(self._edges.spans())
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
         stop = decode(end)
