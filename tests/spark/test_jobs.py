@@ -23,8 +23,6 @@ from tests.spark.journal import FLAGS, forget_last_commit, kept, publish_all
 
 Run = Callable[..., int]
 
-WINDOW = "window(timestamp, '10 milliseconds')"
-
 
 @pytest.fixture
 def run(spark: SparkSession, server: RunningServer, tmp_path: Path) -> Run:
@@ -145,7 +143,10 @@ def test_a_derived_stream_has_each_result_once(run: Run, server: RunningServer, 
 def test_an_aggregate_with_a_watermark_loses_nothing_of_a_backlog_in_small_batches(spark: SparkSession, tmp_path: Path) -> None:
     names = {shard_of(f"backlog/{n}", 16): f"backlog/{n}" for n in range(10)}
     older, newer = list(names.values())[:2]
-    query = f"SELECT stream AS of, window.start AS at_time, count(*) AS messages FROM source WHERE stream LIKE 'backlog/%' GROUP BY 1, {WINDOW}"
+    query = (
+        "SELECT stream AS of, window.start AS at_time, count(*) AS messages FROM source "
+        "WHERE stream LIKE 'backlog/%' GROUP BY 1, window(timestamp, '10 milliseconds')"
+    )
     with running_server(*FLAGS, "--data_dir", str(tmp_path / "data")) as server:
         for stream in (older, newer):
             for start in range(0, 300, 10):

@@ -31,7 +31,9 @@ def oldest(lags: Mapping[int, int], limit: int, time: Time) -> Counts:
     for attempt in range(_ROUNDS):
         guesses = _guesses(least, most, limit, hurried=attempt == 0)
         moment = _middle(least, most, {shard: time(shard, row) for shard, row in guesses.items()})
-        before = least | {shard: _first_since(shard, least[shard], most[shard], row, moment, time) for shard, row in guesses.items()}
+        before = least | {
+            shard: _first_since(shard, least[shard], most[shard], row, moment, time) for shard, row in guesses.items()
+        }
         if sum(before.values()) > limit:
             most = before
             continue

@@ -12,7 +12,8 @@ from ropewalk.pipeline.offsets import OffsetJson, behind
 class Progress(Struct, frozen=True):
     """`rows` and `batches` are those of this run; `rate` and `seconds` those of the last batch that had rows.
 
-    `lag` is rows still to read by shard, as far as Spark has heard; `late` are rows that Spark dropped for their time.
+    `lag` is rows still to read by shard, as far as Spark has heard; `late` is what Spark dropped for its
+    time: rows, or, where it adds up before it looks, groups of rows.
     """
 
     batch: int = -1

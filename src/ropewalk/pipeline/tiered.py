@@ -38,7 +38,7 @@ class ArchiveTable:
         return min((file.first for file in self._files if file.shard == shard), default=None)
 
     def rows(self, shard: int, first: int, end: int, columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """What the archive has of [first, end), in order of position. `columns`: those, and among them `position`; None: all."""
+        """What the archive has of [first, end), in order of position. `columns`, among them `position`; None takes all."""
         reached = first
         while True:
             try:

@@ -24,7 +24,9 @@ class DeriveOptions(StreamOptions, frozen=True, kw_only=True):
     stream: Annotated[str, Meta(description="Where results go; empty takes the result's column `stream`.")] = ""
     delivery: Annotated[str, Meta(description="`transactional`, or `keyed` by the source's position.")] = "transactional"
     watermark: Annotated[str, Meta(description="How late rows may come to a window; needed to aggregate.")] = ""
-    output_mode: Annotated[str, Meta(description="`append`: a window once, when it is over; `update`: it comes with every batch that changed it.")] = "append"
+    output_mode: Annotated[
+        str, Meta(description="`append`: a window once, when it is over; `update`: it comes with every batch that changed it.")
+    ] = "append"
 
 
 @job("derive", "compute a stream from others and publish it back, exactly once", DeriveOptions)
