@@ -23,8 +23,8 @@ def oldest(lags: Mapping[int, int], limit: int, time: Time) -> Counts:
 
     Times of a shard should not go back; where they do, the cut is near.
     """
-    if sum(lags.values()) <= limit:
-        return dict(lags)
+    if sum(lags.values()) <= limit or sum(lag > 0 for lag in lags.values()) == 1:
+        return {shard: min(lag, limit) for shard, lag in lags.items()}
     # Up to `least` all shards are cut at one time; behind `most` there is nothing to take.
     least: Counts = dict.fromkeys(lags, 0)
     most: Counts = {shard: min(lag, limit) for shard, lag in lags.items()}

@@ -24,9 +24,7 @@ class PipelineMetrics(Collector):
         yield self._counter(
             "restarts", "Times a job was started again after a failure.", {u.name: u.restarts for u in self._units}
         )
-        yield self._counter(
-            "late_rows", "Rows, of an aggregate groups of rows, that came after the watermark and were dropped.", self._late()
-        )
+        yield self._counter("late_rows", "Rows (groups of rows, if aggregated) that the watermark dropped.", self._late())
         yield self._gauge("running", "1 while the job runs.", {u.name: u.condition is Condition.RUNNING for u in self._units})
         yield self._gauge("batch_seconds", "How long the last batch took.", {u.name: u.progress.seconds for u in self._units})
         yield self._gauge("rows_per_second", "Pace of the last batch.", {u.name: u.progress.rate for u in self._units})

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from ropewalk.pipeline.offsets import OffsetJson, behind
+from ropewalk.pipeline.offsets import behind
 
 
 class Progress(Struct, frozen=True):
@@ -69,7 +69,7 @@ def lag_of(report: Mapping[str, Any]) -> dict[int, int]:
     return lag
 
 
-def _offsets(raw: object) -> OffsetJson:
+def _offsets(raw: object) -> dict[str, Any]:
     """Spark shows an offset as JSON text or as what the text says. Sources of other formats have marks we cannot read."""
     value = json.loads(raw) if isinstance(raw, str) and raw.startswith("{") else raw
     if not isinstance(value, Mapping):

@@ -179,8 +179,8 @@ class Runner:
             self._asked.wait(LOOK_SECONDS)
 
     def _serve(self, plans: Sequence[Plan], units: Sequence[Unit], port: int) -> None:
-        """Before Spark is started for nothing. A run that ends by itself can do without: mostly it runs beside one that goes on,
-        with the same settings. Raises PortTaken."""
+        """Before Spark is started for nothing. A run that ends by itself can do without: mostly it runs beside one that goes
+        on, with the same settings. Raises PortTaken."""
         try:
             self._display.say(f"metrics on http://127.0.0.1:{serve_metrics(units, port)}/metrics")
         except PortTaken as taken:

@@ -69,8 +69,9 @@ def test_a_backlog_takes_full_batches_however_it_lies(shape: str) -> None:
     assert all(size >= FULL * 400 for size in sizes[:-1])
 
 
-def test_what_fits_is_taken_without_asking_for_times() -> None:
-    assert oldest({0: 3, 1: 0}, 3, lambda _shard, _row: pytest.fail("asked")) == {0: 3, 1: 0}
+def test_what_fits_and_what_is_of_one_shard_is_taken_without_asking_for_times() -> None:
+    assert oldest({0: 2, 1: 1}, 3, lambda _shard, _row: pytest.fail("asked")) == {0: 2, 1: 1}
+    assert oldest({0: 9, 1: 0}, 3, lambda _shard, _row: pytest.fail("asked")) == {0: 3, 1: 0}
 
 
 def test_few_rows_are_asked_for_their_time_where_shards_keep_pace() -> None:
