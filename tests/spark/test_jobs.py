@@ -63,6 +63,20 @@ def test_the_archive_equals_the_journal_and_an_audit_proves_it(
     assert found["compared"] == found["journal"]["rows"] == found["archive"]["rows"] >= 400
 
 
+def test_an_archive_whose_jobs_progress_is_lost_goes_on_where_it_ends(
+    run: Run, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish_all(server, [(f"lost/{n % 5}", n) for n in range(50)])
+    assert run("archive") == 0
+    shutil.rmtree(tmp_path / "checkpoints")
+    publish_all(server, [(f"lost/{n % 5}", n) for n in range(50, 100)])
+
+    assert run("archive") == 2
+    assert "archive.starting=archive" in capsys.readouterr().err
+    assert run("archive", archive__starting="archive") == 0
+    assert run("audit") == 0
+
+
 def test_an_audit_tells_what_is_missing_and_ends_with_1(
     run: Run, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
