@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ropewalk.pipeline.cutting import FULL
 from tests.server import RunningServer
 
 FLAGS = ("--public", "--history_limit", "100000")
@@ -72,6 +73,13 @@ def finish(query: StreamingQuery) -> StreamingQuery:
 
 def batch_sizes(query: StreamingQuery) -> list[int]:
     return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+def assert_limited(sizes: Sequence[int], rows: int, limit: int) -> None:
+    """All rows came, in batches that are full, as far as they are cut at one time, and not over the limit."""
+    assert sum(sizes) == rows
+    assert all(FULL * limit <= size <= limit for size in sizes[:-1])
+    assert sizes[-1] <= limit
 
 
 def forget_last_commit(checkpoint: Path) -> None:

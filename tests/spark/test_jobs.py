@@ -14,11 +14,12 @@ from pyspark.sql import functions as F
 
 from ropewalk.cli.main import main
 from ropewalk.core.ring import shard_of
+from ropewalk.pipeline.board import Board
 from ropewalk.pipeline.tables import read_table
 from tests.cable import cable, identifier
 from tests.metrics import metrics_when
-from tests.server import RunningServer
-from tests.spark.journal import forget_last_commit, kept, publish_all
+from tests.server import RunningServer, running_server
+from tests.spark.journal import FLAGS, forget_last_commit, kept, publish_all
 
 Run = Callable[..., int]
 
@@ -60,6 +61,20 @@ def test_the_archive_equals_the_journal_and_an_audit_proves_it(
     found = json.loads(report.read_bytes())
     assert found["holds"]
     assert found["compared"] == found["journal"]["rows"] == found["archive"]["rows"] >= 400
+
+
+def test_an_archive_whose_jobs_progress_is_lost_goes_on_where_it_ends(
+    run: Run, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish_all(server, [(f"lost/{n % 5}", n) for n in range(50)])
+    assert run("archive") == 0
+    shutil.rmtree(tmp_path / "checkpoints")
+    publish_all(server, [(f"lost/{n % 5}", n) for n in range(50, 100)])
+
+    assert run("archive") == 2
+    assert "archive.starting=archive" in capsys.readouterr().err
+    assert run("archive", archive__starting="archive") == 0
+    assert run("audit") == 0
 
 
 def test_an_audit_tells_what_is_missing_and_ends_with_1(
@@ -137,6 +152,30 @@ def test_a_derived_stream_has_each_result_once(run: Run, server: RunningServer, 
     assert run("derive", **options) == 0
 
     assert kept(server, "odd") == [n * 2 for n in range(20) if n % 2]
+
+
+def test_an_aggregate_with_a_watermark_loses_nothing_of_a_backlog_in_small_batches(spark: SparkSession, tmp_path: Path) -> None:
+    names = {shard_of(f"backlog/{n}", 16): f"backlog/{n}" for n in range(10)}
+    older, newer = list(names.values())[:2]
+    query = (
+        "SELECT stream AS of, window.start AS at_time, count(*) AS messages FROM source "
+        "WHERE stream LIKE 'backlog/%' GROUP BY 1, window(timestamp, '10 milliseconds')"
+    )
+    with running_server(*FLAGS, "--data_dir", str(tmp_path / "data")) as server:
+        for stream in (older, newer):
+            for start in range(0, 300, 10):
+                publish_all(server, [(stream, n) for n in range(start, start + 10)])
+        where = ["--url", server.url, "--state-dir", str(tmp_path), "--config_path", ""]
+        options = {"sql": query, "stream": "counts", "watermark": "10 milliseconds", "output_mode": "update", "max_rows": "200"}
+        sets = [word for name, value in options.items() for word in ("--set", f"derive.{name}={value}")]
+        assert main(["pipeline", "run", "derive", "--available-now", *where, *sets]) == 0
+        found = kept(server, "counts")
+
+    totals = {(row["of"], row["at_time"]): row["messages"] for row in found}  # the last word on each window
+    counted = {stream: sum(n for (of, _), n in totals.items() if of == stream) for stream in (older, newer)}
+    assert counted == {older: 300, newer: 300}
+    (note,) = Board(tmp_path).notes()
+    assert (note.progress.late, note.progress.batches >= 3) == (0, True)
 
 
 def shouted(source: DataFrame) -> DataFrame:

@@ -135,13 +135,12 @@ def test_a_job_that_goes_on_failing_is_given_up_and_the_run_fails(terminal: Term
 def test_a_run_tells_how_it_does_until_it_is_stopped(terminal: Terminal, server: RunningServer, free_port: int) -> None:
     publish_all(server, [("mine", n) for n in range(20)])
     running = terminal.start("collect", "--set", "collect.trigger=100ms", "--metrics_port", str(free_port))
-    terminal.status_when(lambda found: "collect" in found and found["collect"]["progress"]["rows"] >= 20)
-    before = terminal.batches()
+    first = terminal.status_when(lambda found: "collect" in found and found["collect"]["progress"]["rows"] >= 20)
+    before, total = terminal.batches(), first["collect"]["progress"]["rows"]
     publish_all(server, [("mine", n) for n in range(7)])
-    total = terminal.status()["collect"]["progress"]["rows"]
 
     found = terminal.status_when(
-        lambda found: found["collect"]["progress"]["rows"] >= total and terminal.batches() == before + 7
+        lambda found: found["collect"]["progress"]["rows"] >= total + 7 and terminal.batches() == before + 7
     )
     with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics") as answer:
         page = answer.read().decode()

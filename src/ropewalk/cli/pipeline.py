@@ -159,8 +159,9 @@ def _status(wanted: argparse.Namespace) -> int:
     if wanted.json:
         print(msgspec.json.encode(notes).decode())
         return 0
+    width = max((len(note.job) for note in notes), default=0)
     for note in notes:
-        who = f"{note.job:<16}{note.condition:<9}{f'pid {note.pid}' if note.pid else '':<12}"
+        who = f"{note.job:<{width}}  {note.condition:<10}{f'pid {note.pid}' if note.pid else '':<12}"
         print(f"{who}{figures(note.progress)}  restarts {note.restarts}  {note.error}".rstrip())
     if not notes:
         print(f"nothing has been run from {_state_dir(settings, server)}; `ropewalk pipeline run NAME` does")

@@ -21,9 +21,9 @@ class Line:
         self.restarts = restarts
         self.error = error
 
-    @property
-    def text(self) -> str:
-        parts = [f"{self.job:<10}{self.condition:<8}"]
+    def text(self, width: int = 0) -> str:
+        """`width`: of the column of names."""
+        parts = [f"{self.job:<{width}}", f"{self.condition:<8}"]
         if self.progress.batches:
             parts.append(figures(self.progress))
         if self.restarts:
@@ -70,25 +70,37 @@ class Display:
             self._next = self._clock() + PLAIN_SECONDS
         news = [line for line in lines if self._is_news(line, due)]
         self._written |= {line.job: line for line in news}
-        self._write("".join(f"{line.text}\n" for line in news))
+        self._write("".join(f"{line.text(_width(lines))}\n" for line in news))
 
     def say(self, text: str) -> None:
-        """A line that stays, above those that change."""
+        """A line that stays, above those that change; of what a job has to say."""
+        self._make_room()
+        print(text, flush=True)
+
+    def remark(self, text: str) -> None:
+        """The same of the run itself."""
+        self._make_room()
+        self._write(f"{text}\n")
+
+    def _make_room(self) -> None:
         if self._drawn and self._out.isatty():
             self._write(f"\x1b[{self._drawn}A\x1b[J")
             self._drawn = 0
-        print(text, flush=True)
 
     def _is_news(self, line: Line, due: bool) -> bool:
         """A condition is told at once; figures that changed are told now and then."""
         known = self._written.get(line.job)
-        return known is None or known.condition != line.condition or (due and known.text != line.text)
+        return known is None or known.condition != line.condition or (due and known.text() != line.text())
 
     def _draw(self, lines: Sequence[Line]) -> None:
         back = f"\x1b[{self._drawn}A" if self._drawn else ""
-        self._write(back + "".join(f"\x1b[2K{line.text}\n" for line in lines))
+        self._write(back + "".join(f"\x1b[2K{line.text(_width(lines))}\n" for line in lines))
         self._drawn = len(lines)
 
     def _write(self, text: str) -> None:
         self._out.write(text)
         self._out.flush()
+
+
+def _width(lines: Sequence[Line]) -> int:
+    return max((len(line.job) for line in lines), default=0)

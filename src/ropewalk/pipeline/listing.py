@@ -40,14 +40,20 @@ def as_markdown(jobs: Mapping[str, Job]) -> str:
 
 def _options(record: type[msgspec.Struct], without: type[msgspec.Struct] | None = None) -> str:
     """A table of the fields, without those that are the same in `without`."""
-    known = {} if without is None else {field.name: field.default for field in msgspec.structs.fields(without)}
-    texts = _texts(record)
+    known = {} if without is None else _meanings(without)
+    own = _meanings(record)
     lines = [
-        f"| `{field.name}` | {_shown(field.default)} | {texts.get(field.name, '')} |\n"
-        for field in msgspec.structs.fields(record)
-        if field.name not in known or known[field.name] != field.default
+        f"| `{name}` | {_shown(default)} | {text} |\n"
+        for name, (default, text) in own.items()
+        if name not in known or known[name] != (default, text)
     ]
     return f"| option | default | meaning |\n|---|---|---|\n{''.join(lines)}" if lines else ""
+
+
+def _meanings(record: type[msgspec.Struct]) -> dict[str, tuple[object, str]]:
+    """By field, its default and its description."""
+    texts = _texts(record)
+    return {field.name: (field.default, texts.get(field.name, "")) for field in msgspec.structs.fields(record)}
 
 
 def _texts(record: type[msgspec.Struct]) -> dict[str, str]:

@@ -24,7 +24,7 @@ class PipelineMetrics(Collector):
         yield self._counter(
             "restarts", "Times a job was started again after a failure.", {u.name: u.restarts for u in self._units}
         )
-        yield self._counter("late_rows", "Rows dropped because they came after the watermark.", self._late())
+        yield self._counter("late_rows", "Rows (groups of rows, if aggregated) that the watermark dropped.", self._late())
         yield self._gauge("running", "1 while the job runs.", {u.name: u.condition is Condition.RUNNING for u in self._units})
         yield self._gauge("batch_seconds", "How long the last batch took.", {u.name: u.progress.seconds for u in self._units})
         yield self._gauge("rows_per_second", "Pace of the last batch.", {u.name: u.progress.rate for u in self._units})
@@ -55,12 +55,18 @@ class PipelineMetrics(Collector):
         return family
 
 
+class PortTaken(UserMistake):
+    """Somebody listens there, mostly another run with the same settings."""
+
+
 def serve_metrics(units: Sequence[Unit], port: int) -> int:
-    """Returns the port, which for 0 is a free one. Raises UserMistake where the port is taken."""
+    """Returns the port, which for 0 is a free one. Raises PortTaken."""
     registry = CollectorRegistry()
     registry.register(PipelineMetrics(units))
     try:
         server, _ = start_http_server(port, "127.0.0.1", registry)
     except OSError as error:
-        raise UserMistake(f"cannot serve metrics on port {port}: {error.strerror}; --metrics_port names another") from error
+        raise PortTaken(
+            f"cannot serve metrics on port {port}: {error.strerror}; --metrics_port names another, 0 takes a free one"
+        ) from error
     return int(server.server_port)

@@ -5,7 +5,7 @@ Spark compares offsets as text, so they have one spelling: every shard, in order
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from msgspec import Struct
 
@@ -16,8 +16,11 @@ LIFE = 1 << LIFE_BITS
 
 
 class MarkJson(TypedDict):
+    """`lives`, only in what is told of the journal's end: epoch, first and end of each life of the shard before the last."""
+
     e: str
     p: int
+    lives: NotRequired[list[tuple[str, int, int]]]
 
 
 OffsetJson = dict[str, MarkJson]
@@ -74,6 +77,23 @@ def latest(spans: Spans) -> Marks:
     return {shard: Mark(own[-1].epoch, own[-1].end) if own else Mark("", 0) for shard, own in spans.items()}
 
 
+def told(spans: Spans) -> OffsetJson:
+    """Where the journal ends, with what it has of older lives: a query may still be in one of them."""
+    ends = encode(latest(spans))
+    for shard, own in spans.items():
+        if older := [(life.epoch, life.first, life.end) for life in _lives(own)[:-1]]:
+            ends[str(shard)]["lives"] = older
+    return ends
+
+
+def behind(shard: int, read: MarkJson | None, end: MarkJson) -> int:
+    """Rows between a query's mark (None: it has read nothing of the shard) and the end that was `told`."""
+    own = [ShardSpan(shard, *life) for life in end.get("lives", ())]
+    last = ShardSpan(shard, end["e"], end["p"] - end["p"] % LIFE, end["p"])
+    start = Mark(read["e"], read["p"]) if read else Mark("", 0)
+    return sum(piece.rows for piece in between(shard, [*own, last], start, Mark(end["e"], end["p"])))
+
+
 def begin_of(span: ShardSpan) -> int:
     """Where the life of a span began."""
     return span.first - span.first % LIFE
@@ -108,19 +128,6 @@ def advance(shard: int, own: Sequence[ShardSpan], start: Mark, end: Mark, rows: 
             return Mark(piece.epoch, piece.first + left)
         left -= piece.rows
     return end
-
-
-def shares(lags: Mapping[int, int], limit: int) -> dict[int, int]:
-    """A batch of at most `limit` rows: every shard gets its part of it by its lag, and none that lags gets nothing for ever."""
-    total = sum(lags.values())
-    if total <= limit:
-        return dict(lags)
-    granted = {shard: lag * limit // total for shard, lag in lags.items()}
-    # What rounding left over goes to those who got least of what they need, one row each.
-    hungry = sorted((shard for shard in lags if granted[shard] < lags[shard]), key=lambda shard: (granted[shard], shard))
-    for shard in hungry[: max(limit - sum(granted.values()), 0)]:
-        granted[shard] += 1
-    return granted
 
 
 def split(piece: Piece, parts: int) -> list[Piece]:

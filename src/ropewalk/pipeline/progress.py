@@ -6,13 +6,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from ropewalk.pipeline.offsets import LIFE
+from ropewalk.pipeline.offsets import behind
 
 
 class Progress(Struct, frozen=True):
     """`rows` and `batches` are those of this run; `rate` and `seconds` those of the last batch that had rows.
 
-    `lag` is rows still to read by shard, as far as Spark has heard; `late` are rows that Spark dropped for their time.
+    `lag` is rows still to read by shard, as far as Spark has heard; `late` is what Spark dropped for its
+    time: rows, or, where it adds up before it looks, groups of rows.
     """
 
     batch: int = -1
@@ -59,14 +60,12 @@ def _after(progress: Progress, report: Mapping[str, Any]) -> Progress:
 
 
 def lag_of(report: Mapping[str, Any]) -> dict[int, int]:
-    """Rows between where the batch ended and where the journal ends, by shard; one that began anew counts from its start."""
+    """Rows between where the batch ended and where the journal ends, by shard, through all of the shard's lives."""
     lag: dict[int, int] = {}
     for source in report.get("sources") or ():
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         for shard, mark in latest.items():
-            read = end.get(shard, {})
-            behind = int(mark["p"]) - int(read["p"]) if read.get("e") == mark["e"] else int(mark["p"]) % LIFE
-            lag[int(shard)] = lag.get(int(shard), 0) + max(behind, 0)
+            lag[int(shard)] = lag.get(int(shard), 0) + behind(int(shard), end.get(shard), mark)
     return lag
 
 

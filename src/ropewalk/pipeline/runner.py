@@ -20,11 +20,11 @@ from ropewalk.pipeline.board import Board, Note
 from ropewalk.pipeline.config import seconds
 from ropewalk.pipeline.context import Context
 from ropewalk.pipeline.display import Display, Line
-from ropewalk.pipeline.metrics import serve_metrics
+from ropewalk.pipeline.metrics import PortTaken, serve_metrics
 from ropewalk.pipeline.progress import Progress, Tally
 from ropewalk.pipeline.registry import BatchOptions, Job, JobOptions, StreamOptions
 from ropewalk.pipeline.session import lost_jvm
-from ropewalk.pipeline.supervision import INTERRUPTED, Attempt, Policy, Unit
+from ropewalk.pipeline.supervision import INTERRUPTED, Attempt, Condition, Policy, Unit
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -134,6 +134,7 @@ class Runner:
         self._restarts = restarts
         self._asked = threading.Event()
         self._interrupted = False
+        self._warned: set[str] = set()
 
     def run(self, plans: Sequence[Plan], metrics_port: int | None = None) -> int:
         """The exit code: 0 if every job ended well or was stopped."""
@@ -141,12 +142,14 @@ class Runner:
         with ExitStack() as stack:
             for unit in units:
                 stack.enter_context(self._board.claimed(unit.name))
+            if metrics_port is not None:
+                self._serve(plans, units, metrics_port)
             if not all(plan.job.offline for plan in plans):
+                self._write([Note(unit.name, getpid(), Condition.STARTING, time.time()) for unit in units])
+                self._display.remark("starting Spark …")
                 # Spark takes Ctrl-C for itself when it starts, so it starts before we take it back.
                 self._context.spark  # noqa: B018
             stack.enter_context(self._signals())
-            if metrics_port is not None:
-                self._display.say(f"metrics on http://127.0.0.1:{serve_metrics(units, metrics_port)}/metrics")
             for stage in [[unit] for unit in units] if self._available_now else [units]:
                 self._look_after(stage, units)
                 if any(unit.exit_code for unit in stage):
@@ -175,10 +178,37 @@ class Runner:
                 shown = time.monotonic() + SHOW_SECONDS
             self._asked.wait(LOOK_SECONDS)
 
+    def _serve(self, plans: Sequence[Plan], units: Sequence[Unit], port: int) -> None:
+        """Before Spark is started for nothing. A run that ends by itself can do without: mostly it runs beside one that goes
+        on, with the same settings. Raises PortTaken."""
+        try:
+            self._display.say(f"metrics on http://127.0.0.1:{serve_metrics(units, port)}/metrics")
+        except PortTaken as taken:
+            if not all(self._ends(plan) for plan in plans):
+                raise
+            self._display.remark(f"warning: {taken}; this run goes on without metrics")
+
+    def _ends(self, plan: Plan) -> bool:
+        return self._available_now or (isinstance(plan.options, BatchOptions) and not plan.options.every)
+
     def _tell(self, units: Sequence[Unit], last: bool = False) -> None:
         self._display.show([Line(u.name, u.condition, u.progress, u.restarts, u.error) for u in units], last)
+        self._write([Note(u.name, getpid(), u.condition, time.time(), u.restarts, u.error, u.progress) for u in units])
+        self._warn_of_late(units)
+
+    def _write(self, notes: Sequence[Note]) -> None:
+        for note in notes:
+            self._board.write(note)
+
+    def _warn_of_late(self, units: Sequence[Unit]) -> None:
+        """Once for each job: rows that are missing from its results, which nobody else tells."""
         for unit in units:
-            self._board.write(Note(unit.name, getpid(), unit.condition, time.time(), unit.restarts, unit.error, unit.progress))
+            if unit.progress.late and unit.name not in self._warned:
+                self._warned.add(unit.name)
+                self._display.remark(
+                    f"warning: {unit.name}: rows came later than the watermark allows and were dropped (see `late`); a "
+                    "longer watermark keeps them"
+                )
 
     def _unit(self, plan: Plan) -> Unit:
         tally = Tally()  # outlives a failed query, for its figures are those of the run

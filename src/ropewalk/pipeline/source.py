@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from ropewalk.model.journal import ShardSpan
+from ropewalk.pipeline.cutting import oldest
 from ropewalk.pipeline.offsets import (
     Mark,
     Marks,
@@ -24,7 +25,7 @@ from ropewalk.pipeline.offsets import (
     encode,
     latest,
     remaining,
-    shares,
+    told,
 )
 from ropewalk.pipeline.options import SourceOptions
 from ropewalk.pipeline.planning import Load, plan
@@ -32,6 +33,7 @@ from ropewalk.pipeline.pushdown import Pushed, absorb
 from ropewalk.pipeline.reading import PieceReader
 from ropewalk.pipeline.rows import Kept
 from ropewalk.pipeline.starting import Edges
+from ropewalk.pipeline.times import RowTimes
 from ropewalk.pipeline.wire import Wire
 
 if TYPE_CHECKING:
@@ -85,11 +87,11 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return encode(begin)
         self._granted_at = time.monotonic()
         rows = self._rows(limit, spans, begin, lags)
-        granted = lags if rows is None else shares(lags, rows)
+        granted = lags if rows is None else self._oldest(rows, spans, begin, end, lags)
         return encode({shard: advance(shard, spans[shard], begin[shard], end[shard], granted[shard]) for shard in end})
 
     def reportLatestOffset(self) -> OffsetJson:
-        return encode(latest(self._edges.spans()))
+        return told(self._edges.spans())
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
         stop = decode(end)
@@ -119,6 +121,15 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         admission = self._options.admission
         waited = time.monotonic() - self._granted_at
         return self._target is None and 0 < rows < admission.min_rows and waited < admission.max_delay
+
+    def _oldest(self, limit: int, spans: Spans, begin: Marks, end: Marks, lags: dict[int, int]) -> dict[int, int]:
+        """Every shard's part of a batch of at most `limit` rows."""
+        times = RowTimes(self._wire, self._options.archive, spans)
+        return oldest(
+            lags,
+            limit,
+            lambda shard, row: times.at(shard, advance(shard, spans[shard], begin[shard], end[shard], row).position),
+        )
 
     def _rows(self, limit: ReadLimit, spans: Spans, begin: Marks, lags: dict[int, int]) -> int | None:
         """How many rows this batch may have; None for all."""

@@ -28,6 +28,7 @@ _INCURABLE = ("UserMistake:", "DataLoss:")
 
 
 class Condition(StrEnum):
+    STARTING = "starting"  # Spark does, which the job needs
     WAITING = "waiting"  # for its first attempt, or the next one
     RUNNING = "running"
     DONE = "done"

@@ -37,13 +37,13 @@ class ArchiveTable:
         """The oldest position of a shard; None if there is nothing of it."""
         return min((file.first for file in self._files if file.shard == shard), default=None)
 
-    def rows(self, shard: int, first: int, end: int) -> Iterator[pa.Table]:
-        """What the archive has of [first, end), in order of position."""
+    def rows(self, shard: int, first: int, end: int, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """What the archive has of [first, end), in order of position. `columns`, among them `position`; None takes all."""
         reached = first
         while True:
             try:
                 for group in self._groups(shard, reached, end):
-                    table = pa.concat_tables([self._read(file, reached, end) for file in group]).sort_by("position")
+                    table = pa.concat_tables([self._read(file, reached, end, columns) for file in group]).sort_by("position")
                     if table.num_rows:
                         yield table
                         reached = table["position"][-1].as_py() + 1
@@ -79,9 +79,9 @@ class ArchiveTable:
     def _groups(self, shard: int, first: int, end: int) -> Iterator[list[ArchiveFile]]:
         return _overlapping([file for file in self._files if file.shard == shard and file.first < end and file.end > first])
 
-    def _read(self, file: ArchiveFile, first: int, end: int) -> pa.Table:
+    def _read(self, file: ArchiveFile, first: int, end: int, columns: list[str] | None) -> pa.Table:
         inside = (pc.field("position") >= first) & (pc.field("position") < end)
-        return pq.read_table(Path(self._root) / file.path, filters=inside, partitioning=None)
+        return pq.read_table(Path(self._root) / file.path, columns=columns, filters=inside, partitioning=None)
 
     def _since(self, file: ArchiveFile, moment: datetime.datetime) -> pa.Table:
         path = Path(self._root) / file.path

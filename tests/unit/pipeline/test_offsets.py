@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropewalk.model.journal import ShardSpan
-from ropewalk.pipeline.offsets import LIFE, Mark, Piece, advance, between, decode, earliest, encode, remaining, shares, split
+from ropewalk.pipeline.offsets import LIFE, Mark, Piece, advance, between, decode, earliest, encode, remaining, split
 
 GONE = ShardSpan(3, "old", 90, 90)
 OLD, NEW = ShardSpan(3, "old", 10, 90), ShardSpan(3, "new", LIFE, LIFE + 50)
@@ -104,25 +104,6 @@ def test_advancing_covers_exactly_so_many_rows(start: int, end: int, rows: int) 
 
     assert sum(piece.rows for piece in between(3, spans, begin, reached)) == min(rows, total)
     assert remaining({3: spans}, {3: reached}, {3: stop})[3] == total - min(rows, total)
-
-
-@settings(deadline=None)
-@given(st.dictionaries(st.integers(0, 15), st.integers(0, 1000), min_size=1), st.integers(1, 2000))
-def test_a_batch_is_full_or_has_everything_and_no_shard_gets_more_than_it_has(lags: dict[int, int], limit: int) -> None:
-    granted = shares(lags, limit)
-
-    assert sum(granted.values()) == min(limit, sum(lags.values()))
-    assert all(0 <= granted[shard] <= lags[shard] for shard in lags)
-
-
-@settings(deadline=None)
-@given(st.dictionaries(st.integers(0, 15), st.integers(0, 1000), min_size=1), st.integers(1, 50))
-def test_every_shard_is_read_to_its_end_in_the_long_run(lags: dict[int, int], limit: int) -> None:
-    rounds = -(-sum(lags.values()) // limit)
-    for _ in range(rounds):
-        lags = {shard: lag - part for (shard, lag), part in zip(lags.items(), shares(lags, limit).values(), strict=True)}
-
-    assert not any(lags.values())
 
 
 @settings(deadline=None)

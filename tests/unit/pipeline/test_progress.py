@@ -4,8 +4,9 @@ import json
 from io import StringIO
 from typing import Any
 
+from ropewalk.model.journal import ShardSpan
 from ropewalk.pipeline.display import Display, Line, lag_text
-from ropewalk.pipeline.offsets import LIFE
+from ropewalk.pipeline.offsets import LIFE, told
 from ropewalk.pipeline.progress import Progress, Tally, lag_of
 from ropewalk.testing.clock import ManualClock
 
@@ -61,6 +62,18 @@ def test_the_lag_is_what_lies_between_by_shard() -> None:
     assert lag_of({"sources": [source]}) == {0: 2, 1: 3, 2: 4}
 
 
+def test_what_remains_of_older_lives_counts() -> None:
+    """The first shard is read in its first of three lives, the second not at all, the third to its end."""
+    spans = {
+        0: [ShardSpan(0, "a", 0, 100), ShardSpan(0, "b", LIFE, LIFE + 20), ShardSpan(0, "c", 2 * LIFE, 2 * LIFE + 3)],
+        1: [ShardSpan(1, "a", 40, 50), ShardSpan(1, "b", LIFE, LIFE + 7)],
+        2: [ShardSpan(2, "a", 0, 10), ShardSpan(2, "b", LIFE, LIFE + 7)],
+    }
+    source = {"endOffset": marks(s0=("a", 90), s2=("b", LIFE + 7)), "latestOffset": json.dumps(told(spans))}
+
+    assert lag_of({"sources": [source]}) == {0: 10 + 20 + 3, 1: 10 + 7, 2: 0}
+
+
 def test_a_source_of_another_format_has_no_lag_to_tell() -> None:
     assert lag_of({"sources": [{"endOffset": '{"logOffset": 3}', "latestOffset": None}, {"endOffset": "7"}]}) == {}
 
@@ -81,3 +94,12 @@ def test_without_a_terminal_a_line_is_written_when_something_changed_or_time_has
     clock.advance(60.0)
     display.show([Line("archive", "running", Progress(batches=1, rows=5), 0, "")])
     assert "5 rows" in out.getvalue().splitlines()[-1]
+
+
+def test_columns_do_not_run_together_whatever_the_names() -> None:
+    out = StringIO()
+    display = Display(ManualClock(0.0), out)
+    display.show([Line("derive:revenue", "running", Progress(), 0, ""), Line("rollup", "waiting", Progress(), 0, "")])
+
+    assert [line.split() for line in out.getvalue().splitlines()] == [["derive:revenue", "running"], ["rollup", "waiting"]]
+    assert len({line.index(word) for line, word in zip(out.getvalue().splitlines(), ("running", "waiting"), strict=True)}) == 1

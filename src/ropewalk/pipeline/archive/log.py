@@ -72,6 +72,12 @@ def archived_positions(root: str, journal: Spans | None = None) -> dict[int, int
     return {shard: end for shard, end in found.items() if end is not None}
 
 
+def archive_ends(root: str) -> dict[int, int]:
+    """By shard, where the archive goes on; what lies below is refused. Empty where nothing is archived."""
+    table = opened(root)
+    return {} if table is None else _ends(held(table))
+
+
 def _claimed(archived: Sequence[Extent], journal: Sequence[ShardSpan], unreadable: Sequence[int]) -> int | None:
     claimed: int | None = None
     for extent in archived:
@@ -224,5 +230,6 @@ def _refuse_overlap(archived: Mapping[int, int], files: Sequence[Written]) -> No
         if file.first < end:
             raise UserMistake(
                 f"position {file.first} of shard {file.shard} is below what is archived already ({end}): the query lost its "
-                "checkpoint (begin where the archive ends, with startingOffsets) or reads another journal (for another path)"
+                "checkpoint (begin where the archive ends: starting=archive for the job, startingOffsets for a query of your "
+                "own) or reads another journal (which needs another path)"
             )

@@ -1,21 +1,56 @@
 """`archive`: the journal into the archive's table, every row once."""
 
+import json
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.archive.binding import check_started
+from ropewalk.pipeline.archive.log import archive_ends
 from ropewalk.pipeline.context import Context
+from ropewalk.pipeline.options import EARLIEST
 from ropewalk.pipeline.registry import StreamOptions, job
+
+AT_ITS_END = "archive"
 
 
 class ArchiveOptions(StreamOptions, frozen=True, kw_only=True):
+    starting: Annotated[
+        str,
+        Meta(description="Where the first run begins: `earliest`, `latest`, `archive` (where it ends) or JSON by shard."),
+    ] = EARLIEST
     max_rows: int = 500_000
 
 
 @job("archive", "copy the journal into the archive, exactly once", ArchiveOptions)
 def archive(context: Context, options: ArchiveOptions) -> DataStreamWriter:
-    place = context.place
-    check_started(place.archive_dir, context.checkpoint(options))
+    place, checkpoint = context.place, context.checkpoint(options)
+    check_started(place.archive_dir, checkpoint)
+    begin = beginning(options.starting, place.archive_dir, checkpoint)
     # A batch that was committed here before Spark noted it runs again, and by then the journal may have let go of its rows: the
     # source takes them from the archive itself. What was let go of before it was archived is in neither, and that is said.
-    sink = context.journal(options).writeStream.format("ropewalk_archive")
-    return sink.options(path=place.archive_dir, **place.options)
+    rows = context.journal(msgspec.structs.replace(options, starting=begin))
+    return rows.writeStream.format("ropewalk_archive").options(path=place.archive_dir, **place.options)
+
+
+def beginning(starting: str, root: str, checkpoint: str) -> str:
+    """`starting` as the source understands it. Raises UserMistake where every row would be archived a second time."""
+    ends = archive_ends(root)
+    if starting == AT_ITS_END:
+        return json.dumps({str(shard): end for shard, end in sorted(ends.items())}) if ends else EARLIEST
+    if starting == EARLIEST and ends and _unused(checkpoint):
+        raise UserMistake(
+            f"the archive {root} has rows, and the progress of the job that wrote them is not in {checkpoint}: put it back, or "
+            f"begin where the archive ends with --set archive.starting={AT_ITS_END}"
+        )
+    return starting
+
+
+def _unused(checkpoint: str) -> bool:
+    """No batch has begun from here, as far as it is a directory of this machine."""
+    place = checkpoint.removeprefix("file://")
+    return "://" not in place and not any(Path(place, "offsets").glob("[0-9]*"))

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.context import Context
 from ropewalk.pipeline.registry import StreamOptions, job
+from ropewalk.pipeline.tables import query_id
 from ropewalk.pipeline.transforms.derive import SOURCE, publications, source
 
 
@@ -23,7 +24,9 @@ class DeriveOptions(StreamOptions, frozen=True, kw_only=True):
     stream: Annotated[str, Meta(description="Where results go; empty takes the result's column `stream`.")] = ""
     delivery: Annotated[str, Meta(description="`transactional`, or `keyed` by the source's position.")] = "transactional"
     watermark: Annotated[str, Meta(description="How late rows may come to a window; needed to aggregate.")] = ""
-    output_mode: Annotated[str, Meta(description="`append` or `update`.")] = "append"
+    output_mode: Annotated[
+        str, Meta(description="`append`: a window once, when it is over; `update`: it comes with every batch that changed it.")
+    ] = "append"
 
 
 @job("derive", "compute a stream from others and publish it back, exactly once", DeriveOptions)
@@ -37,8 +40,26 @@ def derive(context: Context, options: DeriveOptions) -> DataStreamWriter:
     result = publications(_result(context, options, rows), options.stream)
     if options.delivery == "keyed" and "uid" not in result.columns:
         raise UserMistake("delivery keyed needs the column `at` (or `uid`) in the result: SELECT at, … FROM source")
-    sink = result.writeStream.format("ropewalk").outputMode(options.output_mode)
-    return sink.options(delivery=options.delivery, **context.publishing())
+    publishing = context.publishing() | {"delivery": options.delivery}
+    if options.output_mode == "update":
+        return result.writeStream.outputMode("update").foreachBatch(Updates(publishing, context.checkpoint(options)).take)
+    if options.output_mode != "append":
+        raise UserMistake(f"[pipeline.derive] output_mode is append or update, not {options.output_mode!r}")
+    return result.writeStream.format("ropewalk").outputMode("append").options(**publishing)
+
+
+class Updates:
+    """Publishes what each batch changed. Spark gives changes to no sink that is written in Python, but to a function."""
+
+    def __init__(self, publishing: dict[str, str], checkpoint: str) -> None:
+        self._publishing = publishing
+        self._checkpoint = checkpoint
+
+    def take(self, rows: DataFrame, batch: int) -> None:
+        write = rows.write.format("ropewalk").mode("append").options(**self._publishing)
+        if self._publishing["delivery"] != "keyed":
+            write = write.options(txnAppId=query_id(self._checkpoint), txnVersion=batch)
+        write.save()
 
 
 def _result(context: Context, options: DeriveOptions, rows: DataFrame) -> DataFrame:
