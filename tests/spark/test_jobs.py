@@ -201,13 +201,66 @@ def test_a_replay_publishes_in_order_under_new_names_and_only_once(
     options = {"replay__pattern": "tape/.*", "replay__match": "^tape", "replay__to": "copy", "replay__name": "tape-to-copy"}
 
     assert run("replay", **options) == 0
-    assert run("replay", **options, replay__source="journal") == 0
+    assert run("replay", **options) == 0
 
     for track in range(3):
         assert kept(server, f"copy/{track}") == list(range(track, 60, 3))
     said = capsys.readouterr().out
     assert "60 of 60 rows published\n" in said
     assert "0 of 60 rows published, 60 were published before" in said
+
+
+def test_another_selection_under_the_name_of_a_replay_is_refused(
+    run: Run, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows before the last one of the first selection would be taken for published. They are not, though the name is free."""
+    publish_all(server, [(f"select/{n % 2}", n) for n in range(20)])
+    options = {"replay__source": "journal", "replay__match": "^select", "replay__to": "again", "replay__name": "select"}
+    assert run("replay", **options, replay__pattern="select/0") == 0
+    capsys.readouterr()
+
+    assert run("replay", **options, replay__pattern="select/.*") == 2
+
+    shown = capsys.readouterr()
+    assert "pattern was 'select/0' and is 'select/.*'" in shown.out + shown.err
+
+    shutil.rmtree(tmp_path / "replays")
+    assert run("replay", **options, replay__pattern="select/.*") == 0
+
+    assert "20 of 20 rows published\n" in capsys.readouterr().out
+    assert kept(server, "again/1") == list(range(1, 20, 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"replay__pattern": "("}, "pattern is no regular expression: '('"),
+        ({"replay__match": "("}, "match is no regular expression: '('"),
+        ({"replay__match": "(a)", "replay__to": "$2"}, "to names a group that match has not: '$2'"),
+        ({"replay__since": "abc"}, "a time is written like"),
+    ],
+)
+def test_a_replay_that_cannot_be_is_refused_at_once(
+    run: Run, options: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("replay", **options, replay__source="journal", replay__name="mistaken") == 2
+    shown = capsys.readouterr()
+    assert said in shown.out + shown.err
+    assert "Traceback" not in shown.out + shown.err
+
+
+def test_expressions_are_those_of_java(run: Run, server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
+    publish_all(server, [("java/x", 1), ("java/1", 2)])
+    options = {"replay__pattern": r"java/\p{L}", "replay__match": "^(?<first>java)/", "replay__to": "${first}-letters/"}
+    assert run("replay", **options, replay__source="journal", replay__name="java") == 0
+    assert kept(server, "java-letters/x") == [1]
+    assert "1 of 1 rows published" in capsys.readouterr().out
+
+
+def test_a_mistake_in_sql_is_told_with_its_reason(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("derive:mistaken", **{"derive:mistaken__sql": "SELEC"}) == 2
+    shown = capsys.readouterr()
+    assert "sql: [PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'" in shown.out + shown.err
 
 
 def test_a_replay_goes_on_though_the_archive_has_grown_between_its_rows(

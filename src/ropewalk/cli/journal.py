@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 SUMMARY = "verify, repair or back up the journal of a server"
 SHOWN_HOLES = 50
+STATE_LOST = "the state of producers, quiet streams and sessions is lost for good, for no archive has it; shards"
+STATE_MEANS = (
+    "All rows there are can be read. The next start makes the state anew from them: streams without a row begin anew, sessions "
+    "without one cannot be resumed, and what a producer without one sends again is published again"
+)
 
 
 def run(argv: list[str]) -> int:
@@ -109,6 +114,9 @@ def _repair(data_dir: Path, archive_dir: str) -> int:
     if repaired.missing_rows:
         where = f"{archive_dir} does not have them" if archive_dir else "name an archive with --archive"
         print(f"rows still lost: {repaired.missing_rows} ({where})")
+    if repaired.stateless:
+        print(f"{STATE_LOST}: {', '.join(map(str, repaired.stateless))}. {STATE_MEANS}")
+    if repaired.missing_rows or repaired.stateless:
         return 1
     if not (repaired.filled_rows or repaired.rebuilt or repaired.headers):
         print("there is nothing to repair")

@@ -203,10 +203,11 @@ def _require_journal(context: "Context", plans: "Sequence[Plan]") -> None:
 
     if all(plan.job.offline for plan in plans):
         return
-    find_java()
     place = context.place
+    wire = Wire(msgspec.structs.replace(place.address, retries=0))
+    find_java()
     try:
-        Wire(msgspec.structs.replace(place.address, retries=0)).spans()
+        wire.spans()
     except JournalRefused as refused:
         raise UserMistake(f"{place.url} has no journal ({refused}): start the server with --data_dir") from refused
     except Unavailable as error:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
 from difflib import get_close_matches
 from pathlib import Path
 from tomllib import TOMLDecodeError, loads
@@ -99,9 +100,26 @@ def seconds(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+def moment(text: str) -> datetime:
+    """`2026-01-31T12:00:00Z`, or a part of it from the left; without a zone it is UTC. Raises UserMistake."""
+    try:
+        read = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise UserMistake(f"a time is written like 2026-01-31 or 2026-01-31T12:00:00Z, not {text!r}") from None
+    return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+def day(text: str) -> date:
+    """`2026-01-31`. Raises UserMistake."""
+    try:
+        return date.fromisoformat(text.strip())
+    except ValueError:
+        raise UserMistake(f"a date is written like 2026-01-31, not {text!r}") from None
+
+
 def _converted(table: Mapping[str, Any], kind: type[T], where: str) -> T:
     try:
         # Not strict: a flag's text becomes the number that a file would have.
         return msgspec.convert(table, kind, strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UserMistake) as error:  # the latter from an options' own check of its values
         raise UserMistake(f"{where}: {error}") from None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
@@ -61,6 +62,11 @@ class Address(Struct, frozen=True):
     retries: int = 8
     interval: float = 0.2
     ca: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises UserMistake: what is asked for under an address that is none fails in ways that tell nobody why."""
+        if not _is_address(self.url):
+            raise UserMistake(f"the url is the server's address, like http://127.0.0.1:8080, not {self.url!r}")
 
 
 class Selection(Struct, frozen=True):
@@ -191,8 +197,6 @@ class _Options:
 
 def _address(options: _Options) -> Address:
     url = options.text("url", options.text("path"))
-    if not url.startswith(("http://", "https://")):
-        raise UserMistake(f"the option url is the server's address, like http://127.0.0.1:8080, not {url!r}")
     return Address(
         url.rstrip("/"),
         options.text("token", os.environ.get(TOKEN_VARIABLE, "")),
@@ -200,6 +204,16 @@ def _address(options: _Options) -> Address:
         options.number("fetchOffset.retryIntervalMs", 200) / 1000,
         options.text("caFile"),
     )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        reachable = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    plain = not (parts.query or parts.fragment) and url.isascii() and url.isprintable() and " " not in url
+    return parts.scheme in ("http", "https") and reachable and plain
 
 
 def _selection(options: _Options) -> Selection:

@@ -6,6 +6,7 @@ A row that cannot be a publication fails its task here, with its column's name, 
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.options import Delivery, SinkOptions
@@ -57,6 +58,7 @@ def _uid(batch: pa.RecordBatch, options: SinkOptions) -> pa.Array | None:
 
 
 def _whole(column: pa.Array, name: str) -> pa.Array:
-    if column.null_count:
-        raise UserMistake(f"{column.null_count} rows have no {name}")
+    """Raises UserMistake for rows without it: an empty name or key names nothing, and an empty value is no JSON."""
+    if absent := column.null_count + (pc.sum(pc.equal(pc.binary_length(column), 0)).as_py() or 0):
+        raise UserMistake(f"{absent} rows have no {name}")
     return column

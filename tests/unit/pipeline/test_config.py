@@ -6,6 +6,7 @@ import pytest
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.config import RunSettings, job_options, overridden, read_file, seconds, with_assignments
+from ropewalk.pipeline.jobs.compact import CompactOptions
 from ropewalk.pipeline.jobs.replay import ReplayOptions
 from ropewalk.pipeline.jobs.rollup import RollupOptions
 from ropewalk.pipeline.registry import Job, find_job, job, load_jobs
@@ -76,6 +77,27 @@ def test_a_mistake_in_a_section_is_said_with_its_place(section: dict[str, object
     with pytest.raises(UserMistake) as mistake:
         job_options(jobs["rollup"], {"rollup": section})
     assert said in str(mistake.value)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("replay.since=abc", "[pipeline.replay]: a time is written like 2026-01-31 or 2026-01-31T12:00:00Z, not 'abc'"),
+        ("replay.until=31.1.2026", "[pipeline.replay]: a time is written like"),
+        ("compact.before=abc", "[pipeline.compact]: a date is written like 2026-01-31, not 'abc'"),
+        ("compact.before=2026-02-30", "[pipeline.compact]: a date is written like"),
+    ],
+)
+def test_a_value_that_means_nothing_is_refused_before_the_job_runs(assignment: str, said: str, jobs: dict[str, Job]) -> None:
+    with pytest.raises(UserMistake) as mistake:
+        job_options(jobs[assignment.partition(".")[0]], with_assignments({}, [assignment]))
+    assert str(mistake.value).startswith(said)
+
+
+def test_a_date_is_compared_as_the_table_writes_it(jobs: dict[str, Job]) -> None:
+    options = job_options(jobs["compact"], {"compact": {"before": "20260131"}})
+    assert isinstance(options, CompactOptions)
+    assert options.first_day_left() == "2026-01-31"
 
 
 @pytest.mark.parametrize("text", ["rollup=1", "trigger", ".x=1", "rollup.=1"])

@@ -39,6 +39,11 @@ def test_a_list_of_streams_may_be_json_where_names_have_commas() -> None:
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),
         ({"tiered": "true"}, "archive"),
         ({"url": "127.0.0.1"}, "url"),
+        ({"url": "http://"}, "url"),
+        ({"url": "http://127.0.0.1:port"}, "url"),
+        ({"url": "http://[::1"}, "url"),
+        ({"url": "http://a b"}, "url"),
+        ({"url": "http://127.0.0.1/?x=1"}, "url"),
     ],
 )
 def test_a_mistake_names_the_option(given: dict[str, str], named: str) -> None:

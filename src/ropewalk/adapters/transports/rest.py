@@ -20,6 +20,7 @@ DEFAULT_LIMIT = 100
 MAX_LIMIT = 1000
 PAGE_BYTES = 4 << 20
 _MAX_OFFSET = 2**63 - 1
+_NAME = r"[\s\S]+"  # a dot would leave out line breaks
 
 
 class RestDoor:
@@ -28,11 +29,11 @@ class RestDoor:
         self._guard = guard
 
     def routes(self, api_path: str = "/api") -> list[web.RouteDef]:
-        # `.+` and not one segment: names hold slashes, and some clients and proxies decode %2F on the way.
+        # Any character, and not one segment: names hold slashes, and some clients and proxies decode %2F on the way.
         return [
             web.get(f"{api_path}/streams", guarded(self._guard, self._streams)),
-            web.get(f"{api_path}/streams/{{name:.+}}/history", guarded(self._guard, self._history)),
-            web.get(f"{api_path}/presence/{{name:.+}}/users", guarded(self._guard, self._users)),
+            web.get(f"{api_path}/streams/{{name:{_NAME}}}/history", guarded(self._guard, self._history)),
+            web.get(f"{api_path}/presence/{{name:{_NAME}}}/users", guarded(self._guard, self._users)),
         ]
 
     async def _streams(self, request: web.Request) -> web.Response:

@@ -1,25 +1,28 @@
 """Which table a query writes, remembered beside its checkpoint, so that it never goes on in another one.
 
-The rule it keeps: a query that has archived something refuses a table that is not there, is another one, or is older than what
+The rule it keeps: a query that has archived something refuses a table that is not there, is another one, or has less than what
 it left. Otherwise an archive that vanished would be begun anew in silence, and the journal told to let go of what it had.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.archive.log import opened
+from ropewalk.pipeline.archive.log import opened, reached
 
 FILE = "ropewalk_archive.json"
 
 
 class Binding(Struct, frozen=True):
-    """The table's id in its own metadata, and the version after the query's last commit."""
+    """The table's id in its own metadata, and its version and extent after the query's last commit."""
 
     table: str
     version: int
+    reached: dict[int, int] = {}
+    """By shard, the end of what was archived by then. Older versions did not write it."""
 
 
 def check(root: str, checkpoint: str, app: str, batch: int) -> None:
@@ -50,6 +53,8 @@ def check_bound(root: str, checkpoint: str, bound: Binding) -> None:
         fault = "there is another table now"
     elif table.version() < bound.version:
         fault = f"the table is at version {table.version()} and was at {bound.version}: an older copy was put there"
+    elif lost := _lost(reached(table), bound.reached):
+        fault = f"it has lost what was archived last ({lost}): commits in its _delta_log are damaged or missing"
     else:
         return
     raise UserMistake(
@@ -65,8 +70,16 @@ def bind(root: str, checkpoint: str) -> None:
     if table is None or path is None:
         return
     beside = path.with_suffix(".new")
-    beside.write_bytes(msgspec.json.encode(Binding(str(table.metadata().id), table.version())))
+    beside.write_bytes(msgspec.json.encode(Binding(str(table.metadata().id), table.version(), reached(table))))
     beside.replace(path)
+
+
+def _lost(now: Mapping[int, int], before: Mapping[int, int]) -> str:
+    return ", ".join(
+        f"shard {shard} ended at position {end} and ends at {now.get(shard, 0)}"
+        for shard, end in sorted(before.items())
+        if now.get(shard, 0) < end
+    )
 
 
 def _read(checkpoint: str) -> Binding | None:

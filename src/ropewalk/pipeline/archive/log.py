@@ -124,6 +124,11 @@ def held(table: DeltaTable) -> list[Extent]:
     return msgspec.json.decode(told, type=list[Extent]) if told else _extents(add_actions(table))
 
 
+def reached(table: DeltaTable) -> dict[int, int]:
+    """By shard, the end of what the archive must hold."""
+    return _ends(held(table))
+
+
 def replace(table: DeltaTable, old: Sequence[str], date: str, shard: int, new: Written) -> None:
     """One file for many with the same rows. Raises CommitFailedError if another compaction came first."""
     now = milliseconds()

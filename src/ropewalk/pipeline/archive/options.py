@@ -6,25 +6,23 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.options import TOKEN_VARIABLE, Address
 
-TOKEN_VARIABLE = "ROPEWALK_JOURNAL_TOKEN"
 _OURS = {"path", "url", "token", "cafile", "txnappid"}
 _SPARKS = {"checkpointlocation", "queryname", "outputmode"}
 
 
 class ArchiveOptions(Struct, frozen=True):
-    """`root`: the table's directory. `url`: the server that is told what it need not keep any more; "" tells nobody.
+    """`root`: the table's directory. `server`: who is told what need not be kept any more; None tells nobody.
 
     `app` names the writer in the table's transactions; "" takes the query's id, which lives in its checkpoint. `checkpoint` is
-    the query's, "" where Spark does not tell it. `ca` is a file with the certificates to trust.
+    the query's, "" where Spark does not tell it.
     """
 
     root: str
-    url: str = ""
-    token: str = ""
+    server: Address | None = None
     app: str = ""
     checkpoint: str = ""
-    ca: str = ""
 
 
 def local_path(path: str) -> str:
@@ -47,9 +45,15 @@ def archive_options(given: Mapping[str, str]) -> ArchiveOptions:
         raise UserMistake("the format ropewalk_archive needs the option path: the directory of the archive's table")
     return ArchiveOptions(
         local_path(options["path"]),
-        options.get("url", "").rstrip("/"),
-        options.get("token", os.environ.get(TOKEN_VARIABLE, "")),
+        _server(options),
         options.get("txnappid", ""),
         options.get("checkpointlocation", ""),
-        options.get("cafile", ""),
     )
+
+
+def _server(options: Mapping[str, str]) -> Address | None:
+    """Asked once: what it does not hear now it hears after the next batch."""
+    if not (url := options.get("url", "").rstrip("/")):
+        return None
+    token = options.get("token", os.environ.get(TOKEN_VARIABLE, ""))
+    return Address(url, token, retries=0, ca=options.get("cafile", ""))

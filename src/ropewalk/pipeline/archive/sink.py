@@ -21,7 +21,6 @@ from ropewalk.pipeline.archive import binding
 from ropewalk.pipeline.archive.layout import Written, partitioned, write_file
 from ropewalk.pipeline.archive.log import append, archived_positions
 from ropewalk.pipeline.archive.options import ArchiveOptions, archive_options
-from ropewalk.pipeline.options import Address
 from ropewalk.pipeline.wire import Wire
 
 logger = logging.getLogger("ropewalk.archive")
@@ -94,10 +93,10 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         return added
 
     def _announce(self) -> None:
-        """Tell the server how far the archive is. What it does not hear now it hears after the next batch."""
-        if not self._options.url:
+        """Tell the server how far the archive is."""
+        if self._options.server is None:
             return
-        wire = Wire(Address(self._options.url, self._options.token, retries=0, ca=self._options.ca))
+        wire = Wire(self._options.server)
         try:
             wire.archived(archived_positions(self._options.root, wire.spans()))
         except RopewalkError as error:

@@ -1,6 +1,7 @@
 """`audit`: proves the log. Journal and archive together have every position once, per shard, generation, stream and epoch;
 where both have a row it is the same; the archive's files are those that were written."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from msgspec import Meta
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import ShardSpan
 from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import Extent, held, opened
@@ -29,11 +31,31 @@ class AuditOptions(BatchOptions, frozen=True, kw_only=True):
 
 @job("audit", "prove that the log has no hole, no duplicate, and an archive that equals it", AuditOptions)
 def audit(context: Context, options: AuditOptions) -> int:
+    if options.report:
+        check_place(Path(options.report))
     report = audited(context)
     context.say(report.text)
     if options.report:
-        Path(options.report).write_bytes(report.json)
+        write_report(report, Path(options.report))
     return 0 if report.holds else 1
+
+
+def check_place(path: Path) -> None:
+    """Said before an audit that may take hours. Raises UserMistake."""
+    if path.is_dir():
+        raise UserMistake(f"[pipeline.audit] report is a file, and {path} is a directory")
+    if not path.parent.is_dir():
+        raise UserMistake(f"[pipeline.audit] report: there is no directory {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserMistake(f"[pipeline.audit] report: {path} may not be written")
+
+
+def write_report(report: AuditReport, path: Path) -> None:
+    """What could not be written is not audited again. Raises UserMistake."""
+    try:
+        path.write_bytes(report.json)
+    except OSError as error:
+        raise UserMistake(f"[pipeline.audit] report: {path} could not be written: {error.strerror}") from error
 
 
 def audited(context: Context) -> AuditReport:

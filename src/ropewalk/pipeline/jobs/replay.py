@@ -1,11 +1,12 @@
 """`replay`: what was published once is published again, in order, at any pace, under the same or other names.
 
-Each row is sent under its position in its shard, and the server passes over positions that it has seen under the replay's name:
-a replay that was cut off goes on when it is run again, also if the archive has grown meanwhile.
+Each row is sent under its position in its shard, and the server passes over positions that it has seen of this selection, under
+the replay's name: a replay that was cut off goes on when it is run again, also if the archive has grown meanwhile.
 """
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import pyarrow as pa
@@ -14,11 +15,13 @@ from pyspark.sql import DataFrame, Row
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.archive.log import held, opened
+from ropewalk.pipeline.config import moment
 from ropewalk.pipeline.context import Context
 from ropewalk.pipeline.pacing import Bar, Pace, chunks
 from ropewalk.pipeline.registry import BatchOptions, job
+from ropewalk.pipeline.replaying import Selection, check_name, remember
 from ropewalk.pipeline.supervision import INTERRUPTED
-from ropewalk.pipeline.transforms.replay import chosen, in_order, renamed
+from ropewalk.pipeline.transforms.replay import check_expressions, chosen, in_order, renamed
 from ropewalk.pipeline.wire import Wire, ipc
 
 PART_ROWS = 50_000
@@ -29,7 +32,7 @@ class ReplayOptions(BatchOptions, frozen=True, kw_only=True):
     name: Annotated[
         str,
         Meta(
-            description="Names the replay: under a name each row is published once. Another selection wants another name.",
+            description="Names the replay: under a name each row is published once. Another selection is refused under it.",
             pattern=r"^[A-Za-z0-9_.:-]{1,100}$",
         ),
     ] = "replay"
@@ -42,21 +45,35 @@ class ReplayOptions(BatchOptions, frozen=True, kw_only=True):
     fail_on_data_loss: Annotated[bool, Meta(description="Publish nothing if rows of the source are lost.")] = True
     speed: Annotated[float, Meta(description="1 is the original speed, 10 ten times it, 0 as fast as possible.", ge=0)] = 0.0
 
+    def __post_init__(self) -> None:
+        self.selection("")
+
+    def selection(self, archive_dir: str) -> Selection:
+        """Raises UserMistake for times that cannot be read."""
+        since, until = (moment(text).isoformat() if text else "" for text in (self.since, self.until))
+        archive = archive_dir if self.source == "archive" else ""
+        return Selection(self.source, archive, self.pattern, since, until, self.match, self.to)
+
 
 @job("replay", "publish what is in the archive or the journal again, in order", ReplayOptions)
 def replay(context: Context, options: ReplayOptions) -> int:
-    rows = renamed(chosen(_source(context, options), options.pattern, options.since, options.until), options.match, options.to)
+    selection = options.selection(str(Path(context.place.archive_dir).absolute()))
+    check_name(context.place.state_dir, options.name, selection)
+    check_expressions(context.spark, selection.pattern, selection.match, selection.to)
+    selected = chosen(_source(context, options), selection.pattern, selection.since, selection.until)
+    rows = renamed(selected, selection.match, selection.to)
     total = rows.count()
     if not total:
         context.say("replay: there is nothing to publish")
         return 0
+    remember(context.place.state_dir, options.name, selection)
     wire, bar = Wire(context.place.address), Bar(total, time.monotonic)
     pace = Pace(options.speed, time.monotonic, context.stopping.wait)
     published = skipped = 0
     for chunk in chunks(_ordered(rows, total), pace, lambda row: row["timestamp"].timestamp()):
         if context.stopping.is_set():
             break
-        answer = wire.publish(ipc(_body(options.name, chunk)))
+        answer = wire.publish(ipc(_body(options.name, selection, chunk)))
         published += answer.published
         skipped += answer.skipped
         bar.show(published + skipped)
@@ -90,9 +107,9 @@ def _ordered(rows: DataFrame, total: int) -> Iterator[Row]:
     return iter(in_order(rows, total // PART_ROWS + 1).toLocalIterator(prefetchPartitions=True))
 
 
-def _body(name: str, chunk: list[Row]) -> pa.RecordBatch:
-    columns = {name: pa.array([row[name] for row in chunk], pa.string()) for name in ("stream", *_TEXT)}
+def _body(name: str, selection: Selection, chunk: list[Row]) -> pa.RecordBatch:
+    columns = {column: pa.array([row[column] for row in chunk], pa.string()) for column in ("stream", *_TEXT)}
     columns["value"] = pa.array([bytes(row["value"]) for row in chunk], pa.binary())
-    columns["producer"] = pa.array([f"{name}:{row['shard']}" for row in chunk], pa.string())
+    columns["producer"] = pa.array([selection.producer(name, row["shard"]) for row in chunk], pa.string())
     columns["sequence"] = pa.array([row["position"] for row in chunk], pa.int64())
     return pa.RecordBatch.from_pydict(columns)

@@ -350,6 +350,32 @@ async def test_damage_that_costs_no_rows_is_told_as_what_it_is(world: World) -> 
     assert [remark.partition(" is damaged")[1] for remark in report.remarks] == [" is damaged"] * 3
 
 
+async def test_a_repair_tells_of_states_that_are_lost_and_the_next_start_makes_them_anew(tmp_path: Path) -> None:
+    clock = ManualClock()
+    options: dict[str, Any] = {"shards": 1, "segment_size": 4000, "retention": 100.0, "for_archive": False}
+    async with running(tmp_path, clock, **options) as (journal, _):
+        for offset in range(1, 31):
+            await journal.write([publication("busy", offset, at=clock())])
+            clock.advance(10)
+        await journal.sweep()
+        assert journal.spans()[0].first > 1
+    assert repair(tmp_path, None, quiet, QuickDisk()).stateless == ()
+    for path in tmp_path.rglob("*.state"):
+        path.unlink()
+    assert "state of its producers" in verify(tmp_path, quiet).problems[0]
+    assert repair(tmp_path, None, quiet, QuickDisk()).stateless == (0,)
+    async with running(tmp_path, clock, **options):
+        pass
+    assert verify(tmp_path, quiet).whole
+
+
+async def test_rows_that_are_back_from_the_first_one_on_tell_the_state_again(world: World) -> None:
+    for path in (*world.segments()[:1], *(world.directory / "journal" / "shard=01").glob("*.state")):
+        path.unlink()
+    assert world.repair(None).stateless == (1,)
+    assert world.repair(world.archive.rows).stateless == ()
+
+
 def test_without_a_journal_there_is_nothing_to_verify(tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match="there is no journal"):
         verify(tmp_path, quiet)

@@ -90,7 +90,9 @@ async def test_history_tells_where_what_is_kept_begins(client: Client, backend: 
     assert (answer["oldest"], answer["tip"]) == (4, 8)
 
 
-@pytest.mark.parametrize("name", ["chat/1", "a/history", "history", "/edge/", "50%", "a%2Fb", "é ü", "?&=#", "a+b", "{x}"])
+@pytest.mark.parametrize(
+    "name", ["chat/1", "a/history", "history", "/edge/", "50%", "a%2Fb", "é ü", "?&=#", "a+b", "{x}", "two\nlines", "\n"]
+)
 async def test_a_stream_of_any_name_has_its_history(client: Client, backend: MemoryBackend, name: str) -> None:
     await backend.streams.append([Publication(name, b"1")])
     answer = await get_raw(client, f"/api/streams/{quote(name, safe='')}/history")
@@ -140,6 +142,11 @@ async def test_members_are_listed_by_id_page_by_page(client: Client, backend: Me
     }
     last = await get(client, "/api/presence/chat%2F1/users?limit=2&after=m1")
     assert last == {"type": "info", "total": 3, "records": [{"info": "x", "id": "m2"}], "next": None}
+
+
+async def test_members_of_a_set_of_any_name_are_listed(client: Client, backend: MemoryBackend) -> None:
+    await backend.presence.join("two\nlines", "sid", Member("m", b""))
+    assert (await get(client, "/api/presence/two%0Alines/users"))["records"] == [{"id": "m"}]
 
 
 async def test_nobody_is_present_where_nobody_joined(client: Client) -> None:

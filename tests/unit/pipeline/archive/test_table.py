@@ -1,5 +1,6 @@
 """The archive's table: what is claimed to be archived, what compaction may and may not do, and what vacuum leaves alone."""
 
+import json
 import os
 import shutil
 import time
@@ -288,6 +289,27 @@ def test_an_older_copy_of_the_table_is_refused(scribe: Scribe, checkpoint: str, 
     shutil.move(tmp_path / "copy", scribe.root)
     with pytest.raises(UserMistake, match="older copy"):
         binding.check(str(scribe.root), checkpoint, "query", 2)
+
+
+def test_a_table_that_lost_its_last_commit_is_refused(scribe: Scribe, checkpoint: str) -> None:
+    """It is the same table at the same version, and would be gone on with behind a hole."""
+    scribe.archive(run("a", 11, 20))
+    binding.bind(str(scribe.root), checkpoint)
+    binding.check(str(scribe.root), checkpoint, "query", 2)
+    last = max((scribe.root / "_delta_log").glob("*.json"))
+    last.write_bytes(b"")
+    with pytest.raises(UserMistake, match=r"lost what was archived last .shard 0 ended at position 20 and ends at 10"):
+        binding.check(str(scribe.root), checkpoint, "query", 2)
+    with pytest.raises(UserMistake, match="lost what was archived last"):
+        binding.check_started(str(scribe.root), checkpoint)
+
+
+def test_a_binding_of_an_older_version_is_taken_at_its_word(scribe: Scribe, checkpoint: str) -> None:
+    path = Path(checkpoint) / binding.FILE
+    older = json.loads(path.read_bytes())
+    del older["reached"]
+    path.write_text(json.dumps(older))
+    binding.check(str(scribe.root), checkpoint, "query", 1)
 
 
 def test_a_query_whose_checkpoint_is_elsewhere_is_known_by_its_commits(scribe: Scribe) -> None:

@@ -19,10 +19,10 @@ from ropewalk.adapters.journals.arrow.committing import BATCH_ROWS
 from ropewalk.adapters.journals.arrow.disk import Disk, lock
 from ropewalk.adapters.journals.arrow.framing import frame_batch, frame_opening
 from ropewalk.adapters.journals.arrow.inspection import Found
-from ropewalk.adapters.journals.arrow.manifest import Manifest, save
+from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, Manifest, save
 from ropewalk.adapters.journals.arrow.schema import INT64, KINDS, SCHEMA
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, index_path, scan, segment_path, table_of
-from ropewalk.adapters.journals.arrow.survey import Progress, survey
+from ropewalk.adapters.journals.arrow.survey import Progress, stateless, survey
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import UserMistake
 
@@ -32,13 +32,15 @@ ArchivedRows = Callable[[int, int, int], Iterable[Any]]
 
 class Repaired(Struct, frozen=True):
     """`rebuilt`: the journal's own record was made anew. `kept`: files that were replaced, under their new names. `headers`:
-    of how many files the header was written anew."""
+    of how many files the header was written anew. `stateless`: shards that lost the state of their producers and quiet
+    streams, which no archive has."""
 
     rebuilt: bool
     filled_rows: int
     missing_rows: int
     kept: list[str]
     headers: int = 0
+    stateless: tuple[int, ...] = ()
 
 
 def repair(data_dir: Path, archived: ArchivedRows | None, progress: Progress, disk: Disk | None = None) -> Repaired:
@@ -70,7 +72,15 @@ def _repair(data_dir: Path, archived: ArchivedRows | None, progress: Progress, d
     if filled:
         save(found.directory, _without(manifest, filled), disk)
     lost, found_again = (sum(end - first for _, (first, end) in ranges) for ranges in (missing, filled))
-    return Repaired(not found.recorded, found_again, lost - found_again, kept, sum(each.headless for _, each in damaged))
+    headers = sum(each.headless for _, each in damaged)
+    without_state = tuple(shard for shard, lives in enumerate(found.lives) if _without_state(lives[-1], filled))
+    return Repaired(not found.recorded, found_again, lost - found_again, kept, headers, without_state)
+
+
+def _without_state(life: Found, filled: set[tuple[int, Hole]]) -> bool:
+    """Where all rows from the first one on are back, they tell it again."""
+    begin = life.chain.record.number << LIFE_BITS
+    return stateless(life) and not any(hole[0] == begin and (life.chain.shard, hole) in filled for hole in life.missing_head)
 
 
 def _damaged(directory: Path, life: Found) -> Iterator[Segment]:

@@ -11,10 +11,11 @@ from msgspec import Struct
 from ropewalk.adapters.journals.arrow.commits import Witness
 from ropewalk.adapters.journals.arrow.framing import Frame
 from ropewalk.adapters.journals.arrow.inspection import Chain, Found, Scans, inspect
-from ropewalk.adapters.journals.arrow.manifest import Manifest, load
+from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, Manifest, load
 from ropewalk.adapters.journals.arrow.rebuilding import rebuilt
 from ropewalk.adapters.journals.arrow.recovery import begun, chains_of, still_recorded, witness_of
 from ropewalk.adapters.journals.arrow.segment import Segment
+from ropewalk.adapters.journals.arrow.state import load_state
 from ropewalk.model.errors import Unavailable, UserMistake
 
 Progress = Callable[[int, int], None]
@@ -57,6 +58,15 @@ def _survey(directory: Path, progress: Progress) -> Survey:
     scans = _ToldScans(chains, progress)
     lives = [[inspect(chain, 0, scans) for chain in of_shard] for of_shard in chains]
     return Survey(directory, manifest, recorded is not None, witness, lives)
+
+
+def stateless(life: Found) -> bool:
+    """Whether the state of the producers and quiet streams of a life in use is lost: older rows are gone, and no state that can
+    be read tells of them."""
+    segments = life.segments
+    if not segments or segments[0].first == life.chain.record.number << LIFE_BITS:
+        return False
+    return all(load_state(segment.path, segment.shard, segment.first) is None for segment in segments)
 
 
 class _ToldScans(Scans):

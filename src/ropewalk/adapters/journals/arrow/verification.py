@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.consumers import load_consumer
 from ropewalk.adapters.journals.arrow.inspection import Found
-from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, damaged_copies, stored_format
+from ropewalk.adapters.journals.arrow.manifest import damaged_copies, stored_format
 from ropewalk.adapters.journals.arrow.segment import index_path, load_index
 from ropewalk.adapters.journals.arrow.state import load_state, state_path
-from ropewalk.adapters.journals.arrow.survey import Progress, Survey, survey
+from ropewalk.adapters.journals.arrow.survey import Progress, Survey, stateless, survey
 
 
 class ShardReport(Struct, frozen=True):
@@ -105,7 +105,7 @@ def _record(found: Survey) -> list[str]:
         f"shard {life.chain.shard}: the state of its producers and quiet streams cannot be read, and older rows are gone"
         for lives in found.lives
         for life in lives[-1:]
-        if life.segments and life.segments[0].first > life.chain.record.number << LIFE_BITS and not _has_state(life)
+        if stateless(life)
     ]
 
 
@@ -118,10 +118,6 @@ def _headers(found: Survey) -> list[str]:
         for segment in life.segments
         if segment.headless
     ]
-
-
-def _has_state(life: Found) -> bool:
-    return any(load_state(segment.path, segment.shard, segment.first) is not None for segment in life.segments)
 
 
 def _consumers(directory: Path) -> list[str]:
