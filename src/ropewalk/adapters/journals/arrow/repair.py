@@ -32,13 +32,14 @@ ArchivedRows = Callable[[int, int, int], Iterable[Any]]
 
 class Repaired(Struct, frozen=True):
     """`rebuilt`: the journal's own record was made anew. `kept`: files that were replaced, under their new names. `headers`:
-    of how many files the header was written anew."""
+    of how many files the header was written anew. `damaged`: files of the archive that were not used, and why."""
 
     rebuilt: bool
     filled_rows: int
     missing_rows: int
     kept: list[str]
     headers: int = 0
+    damaged: list[str] = []
 
 
 def repair(data_dir: Path, archived: ArchivedRows | None, progress: Progress, disk: Disk | None = None) -> Repaired:
