@@ -98,11 +98,8 @@ class JobTable:
         place = named_by_content(place)
         low, high = (bound.isoformat() for bound in pc.min_max(rows[column]).as_py().values())
         stats = {"numRecords": rows.num_rows, "minValues": {column: low}, "maxValues": {column: high}, "nullCount": {}}
-        return [
-            AddAction(
-                f"date={date}/{place.name}", place.stat().st_size, {"date": date}, milliseconds(), True, json.dumps(stats)
-            )
-        ]
+        path, size = f"date={date}/{place.name}", place.stat().st_size
+        return [AddAction(path, size, {"date": date}, milliseconds(), True, json.dumps(stats))]
 
     def overwrite(self, batch: int, rows: pa.Table) -> None:
         """These rows instead of all that were there; their files go, too, for nobody reads an older version."""
@@ -182,8 +179,9 @@ def join_files(root: str) -> int:
     if table is None:
         return 0
     for path in add_actions(table)["path"].to_pylist():
-        if not unchanged(Path(root) / path):
-            raise DamagedFile(path, CHANGED)
+        place = Path(root) / path
+        if not place.exists() or not unchanged(place):
+            raise DamagedFile(path, CHANGED if place.exists() else "is missing")
     return int(table.optimize.compact()["numFilesRemoved"])
 
 
