@@ -215,6 +215,6 @@ async def test_a_segment_that_is_cut_while_it_is_sealed_does_not_end_the_process
     async with running(tmp_path, clock, shards=1) as (journal, _):
         await fill(journal, clock, 12)
     [path] = (tmp_path / "journal" / "shard=00").glob("*.arrow")
-    command = [sys.executable, "-c", CUT_WHILE_SCANNED, path]
+    command = [sys.executable, "-c", CUT_WHILE_SCANNED, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "12\n"), done.stderr
