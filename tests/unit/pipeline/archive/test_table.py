@@ -23,6 +23,7 @@ from ropewalk.pipeline.archive.log import append, replace
 from ropewalk.pipeline.context import Context, Place
 from ropewalk.pipeline.jobs.compact import CompactOptions
 from ropewalk.pipeline.jobs.compact import compact as compact_job
+from ropewalk.pipeline.jobs.replay import ReplayOptions, replay
 from ropewalk.pipeline.offsets import LIFE
 from tests.archiving import Scribe, flip_payload, message
 
@@ -240,6 +241,16 @@ def test_the_job_fails_when_compaction_meets_a_damaged_file(scribe: Scribe, tmp_
 
     assert compact_job(context, CompactOptions()) == 1
     assert f"{file_of(scribe, 2).name} was changed after it was written" in said[-1]
+
+
+def test_a_damaged_file_is_not_replayed(scribe: Scribe, tmp_path: Path) -> None:
+    for first in (1, 11):
+        scribe.archive(run("a", first, first + 9))
+    context = Context(Place("", "", str(scribe.root), tmp_path), lambda: pytest.fail("found out before Spark is started"))
+    flip_payload(file_of(scribe, 1))
+
+    with pytest.raises(UserMistake, match=f"{file_of(scribe, 1).name} was changed"):
+        replay(context, ReplayOptions())
 
 
 # --- vacuum -----------------------------------------------------------------------------------------------------------
