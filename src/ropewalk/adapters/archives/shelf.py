@@ -99,9 +99,7 @@ class Shelf:
         waiting = sorted(self._in_range(files, wanted), key=lambda extent: extent.first)
         found: dict[int, Registered] = {}
         for place, extent in enumerate(waiting):
-            # Of one extent, which is in order, no more than the limit can be needed. One more tells that there are more.
-            rows = self._rows(extent, wanted).slice(0, wanted.limit + 1)
-            found.update((message.offset, message) for message in registered(rows))
+            found.update((message.offset, message) for message in self._messages(extent, wanted))
             following = waiting[place + 1].first if place + 1 < len(waiting) else None
             if following is not None and _enough(found, wanted.limit, following):
                 # Only what lies surely below everything that was not read may be told.
@@ -129,26 +127,32 @@ class Shelf:
         if group.one_stream and group.epoch is not None:
             same = group.epoch == epoch
             return Extent(path, group.number, group.first_offset, group.last_offset, group.last_time) if same else None
-        known = self._shared.get((path, group.number), lambda: _bounds(self._group(path, group.number, KEYS)))
-        bounds = known.get((stream, epoch))
+
+        def look() -> dict[tuple[str, str], Bounds]:
+            with _reading(path):
+                return _bounds(self._group(path, group.number, KEYS))
+
+        bounds = self._shared.get((path, group.number), look).get((stream, epoch))
         return Extent(path, group.number, *bounds) if bounds else None
 
-    def _rows(self, extent: Extent, wanted: Wanted) -> pa.Table:
+    def _messages(self, extent: Extent, wanted: Wanted) -> list[Registered]:
         try:
             self._check(extent.path)
-            rows = self._group(extent.path, extent.group, COLUMNS)
+            with _reading(extent.path):
+                rows = self._group(extent.path, extent.group, COLUMNS)
+                rows = chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since)
+                # Of one extent, which is in order, no more than the limit can be needed. One more tells that there are more.
+                return registered(rows.slice(0, wanted.limit + 1))
         except UnreadableFile:
             # What was read of the file before may be wrong too, and its owner may put the right one back.
             self._extents.forget((extent.path, wanted.stream, wanted.epoch))
             self._shared.forget((extent.path, extent.group))
             self._footers.forget(extent.path)
             raise
-        return chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since)
 
     def _group(self, path: str, number: int, columns: list[str]) -> pa.Table:
         # With its footer known a file is opened without reading anything.
-        metadata = self._footer(path).metadata
-        with _reading(path), pq.ParquetFile(self._root / path, metadata=metadata) as file:
+        with pq.ParquetFile(self._root / path, metadata=self._footer(path).metadata) as file:
             return file.read_row_group(number, columns=columns, use_threads=False)
 
     def _footer(self, path: str) -> Footer:
@@ -177,6 +181,8 @@ class Shelf:
 def _reading(path: str) -> Iterator[None]:
     try:
         yield
+    except UnreadableFile:
+        raise
     except FileNotFoundError as error:
         raise FileNotFoundError(errno.ENOENT, "it is missing", path) from error
     except BROKEN as error:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -39,6 +40,14 @@ async def archive(scribe: Scribe) -> AsyncIterator[DeltaArchive]:
 def file_of(scribe: Scribe, batch: int) -> Path:
     [path] = scribe.root.rglob(f"query-{batch}-*.parquet")
     return path
+
+
+def renamed(scribe: Scribe) -> Path:
+    """The only file of the table, under a name without a digest."""
+    path = file_of(scribe, 0)
+    [log] = (scribe.root / "_delta_log").glob("*.json")
+    log.write_text(log.read_text().replace(path.name, "part-0.parquet"))
+    return path.rename(path.with_name("part-0.parquet"))
 
 
 def emptied(path: Path) -> None:
@@ -115,11 +124,34 @@ async def test_a_file_is_checked_once_as_long_as_it_stays_the_same(
 
 async def test_a_file_of_another_writer_has_no_digest_and_is_served(scribe: Scribe, archive: DeltaArchive) -> None:
     scribe.archive(run("a", 1, 30))
-    path = file_of(scribe, 0)
-    path.rename(path.with_name("part-0.parquet"))
-    [log] = (scribe.root / "_delta_log").glob("*.json")
-    log.write_text(log.read_text().replace(path.name, "part-0.parquet"))
+    renamed(scribe)
     assert await served(archive, 1, 30) == list(range(1, 31))
+
+
+def not_text(rows: pa.Table) -> pa.Table:
+    names = pa.array([b"a\xff"] * len(rows)).view(pa.string())
+    return rows.set_column(rows.schema.get_field_index("epoch"), "epoch", [names])
+
+
+def timeless(rows: pa.Table) -> pa.Table:
+    return rows.set_column(
+        rows.schema.get_field_index("timestamp"), "timestamp", [pa.nulls(len(rows), pa.timestamp("us", "UTC"))]
+    )
+
+
+def without_values(rows: pa.Table) -> pa.Table:
+    return rows.drop_columns("value")
+
+
+@pytest.mark.parametrize("change", [not_text, timeless, without_values])
+async def test_a_file_without_a_digest_whose_rows_are_no_messages_is_unavailable(
+    scribe: Scribe, archive: DeltaArchive, change: Callable[[pa.Table], pa.Table]
+) -> None:
+    scribe.archive([*run("a", 1, 30), *run("b", 1, 30)])
+    path = renamed(scribe)
+    pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+    with pytest.raises(Unavailable, match=path.name):
+        await archive.read("a", "e", 1, 30, FOREVER)
 
 
 CUT_WHILE_READ = """
