@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from ropewalk.core.ring import shard_of
 from ropewalk.model.journal import RowKind
@@ -61,6 +62,13 @@ class Scribe:
         self._positions[shard] += 1
         moment = datetime.fromtimestamp(timestamp, UTC)
         return {"position": position, "event": kind, "key": key, "timestamp": moment, "shard": shard, **cells}
+
+
+def flip_payload(path: Path) -> None:
+    """The file gets one payload that is another, in a good Parquet file of the same name, with the same rows otherwise."""
+    rows = pq.read_table(path, partitioning=None)
+    values = [b'"forged"', *rows["value"].to_pylist()[1:]]
+    pq.write_table(rows.set_column(rows.schema.get_field_index("value"), rows.schema.field("value"), [values]), path)
 
 
 def _cells(each: Registered) -> dict[str, object]:

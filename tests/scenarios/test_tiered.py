@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +12,8 @@ import pytest
 
 from ropewalk.client import Message, Position, connect
 from ropewalk.pipeline.archive import compact
-from tests.archiving import archive_journal
-from tests.cable import Frame, cable
+from tests.archiving import archive_journal, flip_payload
+from tests.cable import PATIENCE, Frame, cable, identifier
 from tests.scenarios.command_line import run_ropewalk
 from tests.server import RunningServer, running_server
 
@@ -48,7 +49,7 @@ class Place(NamedTuple):
 
 def flags(home: Path, *more: str) -> tuple[str, ...]:
     places = ("--data_dir", str(home / "data"), "--archive_dir", str(home / "archive"), "--archive_refresh", "0s")
-    return ("--public", "--history_limit", str(HOT), *places, *more)
+    return ("--public", "--sse", "--history_limit", str(HOT), *places, *more)
 
 
 @pytest.fixture
@@ -190,6 +191,38 @@ async def test_after_a_crash_cold_and_hot_history_still_join_up(tmp_path: Path) 
         await place.publish("a", 501, 520)
         async with cable(server) as client:
             assert exactly(await client.subscribe("a", history={"streams": {"a": {"epoch": "", "offset": 0}}}), 1, 520)
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut short", "changed"])
+async def test_a_damaged_file_of_the_archive_is_a_gap_for_everybody_and_the_rest_goes_on(place: Place, damage: str) -> None:
+    await place.publish("a", 1, 200)
+    await place.archive_all()
+    [path] = place.archive.rglob("*.parquet")
+    if damage == "changed":
+        flip_payload(path)
+    else:
+        os.truncate(path, 0 if damage == "empty" else path.stat().st_size - 100)
+
+    [page] = await place.pages("a")
+    async with cable(place.server) as client:
+        await client.send(
+            command="subscribe", identifier=identifier("a"), history={"streams": {"a": {"epoch": page["epoch"], "offset": 5}}}
+        )
+        await client.expect("confirm_subscription")
+        gap = await client.expect("reject_history", reason="trimmed")
+        hot = await client.messages(HOT)
+        await place.publish("a", 201, 202)
+        live = await client.messages(2)
+    async with aiohttp.ClientSession() as http:
+        query = {"stream": "a", "history_since": "1"}
+        async with http.get(f"{place.server.url}/events", params=query) as answer:
+            assert answer.status == 200
+            await asyncio.wait_for(answer.content.readuntil(b'"reason":"trimmed"'), PATIENCE)
+
+    assert (page["oldest"], offsets(page["messages"])) == (191, list(range(191, 201)))
+    assert (gap["streams"]["a"]["oldest"], [*hot, *live]) == (191, list(range(191, 203)))
+    assert place.server.log().count(path.name) == 1
+    assert "Traceback" not in place.server.log()
 
 
 async def test_an_archive_without_a_journal_is_refused_with_what_to_set(tmp_path: Path) -> None:

@@ -33,8 +33,11 @@ def verify(data_dir: Path, progress: Progress) -> "Report":
 
 
 def repair(data_dir: Path, archive_dir: str, progress: Progress) -> "Repaired":
-    """Without an `archive_dir` only the journal's record of itself can be repaired."""
-    return _files(data_dir, progress).repair(_archived(archive_dir) if archive_dir else None)
+    """Without an `archive_dir` only the journal's record of itself can be repaired. Damaged files of the archive are not
+    used."""
+    damaged: dict[str, str] = {}
+    repaired = _files(data_dir, progress).repair(_archived(archive_dir, damaged) if archive_dir else None)
+    return msgspec.structs.replace(repaired, damaged=[f"{path} {what}" for path, what in damaged.items()])
 
 
 def back_up(data_dir: Path, destination: Path, progress: Progress) -> "Copied":
@@ -70,7 +73,8 @@ def _files(data_dir: Path, progress: Progress) -> "JournalFiles":
     return files
 
 
-def _archived(archive_dir: str) -> "ArchivedRows":
+def _archived(archive_dir: str, damaged: dict[str, str]) -> "ArchivedRows":
+    """Damaged files that are met are put into `damaged`, with what is wrong with them."""
     try:
         from deltalake import DeltaTable
     except ModuleNotFoundError:
@@ -79,7 +83,7 @@ def _archived(archive_dir: str) -> "ArchivedRows":
 
     if not DeltaTable.is_deltatable(archive_dir):
         raise UserMistake(f"there is no archive in {archive_dir}")
-    return ArchiveTable(archive_dir).rows
+    return ArchiveTable(archive_dir, lambda error: damaged.update({error.path: error.what})).rows
 
 
 def _sync(path: Path) -> None:

@@ -111,8 +111,11 @@ def _repair(data_dir: Path, archive_dir: str) -> int:
         print(f"files whose Arrow schema was written anew: {repaired.headers}")
     if repaired.filled_rows:
         print(f"rows brought back from {archive_dir}: {repaired.filled_rows}")
+    for fault in repaired.damaged:
+        print(f"not used: {archive_dir}/{fault}")
     if repaired.missing_rows:
-        where = f"{archive_dir} does not have them" if archive_dir else "name an archive with --archive"
+        lacking = "has them in damaged files or not at all" if repaired.damaged else "does not have them"
+        where = f"{archive_dir} {lacking}" if archive_dir else "name an archive with --archive"
         print(f"rows still lost: {repaired.missing_rows} ({where})")
     if repaired.stateless:
         print(f"{STATE_LOST}: {', '.join(map(str, repaired.stateless))}. {STATE_MEANS}")

@@ -45,7 +45,9 @@ class TieredStreams:
         hot = await self._hot.since(stream, timestamp)
         if isinstance(hot, Replay) or hot.reason is not GapReason.TRIMMED:
             return hot
-        cold = await self._read(stream, hot.epoch, 1, hot.oldest - 1, self._limit, timestamp)
+        cold = await self._asked(stream, hot.epoch, 1, hot.oldest - 1, self._limit, timestamp)
+        if cold is None:
+            return hot  # not the same as nothing since then: that would make what is hot a complete answer
         first = cold.messages[0].offset if cold.messages else hot.oldest
         answer = _joined(cold, first, hot)
         # Nothing since then is missing before it only if the one before it is archived too, and older.
@@ -60,21 +62,27 @@ class TieredStreams:
         cold = await self._read(stream, hot.epoch, after + 1, hot.oldest - 1, min(limit, self._limit))
         messages = _up_to_hole((cold.messages if cold.more else cold.messages + hot.messages)[:limit])
         begin = messages[0].offset if messages else hot.oldest
-        oldest = begin if after == 0 or begin > after + 1 else await self._oldest(stream, hot)
+        oldest = begin if after == 0 or begin > after + 1 else await self._oldest(stream, hot, begin)
         more = bool(messages) and messages[-1].offset < hot.tip
         return HistoryPage(stream, hot.epoch, hot.tip, oldest, messages, messages[-1].offset if more else None)
 
-    async def _oldest(self, stream: str, hot: HistoryPage) -> int:
+    async def _oldest(self, stream: str, hot: HistoryPage, begin: int) -> int:
+        """`begin` is archived; it is the oldest that is known where the archive cannot tell more."""
         first = await self._read(stream, hot.epoch, 1, hot.oldest - 1, 1)
-        return first.messages[0].offset if first.messages else hot.oldest
+        return first.messages[0].offset if first.messages else begin
 
-    async def _read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece:
+    async def _read(self, stream: str, epoch: str, first: int, last: int, limit: int) -> ColdPiece:
         """An archive that cannot answer is one that has nothing: the gap is said, and can be asked for again."""
+        return await self._asked(stream, epoch, first, last, limit) or ColdPiece()
+
+    async def _asked(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece | None:
+        """None where the archive cannot answer."""
         try:
             return await self._archive.read(stream, epoch, first, last, limit, since)
         except Unavailable as error:
-            logger.warning("cold history is not available", extra={"stream": stream, "reason": str(error)})
-            return ColdPiece()
+            # The archive itself logs its faults once; this comes with every client that asks.
+            logger.debug("cold history is not available", extra={"stream": stream, "reason": str(error)})
+            return None
 
 
 def _joined(cold: ColdPiece, first: int, hot: Gap) -> Replay | Gap:

@@ -17,7 +17,9 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.archive.log import milliseconds, opened
+from ropewalk.pipeline.archive.layout import named_by_content
+from ropewalk.pipeline.archive.log import add_actions, milliseconds, opened
+from ropewalk.pipeline.checked import CHANGED, DamagedFile, read_file, unchanged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,7 +78,7 @@ class JobTable:
         touched = _touched(table, column, low, high)
         actions: list[AddAction | RemoveAction] = []
         for date, paths in touched.items():
-            old = pa.concat_tables([pq.read_table(Path(self._root) / path, partitioning=None) for path in paths])
+            old = pa.concat_tables([read_file(self._root, path) for path in paths])
             kept = old.filter(pc.or_(pc.less(old[column], low), pc.greater(old[column], high)))
             # A file of its own, so that the next batch, which mostly touches the newest rows, need not write these again.
             actions += self._added(date, kept, column)
@@ -90,13 +92,14 @@ class JobTable:
         """A file with these rows, if there are any."""
         if not rows.num_rows:
             return []
-        path = f"date={date}/part-{uuid4().hex}.parquet"
-        place = Path(self._root) / path
+        place = Path(self._root) / f"date={date}" / f"part-{uuid4().hex}.parquet"
         place.parent.mkdir(exist_ok=True)
         pq.write_table(rows, place, compression="zstd")
+        place = named_by_content(place)
         low, high = (bound.isoformat() for bound in pc.min_max(rows[column]).as_py().values())
         stats = {"numRecords": rows.num_rows, "minValues": {column: low}, "maxValues": {column: high}, "nullCount": {}}
-        return [AddAction(path, place.stat().st_size, {"date": date}, milliseconds(), True, json.dumps(stats))]
+        path, size = f"date={date}/{place.name}", place.stat().st_size
+        return [AddAction(path, size, {"date": date}, milliseconds(), True, json.dumps(stats))]
 
     def overwrite(self, batch: int, rows: pa.Table) -> None:
         """These rows instead of all that were there; their files go, too, for nobody reads an older version."""
@@ -170,10 +173,15 @@ def job_tables(state_dir: Path) -> list[str]:
 
 
 def join_files(root: str) -> int:
-    """Small files of a job's table are joined, by date. How many there were."""
+    """Small files of a job's table are joined, by date. How many there were. Raises DamagedFile where one was changed: joined
+    with others it could not be told any more."""
     table = opened(root)
     if table is None:
         return 0
+    for path in add_actions(table)["path"].to_pylist():
+        place = Path(root) / path
+        if not place.exists() or not unchanged(place):
+            raise DamagedFile(path, CHANGED if place.exists() else "is missing")
     return int(table.optimize.compact()["numFilesRemoved"])
 
 

@@ -1,16 +1,17 @@
 """The archive as the source's cold end: rows of a shard by exact positions, out of the files that its table names.
 
-The directory is never listed: it may hold files of failed attempts and of compactions that were not committed.
+The directory is never listed: it may hold files of failed attempts and of compactions that were not committed. A file that is
+not as it was written gives no rows.
 """
 
 import datetime
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from msgspec import Struct
+
+from ropewalk.pipeline.checked import DamagedFile, read_file
 
 
 class ArchiveFile(Struct, frozen=True):
@@ -25,10 +26,14 @@ class ArchiveFile(Struct, frozen=True):
 
 class ArchiveTable:
     """The table as it is when this is made. Where a file of it was compacted and vacuumed away since, it is opened again: the
-    same rows are in other files then."""
+    same rows are in other files then.
 
-    def __init__(self, root: str) -> None:
+    A damaged file is told to `damaged` and passed over; without one, DamagedFile is raised.
+    """
+
+    def __init__(self, root: str, damaged: Callable[[DamagedFile], None] | None = None) -> None:
         self._root = root
+        self._damaged = damaged
         self._version = -1
         self._files: list[ArchiveFile] = []
         self._open_newer()
@@ -43,8 +48,8 @@ class ArchiveTable:
         while True:
             try:
                 for group in self._groups(shard, reached, end):
-                    table = pa.concat_tables([self._read(file, reached, end, columns) for file in group]).sort_by("position")
-                    if table.num_rows:
+                    tables = [table for file in group for table in self._read(file, reached, end, columns)]
+                    if tables and (table := pa.concat_tables(tables).sort_by("position")).num_rows:
                         yield table
                         reached = table["position"][-1].as_py() + 1
                 return
@@ -79,13 +84,17 @@ class ArchiveTable:
     def _groups(self, shard: int, first: int, end: int) -> Iterator[list[ArchiveFile]]:
         return _overlapping([file for file in self._files if file.shard == shard and file.first < end and file.end > first])
 
-    def _read(self, file: ArchiveFile, first: int, end: int, columns: list[str] | None) -> pa.Table:
+    def _read(self, file: ArchiveFile, first: int, end: int, columns: list[str] | None) -> Iterator[pa.Table]:
         inside = (pc.field("position") >= first) & (pc.field("position") < end)
-        return pq.read_table(Path(self._root) / file.path, columns=columns, filters=inside, partitioning=None)
+        try:
+            yield read_file(self._root, file.path, columns=columns, rows=inside)
+        except DamagedFile as error:
+            if self._damaged is None:
+                raise
+            self._damaged(error)
 
     def _since(self, file: ArchiveFile, moment: datetime.datetime) -> pa.Table:
-        path = Path(self._root) / file.path
-        return pq.read_table(path, columns=["position"], filters=pc.field("timestamp") >= moment, partitioning=None)
+        return read_file(self._root, file.path, columns=["position"], rows=pc.field("timestamp") >= moment)
 
 
 def _files(table: object) -> list[ArchiveFile]:

@@ -242,6 +242,16 @@ async def test_since_says_what_the_archive_does_not_have(bench: Bench) -> None:
     assert cut == Gap("a", GapReason.TRIMMED, epoch, 3, 9, rest=Replay("a", epoch, 9, tuple(told[2:])))
 
 
+async def test_since_is_a_gap_where_the_archive_cannot_answer_although_it_can_a_moment_later(bench: Bench) -> None:
+    """One file may be unreadable and the one that holds the message before the hot ones good: nothing is complete then."""
+    told = await bench.publish(9)
+    bench.archive.fails = 1
+
+    answer = await bench.streams.since("a", told[1].timestamp)
+
+    assert answer == Gap("a", GapReason.TRIMMED, told[0].epoch, 7, 9, rest=Replay("a", told[0].epoch, 9, tuple(told[6:])))
+
+
 async def test_since_is_cut_like_a_replay(bench: Bench) -> None:
     told = await bench.publish(25)
 

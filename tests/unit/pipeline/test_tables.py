@@ -4,11 +4,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.archive import vacuum
+from ropewalk.pipeline.checked import DamagedFile
 from ropewalk.pipeline.tables import JobTable, job_tables, join_files, read_table
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -73,3 +75,19 @@ def test_a_table_of_another_query_is_refused(table: JobTable, tmp_path: Path) ->
     assert not table.has(1)
     with pytest.raises(UserMistake, match="another checkpoint"):
         JobTable(str(tmp_path / "tables" / "rollup"), "another", ["date"]).has(0)
+
+
+def test_rows_of_a_changed_file_are_not_written_into_another_one(table: JobTable, tmp_path: Path) -> None:
+    root = str(tmp_path / "tables" / "rollup")
+    table.append(0, figures(-60))
+    table.rewrite(1, figures(0, 10), "minute")
+    changed = next(path for path in Path(root).rglob("*.parquet") if len(pq.read_table(path, partitioning=None)) == 2)
+    rows = pq.read_table(changed, partitioning=None)
+    pq.write_table(rows.set_column(1, "value", [[7, 7]]), changed)
+
+    with pytest.raises(DamagedFile, match=changed.name):
+        table.rewrite(2, figures(5), "minute")
+    with pytest.raises(DamagedFile, match=changed.name):
+        join_files(root)
+
+    assert len(DeltaTable(root).file_uris()) == 2

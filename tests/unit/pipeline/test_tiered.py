@@ -1,5 +1,6 @@
 """The archive as Spark's tasks read it, while others compact and vacuum it."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from ropewalk.pipeline.archive import compact, vacuum
+from ropewalk.pipeline.checked import DamagedFile
 from ropewalk.pipeline.tiered import ArchiveTable
-from tests.archiving import START, Scribe, message
+from tests.archiving import START, Scribe, flip_payload, message
 
 AT_ONCE = timedelta(0)
 
@@ -56,3 +58,40 @@ def test_a_file_that_is_missing_from_the_table_as_it_is_now_is_an_error(tmp_path
         list(table.rows(0, 0, 40))
     with pytest.raises(FileNotFoundError):
         table.first_since(0, 0)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [flip_payload, cut, empty])
+def test_a_damaged_file_is_an_error_that_names_it_and_none_of_its_rows_is_read(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    archived(tmp_path)
+    [damaged] = tmp_path.rglob("query-1-*.parquet")
+    damage(damaged)
+    reading = ArchiveTable(str(tmp_path)).rows(0, 0, 40)
+
+    assert positions([next(reading)]) == list(range(10))
+    with pytest.raises(DamagedFile, match=damaged.name):
+        next(reading)
+    with pytest.raises(DamagedFile, match=damaged.name):
+        ArchiveTable(str(tmp_path)).first_since(0, 0)
+
+
+@pytest.mark.parametrize("damage", [flip_payload, cut, empty])
+def test_a_damaged_file_is_passed_over_where_that_is_asked_for(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    archived(tmp_path)
+    [damaged] = tmp_path.rglob("query-1-*.parquet")
+    damage(damaged)
+    told: list[DamagedFile] = []
+
+    rows = list(ArchiveTable(str(tmp_path), told.append).rows(0, 0, 40))
+
+    assert positions(rows) == [*range(10), *range(20, 40)]
+    assert [each.path for each in told] == [str(damaged.relative_to(tmp_path))]

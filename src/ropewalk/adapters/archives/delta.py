@@ -30,6 +30,9 @@ THREADS = 2
 MAX_WAITING = 256
 """Reads that may wait for a thread. Who comes then is refused at once: it is told its gap and can ask again."""
 
+NAMED = 4096
+"""Files of which it is remembered that their fault was logged."""
+
 
 class State(NamedTuple):
     """One version of the table: files by shard, and the position below which the journal is archived."""
@@ -66,6 +69,7 @@ class DeltaArchive:
         self._pool = ThreadPoolExecutor(THREADS, "archive")
         self._waiting = 0
         self._trouble = ""
+        self._named: set[str] = set()
 
     async def stop(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -93,7 +97,16 @@ class DeltaArchive:
         try:
             return await self._read(wanted, fresh=True)
         except (OSError, BadRequest) as error:
+            self._name(error)
             raise Unavailable(f"the archive cannot be read: {error}") from error
+
+    def _name(self, error: OSError | BadRequest) -> None:
+        """Log a file that cannot be read, once: clients ask for its rows again and again."""
+        if not isinstance(error, OSError) or error.filename is None:
+            return
+        if error.filename not in self._named and len(self._named) < NAMED:
+            self._named.add(error.filename)
+            logger.error("a file of the archive cannot be read", extra={"file": error.filename, "reason": error.strerror})
 
     async def _read(self, wanted: Wanted, fresh: bool) -> ColdPiece:
         shard = shard_of(wanted.stream, self._shard_count())

@@ -1,11 +1,16 @@
 """Parquet files of the archive, read by row group. Sync, made for threads; files never change, so what is known stays true.
 
 The rule it keeps: an answer holds every row of the asked range that the files have, up to its bounds, in order, each once.
+A file that was changed or cut nevertheless gives no row: its content is compared with the digest in its name before the first
+one, and again when its size or its times are others. Files are read, never mapped: a mapped file that is cut short ends the
+process.
 """
 
+import errno
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -15,10 +20,12 @@ import pyarrow.parquet as pq
 
 from ropewalk.adapters.archives.footer import Footer, Group
 from ropewalk.adapters.archives.rows import COLUMNS, KEYS, chosen, registered
+from ropewalk.core.digests import as_written
 from ropewalk.model.history import ColdPiece
 from ropewalk.model.messages import Registered
 
 FOOTERS = 512
+CHECKED = 65536
 EXTENTS = 16384
 SHARED = 262144
 """Extents of row groups that many streams share. Whoever reads such a group's keys learns the extents of all its streams."""
@@ -26,7 +33,17 @@ SHARED = 262144
 MAX_BYTES = 16 << 20
 """Payload bytes after which an answer ends with the row group, whatever its limit of messages."""
 
+BROKEN = (OSError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, pa.ArrowException)
+"""What reading bytes that are not a Parquet file, or not one of the archive, ends in."""
+
 T = TypeVar("T")
+
+
+class UnreadableFile(OSError):
+    """A file that is there and is not what was written."""
+
+    def __init__(self, reason: str, path: str) -> None:
+        super().__init__(errno.EIO, reason, path)
 
 
 class File(NamedTuple):
@@ -72,18 +89,17 @@ class Shelf:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._as_written: Remembered[bool] = Remembered(CHECKED)
         self._footers: Remembered[Footer] = Remembered(FOOTERS)
         self._extents: Remembered[tuple[Extent, ...]] = Remembered(EXTENTS)
         self._shared: Remembered[dict[tuple[str, str], Bounds]] = Remembered(SHARED, weigh=len)
 
     def read(self, files: Sequence[File], wanted: Wanted) -> ColdPiece:
-        """Raises OSError where a file is gone or broken."""
+        """Raises FileNotFoundError where a file is gone, and UnreadableFile where one is not what was written."""
         waiting = sorted(self._in_range(files, wanted), key=lambda extent: extent.first)
         found: dict[int, Registered] = {}
         for place, extent in enumerate(waiting):
-            # Of one extent, which is in order, no more than the limit can be needed. One more tells that there are more.
-            rows = self._rows(extent, wanted).slice(0, wanted.limit + 1)
-            found.update((message.offset, message) for message in registered(rows))
+            found.update((message.offset, message) for message in self._messages(extent, wanted))
             following = waiting[place + 1].first if place + 1 < len(waiting) else None
             if following is not None and _enough(found, wanted.limit, following):
                 # Only what lies surely below everything that was not read may be told.
@@ -111,21 +127,66 @@ class Shelf:
         if group.one_stream and group.epoch is not None:
             same = group.epoch == epoch
             return Extent(path, group.number, group.first_offset, group.last_offset, group.last_time) if same else None
-        known = self._shared.get((path, group.number), lambda: _bounds(self._group(path, group.number, KEYS)))
-        bounds = known.get((stream, epoch))
+
+        def look() -> dict[tuple[str, str], Bounds]:
+            with _reading(path):
+                return _bounds(self._group(path, group.number, KEYS))
+
+        bounds = self._shared.get((path, group.number), look).get((stream, epoch))
         return Extent(path, group.number, *bounds) if bounds else None
 
-    def _rows(self, extent: Extent, wanted: Wanted) -> pa.Table:
-        rows = self._group(extent.path, extent.group, COLUMNS)
-        return chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since)
+    def _messages(self, extent: Extent, wanted: Wanted) -> list[Registered]:
+        try:
+            self._check(extent.path)
+            with _reading(extent.path):
+                rows = self._group(extent.path, extent.group, COLUMNS)
+                rows = chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since)
+                # Of one extent, which is in order, no more than the limit can be needed. One more tells that there are more.
+                return registered(rows.slice(0, wanted.limit + 1))
+        except UnreadableFile:
+            # What was read of the file before may be wrong too, and its owner may put the right one back.
+            self._extents.forget((extent.path, wanted.stream, wanted.epoch))
+            self._shared.forget((extent.path, extent.group))
+            self._footers.forget(extent.path)
+            raise
 
     def _group(self, path: str, number: int, columns: list[str]) -> pa.Table:
         # With its footer known a file is opened without reading anything.
-        with pq.ParquetFile(self._root / path, metadata=self._footer(path).metadata, memory_map=True) as file:
+        with pq.ParquetFile(self._root / path, metadata=self._footer(path).metadata) as file:
             return file.read_row_group(number, columns=columns, use_threads=False)
 
     def _footer(self, path: str) -> Footer:
-        return self._footers.get(path, lambda: Footer(pq.read_metadata(self._root / path, memory_map=True)))
+        def look() -> Footer:
+            with _reading(path):
+                return Footer(pq.read_metadata(self._root / path))
+
+        return self._footers.get(path, look)
+
+    def _check(self, path: str) -> None:
+        """Only for files whose rows are about to be told: which files those are is found out without reading all of each."""
+        place = self._root / path
+
+        def look() -> bool:
+            with place.open("rb") as file:
+                return as_written(place.name, file)
+
+        with _reading(path):
+            found = place.stat()
+            same = self._as_written.get((path, found.st_size, found.st_mtime_ns, found.st_ctime_ns), look)
+        if not same:
+            raise UnreadableFile("it was changed after it was written", path)
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except UnreadableFile:
+        raise
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, "it is missing", path) from error
+    except BROKEN as error:
+        raise UnreadableFile(str(error), path) from error
 
 
 class Remembered(Generic[T]):
@@ -152,6 +213,11 @@ class Remembered(Generic[T]):
             while self._weight > self._limit:
                 self._weight -= self._weigh(self._known.popitem(last=False)[1])
         return made
+
+    def forget(self, key: Hashable) -> None:
+        with self._lock:
+            if key in self._known:
+                self._weight -= self._weigh(self._known.pop(key))
 
 
 def _bounds(keys: pa.Table) -> dict[tuple[str, str], Bounds]:

@@ -1,6 +1,7 @@
 """Compaction: small files of one date and shard are joined, with the same rows in the same order; large ones are left alone.
 
-The rule it keeps: one commit removes the old and adds the new, so that every reader sees all rows once, before and after.
+The rule it keeps: one commit removes the old and adds the new, so that every reader sees all rows once, before and after. A
+file that is not as it was written is left as it is: joined with others it would have a right digest again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,12 +11,12 @@ from typing import NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from msgspec import Struct
 
 from ropewalk.pipeline.archive.layout import BODY, write_file
 from ropewalk.pipeline.archive.log import add_actions, opened, replace
+from ropewalk.pipeline.checked import DamagedFile, read_file
 from ropewalk.pipeline.offsets import LIFE
 
 MAX_BYTES = 512 << 20
@@ -27,11 +28,12 @@ and how often a row is rewritten grows with the logarithm of the table, not with
 
 
 class Compaction(Struct, frozen=True):
-    """What was done; `rows` were rewritten."""
+    """What was done; `rows` were rewritten. `damaged`: files that were left alone, and what is wrong with each."""
 
     files_before: int = 0
     files_after: int = 0
     rows: int = 0
+    damaged: tuple[str, ...] = ()
 
 
 class _File(NamedTuple):
@@ -63,8 +65,13 @@ def compact(root: str, before: str = "", min_files: int = 2, max_bytes: int = MA
         for group in _worth_joining(list(part), max_bytes)
         if len(group) >= min_files
     ]
-    done = [_rewrite(table, group) for group in groups]
-    return Compaction(sum(each.files_before for each in done), len(done), sum(each.rows for each in done))
+    done = [_joined(table, group, min_files) for group in groups]
+    return Compaction(
+        sum(each.files_before for each in done),
+        sum(each.files_after for each in done),
+        sum(each.rows for each in done),
+        tuple(fault for each in done for fault in each.damaged),
+    )
 
 
 def _files(table: DeltaTable) -> list[_File]:
@@ -99,12 +106,36 @@ def _without_large(group: list[_File]) -> list[_File]:
     return []
 
 
-def _rewrite(table: DeltaTable, group: Sequence[_File]) -> Compaction:
+def _joined(table: DeltaTable, group: Sequence[_File], min_files: int) -> Compaction:
+    """One file for all of the group; for those before and behind a damaged one if there are enough of them."""
     root = Path(table.table_uri.removeprefix("file://"))
-    date, shard, _ = group[0].part
-    rows = pa.concat_tables([pq.ParquetFile(root / file.path).read(columns=BODY.names) for file in group])
-    rows = rows.combine_chunks()  # sorting many chunks takes three times as long
+    runs: list[list[tuple[_File, pa.Table]]] = [[]]
+    damaged: list[str] = []
+    for file in group:
+        try:
+            runs[-1].append((file, _rows(root, file)))
+        except DamagedFile as error:
+            damaged.append(f"{error.path} {error.what}")
+            runs.append([])
+    rewritten = [run for run in runs if len(run) >= min_files]
+    rows = sum(_rewrite(table, root, run) for run in rewritten)
+    return Compaction(sum(map(len, rewritten)), len(rewritten), rows, tuple(damaged))
+
+
+def _rows(root: Path, file: _File) -> pa.Table:
+    try:
+        rows = read_file(root, file.path, BODY.names)
+    except FileNotFoundError:
+        raise DamagedFile(file.path, "is missing") from None
+    if len(rows) != file.rows:
+        raise DamagedFile(file.path, f"holds {len(rows)} rows; its statistics say {file.rows}")
+    return rows
+
+
+def _rewrite(table: DeltaTable, root: Path, run: Sequence[tuple[_File, pa.Table]]) -> int:
+    date, shard, _ = run[0][0].part
+    rows = pa.concat_tables([rows for _, rows in run]).combine_chunks()  # sorting many chunks takes three times as long
     new = write_file(root, date, shard, f"compact-{uuid4().hex[:12]}", rows)
-    replace(table, [file.path for file in group], date, shard, new)
+    replace(table, [file.path for file, _ in run], date, shard, new)
     table.update_incremental()
-    return Compaction(len(group), 1, len(rows))
+    return len(rows)

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from msgspec import Struct
 
-from ropewalk.pipeline.archive.layout import digest, digest_in
 from ropewalk.pipeline.archive.log import add_actions
+from ropewalk.pipeline.checked import BROKEN, CHANGED, unchanged
 
 
 class FileFault(Struct, frozen=True):
@@ -36,7 +36,7 @@ def _fault(path: Path, size: int, told: tuple[int, int, int]) -> tuple[str, bool
         return "is missing", False
     try:
         positions = pq.read_table(path, columns=["position"], partitioning=None)["position"]
-    except (OSError, ValueError) as error:  # pyarrow's errors are these
+    except BROKEN as error:
         return f"cannot be read: {error}", False
     both = pc.min_max(positions).as_py()
     held = (len(positions), both["min"], both["max"])
@@ -45,11 +45,6 @@ def _fault(path: Path, size: int, told: tuple[int, int, int]) -> tuple[str, bool
             f"holds {held[0]} rows at positions {held[1]} to {held[2]}; its statistics say {told[0]} at {told[1]} to {told[2]}",
             True,
         )
-    known = digest_in(path.name)
-    if path.stat().st_size != size or (known and digest(path) != known):
-        return "was changed after it was written", True
+    if path.stat().st_size != size or not unchanged(path):
+        return CHANGED, True
     return None
-
-
-def _extent(rows: int, first: int, last: int) -> str:
-    return f"{rows} rows at positions {first} to {last}"

@@ -4,8 +4,6 @@ The rule it keeps: a file holds rows of one date and one generation of a shard, 
 row groups.
 """
 
-import hashlib
-import re
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -16,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from ropewalk.core.digests import digest
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.offsets import LIFE
 from ropewalk.pipeline.rows import GAP
@@ -55,7 +54,6 @@ TABLE = pa.schema([*BODY, pa.field("date", pa.string()), pa.field("shard", pa.in
 _ORDER = ("stream", "offset", "position")
 _PACKED = ("position", "offset", "timestamp", "sequence")
 _DESCRIBED = ("position", "stream", "offset", "timestamp")  # the columns whose extremes a commit tells
-_DIGEST = re.compile(r"\.([0-9a-f]{16})\.parquet$")
 _SHARD_NAMES = ("shard", "partition")  # the journal's word, and Kafka's for the same thing
 
 
@@ -122,8 +120,7 @@ def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row
         write_page_index=True,
     )
     # The digest in the name stays as long as the table names the file, so that an audit finds every change in it.
-    final = place.with_name(f"{name}{generation}.{digest(place)}.parquet")
-    place.rename(final)
+    final = named_by_content(place)
     path = f"{directory(date, shard)}/{final.name}"
     losses = _losses(ordered)
     told = len(ordered) - len(losses) + sum(end - start for start, end in losses)
@@ -138,15 +135,11 @@ def _losses(rows: pa.Table) -> list[tuple[int, int]]:
     return [(loss.first, max(loss.end, loss.first)) for loss in found]
 
 
-def digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
-
-
-def digest_in(name: str) -> str:
-    """The digest that a file's name tells; "" for files of other writers and older versions."""
-    match = _DIGEST.search(name)
-    return match[1] if match else ""
+def named_by_content(place: Path) -> Path:
+    """The file under a name with its digest."""
+    with place.open("rb") as file:
+        final = place.with_name(f"{place.stem}.{digest(file)}.parquet")
+    return place.rename(final)
 
 
 def _fitting(row_group: int, rows: pa.Table) -> int:

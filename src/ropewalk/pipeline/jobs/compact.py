@@ -5,6 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from ropewalk.pipeline.checked import DamagedFile
 from ropewalk.pipeline.config import day
 from ropewalk.pipeline.context import Context
 from ropewalk.pipeline.registry import BatchOptions, job
@@ -29,7 +30,13 @@ def compact(context: Context, options: CompactOptions) -> int:
 
     done = compact_table(context.place.archive_dir, options.first_day_left(), options.min_files)
     context.say(f"compact: {done.files_before} files became {done.files_after}, {done.rows:,} rows rewritten")
+    damaged = list(done.damaged)
     for table in job_tables(context.place.state_dir):
-        if joined := join_files(table):
-            context.say(f"compact: {joined} files of the table {Path(table).name} were joined")
-    return 0
+        try:
+            if joined := join_files(table):
+                context.say(f"compact: {joined} files of the table {Path(table).name} were joined")
+        except DamagedFile as error:
+            damaged.append(f"{Path(table).name}/{error.path} {error.what}")
+    for fault in damaged:
+        context.say(f"compact: left alone: {fault}")
+    return 1 if damaged else 0

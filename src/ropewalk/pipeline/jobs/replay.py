@@ -14,6 +14,7 @@ from msgspec import Meta
 from pyspark.sql import DataFrame, Row
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import held, opened
 from ropewalk.pipeline.config import moment
 from ropewalk.pipeline.context import Context
@@ -89,8 +90,14 @@ def _source(context: Context, options: ReplayOptions) -> DataFrame:
         return context.journal_now(failOnDataLoss=lossy).withColumnRenamed("partition", "shard")
     if options.source != "archive":
         raise UserMistake(f"[pipeline.replay] source is archive or journal, not {options.source!r}")
-    archived = context.archive_now()
     table = opened(context.place.archive_dir)
+    damaged = checked_files(table, context.place.archive_dir) if table else []
+    if options.fail_on_data_loss and damaged:
+        raise UserMistake(
+            f"the archive's file {damaged[0].path} {damaged[0].what} ({len(damaged)} such files in all); "
+            "fail_on_data_loss=false publishes what the others have"
+        )
+    archived = context.archive_now(without=[each.path for each in damaged])
     if archived is None or table is None:
         raise UserMistake(f"there is no archive in {context.place.archive_dir} yet: `ropewalk pipeline run archive` makes one")
     if options.fail_on_data_loss and (holes := [extent for extent in held(table) if not extent.dense]):

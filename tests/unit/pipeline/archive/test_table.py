@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,10 +18,15 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import ShardSpan
 from ropewalk.model.messages import Registered
 from ropewalk.pipeline.archive import Compaction, archived_positions, binding, compact, vacuum
+from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.layout import TIMELESS, Written, partitioned, write_file
 from ropewalk.pipeline.archive.log import append, replace
+from ropewalk.pipeline.context import Context, Place
+from ropewalk.pipeline.jobs.compact import CompactOptions
+from ropewalk.pipeline.jobs.compact import compact as compact_job
+from ropewalk.pipeline.jobs.replay import ReplayOptions, replay
 from ropewalk.pipeline.offsets import LIFE
-from tests.archiving import Scribe, message
+from tests.archiving import Scribe, flip_payload, message
 
 
 @pytest.fixture
@@ -190,6 +196,62 @@ def test_what_the_journal_had_lost_and_the_archive_tells_does_not_keep_the_rest_
     assert archived_positions(str(scribe.root)) == {0: 30}
     compact(str(scribe.root))
     assert archived_positions(str(scribe.root)) == {0: 30}
+
+
+# --- files that are not as they were written --------------------------------------------------------------------------
+
+
+def file_of(scribe: Scribe, batch: int) -> Path:
+    [path] = scribe.root.rglob(f"query-{batch}-*.parquet")
+    return path
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [flip_payload, cut, empty, Path.unlink])
+def test_compaction_leaves_a_damaged_file_alone_and_names_it(scribe: Scribe, damage: Callable[[Path], None]) -> None:
+    """Joined with others its rows would be in a file with a right digest, and no audit could find the change any more."""
+    for first in range(1, 51, 10):
+        scribe.archive(run("a", first, first + 9))
+    damaged = file_of(scribe, 2)
+    damage(damaged)
+
+    done = compact(str(scribe.root))
+
+    assert (done.files_before, done.files_after, done.rows) == (4, 2, 40)
+    assert [fault.split()[0] for fault in done.damaged] == [str(damaged.relative_to(scribe.root))]
+    opened = DeltaTable(scribe.root)
+    assert len(opened.file_uris()) == 3
+    assert [fault.path for fault in checked_files(opened, str(scribe.root))] == [str(damaged.relative_to(scribe.root))]
+
+
+def test_the_job_fails_when_compaction_meets_a_damaged_file(scribe: Scribe, tmp_path: Path) -> None:
+    for first in (1, 11, 21):
+        scribe.archive(run("a", first, first + 9))
+    said: list[str] = []
+    context = Context(
+        Place("", "", str(scribe.root), tmp_path / "state"), lambda: pytest.fail("Spark is not needed"), said.append
+    )
+    flip_payload(file_of(scribe, 2))
+
+    assert compact_job(context, CompactOptions()) == 1
+    assert f"{file_of(scribe, 2).name} was changed after it was written" in said[-1]
+
+
+def test_a_damaged_file_is_not_replayed(scribe: Scribe, tmp_path: Path) -> None:
+    for first in (1, 11):
+        scribe.archive(run("a", first, first + 9))
+    context = Context(Place("", "", str(scribe.root), tmp_path), lambda: pytest.fail("found out before Spark is started"))
+    flip_payload(file_of(scribe, 1))
+
+    with pytest.raises(UserMistake, match=f"{file_of(scribe, 1).name} was changed"):
+        replay(context, ReplayOptions())
 
 
 # --- vacuum -----------------------------------------------------------------------------------------------------------

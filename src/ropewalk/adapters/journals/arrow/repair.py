@@ -33,7 +33,7 @@ ArchivedRows = Callable[[int, int, int], Iterable[Any]]
 class Repaired(Struct, frozen=True):
     """`rebuilt`: the journal's own record was made anew. `kept`: files that were replaced, under their new names. `headers`:
     of how many files the header was written anew. `stateless`: shards that lost the state of their producers and quiet
-    streams, which no archive has."""
+    streams, which no archive has. `damaged`: files of the archive that were not used, and why."""
 
     rebuilt: bool
     filled_rows: int
@@ -41,6 +41,7 @@ class Repaired(Struct, frozen=True):
     kept: list[str]
     headers: int = 0
     stateless: tuple[int, ...] = ()
+    damaged: list[str] = []
 
 
 def repair(data_dir: Path, archived: ArchivedRows | None, progress: Progress, disk: Disk | None = None) -> Repaired:

@@ -115,6 +115,8 @@ def index_path(segment: Path) -> Path:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[memoryview]:
+    """For a look at many files, before a server serves and beside it. A mapped file that is cut short ends the process, so what
+    a server reads while it serves is read into memory instead."""
     with path.open("rb") as file:
         if not file.seek(0, 2):
             yield memoryview(b"")
@@ -131,7 +133,7 @@ def scan(path: Path, shard: int, first: int, promised: int, ended: bool) -> tupl
     and bytes behind the last one are left out. A segment that has neither an opening nor batches has no bytes.
     """
     tail: list[Frame] = []
-    with mapped(path) as data:
+    with memoryview(path.read_bytes()) as data:
         opening = frame_at(data, 0)
         begins = opening is not None and (opening.magic, opening.shard, opening.first) == (OPENING, shard, first)
         segment = Segment(path, shard, first, opening.length if begins and opening is not None else 0)

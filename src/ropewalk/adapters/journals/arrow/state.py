@@ -18,7 +18,6 @@ from msgspec import Struct
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.framing import frame_at, frame_batch
 from ropewalk.adapters.journals.arrow.schema import INT64, MICROSECONDS, SCHEMA, STRING, TIME, decode
-from ropewalk.adapters.journals.arrow.segment import mapped
 from ropewalk.adapters.journals.arrow.sessions import going_on, of_sessions
 from ropewalk.model.journal import Row, RowKind, StreamTip
 
@@ -61,7 +60,7 @@ def load_state(segment: Path, shard: int, first: int) -> State | None:
     messages: list[bytes] = []
     members = at = 0
     try:
-        with mapped(state_path(segment)) as data:
+        with memoryview(state_path(segment).read_bytes()) as data:
             while at < len(data):
                 frame = frame_at(data, at)
                 if frame is None or (frame.shard, frame.first) != (shard, first):

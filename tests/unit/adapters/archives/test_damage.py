@@ -1,0 +1,186 @@
+"""Files of the archive that were cut, changed or replaced: no row of theirs is served, it is said, and the server lives on."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ropewalk.adapters.archives import DeltaArchive
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.messages import Registered
+from tests.archiving import Scribe, flip_payload, message
+
+FOREVER = 10**9
+
+Damage = Callable[[Path], object]
+
+
+def run(stream: str, first: int, last: int) -> list[Registered]:
+    return [message(stream, offset) for offset in range(first, last + 1)]
+
+
+@pytest.fixture
+def scribe(tmp_path: Path) -> Scribe:
+    return Scribe(tmp_path / "archive", shards=1, row_group=8)
+
+
+@pytest.fixture
+async def archive(scribe: Scribe) -> AsyncIterator[DeltaArchive]:
+    archive = DeltaArchive(str(scribe.root), scribe.shards, lambda: 0.0, refresh=0.0)
+    yield archive
+    await archive.stop()
+
+
+def file_of(scribe: Scribe, batch: int) -> Path:
+    [path] = scribe.root.rglob(f"query-{batch}-*.parquet")
+    return path
+
+
+def renamed(scribe: Scribe) -> Path:
+    """The only file of the table, under a name without a digest."""
+    path = file_of(scribe, 0)
+    [log] = (scribe.root / "_delta_log").glob("*.json")
+    log.write_text(log.read_text().replace(path.name, "part-0.parquet"))
+    return path.rename(path.with_name("part-0.parquet"))
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def halved(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def scribbled(path: Path) -> None:
+    path.write_bytes(b"not a file of the archive" * 100)
+
+
+def other_columns(path: Path) -> None:
+    pq.write_table(pq.read_table(path, partitioning=None).select(["position", "offset"]), path)
+
+
+async def served(archive: DeltaArchive, first: int, last: int) -> list[int]:
+    return [each.offset for each in (await archive.read("a", "e", first, last, FOREVER)).messages]
+
+
+@pytest.mark.parametrize("damage", [emptied, halved, scribbled, other_columns, flip_payload])
+@pytest.mark.parametrize("known", [False, True], ids=["not opened before", "opened before"])
+async def test_a_damaged_file_is_unavailable_and_the_others_are_served(
+    scribe: Scribe, archive: DeltaArchive, damage: Damage, known: bool
+) -> None:
+    scribe.archive(run("a", 1, 30))
+    scribe.archive(run("a", 31, 60))
+    if known:
+        assert await served(archive, 1, 60) == list(range(1, 61))
+    damage(file_of(scribe, 0))
+
+    with pytest.raises(Unavailable, match=file_of(scribe, 0).name):
+        await archive.read("a", "e", 1, 60, FOREVER)
+
+    assert await served(archive, 31, 60) == list(range(31, 61))
+
+
+async def test_a_damaged_file_is_logged_once(scribe: Scribe, archive: DeltaArchive, caplog: pytest.LogCaptureFixture) -> None:
+    for first in (1, 31):
+        scribe.archive(run("a", first, first + 29))
+    for batch in (0, 1):
+        halved(file_of(scribe, batch))
+    with caplog.at_level(logging.DEBUG, "ropewalk.archive"):
+        for first in (1, 31) * 3:
+            with pytest.raises(Unavailable):
+                await archive.read("a", "e", first, first + 29, FOREVER)
+    assert [Path(vars(record)["file"]).name for record in caplog.records] == [file_of(scribe, batch).name for batch in (0, 1)]
+
+
+@pytest.mark.parametrize("damage", [emptied, halved, flip_payload])
+async def test_a_file_that_was_put_back_is_served_again(scribe: Scribe, archive: DeltaArchive, damage: Damage) -> None:
+    scribe.archive([*run("a", 1, 30), *run("b", 1, 30)])
+    path = file_of(scribe, 0)
+    good = path.read_bytes()
+    damage(path)
+    with pytest.raises(Unavailable):
+        await archive.read("a", "e", 1, 30, FOREVER)
+
+    path.write_bytes(good)
+
+    assert (await archive.read("a", "e", 1, 30, FOREVER)).messages == tuple(run("a", 1, 30))
+
+
+async def test_a_file_is_checked_once_as_long_as_it_stays_the_same(
+    scribe: Scribe, archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scribe.archive(run("a", 1, 30))
+    await served(archive, 1, 30)
+    monkeypatch.setattr("ropewalk.adapters.archives.shelf.as_written", lambda name, file: pytest.fail("checked again"))
+    assert await served(archive, 5, 20) == list(range(5, 21))
+
+
+async def test_a_file_of_another_writer_has_no_digest_and_is_served(scribe: Scribe, archive: DeltaArchive) -> None:
+    scribe.archive(run("a", 1, 30))
+    renamed(scribe)
+    assert await served(archive, 1, 30) == list(range(1, 31))
+
+
+def not_text(rows: pa.Table) -> pa.Table:
+    names = pa.array([b"a\xff"] * len(rows)).view(pa.string())
+    return rows.set_column(rows.schema.get_field_index("epoch"), "epoch", [names])
+
+
+def timeless(rows: pa.Table) -> pa.Table:
+    return rows.set_column(
+        rows.schema.get_field_index("timestamp"), "timestamp", [pa.nulls(len(rows), pa.timestamp("us", "UTC"))]
+    )
+
+
+def without_values(rows: pa.Table) -> pa.Table:
+    return rows.drop_columns("value")
+
+
+@pytest.mark.parametrize("change", [not_text, timeless, without_values])
+async def test_a_file_without_a_digest_whose_rows_are_no_messages_is_unavailable(
+    scribe: Scribe, archive: DeltaArchive, change: Callable[[pa.Table], pa.Table]
+) -> None:
+    scribe.archive([*run("a", 1, 30), *run("b", 1, 30)])
+    path = renamed(scribe)
+    pq.write_table(change(pq.read_table(path, partitioning=None)), path)
+    with pytest.raises(Unavailable, match=path.name):
+        await archive.read("a", "e", 1, 30, FOREVER)
+
+
+CUT_WHILE_READ = """
+import os, sys
+from pathlib import Path
+import pyarrow.parquet as pq
+from ropewalk.adapters.archives import shelf
+
+root, path = Path(sys.argv[1]), sys.argv[2]
+opened = pq.ParquetFile.read_row_group
+
+def cut(self, *given, **options):
+    os.truncate(root / path, 0)
+    return opened(self, *given, **options)
+
+pq.ParquetFile.read_row_group = cut
+file = shelf.File(path, "", "z", 0, 100, float("inf"))
+try:
+    shelf.Shelf(root).read([file], shelf.Wanted("a", "e", 1, 30, 10, 0.0))
+except shelf.UnreadableFile:
+    print("said")
+"""
+
+
+def test_a_file_that_is_cut_while_it_is_read_does_not_end_the_process(scribe: Scribe) -> None:
+    """As a file mapped into memory would, by SIGBUS; so it is tried in a process of its own."""
+    scribe.archive([message("a", offset, payload=os.urandom(10_000)) for offset in range(1, 31)])
+    path = file_of(scribe, 0).relative_to(scribe.root)
+    done = subprocess.run(
+        [sys.executable, "-c", CUT_WHILE_READ, scribe.root, path], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "said\n"), done.stderr
