@@ -60,8 +60,9 @@ class ReplayOptions(BatchOptions, frozen=True, kw_only=True):
 def replay(context: Context, options: ReplayOptions) -> int:
     selection = options.selection(str(Path(context.place.archive_dir).absolute()))
     check_name(context.place.state_dir, options.name, selection)
+    source = _source(context, options)
     check_expressions(context.spark, selection.pattern, selection.match, selection.to)
-    selected = chosen(_source(context, options), selection.pattern, selection.since, selection.until)
+    selected = chosen(source, selection.pattern, selection.since, selection.until)
     rows = renamed(selected, selection.match, selection.to)
     total = rows.count()
     if not total:
