@@ -17,7 +17,7 @@ from msgspec import Struct
 ADOPT_ORPHANS = 36
 """PR_SET_CHILD_SUBREAPER of Linux: what a child leaves behind becomes ours, and its time too once it has ended."""
 
-PATIENCE = 15.0
+TIMEOUT = 15.0
 
 
 class Company(Struct, frozen=True):
@@ -46,7 +46,7 @@ def keeping_descendants() -> Iterator[None]:
     ctypes.CDLL(None).prctl(ADOPT_ORPHANS, 1, 0, 0, 0)
     kept = _children()
     yield
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while (left := _orphans(kept)) and time.monotonic() < deadline:
         for pid in left:
             os.waitpid(pid, os.WNOHANG)

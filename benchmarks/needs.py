@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.installing import install
+from ropewalk.model.extras import install
 from ropewalk.pipeline.jvm import find_java
 
 MODULES = {

@@ -16,7 +16,7 @@ import aiohttp
 from tests.server import Address
 
 BASE, EXTENDED = "actioncable-v1-json", "actioncable-v1-ext-json"
-PATIENCE = 15.0
+TIMEOUT = 15.0
 MESSAGE = "message"  # the kind of a frame without a type: data of a stream
 
 Frame = dict[str, Any]
@@ -72,7 +72,7 @@ class Cable:
         """
         query = {**(params or {}), **({"sid": sid} if sid else {})}
         connector = aiohttp.TCPConnector(socket_factory=lambda address: _socket(address, receive_buffer))
-        http = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=PATIENCE))
+        http = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=TIMEOUT))
         try:
             ws = await http.ws_connect(
                 url,
@@ -81,7 +81,7 @@ class Cable:
                 headers=headers,
                 max_msg_size=0,
                 ssl=ssl,
-                timeout=aiohttp.ClientWSTimeout(ws_close=PATIENCE),
+                timeout=aiohttp.ClientWSTimeout(ws_close=TIMEOUT),
             )
         except BaseException:
             await http.close()
@@ -171,15 +171,15 @@ class Cable:
     async def _first(self, fits: Callable[[Frame], bool], what: str) -> Frame:
         """All its waiting is bounded: pings do not keep it going."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while not fits(frame := await self._receive()):
                     pass
         except TimeoutError:
-            raise Unexpected(f"no {what} came in {PATIENCE} s, received {self._story()}") from None
+            raise Unexpected(f"no {what} came in {TIMEOUT} s, received {self._story()}") from None
         return frame
 
     async def _receive(self) -> Frame:
-        message = await self._ws.receive(PATIENCE)
+        message = await self._ws.receive(TIMEOUT)
         if message.type is not aiohttp.WSMsgType.TEXT:
             # The frame's own code: what the client makes of the end depends on whose FIN comes first.
             said = message.type is aiohttp.WSMsgType.CLOSE
@@ -225,5 +225,5 @@ async def cable(server: Address, welcome: bool = True, **options: Any) -> AsyncI
         yield client
     finally:
         with contextlib.suppress(TimeoutError, ConnectionError):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await client.close()

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server import RunningServer
 
-PATIENCE = 15.0
+TIMEOUT = 15.0
 
 
 async def metrics(server: RunningServer) -> dict[str, float]:
@@ -25,8 +25,8 @@ async def metrics(server: RunningServer) -> dict[str, float]:
 
 async def metrics_when(server: RunningServer, fits: Callable[[dict[str, float]], bool]) -> dict[str, float]:
     """The metrics as soon as they fit."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not fits(found := await metrics(server)):
-        assert time.monotonic() < deadline, f"not in {PATIENCE} s: {found}"
+        assert time.monotonic() < deadline, f"not in {TIMEOUT} s: {found}"
         await asyncio.sleep(0.02)
     return found

@@ -8,18 +8,28 @@ import json
 from typing import Any, Protocol
 
 from ropewalk.adapters.apps.rpc import messages as wire
-from ropewalk.model.application import Action, Admission, Answer, Call, Caller, Comeback, Farewell, Greeting, Seating
+from ropewalk.model.application import (
+    Action,
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    PresenceUpdate,
+    RestoreCall,
+    RestoreResult,
+)
 from ropewalk.model.errors import ApplicationError
 
 
 class Backend(Protocol):
-    async def connect(self, caller: Caller) -> Admission: ...
-    async def command(self, call: Call) -> Answer: ...
-    async def restored(self, comeback: Comeback) -> Greeting: ...
-    async def disconnect(self, farewell: Farewell) -> None: ...
+    async def connect(self, context: CallContext) -> ConnectResult: ...
+    async def command(self, call: CommandCall) -> CommandResult: ...
+    async def restored(self, restore_call: RestoreCall) -> RestoreResult: ...
+    async def disconnect(self, disconnect_call: DisconnectCall) -> None: ...
 
 
-async def respond(backend: Backend, request: wire.Message, sid: str) -> wire.Message:
+async def respond(backend: Backend, request: wire.RpcMessage, sid: str) -> wire.RpcMessage:
     match request:
         case wire.ConnectionRequest():
             return await _answered(_admit(backend, request, sid), wire.ConnectionResponse)
@@ -32,8 +42,8 @@ async def respond(backend: Backend, request: wire.Message, sid: str) -> wire.Mes
     raise AssertionError(request)
 
 
-async def _answered(work: Any, kind: Any) -> wire.Message:
-    answer: wire.Message
+async def _answered(work: Any, kind: Any) -> wire.RpcMessage:
+    answer: wire.RpcMessage
     try:
         answer = await work
     except ApplicationError as error:
@@ -45,19 +55,19 @@ def _status(accepted: bool) -> wire.Status:
     return wire.Status.SUCCESS if accepted else wire.Status.FAILURE
 
 
-def _caller(env: wire.Env, sid: str, ids: str = "") -> Caller:
-    return Caller(sid, env.url, env.headers, ids, env.cstate)
+def _context(env: wire.Env, sid: str, ids: str = "") -> CallContext:
+    return CallContext(sid, env.url, env.headers, ids, env.cstate)
 
 
 async def _admit(backend: Backend, request: wire.ConnectionRequest, sid: str) -> wire.ConnectionResponse:
-    said = await backend.connect(_caller(request.env, sid))
+    said = await backend.connect(_context(request.env, sid))
     env = wire.EnvResponse(cstate=said.state)
     return wire.ConnectionResponse(_status(said.accepted), said.ids, list(said.transmissions), said.reason, env)
 
 
 async def _command(backend: Backend, request: wire.CommandMessage, sid: str) -> wire.CommandResponse:
-    caller = _caller(request.env, sid, request.connection_identifiers)
-    call = Call(caller, Action(request.command), request.identifier, request.env.istate, request.data)
+    context = _context(request.env, sid, request.connection_identifiers)
+    call = CommandCall(context, Action(request.command), request.identifier, request.env.istate, request.data)
     said = await backend.command(call)
     return wire.CommandResponse(
         _status(said.accepted),
@@ -68,27 +78,29 @@ async def _command(backend: Backend, request: wire.CommandMessage, sid: str) -> 
         said.reason,
         wire.EnvResponse(said.state, said.own),
         list(said.stopped),
-        _presence(said.seating),
+        _presence(said.presence_update),
     )
 
 
-def _presence(seating: Seating | None) -> wire.PresenceResponse:
-    if seating is None:
+def _presence(presence_update: PresenceUpdate | None) -> wire.PresenceResponse:
+    if presence_update is None:
         return wire.PresenceResponse()
-    return wire.PresenceResponse("join" if seating.join else "leave", seating.member.id, seating.member.info.decode())
+    return wire.PresenceResponse(
+        "join" if presence_update.join else "leave", presence_update.member.id, presence_update.member.info.decode()
+    )
 
 
 async def _greet(backend: Backend, request: wire.RestoreRequest, sid: str) -> wire.RestoreResponse:
-    caller = _caller(wire.Env(request.env.url, request.env.headers, request.env.cstate), sid, request.identifiers)
-    said = await backend.restored(Comeback(caller, request.former_sid, _states(request.subscriptions, request.env)))
+    context = _context(wire.Env(request.env.url, request.env.headers, request.env.cstate), sid, request.identifiers)
+    said = await backend.restored(RestoreCall(context, request.former_sid, _states(request.subscriptions, request.env)))
     own = {identifier: json.dumps(changes) for identifier, changes in said.own.items()}
     env = wire.EnvResponse(said.state, own)
     return wire.RestoreResponse(wire.Status.SUCCESS, "", list(said.transmissions), said.disconnect, env)
 
 
 async def _part(backend: Backend, request: wire.DisconnectRequest, sid: str) -> wire.DisconnectResponse:
-    caller = _caller(request.env, sid, request.identifiers)
-    await backend.disconnect(Farewell(caller, _states(request.subscriptions, request.env)))
+    context = _context(request.env, sid, request.identifiers)
+    await backend.disconnect(DisconnectCall(context, _states(request.subscriptions, request.env)))
     return wire.DisconnectResponse(wire.Status.SUCCESS)
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from tests.server import Address
 
-PATIENCE = 15.0
+TIMEOUT = 15.0
 
 TEXT, BINARY, CONTINUATION, CLOSE, PING = 0x1, 0x2, 0x0, 0x8, 0x9
 
@@ -34,7 +34,7 @@ class Tcp:
     async def to_the_end(self) -> bytes:
         """Everything until the other side closes; a reset is an end too."""
         data = b""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             with contextlib.suppress(ConnectionError):
                 while chunk := await self._reader.read(65536):
                     data += chunk
@@ -42,14 +42,14 @@ class Tcp:
 
     async def head(self) -> bytes:
         """The head of an HTTP response."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return await self._reader.readuntil(b"\r\n\r\n")
 
     async def response(self) -> tuple[int, bytes]:
         """One HTTP response that tells its length; status and body."""
         head = await self.head()
         sizes = [int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             body = await self._reader.readexactly(sizes[0]) if sizes else b""
         return int(head.split()[1]), body
 
@@ -62,7 +62,7 @@ class Tcp:
 
     async def frame(self) -> tuple[int, bytes]:
         """One frame of the server: opcode and payload."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             first, size = await self._reader.readexactly(2)
             if size == 126:
                 size = int.from_bytes(await self._reader.readexactly(2))

@@ -8,7 +8,7 @@ import time
 
 from benchmarks.load.publisher import Address, Publisher
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 class Chorus:
@@ -31,8 +31,8 @@ class Chorus:
         for publisher in self._publishers:
             publisher.advance()
         while waiting:
-            if not (ready := poll.poll(PATIENCE)):
-                raise TimeoutError(f"{len(waiting)} publishers had no answer within {PATIENCE:g} s")
+            if not (ready := poll.poll(TIMEOUT)):
+                raise TimeoutError(f"{len(waiting)} publishers had no answer within {TIMEOUT:g} s")
             for fd, _ in ready:
                 if waiting[fd].hear() and not waiting[fd].advance():
                     poll.unregister(fd)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from benchmarks.load.link import Link, Stage
 
 WINDOW = 256
-PATIENCE = 60.0
+TIMEOUT = 60.0
 # closing with this resets the connection: no goodbye for the server, and no port kept waiting here
 ABRUPT = struct.pack("ii", 1, 0)
 
@@ -58,7 +58,7 @@ class Crowd:
 
     def settle(self, offset: int) -> int:
         """Read on until every link is at `offset`; how often one of them saw an offset that was not the next."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while any(link.offset < offset for link in self.links.values()):
             self._receive(deadline)
         return sum(link.errors + (link.offset != offset) for link in self.links.values())
@@ -72,7 +72,7 @@ class Crowd:
         self.links = {}
 
     def _bring(self, connects: list[Callable[[], Link]], stage: Stage) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         waiting: set[int] = set()
         while connects or waiting:
             while connects and len(waiting) < WINDOW:

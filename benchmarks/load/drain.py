@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from benchmarks.load.crowd import Crowd
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 class Drained(Struct, frozen=True):
@@ -41,7 +41,7 @@ class Drain:
         sums, witness = [0] * self._size, bytearray()
         limits, passed = [*bounds, sys.maxsize], [0.0] * len(bounds)
         receivers = [self._sockets.get(fd, self._sockets[self._witness_fd]).recv_into for fd in range(self._size)]
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while waiting[-1]:
             for fd in self._ready(deadline):
                 got = receivers[fd](self._buffer)

@@ -22,7 +22,7 @@ from benchmarks.report import Bar, Figure, figure
 from benchmarks.server import Server
 from benchmarks.sizes import Sizes
 from ropewalk.pipeline.archive import archived_positions
-from ropewalk.pipeline.jobs.archive import ArchiveOptions
+from ropewalk.pipeline.jobs.archive import ArchiveJobOptions
 from ropewalk.pipeline.options import Address
 from ropewalk.pipeline.wire import Wire, ipc
 
@@ -79,7 +79,7 @@ def measure_source(on: Ground) -> list[Figure]:
 
 def measure_archive(on: Ground) -> list[Figure]:
     """Journal to archive, against the same query into Spark's own Parquet sink; batches as the job makes them."""
-    options = {**on.options, "columns": "journal", "maxOffsetsPerTrigger": str(ArchiveOptions().max_rows)}
+    options = {**on.options, "columns": "journal", "maxOffsetsPerTrigger": str(ArchiveJobOptions().max_rows)}
     ours, spark = _alternate(
         on.sizes,
         lambda: _archive(on, options, on.fresh()),

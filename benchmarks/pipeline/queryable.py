@@ -21,7 +21,7 @@ from benchmarks.sizes import Sizes
 from ropewalk.pipeline.archive import archived_positions
 
 TRIGGER = "100 milliseconds"
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 def measure_queryable(spark: Remote[Spark], sizes: Sizes) -> list[Figure]:
@@ -86,10 +86,10 @@ def _latencies(publish: Callable[[int], float], log: Path, sizes: Sizes) -> list
 
 
 def _await(log: Path, entries: int) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while _entries(log) < entries:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{log.name} has no {entries} entries after {PATIENCE:g} s")
+            raise TimeoutError(f"{log.name} has no {entries} entries after {TIMEOUT:g} s")
         time.sleep(0.002)
 
 

@@ -25,7 +25,7 @@ from ropewalk.pipeline.archive import archived_positions
 
 TRIGGER = "1 second"  # more often than the job itself, so that it is at work throughout a round
 REQUESTS = 20.0
-PATIENCE = 120.0
+TIMEOUT = 120.0
 BAR = Bar("ratio", "<=", 1.3)
 
 
@@ -58,12 +58,12 @@ class _Archive:
 
     def start(self) -> None:
         """Returns when its first batch is done."""
-        before, deadline = self.rows, time.monotonic() + PATIENCE
+        before, deadline = self.rows, time.monotonic() + TIMEOUT
         target = {"path": self._root, "url": self._options["url"]}
         self._spark.call(Spark.keep_running, "ropewalk", self._options, "ropewalk_archive", target, self._home, TRIGGER)
         while self.rows == before:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"nothing was archived in {PATIENCE:g} s")
+                raise TimeoutError(f"nothing was archived in {TIMEOUT:g} s")
             time.sleep(0.05)
 
     def stop(self) -> None:

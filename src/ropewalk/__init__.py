@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ropewalk.client.direct import configure as configure
     from ropewalk.client.direct import publish as publish
     from ropewalk.client.direct import publish_batch as publish_batch
-    from ropewalk.client.publishing import Draft as Draft
+    from ropewalk.client.publish_request import Draft as Draft
 else:
     # Imported when first asked for: who wants one of them does not pay for the others, and `ropewalk --version` for none.
     __getattr__, __dir__ = exports(
@@ -28,7 +28,7 @@ else:
             "App": "ropewalk.channels",
             "Channel": "ropewalk.channels",
             "Connection": "ropewalk.channels",
-            "Draft": "ropewalk.client.publishing",
+            "Draft": "ropewalk.client.publish_request",
             "aclose": "ropewalk.client.direct",
             "action": "ropewalk.channels",
             "apublish": "ropewalk.client.direct",

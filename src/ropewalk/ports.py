@@ -1,13 +1,21 @@
-"""The sockets in the wall: what the engine asks of the outside and offers to it.
+"""The ports: Protocol classes for what the engine needs from adapters, and for what it offers to them.
 
-Small Protocol classes whose docstrings say what types cannot: atomicity, order, idempotence, what may raise.
-Every port that an adapter fills has a conformance suite in `ropewalk.testing`.
+Their docstrings state what types cannot: atomicity, order, idempotence, and what may be raised. Every port that an adapter
+implements has a conformance suite in `ropewalk.testing`.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
+from ropewalk.model.application import (
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    RestoreCall,
+    RestoreResult,
+)
 from ropewalk.model.commands import Command
 from ropewalk.model.history import ColdPiece, Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import Consumer, Row, ShardMark, ShardSpan
@@ -15,7 +23,7 @@ from ropewalk.model.messages import Position, Publication, Receipt, Registered, 
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, Rejected, SessionSnapshot, Subscribed
-from ropewalk.model.transactions import AppRecord, Committed, Decision, Piece, Produced, Staged
+from ropewalk.model.transactions import AppRecord, Committed, Decision, Produced, Staged, StagedPiece
 
 Clock = Callable[[], float]
 """UNIX seconds. Passed in everywhere, so that tests own the time."""
@@ -53,53 +61,54 @@ class StreamStore(Protocol):
         """Streams in order of name, strictly after `after`."""
 
     async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
-        """Kept messages with offsets above `after`; None for a stream never heard of."""
+        """Kept messages with offsets above `after`; None for an unknown stream."""
 
 
 class SessionStore(Protocol):
-    """Remembers sessions whose connection is gone. Bounded: when there are too many, the oldest counts as expired."""
+    """Keeps sessions whose connection is gone. Bounded: when there are too many, the oldest counts as expired."""
 
     async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
         """Raises `LimitReached` for one that is too large, and `Unavailable`; then it is not kept."""
 
     async def peek(self, sid: str) -> SessionSnapshot | None:
-        """What `take` would give out now; nothing changes."""
+        """What `take` would return now. Changes nothing."""
 
     async def take(self, sid: str) -> SessionSnapshot | None:
-        """Give the snapshot out and forget it, in one step: a sid is good for one restore."""
+        """Return the snapshot and remove it, in one step: a sid is valid for one restore."""
 
     async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
-        """Forget every session of these ids and give them out, in one step: none of them can be taken or expires any more."""
+        """Remove and return every session with these ids, in one step: none of them can be taken or expires any more."""
 
     async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
-        """Sessions whose time is over, at most `limit`. Each is given out once."""
+        """Expired sessions, at most `limit`. Each is returned once."""
 
     async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        """The process ends: the sessions that end with it. Of those that outlive it only the ones whose time is over."""
+        """At shutdown: the sessions that end with the process. Of a store that outlives it, only the expired ones."""
 
 
 class PresenceStore(Protocol):
-    """Who is there. Each change returns the events that others must hear of, in order."""
+    """Presence sets. Each change returns the events to publish, in order."""
 
     async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
-        """Known member: its info is replaced and nobody hears of it. A sid that is another member there leaves first."""
+        """For a member that is present already, the info is replaced without an event. A sid that holds another member there
+        leaves first."""
 
     async def leave(self, stream: str, sid: str) -> list[PresenceEvent]: ...
 
     async def detach(self, sid: str, ttl: float) -> None:
-        """The connection is gone: what the sid holds ends after `ttl`, unless it is adopted before."""
+        """The connection is gone: what the sid holds ends after `ttl` seconds, unless it is adopted before."""
 
     async def adopt(self, old_sid: str, new_sid: str) -> None:
-        """A restored session takes over what its old sid held; nobody hears of it."""
+        """A restored session takes over what its old sid held, without events."""
 
     async def expire(self) -> list[PresenceEvent]:
-        """End what is due. Cheap when nothing is; called about once a second."""
+        """Remove members whose TTL ended. Cheap when there are none; called about once a second."""
 
     async def page(self, stream: str, after: str, limit: int) -> PresencePage: ...
 
 
 class Backend(Protocol):
-    """One place that keeps all three."""
+    """The three stores of one backend."""
 
     @property
     def streams(self) -> StreamStore: ...
@@ -113,11 +122,11 @@ class Backend(Protocol):
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
-    def trouble(self) -> str:
-        """Why it cannot work now, for the health page; "" while it can."""
+    def health(self) -> str:
+        """Why it cannot work now, for the health page. "" means healthy."""
 
     async def sweep(self) -> None:
-        """Let go of what has expired. Bounded work a call; called about once a second."""
+        """Remove what has expired. Bounded work per call; called about once a second."""
 
     def gauges(self) -> dict[str, float]:
         """Sizes for the metrics page: streams, history_messages, history_bytes, sessions_kept, sessions_kept_bytes,
@@ -155,7 +164,7 @@ class Feed(Protocol):
         """How many sessions of this process were ended. Raises `Unavailable` where that may not outlive a crash; they are
         ended all the same, and the same order again is safe."""
 
-    def trouble(self) -> str: ...
+    def health(self) -> str: ...
 
 
 # --- the journal -----------------------------------------------------------------------------------------------------
@@ -172,9 +181,9 @@ class Journal(Protocol):
         """Returns when the rows are as safe as the durability asked for. Raises `Unavailable`, and then none of them counts."""
 
     def note(self, rows: Sequence[Row]) -> None:
-        """Record with the next group; nobody waits for it. Bounded: what would overflow is counted and said in the log."""
+        """Record with the next group, without waiting. Bounded: rows that would overflow are counted and logged."""
 
-    def trouble(self) -> str: ...
+    def health(self) -> str: ...
 
     def gauges(self) -> dict[str, float]: ...
 
@@ -198,20 +207,20 @@ class JournalReader(Protocol):
 
 
 class ConsumerStore(Protocol):
-    """How far readers with a name have come. On return a change is on disk. Changes may raise `Unavailable`, and then nothing
-    happened; their marks are of shards and positions that the journal has, which is for the caller to see to."""
+    """The marks of named readers. On return a change is on disk. Changes may raise `Unavailable`, and then nothing happened.
+    The caller ensures that marks name shards and positions that the journal has."""
 
     def consumers(self) -> list[Consumer]:
         """In order of name."""
 
     async def pin(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
-        """Begin here, unless it was said before: a shard that has its mark keeps it. Raises LimitReached for one name more."""
+        """Set the marks, unless they are set: a shard that has a mark keeps it. Raises LimitReached for one name too many."""
 
     async def move(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
-        """Come this far; a shard never goes back. A name never heard of begins here, and may raise LimitReached."""
+        """Advance the marks; a mark never goes back. An unknown name is added, which may raise LimitReached."""
 
     async def forget(self, name: str) -> bool:
-        """False for a name never heard of."""
+        """False for an unknown name."""
 
 
 # --- transactions ----------------------------------------------------------------------------------------------------
@@ -226,18 +235,18 @@ class Staging(Protocol):
     async def load(self) -> list[AppRecord]:
         """Everything that is kept. Called once, before all else."""
 
-    async def put(self, app: str, batch: int, piece: Piece, data: bytes) -> None:
+    async def put(self, app: str, batch: int, piece: StagedPiece, data: bytes) -> None:
         """Keep a piece, whole or not at all. It need not outlive a power failure yet."""
 
-    async def discard(self, app: str, batch: int, pieces: Sequence[Piece]) -> None: ...
+    async def discard(self, app: str, batch: int, pieces: Sequence[StagedPiece]) -> None: ...
 
     async def discard_batch(self, app: str, batch: int) -> None: ...
 
-    async def decide(self, app: str, last: int | None, decision: Decision) -> list[Piece]:
+    async def decide(self, app: str, last: int | None, decision: Decision) -> list[StagedPiece]:
         """On return the pieces and then the decision are on disk, unless it names pieces that are not as they were put:
         then nothing is decided."""
 
-    async def read(self, app: str, batch: int, piece: Piece) -> bytes:
+    async def read(self, app: str, batch: int, piece: StagedPiece) -> bytes:
         """A decided piece, exactly as it was put."""
 
     async def finish(self, app: str, batch: int) -> None:
@@ -258,7 +267,7 @@ RowReader = Callable[[bytes], Rows]
 
 
 class Transactor(Protocol):
-    """Where doors bring transactions and numbered rows. Everything may raise `Unavailable`; the same call again is safe."""
+    """Where endpoints bring transactions and numbered rows. Everything may raise `Unavailable`; the same call again is safe."""
 
     async def stage(self, app: str, batch: int, key: tuple[int, int, int], body: bytes) -> Staged:
         """Keep a body for (part, attempt, seq). Raises MalformedPublication, LimitReached, or Conflict out of turn."""
@@ -287,7 +296,7 @@ class Archive(Protocol):
 
     async def stop(self) -> None: ...
 
-    def trouble(self) -> str: ...
+    def health(self) -> str: ...
 
     def gauges(self) -> dict[str, float]: ...
 
@@ -296,7 +305,7 @@ class Archive(Protocol):
 
 
 class Authenticator(Protocol):
-    """One way to know a client. They are asked in order; the first answer that is not None counts."""
+    """One way to authenticate a client. They are asked in order; the first answer that is not None counts."""
 
     async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted | Refused | None: ...
 
@@ -310,7 +319,7 @@ class Channels(Protocol):
 class Application(Protocol):
     """The program behind the server that decides who connects and what its channels do.
 
-    Calls of one session come one after another, in order: connect, then commands and comebacks, then one farewell. A session
+    Calls of one session come one after another, in order: connect, then commands and restores, then one disconnect. A session
     that was authenticated in another way begins with a command. Every call ends within a bounded time. It may raise
     `Unavailable` (it could not be asked, or gave no answer in time) or `ApplicationError` (it was asked and failed); both
     concern this call only.
@@ -319,25 +328,25 @@ class Application(Protocol):
     async def start(self, publisher: "Publisher") -> None: ...
     async def stop(self) -> None: ...
 
-    async def connect(self, caller: Caller, wanted: Callable[[], bool]) -> Admission:
+    async def connect(self, context: CallContext, wanted: Callable[[], bool]) -> ConnectResult:
         """Calls may have to wait before they are made. One that is no longer `wanted` when its turn comes is not made, and
-        raises `Unavailable`: in a storm, clients that lost patience would keep those who came after them waiting."""
+        raises `Unavailable`: in a reconnect storm, clients that gave up would keep those who came after them waiting."""
 
-    async def command(self, call: Call) -> Answer: ...
+    async def command(self, call: CommandCall) -> CommandResult: ...
 
-    async def restored(self, comeback: Comeback) -> Greeting:
-        """Empty where the application does not want to hear of it."""
+    async def restored(self, restore_call: RestoreCall) -> RestoreResult:
+        """Empty if the application does not handle restores."""
 
-    async def disconnect(self, farewell: Farewell) -> None: ...
+    async def disconnect(self, disconnect_call: DisconnectCall) -> None: ...
 
-    def trouble(self) -> str:
-        """Why it cannot be asked now, for the health page; "" while it can."""
+    def health(self) -> str:
+        """Why it cannot be called now, for the health page. "" means healthy."""
 
     def gauges(self) -> dict[str, float]:
         """For the metrics page: app_calls_active, app_calls_waiting."""
 
 
-# --- what the engine offers to the doors -----------------------------------------------------------------------------
+# --- what the engine offers to endpoints -----------------------------------------------------------------------------
 
 
 class Publisher(Protocol):
@@ -373,7 +382,7 @@ class Connection(Protocol):
         """Stop (or go on) reading, so that a client with too many commands under way waits in its own socket."""
 
 
-class Visitor(Protocol):
+class SessionHandle(Protocol):
     """A session as its transport sees it. All calls come from the event loop's thread."""
 
     @property
@@ -383,7 +392,7 @@ class Visitor(Protocol):
         """One whole message of the client. Handled strictly one after another; never raises for what the client did."""
 
     def heard(self) -> None:
-        """A sign of life that is no command."""
+        """The client sent something that is not a command, such as a pong."""
 
     def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         """The transport itself could not accept a frame. `refusal` is what it is counted as."""
@@ -400,7 +409,7 @@ class Visitor(Protocol):
     def writing_paused(self) -> None: ...
     def writing_resumed(self) -> None: ...
     def lost(self, going_away: bool = False) -> None:
-        """The link is gone. Called once. `going_away`: the client's last word was that its page is being closed."""
+        """The connection is gone. Called once. `going_away`: the client's close code says that its page is being closed."""
 
 
 class Inspector(Protocol):

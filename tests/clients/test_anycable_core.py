@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.clients.publishing import broadcast, publish
+from tests.clients.publishers import broadcast, publish
 from tests.clients.script import Script, offsets, texts
 from tests.server import RunningServer
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.archiving import archive_journal
-from tests.clients.publishing import broadcast, publish
+from tests.archive_writer import archive_journal
+from tests.clients.publishers import broadcast, publish
 from tests.clients.script import Script, offsets, texts
 from tests.server import RunningServer, running_server
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.clients.credentials import BROADCAST_KEY, FOREIGN_SECRET, SECRET, signed, token
-from tests.clients.publishing import broadcast, publish
+from tests.clients.publishers import broadcast, publish
 from tests.clients.script import Client, Script, offsets, texts
 from tests.server import RunningServer, running_server
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.clients.publishing import publish
+from tests.clients.publishers import publish
 from tests.clients.script import Client, Script
 from tests.rpc_servers import HttpServer
 from tests.server import running_server

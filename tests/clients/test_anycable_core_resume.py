@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.clients.publishing import publish
+from tests.clients.publishers import publish
 from tests.clients.script import Script, offsets, texts
 from tests.server import RunningServer, running_server
 

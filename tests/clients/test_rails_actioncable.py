@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.clients.credentials import BROADCAST_KEY, SECRET, signed, token
-from tests.clients.publishing import publish
+from tests.clients.publishers import publish
 from tests.clients.script import Client, Script, texts
 from tests.server import RunningServer, running_server
 

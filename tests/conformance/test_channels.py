@@ -3,7 +3,7 @@
 import json
 
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
-from ropewalk.core.signing import sign_stream
+from ropewalk.core.signatures import sign_stream
 from ropewalk.ports import Channels
 from ropewalk.testing.auth import ChannelsSuite
 

@@ -35,7 +35,7 @@ class Journaled:
         self._backend = made(setup, journal=self._journal)
         self.streams, self.sessions, self.presence = self._backend.streams, self._backend.sessions, self._backend.presence
         self.feed = self._backend.feed
-        self.trouble, self.sweep, self.gauges = self._backend.trouble, self._backend.sweep, self._backend.gauges
+        self.health, self.sweep, self.gauges = self._backend.health, self._backend.sweep, self._backend.gauges
 
     async def start(self) -> None:
         self._backend.recover(self._journal.open(300.0), 300.0, 15.0)

@@ -19,7 +19,7 @@ from typing import Self
 
 from tests.docs.pages import ROOT, Block
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
 SUBSCRIPTIONS = re.compile(rb"^ropewalk_subscriptions (\S+)$", re.MULTILINE)
 PROGRAMS = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"], "js": ["node"]}
@@ -82,7 +82,7 @@ class Reader:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
         assert done.returncode == 0, f"{block.text}\nended with {done.returncode}:\n{done.stdout.decode()}"
@@ -143,7 +143,7 @@ class Reader:
         return {**environ, "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}"}
 
     def _subscriptions(self) -> float:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._ports[USUAL_PORT]}/metrics", timeout=PATIENCE) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._ports[USUAL_PORT]}/metrics", timeout=TIMEOUT) as answer:
             found = SUBSCRIPTIONS.search(answer.read())
         assert found
         return float(found[1])
@@ -154,7 +154,7 @@ def _has_text(output: Path) -> bool:
 
 
 def _wait_until(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < deadline, complaint()
         time.sleep(0.02)
@@ -163,4 +163,4 @@ def _wait_until(condition: Callable[[], bool], complaint: Callable[[], str]) -> 
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)

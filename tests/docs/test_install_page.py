@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from ropewalk.model.installing import install
+from ropewalk.model.extras import install
 from tests.docs.pages import ROOT, blocks
 
 PAGE = ROOT / "docs" / "install.md"

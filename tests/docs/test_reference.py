@@ -18,7 +18,7 @@ from ropewalk.model.history import GapReason
 from ropewalk.model.refusals import Refusal
 from ropewalk.pipeline.metrics import PipelineMetrics
 from ropewalk.protocol import cable_json, server_messages
-from ropewalk.protocol.server_messages import ServerMessage, Unknown
+from ropewalk.protocol.server_messages import ServerMessage, UnknownMessage
 from tests.docs.pages import ROOT, blocks
 from tests.server import running_server
 
@@ -74,7 +74,7 @@ def test_protocol_shows_every_command_of_a_client_as_the_server_reads_it() -> No
 def test_protocol_shows_every_message_of_the_server_as_a_client_reads_it() -> None:
     read = [server_messages.decode(frame) for frame in frames_shown() if b'"command"' not in frame]
 
-    assert {type(message) for message in read} == {*get_args(ServerMessage)} - {Unknown}
+    assert {type(message) for message in read} == {*get_args(ServerMessage)} - {UnknownMessage}
 
 
 @pytest.mark.parametrize("closing", [value for value in vars(closings).values() if isinstance(value, Closing)])

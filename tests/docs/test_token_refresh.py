@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from tests.clients.credentials import BROADCAST_KEY, SECRET, signed, token
-from tests.clients.publishing import publish
+from tests.clients.publishers import publish
 from tests.docs.pages import ROOT, blocks
 from tests.server import running_server
 

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from ropewalk.client.effects import Send, Yield
 from ropewalk.client.events import Event, Gap, Message
-from ropewalk.client.state import State
+from ropewalk.client.state import ClientState
 from ropewalk.core.delivered import Delivered
-from ropewalk.core.history import BEFORE_ALL, Kept, StreamLog
+from ropewalk.core.history import BEFORE_ALL, HistoryTotals, StreamLog
 from ropewalk.engine.subscription import Subscription, with_sent
 from ropewalk.model.commands import History, Subscribe
 from ropewalk.model.history import Gap as ServerGap
@@ -52,7 +52,7 @@ class Server:
     def restart(self) -> None:
         """Everything is lost, the session too."""
         self._lives += 1
-        self.logs = {name: StreamLog(name, f"{name}{self._lives}", self._rules, Kept()) for name in STREAMS}
+        self.logs = {name: StreamLog(name, f"{name}{self._lives}", self._rules, HistoryTotals()) for name in STREAMS}
         self.session = False
         self.cut()
 
@@ -73,7 +73,7 @@ class Server:
             self.held.append(registered)
 
     def abandon(self) -> None:
-        """The resume patience is over."""
+        """The resume timeout is over."""
         if self.session and self.subscription.held:
             for message in self.held:
                 self._send(message)
@@ -136,7 +136,7 @@ class Server:
 class Run:
     def __init__(self, limit: int, bound: int) -> None:
         self.server = Server(limit, bound)
-        self.state = State()
+        self.state = ClientState()
         self.events: list[Event] = []
         # From the beginning, so that all of a stream counts: a request by time never says what was before it.
         self.state.subscribe(IDENTIFIER, 0.0, positions=dict.fromkeys(STREAMS, BEFORE_ALL))

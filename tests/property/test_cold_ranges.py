@@ -12,7 +12,7 @@ from ropewalk.adapters.archives import DeltaArchive
 from ropewalk.model.history import ColdPiece
 from ropewalk.model.messages import Registered
 from ropewalk.pipeline.archive import compact
-from tests.archiving import Scribe, message
+from tests.archive_writer import Scribe, message
 
 STREAMS = ("", "a", "a\x00", "b/ä", "b", "\U0010fffe")
 EPOCHS = ("e", "f")

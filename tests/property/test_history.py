@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ropewalk.core.history import Kept, StreamLog
+from ropewalk.core.history import HistoryTotals, StreamLog
 from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication, Registered
 from ropewalk.model.rules import StreamRules
@@ -19,7 +19,7 @@ class HistoryMachine(RuleBasedStateMachine):
     @initialize(limit=st.integers(0, 5), ttl=TTLS)
     def begin(self, limit: int, ttl: float) -> None:
         self.limit, self.ttl, self.now = limit, ttl, 1000.0
-        self.total = Kept()
+        self.total = HistoryTotals()
         self.log = StreamLog("a", "epoch", StreamRules(limit, ttl), self.total)
         self.everything: list[Registered] = []
 

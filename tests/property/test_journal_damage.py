@@ -1,6 +1,6 @@
 """Random damage to a journal's files: it costs the rows it hit and no others, and no position is ever given twice.
 
-The witness and what it witnesses are not damaged together: then nothing is left to tell what was lost.
+The commit log and the rows it covers are not damaged together: then nothing is left to tell what was lost.
 """
 
 import os

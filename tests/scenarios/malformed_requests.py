@@ -1,4 +1,4 @@
-"""Malformed input over TCP and HTTP: requests that are none, bad upgrades, and what publish, REST and SSE doors refuse."""
+"""Malformed input over TCP and HTTP: requests that are none, bad upgrades, and what publish, REST and SSE endpoints refuse."""
 
 import json
 

@@ -23,7 +23,7 @@ from tests.server import RunningServer, running_server
 STREAM = "news"
 LISTENING = seat(Order(streams=(STREAM,)))
 OWN = identifier("the server's own")
-PATIENCE = 60.0
+TIMEOUT = 60.0
 AT_ONCE = 50  # clients on their way in
 
 FLAGS = ("--broadcast_key", "none", "--public_streams", "--rpc_restore", "--resume_patience", "60s")
@@ -75,7 +75,7 @@ class Guest:
                 self.replies[frame["identifier"]].append(other)
 
 
-class House:
+class Deployment:
     """The application, the server before it, and the crowd in it."""
 
     def __init__(self, server: RunningServer, backend: RpcProcess, log: Path) -> None:
@@ -108,20 +108,20 @@ class House:
 
     async def healthy(self) -> None:
         """Wait until it is."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while (found := await self.health()) != (200, []):
             assert time.monotonic() < deadline, found
             await asyncio.sleep(0.05)
 
-    def farewells(self) -> Counter[str]:
+    def disconnect_calls(self) -> Counter[str]:
         """How often the application heard of the end of each session."""
         return Counter(event.sid for event in events.read(self._log) if event.kind == "disconnect")
 
 
 async def until(fits: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not fits():
-        assert time.monotonic() < deadline, f"not in {PATIENCE} s"
+        assert time.monotonic() < deadline, f"not in {TIMEOUT} s"
         await asyncio.sleep(0.01)
 
 
@@ -133,22 +133,22 @@ async def answers(guests: Iterable[Guest], wanted: str) -> Counter[str]:
 
 
 @asynccontextmanager
-async def house(kind: str, size: int, *flags: str) -> AsyncIterator[House]:
+async def deployment(kind: str, size: int, *flags: str) -> AsyncIterator[Deployment]:
     """A crowd that is connected and listens to the stream by leave of the application."""
     with tempfile.TemporaryDirectory() as home:
         log = Path(home) / "events.jsonl"
         with rpc_process(kind, log) as backend, running_server("--rpc_host", backend.address, *FLAGS, *flags) as server:
-            house = House(server, backend, log)
-            house.guests = await _gathered(server, size)
-            listening = [asyncio.create_task(guest.listen()) for guest in house.guests]
+            deployment = Deployment(server, backend, log)
+            deployment.guests = await _gathered(server, size)
+            listening = [asyncio.create_task(guest.listen()) for guest in deployment.guests]
             try:
-                await asyncio.gather(*(guest.ask(LISTENING) for guest in house.guests))
-                assert await answers(house.guests, LISTENING) == {"confirm_subscription": size}
-                yield house
+                await asyncio.gather(*(guest.ask(LISTENING) for guest in deployment.guests))
+                assert await answers(deployment.guests, LISTENING) == {"confirm_subscription": size}
+                yield deployment
             finally:
                 for task in listening:
                     task.cancel()
-                await asyncio.gather(*(guest.cable.cut() for guest in house.guests))
+                await asyncio.gather(*(guest.cable.cut() for guest in deployment.guests))
 
 
 async def _gathered(server: RunningServer, size: int) -> list[Guest]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.cable import PATIENCE, identifier
+from tests.cable import TIMEOUT, identifier
 from tests.scenarios.storm import STREAMS, Sea
 from tests.server import RunningServer
 
@@ -45,7 +45,7 @@ class SseStormClient:
     async def run(self) -> None:
         """Until everything is there, over as many connections as it takes."""
         while True:
-            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(sock_read=PATIENCE)) as http:
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(sock_read=TIMEOUT)) as http:
                 response = await self._open(http)
                 assert response.status == 200, await response.text()
                 await self._listen(response)
@@ -134,7 +134,7 @@ class SseStormClient:
         """What comes before the next ping would be something twice."""
         had = {each: len(payloads) for each, payloads in self._got.items()}
         text = self._partial
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while b"event: ping\n" not in text or not text.endswith(b"\n\n"):
                 text += await response.content.readany()
         self._partial = b""

@@ -12,7 +12,7 @@ from benchmarks.parts import PARTS, left_out
 from benchmarks.report import Run
 from benchmarks.sizes import QUICK
 from benchmarks.storm import MISSED_BY_ALL
-from ropewalk.model.installing import install
+from ropewalk.model.extras import install
 
 ROOT = Path(__file__).parents[2]
 LIVE = "fanout,latency,memory,storm"

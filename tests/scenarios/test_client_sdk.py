@@ -30,7 +30,7 @@ from ropewalk.client import (
     Unreachable,
     connect,
 )
-from ropewalk.core.signing import API_PHRASE, derive, sign_stream
+from ropewalk.core.signatures import API_PHRASE, derive, sign_stream
 from tests.scenarios.relay import Relay, relay_to
 from tests.server import RunningServer, running_server
 
@@ -346,7 +346,7 @@ async def test_a_server_that_is_not_there_is_unreachable() -> None:
             pass
 
 
-async def test_a_door_that_is_no_cable_is_unreachable(server: RunningServer) -> None:
+async def test_an_endpoint_that_is_no_cable_is_unreachable(server: RunningServer) -> None:
     with pytest.raises(Unreachable, match="no WebSocket"):
         async with connect(server.url + "/health"):
             pass

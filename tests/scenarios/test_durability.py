@@ -20,13 +20,13 @@ from tests.metrics import metrics, metrics_when
 from tests.scenarios.command_line import run_ropewalk
 from tests.server import RunningServer, publish, running_server
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 SHARDS = Settings().journal.journal_shards
 DURABLE = pytest.mark.parametrize("durability", ["journal", "fsync"])
 EVERY = pytest.mark.parametrize("durability", ["memory", "journal", "fsync"])
 
 
-class House:
+class DataDirectory:
     """A data directory and the servers that live in it, one after another, behind one address."""
 
     def __init__(self, data_dir: Path, durability: str, *flags: str) -> None:
@@ -34,7 +34,7 @@ class House:
         self._stack = contextlib.ExitStack()
         self._port = 0
 
-    def __enter__(self) -> "House":
+    def __enter__(self) -> "DataDirectory":
         self.open()
         return self
 
@@ -77,10 +77,10 @@ async def written(server: RunningServer, rows: int) -> None:
 
 @DURABLE
 async def test_positions_epochs_and_uids_survive_a_crash(tmp_path: Path, durability: str) -> None:
-    with House(tmp_path, durability) as house:
-        before = [await publish(house.server, "a", json.dumps(n), uid=f"u{n}") for n in range(1, 6)]
-        other = await publish(house.server, "b", '"other"')
-        server = house.crash()
+    with DataDirectory(tmp_path, durability) as deployment:
+        before = [await publish(deployment.server, "a", json.dumps(n), uid=f"u{n}") for n in range(1, 6)]
+        other = await publish(deployment.server, "b", '"other"')
+        server = deployment.crash()
         assert await history(server, "a") == [(n, n) for n in range(1, 6)]
         assert await publish(server, "a", "3", uid="u3") == {**before[2], "duplicate": True}
         assert await publish(server, "a", "6") == {**before[0], "offset": 6}
@@ -89,19 +89,19 @@ async def test_positions_epochs_and_uids_survive_a_crash(tmp_path: Path, durabil
 
 @DURABLE
 async def test_a_client_resumes_by_its_sid_as_if_nothing_had_happened(tmp_path: Path, durability: str) -> None:
-    with House(tmp_path, durability) as house:
-        client = await Cable.connect(house.server.cable)
+    with DataDirectory(tmp_path, durability) as deployment:
+        client = await Cable.connect(deployment.server.cable)
         await client.welcomed()
         for stream in ("a", "b"):
             await client.subscribe(stream)
-        await publish(house.server, "a", "1")
+        await publish(deployment.server, "a", "1")
         await client.messages(1)
-        await publish(house.server, "b", "1", meta={"exclude_socket": client.sid})
-        await written(house.server, 5)
-        house.server.kill()
+        await publish(deployment.server, "b", "1", meta={"exclude_socket": client.sid})
+        await written(deployment.server, 5)
+        deployment.server.kill()
         await client.closed()
         await client.close()
-        server = house.open()
+        server = deployment.open()
         await publish(server, "a", "2")
         back = await Cable.connect(server.cable, sid=client.sid)
         welcome = await back.welcomed(restored=True)
@@ -115,28 +115,28 @@ async def test_a_client_resumes_by_its_sid_as_if_nothing_had_happened(tmp_path: 
 
 
 async def test_sessions_that_do_not_change_are_not_written_again(tmp_path: Path) -> None:
-    with House(tmp_path, "journal", "--ping_interval", "1s") as house:
-        clients = [await Cable.connect(house.server.cable) for _ in range(120)]
+    with DataDirectory(tmp_path, "journal", "--ping_interval", "1s") as deployment:
+        clients = [await Cable.connect(deployment.server.cable) for _ in range(120)]
         for client in clients:
             await client.welcomed()
             await client.subscribe("idle")
-        await written(house.server, 2 * len(clients))
+        await written(deployment.server, 2 * len(clients))
         for _ in range(3):  # seconds
             await clients[-1].until("ping")
-        assert (await metrics(house.server))["journal_written_rows"] == 2 * len(clients)
+        assert (await metrics(deployment.server))["journal_written_rows"] == 2 * len(clients)
         for client in clients:
             await client.close()
 
 
 async def test_members_stay_present_and_nobody_hears_of_the_crash(tmp_path: Path) -> None:
-    with House(tmp_path, "journal", "--presence_ttl", "60s") as house:
-        client = await Cable.connect(house.server.cable)
+    with DataDirectory(tmp_path, "journal", "--presence_ttl", "60s") as deployment:
+        client = await Cable.connect(deployment.server.cable)
         await client.welcomed()
         await client.subscribe("a", presence={"id": "bo", "info": {"name": "Bo"}})
         await client.until("presence")
-        await publish(house.server, "a", "1")
-        await written(house.server, 4)
-        server = house.crash()
+        await publish(deployment.server, "a", "1")
+        await written(deployment.server, 4)
+        server = deployment.crash()
         _, page = await get(server, "/api/presence/a/users")
         assert page["records"] == [{"info": {"name": "Bo"}, "id": "bo"}]
         async with cable(server) as watcher:
@@ -150,14 +150,14 @@ async def test_members_stay_present_and_nobody_hears_of_the_crash(tmp_path: Path
 
 
 async def test_a_member_who_does_not_come_back_after_a_crash_leaves(tmp_path: Path) -> None:
-    with House(tmp_path, "journal", "--presence_ttl", "3s") as house:
-        client = await Cable.connect(house.server.cable)
+    with DataDirectory(tmp_path, "journal", "--presence_ttl", "3s") as deployment:
+        client = await Cable.connect(deployment.server.cable)
         await client.welcomed()
         await client.subscribe("a", presence={"id": "bo"})
         await client.until("presence")
-        await publish(house.server, "a", "1")
-        await written(house.server, 4)
-        async with cable(house.crash()) as watcher:
+        await publish(deployment.server, "a", "1")
+        await written(deployment.server, 4)
+        async with cable(deployment.crash()) as watcher:
             await watcher.subscribe("a")
             event = await watcher.until("presence")
             assert (event["message"]["type"], event["message"]["id"]) == ("leave", "bo")
@@ -165,14 +165,14 @@ async def test_a_member_who_does_not_come_back_after_a_crash_leaves(tmp_path: Pa
 
 
 async def test_positions_given_before_they_were_written_change_their_epoch_after_a_crash(tmp_path: Path) -> None:
-    with House(tmp_path, "memory") as house:
-        client = await Cable.connect(house.server.cable)
+    with DataDirectory(tmp_path, "memory") as deployment:
+        client = await Cable.connect(deployment.server.cable)
         await client.welcomed()
         await client.subscribe("a")
-        first = await publish(house.server, "a", "1")
+        first = await publish(deployment.server, "a", "1")
         await client.messages(1)
-        await written(house.server, 3)
-        server = house.crash()
+        await written(deployment.server, 3)
+        server = deployment.crash()
         async with cable(server, sid=client.sid) as back:
             await back.send(command="history", identifier=identifier("a"), history={"streams": client.positions})
             refusal = await back.expect("reject_history")
@@ -185,13 +185,13 @@ async def test_positions_given_before_they_were_written_change_their_epoch_after
 
 @EVERY
 async def test_a_restart_in_order_loses_nothing_whatever_the_durability(tmp_path: Path, durability: str) -> None:
-    with House(tmp_path, durability) as house:
-        client = await Cable.connect(house.server.cable)
+    with DataDirectory(tmp_path, durability) as deployment:
+        client = await Cable.connect(deployment.server.cable)
         await client.welcomed()
         await client.subscribe("a")
-        first = await publish(house.server, "a", "1", uid="u")
+        first = await publish(deployment.server, "a", "1", uid="u")
         await client.messages(1)
-        server = house.restart()
+        server = deployment.restart()
         assert await publish(server, "a", "1", uid="u") == {**first, "duplicate": True}
         assert await publish(server, "a", "2") == {**first, "offset": 2}
         async with cable(server, sid=client.sid) as back:
@@ -200,17 +200,17 @@ async def test_a_restart_in_order_loses_nothing_whatever_the_durability(tmp_path
 
 
 async def test_a_start_that_fails_does_not_look_like_a_crash(tmp_path: Path) -> None:
-    with House(tmp_path, "memory") as house:
-        first = await publish(house.server, "a", "1")
-        assert house.server.stop() == 0
+    with DataDirectory(tmp_path, "memory") as deployment:
+        first = await publish(deployment.server, "a", "1")
+        assert deployment.server.stop() == 0
         with running_server("--public") as squatter:
             flags = ("--public", "--data_dir", str(tmp_path), "--durability", "memory", "--port", str(squatter.port))
             assert run_ropewalk("serve", *flags).returncode != 0
-        assert await publish(house.open(), "a", "2") == {**first, "offset": 2}
+        assert await publish(deployment.open(), "a", "2") == {**first, "offset": 2}
 
 
 async def test_two_servers_cannot_share_a_directory(tmp_path: Path) -> None:
-    with House(tmp_path, "journal"):
+    with DataDirectory(tmp_path, "journal"):
         refused = run_ropewalk("serve", "--public", "--port", "0", "--data_dir", str(tmp_path))
         assert refused.returncode != 0
         assert "Traceback" not in refused.stderr
@@ -218,10 +218,10 @@ async def test_two_servers_cannot_share_a_directory(tmp_path: Path) -> None:
 
 
 async def test_the_start_says_what_was_recovered(tmp_path: Path) -> None:
-    with House(tmp_path, "journal") as house:
-        await publish(house.server, "a", "1")
-        await publish(house.server, "b", "1")
-        line = next(line for line in house.crash().log().splitlines() if "cut_bytes=" in line)
+    with DataDirectory(tmp_path, "journal") as deployment:
+        await publish(deployment.server, "a", "1")
+        await publish(deployment.server, "b", "1")
+        line = next(line for line in deployment.crash().log().splitlines() if "cut_bytes=" in line)
         for fact in ("streams=2", "messages=2", "sessions=0", "reset_shards=0"):
             assert fact in line, line
 
@@ -232,26 +232,26 @@ def segment_of(data_dir: Path, stream: str) -> Path:
 
 
 async def test_a_torn_tail_that_nobody_was_promised_changes_nothing(tmp_path: Path) -> None:
-    with House(tmp_path, "journal") as house:
-        first = await publish(house.server, "a", "1")
-        house.server.kill()
+    with DataDirectory(tmp_path, "journal") as deployment:
+        first = await publish(deployment.server, "a", "1")
+        deployment.server.kill()
         with segment_of(tmp_path, "a").open("ab") as segment:
             segment.write(b"\x00" * 100)
-        server = house.open()
+        server = deployment.open()
         assert await publish(server, "a", "2") == {**first, "offset": 2}
         assert (await metrics(server))["journal_cut_bytes"] == 100
 
 
 async def test_a_stream_whose_record_is_damaged_begins_a_new_epoch_and_others_go_on(tmp_path: Path) -> None:
-    with House(tmp_path, "journal") as house:
+    with DataDirectory(tmp_path, "journal") as deployment:
         others = [f"other/{number}" for number in range(20) if shard_of(f"other/{number}", SHARDS) != shard_of("a", SHARDS)]
-        first = [await publish(house.server, stream, "1") for stream in ("a", *others)]
-        house.server.kill()
+        first = [await publish(deployment.server, stream, "1") for stream in ("a", *others)]
+        deployment.server.kill()
         path = segment_of(tmp_path, "a")
         damaged = bytearray(path.read_bytes())
         damaged[-20] ^= 0xFF
         path.write_bytes(damaged)
-        server = house.open()
+        server = deployment.open()
         again = [await publish(server, stream, "2") for stream in ("a", *others)]
         assert again[0]["offset"] == 1
         assert again[0]["epoch"] != first[0]["epoch"]
@@ -261,8 +261,8 @@ async def test_a_stream_whose_record_is_damaged_begins_a_new_epoch_and_others_go
 
 
 async def test_many_publishers_get_dense_positions_and_readers_see_them_in_order(tmp_path: Path) -> None:
-    with House(tmp_path, "fsync") as house:
-        async with cable(house.server) as reader, aiohttp.ClientSession() as http:
+    with DataDirectory(tmp_path, "fsync") as deployment:
+        async with cable(deployment.server) as reader, aiohttp.ClientSession() as http:
             await reader.subscribe("a")
 
             async def write(name: int) -> list[tuple[int, str]]:
@@ -270,7 +270,7 @@ async def test_many_publishers_get_dense_positions_and_readers_see_them_in_order
                 for number in range(20):
                     text = f"{name}/{number}"
                     body = {"stream": "a", "data": json.dumps(text)}
-                    async with http.post(f"{house.server.url}/_broadcast", json=body) as response:
+                    async with http.post(f"{deployment.server.url}/_broadcast", json=body) as response:
                         given.append(((await response.json())["publications"][0]["offset"], text))
                 return given
 
@@ -280,12 +280,12 @@ async def test_many_publishers_get_dense_positions_and_readers_see_them_in_order
             expected = sorted(given for line in lines for given in line)
             assert [offset for offset, _ in expected] == list(range(1, 601))
             assert await reader.messages(600) == [text for _, text in expected]
-        assert await history(house.crash(), "a") == expected
+        assert await history(deployment.crash(), "a") == expected
 
 
 async def test_a_full_disk_refuses_publications_until_there_is_room_again(tmp_path: Path) -> None:
-    with House(tmp_path, "journal", "--history_limit", "50") as house:
-        server, payload = house.server, json.dumps("x" * 8000)
+    with DataDirectory(tmp_path, "journal", "--history_limit", "50") as deployment:
+        server, payload = deployment.server, json.dumps("x" * 8000)
         pid = server.process.pid
         given = [await publish(server, "a", payload)]
         soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -302,14 +302,14 @@ async def test_a_full_disk_refuses_publications_until_there_is_room_again(tmp_pa
             assert statuses[-1] == 503
             assert (await get(server, "/health"))[0] == 503
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + TIMEOUT
             while await attempt() != 201:
                 assert time.monotonic() < deadline, server.log()
                 await asyncio.sleep(0.05)
             assert (await get(server, "/health"))[0] == 200
         assert [position["offset"] for position in given] == list(range(1, len(given) + 1))
         assert {position["epoch"] for position in given} == {given[0]["epoch"]}
-        assert len(await history(house.crash(), "a")) == min(50, len(given))
+        assert len(await history(deployment.crash(), "a")) == min(50, len(given))
 
 
 @DURABLE
@@ -319,8 +319,8 @@ async def test_sdk_clients_miss_nothing_over_crashes_at_random_moments(tmp_path:
     print(f"seed {seed}")
     chance = random.Random(seed)
     count, streams = 150, ("a", "b", "c")
-    with House(tmp_path, durability) as house:
-        url = house.server.url
+    with DataDirectory(tmp_path, durability) as deployment:
+        url = deployment.server.url
 
         async def write(stream: str) -> None:
             async with Publisher(url, attempts=500, backoff=quick) as publisher:
@@ -331,7 +331,7 @@ async def test_sdk_clients_miss_nothing_over_crashes_at_random_moments(tmp_path:
         async def read(stream: Stream) -> list[int]:
             found: list[int] = []
             while len(found) < count:
-                event = await asyncio.wait_for(anext(stream), PATIENCE)
+                event = await asyncio.wait_for(anext(stream), TIMEOUT)
                 assert isinstance(event, Message), event
                 assert event.offset == event.data == len(found) + 1
                 found.append(event.data)
@@ -343,5 +343,5 @@ async def test_sdk_clients_miss_nothing_over_crashes_at_random_moments(tmp_path:
             writers = [asyncio.create_task(write(name)) for name in streams]
             for _ in range(4):
                 await asyncio.sleep(chance.random() * 0.4)
-                await asyncio.to_thread(house.crash)
-            await asyncio.wait_for(asyncio.gather(*writers, *readers), 2 * PATIENCE)
+                await asyncio.to_thread(deployment.crash)
+            await asyncio.wait_for(asyncio.gather(*writers, *readers), 2 * TIMEOUT)

@@ -22,7 +22,7 @@ from tests.scenarios.hostile import ATTACKS, TICKER, ordinary_clients
 from tests.server import RunningServer, publish, running_server
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0
+TIMEOUT = 60.0
 RATIO = 5.0  # that a ping beside attacks may take of what it takes beside ordinary clients, the worst and most of them
 LEAST_WORST = 0.008  # seconds: the worst of some hundred pings may meet this much ordinary work, such as new connections
 LEAST_MOST = 0.003  # seconds: the same for most of them
@@ -72,7 +72,7 @@ async def pings(server: RunningServer, healthy: Cable, *names: str) -> Pings:
     loop = asyncio.get_running_loop()
     took: list[float] = []
     longest = 0.0
-    async with asyncio.timeout(PATIENCE), attackers(server, names) as ending:
+    async with asyncio.timeout(TIMEOUT), attackers(server, names) as ending:
         while not ending.done():
             waits, asked = _waits(server), loop.time()
             await healthy.quiet()
@@ -112,8 +112,8 @@ async def test_no_attack_hurts_a_healthy_client_nor_makes_the_server_large(tmp_p
     data, settings = tmp_path / "data", tmp_path / "ropewalk.toml"
     settings.write_text(f'[[streams]]\npattern = "{TICKER}"\nslow_consumer = "drop"\n')
     flags = ("--config_path", str(settings), "--sse", "--data_dir", str(data), "--history_limit", "10")
-    patience = ("--presence_ttl", "60s", "--ws_write_timeout", "1s")
-    with running_server("--public", *flags, *patience) as server:
+    timeouts = ("--presence_ttl", "60s", "--ws_write_timeout", "1s")
+    with running_server("--public", *flags, *timeouts) as server:
         async with cable(server) as healthy:
             await healthy.subscribe("hostile/healthy")
             before = await pings(server, healthy, ordinary_clients.__name__)

@@ -25,7 +25,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures"
 CERTIFICATE, KEY = FIXTURES / "tls_cert.pem", FIXTURES / "tls_key.pem"
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
-PATIENCE = 15.0
+TIMEOUT = 15.0
 
 # --- compressed bodies --------------------------------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ async def test_a_server_full_of_clients_still_answers_its_operators_and_publishe
             assert await clients[0].messages(1) == ["hello"]
             counted = await metrics(server)
             assert counted["refusals_total{connections}"] == 2
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while not re.search(r"warn ropewalk\.node: refused .* connections=", server.log()):
                     await asyncio.sleep(0.05)
 

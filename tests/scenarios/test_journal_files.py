@@ -14,8 +14,8 @@ import pytest
 
 from ropewalk.pipeline.offsets import Piece
 from ropewalk.pipeline.options import source_options
-from ropewalk.pipeline.reading import PieceReader
-from tests.archiving import archive_journal
+from ropewalk.pipeline.piece_reader import PieceReader
+from tests.archive_writer import archive_journal
 from tests.arrow_rows import rows_body
 from tests.cable import cable
 from tests.metrics import metrics

@@ -12,7 +12,7 @@ from tests.cable import Cable, Closed, cable, identifier, kind
 from tests.metrics import metrics, metrics_when
 from tests.server import RunningServer, publish, running_server
 
-PATIENCE = 15.0
+TIMEOUT = 15.0
 LARGE = "." * 60_000
 PLENTY = 400  # large messages: more than the kernel's buffers of a loopback connection and the outbox hold together
 
@@ -36,7 +36,7 @@ async def test_one_connection_too_many_is_told_so_and_may_come_when_another_has_
 
 
 async def _connect_when_there_is_room(server: RunningServer) -> Cable:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             return await Cable.connect(server.cable)
@@ -137,7 +137,7 @@ async def test_a_connection_chooses_how_often_and_how_precisely_it_is_pinged() -
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with little patience: streams of tickers drop, the others disconnect."""
+    """A server with short timeouts: streams of tickers drop, the others disconnect."""
     file = tmp_path_factory.mktemp("settings") / "ropewalk.toml"
     file.write_text('[[streams]]\npattern = "ticker/*"\nslow_consumer = "drop"\n')
     flags = ("--ws_max_pending_size", "300000", "--history_limit", "1000", "--ping_interval", "0")

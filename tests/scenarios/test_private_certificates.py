@@ -7,7 +7,7 @@ import pytest
 
 from ropewalk.client import Backoff, CertificateUntrusted, Message, Position, Publisher, PublishError, Unreachable, connect
 from ropewalk.client.direct import Direct
-from ropewalk.client.publishing import Draft
+from ropewalk.client.publish_request import Draft
 from ropewalk.model.errors import UserMistake
 from tests.scenarios.command_line import run_ropewalk
 from tests.server import RunningServer, running_server

@@ -26,7 +26,7 @@ PAGE = ROOT / "docs" / "how-to" / "deploy.md"
 FIXTURES = ROOT / "tests" / "fixtures"
 CERTIFICATE, KEY = FIXTURES / "tls_cert.pem", FIXTURES / "tls_key.pem"
 CLIENT = "127.0.0.2"  # on Linux all of 127.0.0.0/8 is this machine
-PATIENCE = 15.0
+TIMEOUT = 15.0
 
 WHERE = """
 from ropewalk import App, Channel, Connection
@@ -62,7 +62,7 @@ def observing(directory: Path, *flags: str) -> Iterator[RunningServer]:
 async def http(local: str = "127.0.0.1") -> AsyncIterator[aiohttp.ClientSession]:
     trust = ssl.create_default_context(cafile=str(CERTIFICATE))
     connector = aiohttp.TCPConnector(local_addr=(local, 0), ssl=trust)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session:
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session:
         yield session
 
 
@@ -261,14 +261,14 @@ async def proxied(make: Callable[[Path, int, int], list[str]], server: RunningSe
     with (directory / "proxy.log").open("wb") as log:
         proxy = subprocess.Popen([proxy_path(command[0]), *command[1:]], stdout=log, stderr=log, cwd=directory)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while await _status(port) not in (200, 401):
                 assert proxy.poll() is None, (directory / "proxy.log").read_text()
                 await asyncio.sleep(0.05)
         yield f"https://127.0.0.1:{port}"
     finally:
         proxy.terminate()
-        await asyncio.to_thread(proxy.wait, PATIENCE)
+        await asyncio.to_thread(proxy.wait, TIMEOUT)
 
 
 async def _status(port: int) -> int:

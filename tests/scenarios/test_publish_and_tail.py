@@ -12,7 +12,7 @@ import pytest
 
 from ropewalk.adapters.apps.jwt import issue
 from ropewalk.client import Draft, Publisher
-from ropewalk.core.signing import API_PHRASE, derive, sign_stream
+from ropewalk.core.signatures import API_PHRASE, derive, sign_stream
 from tests.scenarios.command_line import ENVIRON, SECONDS, Program, run_ropewalk, running_program
 from tests.server import RunningServer, running_server
 

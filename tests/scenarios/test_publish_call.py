@@ -13,7 +13,7 @@ import pytest
 
 from ropewalk import apublish, apublish_batch, configure, publish, publish_batch
 from ropewalk.client import Draft, KeyRefused, PublicationRefused, PublishUnavailable, Receipt, direct
-from ropewalk.core.signing import API_PHRASE, derive
+from ropewalk.core.signatures import API_PHRASE, derive
 from tests.cable import cable
 from tests.scenarios.command_line import ENVIRON, SECONDS
 from tests.scenarios.relay import Relay, relay_to

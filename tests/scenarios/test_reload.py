@@ -17,7 +17,7 @@ from tests.metrics import metrics
 from tests.server import RunningServer, running_server
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-PATIENCE = 15.0
+TIMEOUT = 15.0
 FORMER, LATER = "former secret of more than thirty-two bytes", "later secret of more than thirty-two bytes"
 
 PUBLIC_KEY = r"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----"  # no secret: who has it can only check
@@ -74,7 +74,7 @@ class Reloaded:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not condition():
             await asyncio.sleep(0.02)
 
@@ -137,7 +137,7 @@ async def test_rules_hold_for_streams_that_exist_and_for_new_ones(reloaded: Relo
         assert await published(server, "k1", "ruled/1", str(number)) == 201
     assert (await metrics(server))["history_messages"] == 5
     await reloaded.change(ruled=2)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while (await metrics(server))["history_messages"] != 2:
             await asyncio.sleep(0.02)
     for number in range(5):
@@ -211,7 +211,7 @@ async def test_hanging_up_does_not_end_a_server_that_is_starting(tmp_path: Path)
         starting = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
         assert starting.stderr is not None
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 for signalled, said in ((None, b"taking over"), (signal.SIGHUP, b"not reloaded while"), (None, b"took over")):
                     if signalled:
                         starting.send_signal(signalled)

@@ -1,4 +1,4 @@
-"""A restart without a closed door: the listening socket outlives the process, or the next process listens beside it."""
+"""A restart without a refused connection: the listening socket outlives the process, or the next process listens beside it."""
 
 import asyncio
 import contextlib

@@ -9,7 +9,7 @@ import pytest
 from tests.cable import BASE, Cable, cable
 from tests.conformance.applications.orders import NAME, SLOW, seat
 from tests.metrics import metrics, metrics_when
-from tests.scenarios.rpc_outage import LISTENING, OWN, STREAM, Guest, House, answers, house, until
+from tests.scenarios.rpc_outage import LISTENING, OWN, STREAM, Deployment, Guest, answers, deployment, until
 
 CLIENTS = 500
 ASKING = 400  # of them; the others want nothing of the application meanwhile
@@ -33,7 +33,7 @@ async def served(bystanders: list[Guest]) -> None:
     await until(lambda: all(guest.pongs for guest in bystanders))
 
 
-async def returned(here: House, guest: Guest) -> None:
+async def returned(here: Deployment, guest: Guest) -> None:
     """A session that is lost comes back with what it missed, without the application."""
     await guest.cable.cut()
     here.guests.remove(guest)
@@ -44,7 +44,7 @@ async def returned(here: House, guest: Guest) -> None:
         assert [frame["message"] for frame in await back.messages_until("confirm_history")] == missed
 
 
-async def arrived(here: House) -> list[Cable]:
+async def arrived(here: Deployment) -> list[Cable]:
     """Some more, whose session ends with their connection."""
     more = [await Cable.connect(here.server.cable, protocol=BASE, params={NAME: "leaver"}) for _ in range(LEAVERS)]
     for each in more:
@@ -52,7 +52,7 @@ async def arrived(here: House) -> list[Cable]:
     return more
 
 
-async def without_application(here: House, leavers: list[Cable]) -> tuple[Counter[str], int]:
+async def without_application(here: Deployment, leavers: list[Cable]) -> tuple[Counter[str], int]:
     """Everything that happens meanwhile; the answers to subscribes, and how many messages were delivered."""
     asking, bystanders = here.guests[:ASKING], here.guests[ASKING:]
     for guest in asking:
@@ -69,7 +69,7 @@ async def without_application(here: House, leavers: list[Cable]) -> tuple[Counte
     return found, delivered
 
 
-async def with_application_again(here: House) -> tuple[float, int]:
+async def with_application_again(here: Deployment) -> tuple[float, int]:
     """Seconds until the first subscribe is granted, and how many were rejected until all are."""
     since = time.monotonic()
     rejected = await here.guests[0].ask_until_granted(WANTED)
@@ -80,7 +80,7 @@ async def with_application_again(here: House) -> tuple[float, int]:
 @pytest.mark.parametrize("how", ["killed", "held"])
 @pytest.mark.parametrize("kind", ["grpc", "http"])
 async def test_a_crowd_outlives_the_outage_of_its_application(kind: str, how: str, capsys: pytest.CaptureFixture[str]) -> None:
-    async with house(kind, CLIENTS, *QUICK) as here:
+    async with deployment(kind, CLIENTS, *QUICK) as here:
         leavers = await arrived(here)
         await here.heard_by_all(await here.publish(1))
         assert await here.health() == (200, [])
@@ -98,9 +98,9 @@ async def test_a_crowd_outlives_the_outage_of_its_application(kind: str, how: st
         await here.healthy()
         await here.heard_by_all(await here.publish(1))
         sids = {leaver.sid for leaver in leavers}
-        await until(lambda: sids <= here.farewells().keys())
+        await until(lambda: sids <= here.disconnect_calls().keys())
         if how == "killed":  # who is held may hear twice of what it did not answer in time
-            assert [here.farewells()[sid] for sid in sids] == [1] * LEAVERS
+            assert [here.disconnect_calls()[sid] for sid in sids] == [1] * LEAVERS
 
         after = await metrics(here.server)
         assert [guest for guest in here.guests if guest.gone] == []
@@ -116,7 +116,7 @@ async def test_a_crowd_outlives_the_outage_of_its_application(kind: str, how: st
 
 @pytest.mark.parametrize("kind", ["grpc", "http"])
 async def test_an_application_that_hangs_stalls_nobody_else(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    async with house(kind, CLIENTS, *PATIENT) as here:
+    async with deployment(kind, CLIENTS, *PATIENT) as here:
         await here.heard_by_all(await here.publish(1))
         here.backend.hold()
         asking, bystanders = here.guests[:HANGING], here.guests[HANGING:]
@@ -138,7 +138,7 @@ async def test_an_application_that_hangs_stalls_nobody_else(kind: str, capsys: p
 async def test_a_storm_of_connections_against_a_slow_application_is_welcomed_to_the_last(kind: str) -> None:
     """It takes several times the budget of one call until the last of them has its turn."""
     flags = ("--rpc_concurrency", "4", "--rpc_command_timeout", "1000")
-    async with house(kind, 1, *flags) as here:
+    async with deployment(kind, 1, *flags) as here:
 
         async def arrive(number: int) -> None:
             async with cable(here.server, params={NAME: f"guest {number}", SLOW: "1"}):
@@ -151,7 +151,7 @@ async def test_a_storm_of_connections_against_a_slow_application_is_welcomed_to_
 
 
 async def test_who_returns_while_the_application_hangs_gets_what_it_missed() -> None:
-    async with house("grpc", 1, *PATIENT) as here:
+    async with deployment("grpc", 1, *PATIENT) as here:
         await here.heard_by_all(await here.publish(1))
         here.backend.hold()
         async with asyncio.timeout(STOP_SECONDS):
@@ -160,7 +160,7 @@ async def test_who_returns_while_the_application_hangs_gets_what_it_missed() -> 
 
 
 async def test_calls_under_way_when_the_application_dies_are_made_again() -> None:
-    async with house("grpc", HANGING, *PATIENT) as here:
+    async with deployment("grpc", HANGING, *PATIENT) as here:
         here.backend.hold()
         for guest in here.guests:
             await guest.ask(WANTED)
@@ -171,7 +171,7 @@ async def test_calls_under_way_when_the_application_dies_are_made_again() -> Non
 
 
 async def test_http_calls_are_not_even_tried_for_a_while_when_nearly_all_have_failed() -> None:
-    async with house("http", 10, *QUICK) as here:
+    async with deployment("http", 10, *QUICK) as here:
         here.backend.kill()
         number = 1
         while not (await metrics(here.server))["app_circuit_open"]:
@@ -187,7 +187,7 @@ async def test_http_calls_are_not_even_tried_for_a_while_when_nearly_all_have_fa
 
 @pytest.mark.parametrize("how", ["killed", "held"])
 async def test_a_server_whose_application_is_dead_does_not_wait_for_it_to_end(how: str) -> None:
-    async with house("grpc", CLIENTS, *QUICK, "--shutdown_timeout", "10m") as here:
+    async with deployment("grpc", CLIENTS, *QUICK, "--shutdown_timeout", "10m") as here:
         (here.backend.kill if how == "killed" else here.backend.hold)()
         here.server.process.terminate()
         assert await asyncio.to_thread(here.server.process.wait, STOP_SECONDS) == 0

@@ -151,7 +151,7 @@ async def test_a_retried_publication_keeps_its_first_position_and_is_delivered_o
     async with cable(server) as client, aiohttp.ClientSession(headers={"Idempotency-Key": "order-17"}) as http:
         await client.subscribe("retried")
         answers = []
-        for path in ("/_broadcast", "/api/publish"):  # by whichever door
+        for path in ("/_broadcast", "/api/publish"):  # by whichever endpoint
             async with http.post(server.url + path, json=batch) as response:
                 assert response.status == 201
                 answers.append((await response.json())["publications"])

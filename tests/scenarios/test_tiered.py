@@ -12,8 +12,8 @@ import pytest
 
 from ropewalk.client import Message, Position, connect
 from ropewalk.pipeline.archive import compact
-from tests.archiving import archive_journal, flip_payload
-from tests.cable import PATIENCE, Frame, cable, identifier
+from tests.archive_writer import archive_journal, flip_payload
+from tests.cable import TIMEOUT, Frame, cable, identifier
 from tests.scenarios.command_line import run_ropewalk
 from tests.server import RunningServer, running_server
 
@@ -217,7 +217,7 @@ async def test_a_damaged_file_of_the_archive_is_a_gap_for_everybody_and_the_rest
         query = {"stream": "a", "history_since": "1"}
         async with http.get(f"{place.server.url}/events", params=query) as answer:
             assert answer.status == 200
-            await asyncio.wait_for(answer.content.readuntil(b'"reason":"trimmed"'), PATIENCE)
+            await asyncio.wait_for(answer.content.readuntil(b'"reason":"trimmed"'), TIMEOUT)
 
     assert (page["oldest"], offsets(page["messages"])) == (191, list(range(191, 201)))
     assert (gap["streams"]["a"]["oldest"], [*hot, *live]) == (191, list(range(191, 203)))

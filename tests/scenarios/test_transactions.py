@@ -19,7 +19,7 @@ from tests.cable import cable
 from tests.clients.credentials import SECRET
 from tests.server import RunningServer, running_server
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 STREAMS = 7
 TOKEN = hmac.new(SECRET.encode(), b"journal-cable", hashlib.sha256).hexdigest()
 
@@ -193,7 +193,7 @@ async def test_the_token_derives_from_the_secret(tmp_path: Path) -> None:
             assert (await app.commit(0, {}))[0] == 200
 
 
-async def test_without_a_place_for_the_journal_there_is_no_such_door() -> None:
+async def test_without_a_place_for_the_journal_there_is_no_such_endpoint() -> None:
     with running_server("--public") as server:
         async with application(server) as app:
             for path in ("/journal", "/journal/0", "/journal/transactions/app"):
@@ -213,7 +213,7 @@ async def kill_after(server: RunningServer, rows: int) -> None:
     """As soon as this many rows more than now are in the journal; sooner or later than the commit, as it happens."""
     async with aiohttp.ClientSession(server.url) as http:
         enough = await journaled(http) + rows
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while await journaled(http) < enough:
             assert time.monotonic() < deadline
     server.kill()

@@ -13,13 +13,13 @@ import aiohttp
 import pytest
 
 from ropewalk.adapters.apps.jwt import issue
-from ropewalk.core.signing import API_PHRASE, derive
+from ropewalk.core.signatures import API_PHRASE, derive
 from tests.cable import Cable, Frame, cable
 from tests.docs.pages import ROOT, blocks
 from tests.scenarios.command_line import ENVIRON
 from tests.web_examples import EXAMPLES, SECRET, Site, django_chat, fastapi_chat, visitor
 
-PATIENCE = 15.0
+TIMEOUT = 15.0
 CHATS = {"fastapi": fastapi_chat, "django": django_chat}
 
 
@@ -39,7 +39,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 async def until(client: Cable, wanted: str, **message: object) -> Frame:
     """The next frame of this kind whose message has these fields. Bounded: pings alone would be read for ever."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         return await client.until(wanted, lambda frame: all(frame["message"][name] == value for name, value in message.items()))
 
 

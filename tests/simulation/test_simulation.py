@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ropewalk.adapters.backends.memory.known import Known
+from ropewalk.adapters.backends.memory.registrations import Registrations
 from ropewalk.adapters.backends.memory.sessions import MemorySessions
 from ropewalk.core.cursor import Cursor, Step
 from ropewalk.engine.feed import FeedReader
@@ -105,18 +105,18 @@ def test_a_gap_that_is_not_said_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_store_that_does_not_recognise_a_repetition_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Known, "find", lambda self, publication, now: None)
+    monkeypatch.setattr(Registrations, "find", lambda self, publication, now: None)
     assert kinds_found() == {Kind.REGISTERED_TWICE}
 
 
 def test_a_receipt_with_a_wrong_position_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = Known.find
+    find = Registrations.find
 
-    def off_by_one(self: Known, publication: Any, now: float) -> Position | None:
+    def off_by_one(self: Registrations, publication: Any, now: float) -> Position | None:
         first = find(self, publication, now)
         return Position(first.epoch, first.offset + 1) if first else None
 
-    monkeypatch.setattr(Known, "find", off_by_one)
+    monkeypatch.setattr(Registrations, "find", off_by_one)
     assert kinds_found() == {Kind.WRONG_RECEIPT}
 
 
@@ -129,7 +129,7 @@ def test_a_remote_disconnect_that_forgets_those_who_are_away_is_found(monkeypatc
 
 
 def test_a_failure_is_told_with_a_short_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Known, "find", lambda self, publication, now: None)
+    monkeypatch.setattr(Registrations, "find", lambda self, publication, now: None)
     plan = Plan(1, 2_000)
     report = simulate(plan)
     smaller, found = shortest(plan, report)

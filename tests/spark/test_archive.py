@@ -20,7 +20,7 @@ from ropewalk.pipeline.archive.layout import BODY, partitioned, write_file
 from ropewalk.pipeline.archive.log import ARCHIVED
 from ropewalk.pipeline.archive.options import ArchiveOptions
 from ropewalk.pipeline.archive.sink import ArchiveWriter, TaskFiles
-from tests.archiving import Scribe, message
+from tests.archive_writer import Scribe, message
 from tests.cable import cable
 from tests.server import RunningServer, running_server
 from tests.spark.journal import call, finish, forget_last_commit, publish_all, stream

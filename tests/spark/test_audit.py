@@ -18,11 +18,11 @@ from ropewalk.pipeline.archive.layout import TABLE, partitioned, write_file
 from ropewalk.pipeline.archive.log import append
 from ropewalk.pipeline.context import Context, Place
 from ropewalk.pipeline.jobs.audit import report_of
-from ropewalk.pipeline.offsets import LIFE
+from ropewalk.pipeline.offsets import GENERATION_SIZE
 from ropewalk.pipeline.report import AuditReport
 from ropewalk.pipeline.transforms.audit import COMPARED
 from ropewalk.pipeline.wire import JournalState
-from tests.archiving import Scribe, message
+from tests.archive_writer import Scribe, message
 
 ARCHIVED = 40
 """Positions of each generation that the archive has; the journal has those from TRIMMED to END."""
@@ -48,11 +48,11 @@ class Log:
             files = [write_file(self.root, date, shard, name, part) for date, shard, part in parts]
             append(str(self.root), "query", batch, files)
         self.journal = pa.concat_tables([older.slice(TRIMMED), newer.slice(TRIMMED)])
-        self.spans = [ShardSpan(0, "a", TRIMMED, END), ShardSpan(0, "b", LIFE + TRIMMED, LIFE + END)]
+        self.spans = [ShardSpan(0, "a", TRIMMED, END), ShardSpan(0, "b", GENERATION_SIZE + TRIMMED, GENERATION_SIZE + END)]
 
     def audit(self) -> AuditReport:
         rows = self._spark.createDataFrame(self.journal.select(["shard", "position", *COMPARED]))
-        return report_of(self.context, JournalState(1, self.spans, {0: LIFE + ARCHIVED}), rows)
+        return report_of(self.context, JournalState(1, self.spans, {0: GENERATION_SIZE + ARCHIVED}), rows)
 
     def file(self, number: int) -> Path:
         files = pa.table(DeltaTable(self.root).get_add_actions(True)).sort_by("min.position")["path"].to_pylist()
@@ -133,8 +133,8 @@ def flip_a_byte(log: Log) -> None:
 
 def unnamed_generation(log: Log) -> None:
     log.spans = log.spans[:1]
-    DeltaTable(log.root).delete(f"position >= {LIFE}")
-    log.journal = without(LIFE, 2 * LIFE)(log.journal)
+    DeltaTable(log.root).delete(f"position >= {GENERATION_SIZE}")
+    log.journal = without(GENERATION_SIZE, 2 * GENERATION_SIZE)(log.journal)
 
 
 def cut_short(log: Log) -> None:
@@ -150,7 +150,7 @@ def hole_between(log: Log) -> None:
 def ended_elsewhere(log: Log) -> None:
     """The journal let go of a generation, and tells that it ended further on than the archive has it."""
     log.spans[0] = ShardSpan(0, "a", END, END)
-    log.journal = without(0, LIFE)(log.journal)
+    log.journal = without(0, GENERATION_SIZE)(log.journal)
 
 
 DAMAGES: dict[str, Callable[[Log], None]] = {
@@ -158,8 +158,8 @@ DAMAGES: dict[str, Callable[[Log], None]] = {
     "the first row of all": delete("position = 0"),
     "a range of the archive alone": delete("position >= 5 AND position < 15"),
     "a row that both have, in the archive": delete(f"position = {TRIMMED + 1}"),
-    "the older generation in the archive": delete(f"position < {LIFE}"),
-    "the newer generation in the archive": delete(f"position >= {LIFE}"),
+    "the older generation in the archive": delete(f"position < {GENERATION_SIZE}"),
+    "the newer generation in the archive": delete(f"position >= {GENERATION_SIZE}"),
     "a generation everywhere": unnamed_generation,
     "the end of a generation that the journal let go": ended_elsewhere,
     "a file of the archive": lambda log: log.file(1).unlink(),
@@ -174,7 +174,7 @@ DAMAGES: dict[str, Callable[[Log], None]] = {
     "a row of the journal alone": in_journal(without(END - 2, END - 1)),
     "the last row of the journal": in_journal(without(END - 1, END)),
     "a range between archive and journal": hole_between,
-    "a generation of the journal": in_journal(without(LIFE, 2 * LIFE)),
+    "a generation of the journal": in_journal(without(GENERATION_SIZE, 2 * GENERATION_SIZE)),
     "a row of the journal twice": in_journal(doubled),
     "a value that both have": in_journal(lambda rows: changed(rows, "value", 1, b'"other"')),
     "an offset of the journal alone": in_journal(lambda rows: changed(rows, "offset", END - TRIMMED - 1, 99)),

@@ -16,7 +16,7 @@ from tests.server import RunningServer
 from tests.spark.java import java_home
 from tests.spark.journal import kept, publish_all
 
-PATIENCE = 90.0
+TIMEOUT = 90.0
 
 DRIVER = """
 import sys
@@ -45,7 +45,7 @@ class Daemon:
 
     def __init__(self, home: Path, name: str, *arguments: str) -> None:
         self.log_file = home / f"{name}.log"
-        # The door for submitting by HTTP has a fixed port, which another test run may hold.
+        # The endpoint for submitting by HTTP has a fixed port, which another test run may hold.
         options = ["-Dspark.master.rest.enabled=false", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         java = command_line(find_java(), spark_home() / "jars", "256m", options)
         java = [part for part in java if not part.startswith("-Dlog4j2.")]
@@ -55,7 +55,7 @@ class Daemon:
             self._process = subprocess.Popen([*java, *arguments], stdout=log, stderr=log, env=environ, start_new_session=True)
 
     def await_line(self, pattern: str) -> re.Match[str]:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline and self._process.poll() is None:
             if match := re.search(pattern, self.log_file.read_text(errors="replace")):
                 return match

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.chaos.killing import Killer, seed, until
+from tests.spark.chaos.kills import Killer, seed, until
 from tests.spark.chaos.processes import PROC
 from tests.spark.chaos.proof import Proof
 from tests.spark.chaos.traffic import Traffic

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from ropewalk.pipeline.context import Context, Place
 from ropewalk.pipeline.jobs.audit import audited
 from tests.spark.chaos.cold import COMPLETE, KINDS, ColdReaders
-from tests.spark.chaos.killing import Killer, seed, until
+from tests.spark.chaos.kills import Killer, seed, until
 from tests.spark.chaos.processes import PROC
 from tests.spark.chaos.proof import Proof
 from tests.spark.chaos.traffic import Traffic

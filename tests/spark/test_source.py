@@ -186,7 +186,7 @@ def test_a_consumer_moves_with_the_batches_that_are_done(spark: SparkSession, tm
         assert sum(consumer["lag"].values()) == 1
 
 
-def test_only_those_who_had_not_finished_a_life_of_the_journal_are_told_that_its_rows_are_gone(
+def test_only_those_who_had_not_finished_a_generation_of_the_journal_are_told_that_its_rows_are_gone(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     brief = ("--durability", "memory", "--journal_shards", "1", "--journal_retention", "1s")

@@ -17,7 +17,7 @@ from tests.server import RunningServer, running_server
 from tests.spark.journal import FLAGS, batch, batch_sizes, call, finish, forget_last_commit, publish_all, stream, to_parquet
 
 ROWS = 900
-PATIENCE = 30.0
+TIMEOUT = 30.0
 SMALL = ("--journal_segment_size", "16384")
 
 
@@ -44,7 +44,7 @@ def trimmed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
         kept_from = longest_span(first)["end"]
         first.stop()
     with running_server(*FLAGS, *SMALL, *place, "--journal_retention_size", str(64 * 1024)) as second:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not (gone := longest_span(second)["first"]):
             assert time.monotonic() < deadline, second.log()
             time.sleep(0.05)
@@ -103,7 +103,7 @@ def test_an_archive_query_whose_driver_died_after_the_commit_goes_on_although_th
             publish_all(server, [("tiered/2", {"n": n, "fill": "x" * 100}) for n in range(ROWS * half, ROWS * (half + 1))])
             assert main(run) == 0
         forget_last_commit(tmp_path / "checkpoints" / "archive" / "v1")
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while longest_span(server)["first"] <= ROWS:
             assert time.monotonic() < deadline, server.log()
             time.sleep(0.05)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from ropewalk.pipeline.context import only_with_rows
 from ropewalk.pipeline.jobs.presence import PresenceFold
-from ropewalk.pipeline.offsets import LIFE
+from ropewalk.pipeline.offsets import GENERATION_SIZE
 from ropewalk.pipeline.tables import read_table
 from ropewalk.pipeline.transforms import audience, audit, derive, replay, rollup
 from ropewalk.pipeline.transforms.presence import figures, moves
@@ -264,7 +264,7 @@ def test_a_replay_has_the_chosen_rows_in_order_under_their_new_names(spark: Spar
 def test_holes_and_duplicates_of_a_stream_are_found(spark: SparkSession) -> None:
     def faults(oldest: int, *offsets: int) -> list[tuple[Any, ...]]:
         rows = frame(spark, *(published("a", offset) for offset in offsets))
-        begins = spark.createDataFrame([(0, 0, oldest)], "shard int, life bigint, first bigint")
+        begins = spark.createDataFrame([(0, 0, oldest)], "shard int, generation bigint, first bigint")
         return [
             (r["first"], r["last"], r["holes"], r["duplicates"]) for r in audit.faults(audit.streams(rows), begins).collect()
         ]
@@ -275,15 +275,15 @@ def test_holes_and_duplicates_of_a_stream_are_found(spark: SparkSession) -> None
     assert faults(0, 1, 2, 2, 5) == [(1, 5, 2, 1)]
 
 
-def test_another_life_of_a_shard_leaves_no_hole_between_the_two(spark: SparkSession) -> None:
-    after = [published("a", offset, epoch="new", position=LIFE + offset - 1) for offset in (1, 2)]
+def test_another_generation_of_a_shard_leaves_no_hole_between_the_two(spark: SparkSession) -> None:
+    after = [published("a", offset, epoch="new", position=GENERATION_SIZE + offset - 1) for offset in (1, 2)]
     rows = frame(spark, published("a", 1), published("a", 2), *after)
 
-    lives = audit.shards(rows)
+    generations = audit.shards(rows)
 
-    found = {row["life"]: (row["first"], row["last"], row["different"]) for row in lives.collect()}
-    assert found == {0: (0, 1, 2), 1: (LIFE, LIFE + 1, 2)}
-    assert audit.faults(audit.streams(rows), lives.select("shard", "life", "first")).count() == 0
+    found = {row["generation"]: (row["first"], row["last"], row["different"]) for row in generations.collect()}
+    assert found == {0: (0, 1, 2), 1: (GENERATION_SIZE, GENERATION_SIZE + 1, 2)}
+    assert audit.faults(audit.streams(rows), generations.select("shard", "generation", "first")).count() == 0
 
 
 def test_journal_and_archive_are_compared_cell_by_cell(spark: SparkSession) -> None:

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from ropewalk.adapters.apps.rpc.http import _decode as rpc_answer
-from ropewalk.adapters.transports.guarding import decoded
+from ropewalk.adapters.transports.http_guard import decoded
 from ropewalk.channels.texts import json_bytes, json_text
 from ropewalk.cli.publish import _json_or_text
 from ropewalk.client.stream import _json as client_json
-from ropewalk.engine.bounds import check_answer
-from ropewalk.model.application import Answer
+from ropewalk.engine.bounds import check_command_result
+from ropewalk.model.application import CommandResult
 from ropewalk.model.errors import RopewalkError
 from ropewalk.model.limits import Limits
 from ropewalk.model.nesting import MAX_DEPTH
@@ -69,8 +69,8 @@ ENDPOINTS: dict[str, Callable[[int], object]] = {
     "command over SSE": lambda depth: subscriptions_of_body(subscribe(deep(depth)), LastEventId(), 9),
     "order over HTTP": lambda depth: decoded(b'{"x":%b}' % deep(depth - 1).encode(), Anything, "the order"),
     "answer of an application": lambda depth: rpc_answer(deep(depth).encode()),
-    "transmission of an application": lambda depth: check_answer(
-        Answer(transmissions=(f'{{"identifier":"i","message":{deep(depth)}}}',)), Limits(), {}, {}
+    "transmission of an application": lambda depth: check_command_result(
+        CommandResult(transmissions=(f'{{"identifier":"i","message":{deep(depth)}}}',)), Limits(), {}, {}
     ),
     "message of a Python channel": lambda depth: json_bytes(value(depth), "the message"),
     "transmission of a Python channel": lambda depth: json_text({"message": value(depth)}, "what", MAX_DEPTH + 1),

@@ -1,1 +1,1 @@
-"""The outside, one library each, by role. Adapters know the ports, never the engine and never each other."""
+"""Adapters to the outside, by role, one library each. They use the ports, never the engine and never each other."""

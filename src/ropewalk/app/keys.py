@@ -1,18 +1,19 @@
-"""The keys of every door, out of one secret and what was set beside it. The word `none` blanks a key on purpose."""
+"""The keys of all endpoints, derived from one secret or set one by one. The word `none` switches a key off on purpose."""
 
 from collections import Counter
 from dataclasses import dataclass
 
 from ropewalk.app.settings import Settings
 from ropewalk.core.bearer import KeyGuard
-from ropewalk.core.signing import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, RPC_PHRASE, SESSIONS_PHRASE, derive
+from ropewalk.core.signatures import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, RPC_PHRASE, SESSIONS_PHRASE, derive
 
 NONE = "none"
 
 
 @dataclass(frozen=True)
 class Keys:
-    """An empty secret verifies nothing. A door whose key is None stays shut; one whose key is empty was opened on purpose.
+    """An empty secret verifies nothing. `None` means no key is configured, so the endpoint refuses everyone; an empty key means
+    authentication was switched off on purpose (`none`).
 
     `sessions` is the key of fingerprints in kept sessions, empty without a secret.
     """
@@ -54,9 +55,9 @@ def keys_of(settings: Settings) -> Keys:
         turbo_streams=_blank(auth.turbo_streams_secret or streams),
         cable_ready=_blank(auth.cable_ready_secret or streams),
         rpc=_blank(settings.app.http_rpc_secret or (derive(secret, RPC_PHRASE) if secret else "")),
-        broadcast=_door_key(settings.broadcast.broadcast_key, secret, BROADCAST_PHRASE, auth.public),
-        api=_door_key(settings.api.api_secret, secret, API_PHRASE, auth.public),
-        journal=_door_key(settings.journal.journal_token, secret, JOURNAL_PHRASE, auth.public),
+        broadcast=_endpoint_key(settings.broadcast.broadcast_key, secret, BROADCAST_PHRASE, auth.public),
+        api=_endpoint_key(settings.api.api_secret, secret, API_PHRASE, auth.public),
+        journal=_endpoint_key(settings.journal.journal_token, secret, JOURNAL_PHRASE, auth.public),
         sessions=derive(secret, SESSIONS_PHRASE).encode() if secret else b"",
     )
 
@@ -65,7 +66,7 @@ def _blank(value: str) -> str:
     return "" if value == NONE else value
 
 
-def _door_key(own: str, secret: str, phrase: str, public: bool) -> str | None:
+def _endpoint_key(own: str, secret: str, phrase: str, public: bool) -> str | None:
     if public or own == NONE:
         return ""
     return own or (derive(secret, phrase) if secret else None)

@@ -1,4 +1,4 @@
-"""Structured logs: one line a record, as text or JSON, on standard error. One logger a room (`ropewalk.engine` …).
+"""Structured logs: one line a record, as text or JSON, on standard error. One logger a package (`ropewalk.engine` …).
 
 Fields are passed as `extra={"sid": sid}`. A field named like a secret never shows its value.
 """

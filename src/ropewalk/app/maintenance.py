@@ -1,6 +1,6 @@
 """What is done to a data directory beside the server: verify it, repair it from an archive, back it up.
 
-The rule it keeps: the parts of a data directory are copied in an order that makes the copy consistent.
+Invariant: the parts of a data directory are copied in an order that makes the copy consistent.
 """
 
 import os
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ropewalk.adapters.staging.copying import copy_staging, damaged_staging
+from ropewalk.adapters.staging.backup import copy_staging, damaged_staging
 from ropewalk.app.registry import JOURNAL_FILES, resolve
-from ropewalk.app.transacting import DIRECTORY
+from ropewalk.app.transactions import DIRECTORY
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.installing import install
+from ropewalk.model.extras import install
 
 if TYPE_CHECKING:
     from ropewalk.adapters.journals.arrow.backup import Copied

@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.installing import install
+from ropewalk.model.extras import install
 
 BACKENDS = {"memory": "ropewalk.adapters.backends.memory:MemoryBackend"}
 JOURNALS = {
@@ -15,7 +15,7 @@ ROW_READERS = {"journal": "ropewalk.adapters.staging.arrow:ArrowRows"}
 ARCHIVES = {"archive": "ropewalk.adapters.archives:DeltaArchive"}
 APPLICATIONS = {
     "python": "ropewalk.adapters.apps.python:PythonApplication",
-    "calls": "ropewalk.adapters.apps.rpc.calling:Calls",
+    "calls": "ropewalk.adapters.apps.rpc.calls:Calls",
     "http": "ropewalk.adapters.apps.rpc.http:HttpApplication",
     "grpc": "ropewalk.adapters.apps.rpc.grpc:GrpcApplication",
 }

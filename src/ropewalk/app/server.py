@@ -1,4 +1,4 @@
-"""One process that serves: opens the door, waits for a signal, and shuts down as an ordered list of steps."""
+"""The server process: starts listening, waits for a signal, and shuts down in an ordered list of steps."""
 
 import asyncio
 import contextlib
@@ -11,9 +11,9 @@ from dataclasses import replace
 from aiohttp import web
 
 from ropewalk import __version__
-from ropewalk.adapters.transports.accepting import Acceptor
+from ropewalk.adapters.transports.acceptor import Acceptor
 from ropewalk.adapters.transports.sockets import Listening, bound_sockets, inherited_sockets
-from ropewalk.app import reloading, wiring
+from ropewalk.app import composition, reload
 from ropewalk.app.descriptors import room_for_connections
 from ropewalk.app.settings import Settings, has_application
 from ropewalk.app.takeover import ServerLock
@@ -29,7 +29,7 @@ class Server:
     def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
         self._settings = settings
         self._load = load
-        self._parts = wiring.build(settings)
+        self._parts = composition.build(settings)
         self._tls = tls_context(settings)
         self._lock = ServerLock(settings.journal.data_dir) if settings.journal.data_dir else None
         self._stopping = asyncio.Event()
@@ -41,13 +41,13 @@ class Server:
         settings = self._settings
         # First, so that whoever connects from now on waits and is not refused.
         sockets = self._listen()
-        door = wiring.door_of(settings, self._parts)
+        shared_port = composition.shared_port_of(settings, self._parts)
         application = web.Application(client_max_size=settings.limits.max_publish_size)
-        application.add_routes(wiring.http_routes(settings, self._parts, door))
+        application.add_routes(composition.http_routes(settings, self._parts, shared_port))
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
         assert self._runner.server is not None
-        door.http = self._runner.server
+        shared_port.http = self._runner.server
         if self._lock is not None:
             await self._lock.take(settings.server.takeover_timeout if settings.server.takeover else 0.0)
         await self._parts.keeper.start()
@@ -58,9 +58,9 @@ class Server:
         except BaseException:
             await self._parts.keeper.stop()  # a start that failed must not look like a crash to the next one
             raise
-        door.admission.limits = replace(door.admission.limits, descriptors=room_for_connections(settings))
-        self._admission = door.admission
-        self._acceptor = Acceptor(door, sockets, self._tls)
+        shared_port.admission.limits = replace(shared_port.admission.limits, descriptors=room_for_connections(settings))
+        self._admission = shared_port.admission
+        self._acceptor = Acceptor(shared_port, sockets, self._tls)
         self._acceptor.start()
         self._announce()
 
@@ -114,7 +114,7 @@ class Server:
             return
         try:
             new = self._load()
-            self._settings = reloading.apply(self._settings, new, self._parts, self._admission)
+            self._settings = reload.apply(self._settings, new, self._parts, self._admission)
             self._acceptor.tls = tls_context(self._settings)
         except UserMistake as mistake:
             logger.error("settings not reloaded, the old ones stay in force", extra={"reason": str(mistake)})

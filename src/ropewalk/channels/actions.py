@@ -8,10 +8,10 @@ from msgspec import Struct
 
 _MARK = "_ropewalk_action"
 
-Method = TypeVar("Method", bound=Callable[..., Any])
+ActionMethod = TypeVar("ActionMethod", bound=Callable[..., Any])
 
 
-class Mark(Struct, frozen=True):
+class ActionMark(Struct, frozen=True):
     """What the decorator leaves on a method. `name` is "" where the method's own name counts."""
 
     name: str
@@ -26,10 +26,10 @@ class Callee(Struct, frozen=True):
 
 
 @overload
-def action(method: Method, /) -> Method: ...
+def action(method: ActionMethod, /) -> ActionMethod: ...
 @overload
-def action(name: str, /) -> Callable[[Method], Method]: ...
-def action(given: Method | str, /) -> Method | Callable[[Method], Method]:
+def action(name: str, /) -> Callable[[ActionMethod], ActionMethod]: ...
+def action(given: ActionMethod | str, /) -> ActionMethod | Callable[[ActionMethod], ActionMethod]:
     """Let clients call a method of a channel: `channel.perform("speak", {text: "hi"})` calls `speak`.
 
         @action
@@ -67,9 +67,9 @@ def actions_of(channel: type, reserved: Collection[str]) -> dict[str, Callee]:
     return found
 
 
-def _mark_of(channel: type, method: str) -> Mark | None:
+def _mark_of(channel: type, method: str) -> ActionMark | None:
     declared = [vars(base)[method] for base in channel.__mro__ if method in vars(base)]
-    marks: list[Mark | None] = [getattr(each, _MARK, None) for each in declared]
+    marks: list[ActionMark | None] = [getattr(each, _MARK, None) for each in declared]
     if marks and marks[0] is None and any(marks):
         raise TypeError(
             f"{channel.__name__}.{method} overrides an action: decorate it with @action too, or give it another name"
@@ -77,10 +77,10 @@ def _mark_of(channel: type, method: str) -> Mark | None:
     return marks[0] if marks else None
 
 
-def _marked(method: Method, name: str) -> Method:
+def _marked(method: ActionMethod, name: str) -> ActionMethod:
     if isinstance(method, staticmethod | classmethod | property) or not callable(method):
         raise TypeError(f"@action goes on a plain method, not on {method!r}")
-    setattr(method, _MARK, Mark(name, _takes_data(method)))
+    setattr(method, _MARK, ActionMark(name, _takes_data(method)))
     return method
 
 

@@ -7,8 +7,16 @@ from ropewalk.channels import commands, sessions
 from ropewalk.channels.declarations import Declarations
 from ropewalk.channels.outlet import Outlet, Publish
 from ropewalk.channels.publications import publication
-from ropewalk.channels.running import Runner, run_alone
-from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
+from ropewalk.channels.runner import Runner, run_alone
+from ropewalk.model.application import (
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    RestoreCall,
+    RestoreResult,
+)
 from ropewalk.model.errors import ServerError
 from ropewalk.model.messages import Publication, Receipt
 
@@ -92,16 +100,16 @@ class App(Declarations):
         finally:
             self._outlet = None
 
-    async def handle_connect(self, caller: Caller, runner: Runner) -> Admission:
+    async def handle_connect(self, context: CallContext, runner: Runner) -> ConnectResult:
         """Raises ServerError, as all of these may."""
-        return await sessions.connect(self._connect, caller, runner)
+        return await sessions.connect(self._connect, context, runner)
 
-    async def handle_command(self, call: Call, runner: Runner) -> Answer:
+    async def handle_command(self, call: CommandCall, runner: Runner) -> CommandResult:
         return await commands.handle(self._channels, call, runner)
 
-    async def handle_restored(self, comeback: Comeback, runner: Runner) -> Greeting:
-        return await sessions.comeback(self._channels, comeback, runner)
+    async def handle_restored(self, restore_call: RestoreCall, runner: Runner) -> RestoreResult:
+        return await sessions.restore(self._channels, restore_call, runner)
 
-    async def handle_disconnect(self, farewell: Farewell, runner: Runner) -> tuple[Publication, ...]:
+    async def handle_disconnect(self, disconnect_call: DisconnectCall, runner: Runner) -> tuple[Publication, ...]:
         """What the handlers broadcast, for the caller to publish."""
-        return await sessions.farewell(self._channels, self._disconnect, farewell, runner)
+        return await sessions.disconnect(self._channels, self._disconnect, disconnect_call, runner)

@@ -10,7 +10,7 @@ from ropewalk.channels.errors import Reject
 from ropewalk.channels.publications import publication, stream_name
 from ropewalk.channels.state import shown
 from ropewalk.channels.texts import json_bytes, json_text
-from ropewalk.model.application import Seating
+from ropewalk.model.application import PresenceUpdate
 from ropewalk.model.nesting import MAX_DEPTH
 from ropewalk.model.presence import Member
 
@@ -142,7 +142,7 @@ class Channel:
 
     def leave_presence(self) -> None:
         """Take the client out again. It goes by itself when it unsubscribes or is gone."""
-        self._effects.streaming("leave_presence").seating = Seating(False, Member(""))
+        self._effects.streaming("leave_presence").presence_update = PresenceUpdate(False, Member(""))
 
     def disconnect(self) -> None:
         """Close the client's connection once this handler is done."""

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 from ropewalk.channels.errors import Reject
 from ropewalk.channels.state import shown
 from ropewalk.channels.texts import json_object, json_text
-from ropewalk.model.application import Caller
+from ropewalk.model.application import CallContext
 
 NOBODY = "{}"
 """The ids of a client that was let in without a word about who it is."""
@@ -30,12 +30,12 @@ class Connection:
     The object lives for one call: keep nothing on it but in `state`.
     """
 
-    def __init__(self, caller: Caller, *, arriving: bool = False) -> None:
-        self.sid = caller.sid
-        self.url = caller.url
-        self.headers: Mapping[str, str] = caller.headers
-        self.ids = caller.ids
-        self.state: dict[str, Any] = shown(caller.state)
+    def __init__(self, context: CallContext, *, arriving: bool = False) -> None:
+        self.sid = context.sid
+        self.url = context.url
+        self.headers: Mapping[str, str] = context.headers
+        self.ids = context.ids
+        self.state: dict[str, Any] = shown(context.state)
         self._arriving = arriving
 
     @property

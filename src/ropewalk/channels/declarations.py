@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar, overload
 
 from ropewalk.channels.channel import Channel
-from ropewalk.channels.running import name_of
+from ropewalk.channels.runner import name_of
 from ropewalk.channels.sessions import ConnectionHandler
 
 AnyChannel = TypeVar("AnyChannel", bound=Channel)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from ropewalk.channels.texts import json_text
-from ropewalk.model.application import MEMBER_KEY, PRESENCE_KEY, SENDER_KEY, WHISPER_KEY, Seating, State
+from ropewalk.model.application import MEMBER_KEY, PRESENCE_KEY, SENDER_KEY, WHISPER_KEY, PresenceUpdate, State
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member
 
@@ -26,7 +26,7 @@ class Effects:
     stopped: list[str] = field(default_factory=list)
     stop_all: bool = False
     own: State = field(default_factory=dict)
-    seating: Seating | None = None
+    presence_update: PresenceUpdate | None = None
     publications: list[Publication] = field(default_factory=list)
     disconnect: bool = False
 
@@ -60,11 +60,11 @@ class Effects:
         self.own[PRESENCE_KEY] = stream
         if member or self._current(MEMBER_KEY):
             self.own[MEMBER_KEY] = member
-        self.seating = Seating(True, Member(member)) if member else None
+        self.presence_update = PresenceUpdate(True, Member(member)) if member else None
 
     def seat(self, member: Member) -> None:
         self.own[MEMBER_KEY] = member.id
-        self.seating = Seating(True, member)
+        self.presence_update = PresenceUpdate(True, member)
 
     def stop_stream(self, stream: str) -> None:
         if stream in self.streams:
@@ -89,7 +89,7 @@ class Effects:
                 if self._current(each):
                     self.own[each] = ""
             if key == PRESENCE_KEY:
-                self.seating = None
+                self.presence_update = None
 
     def _current(self, key: str) -> str:
         return self.own.get(key, self.kept.get(key, ""))

@@ -8,20 +8,20 @@ from ropewalk.channels.connection import Connection
 from ropewalk.channels.effects import Effects
 from ropewalk.channels.errors import BadCall, Reject
 from ropewalk.channels.replies import rejected, returned
-from ropewalk.channels.running import Runner, guarded, run
+from ropewalk.channels.runner import Runner, guarded, run
 from ropewalk.channels.state import changes
 from ropewalk.channels.texts import json_object
-from ropewalk.model.application import Answer, Caller, Reply, State
+from ropewalk.model.application import CallContext, CommandResult, Reply, State
 
 LONGEST_SHOWN = 64
 
-Channels = Mapping[str, type[Channel]]
+ChannelClasses = Mapping[str, type[Channel]]
 
 
 class Turn:
     """Raises BadCall when it is made for an identifier that names none of the channels."""
 
-    def __init__(self, channels: Channels, caller: Caller, identifier: str, kept: State, settled: str = "") -> None:
+    def __init__(self, channels: ChannelClasses, context: CallContext, identifier: str, kept: State, settled: str = "") -> None:
         params = json_object(identifier)
         if params is None:
             raise BadCall("the identifier is no JSON object")
@@ -31,9 +31,9 @@ class Turn:
         if name not in channels:
             raise BadCall(f"there is no channel {quoted(name)}", "unknown_channel")
         self.name = name
-        self._caller = caller
+        self._context = context
         self._effects = Effects(kept, settled)
-        self._channel = channels[name](Connection(caller), identifier, params, self._effects)
+        self._channel = channels[name](Connection(context), identifier, params, self._effects)
 
     def overrides(self, method: str) -> bool:
         return getattr(type(self._channel), method) is not getattr(Channel, method)
@@ -45,7 +45,7 @@ class Turn:
             raise BadCall(f"{self.name} has no action {quoted(action)}", "unknown_action")
         return found
 
-    async def take(self, method: str, runner: Runner, *args: object, reply: Reply | None = None) -> Answer:
+    async def take(self, method: str, runner: Runner, *args: object, reply: Reply | None = None) -> CommandResult:
         """Raises ApplicationError, and then nothing of what the handler asked for counts.
 
         `reply`: the one to an action's caller, into which goes what the handler returned.
@@ -59,20 +59,20 @@ class Turn:
         finally:
             self._effects.over = True
 
-    def _refusal(self, no: Reject, reason: str, reply: Reply | None) -> Answer:
+    def _refusal(self, no: Reject, reason: str, reply: Reply | None) -> CommandResult:
         effects, told = self._effects, rejected(reply, no) if reply else None
-        return Answer(False, tuple(effects.transmissions), disconnect=effects.disconnect, reason=reason, reply=told)
+        return CommandResult(False, tuple(effects.transmissions), disconnect=effects.disconnect, reason=reason, reply=told)
 
-    def _answer(self, reply: Reply | None) -> Answer:
+    def _answer(self, reply: Reply | None) -> CommandResult:
         effects, channel = self._effects, self._channel
-        return Answer(
+        return CommandResult(
             transmissions=tuple(effects.transmissions),
             streams=tuple(effects.streams),
             stopped=tuple(effects.stopped),
             stop_all=effects.stop_all,
-            state=changes(self._caller.state, channel.connection.state, "connection.state"),
+            state=changes(self._context.state, channel.connection.state, "connection.state"),
             own=changes(effects.kept, channel.state, "self.state") | effects.own,
-            seating=effects.seating,
+            presence_update=effects.presence_update,
             publications=tuple(effects.publications),
             disconnect=effects.disconnect,
             reply=reply,

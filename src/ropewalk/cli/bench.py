@@ -32,10 +32,10 @@ from ropewalk.protocol.server_messages import Data, Goodbye, SubscriptionConfirm
 
 SUMMARY = "measure deliveries and latency of a running server"
 OPENING_AT_ONCE = 100
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
-class Plan(Struct, frozen=True):
+class BenchPlan(Struct, frozen=True):
     """What was asked for, checked."""
 
     url: str
@@ -58,10 +58,10 @@ def _outcome() -> asyncio.Future[None]:
     return outcome
 
 
-class Tally:
+class BenchTally:
     """When each message was sent, and when the last subscriber had it."""
 
-    def __init__(self, plan: Plan, clock: Clock) -> None:
+    def __init__(self, plan: BenchPlan, clock: Clock) -> None:
         self._clock = clock
         self._missing = [plan.subscribers] * plan.messages
         self.sent = [0.0] * plan.messages
@@ -89,7 +89,7 @@ class Tally:
 class Subscriber(WSListener):
     """One connection that subscribes and counts."""
 
-    def __init__(self, plan: Plan, tally: Tally) -> None:
+    def __init__(self, plan: BenchPlan, tally: BenchTally) -> None:
         super().__init__()
         self._identifier = plan.identifier
         self._tally = tally
@@ -131,7 +131,7 @@ def run(argv: list[str], clock: Clock = time.monotonic) -> int:
     return 0
 
 
-def _plan(argv: list[str]) -> Plan:
+def _plan(argv: list[str]) -> BenchPlan:
     given = _parser().parse_args(argv)
     for name in ("subscribers", "messages", "batch", "size"):
         if getattr(given, name) < 1:
@@ -143,7 +143,7 @@ def _plan(argv: list[str]) -> Plan:
     stream = given.stream or f"bench-{token_hex(4)}"
     if given.signed_stream and not given.stream:
         raise UserMistake("--signed-stream needs --stream too: that is where messages are published")
-    return Plan(
+    return BenchPlan(
         url=url,
         ca_file=given.ca_file,
         # pings would be counted by nobody and cost both sides
@@ -176,24 +176,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _measure(plan: Plan, clock: Clock) -> Tally:
-    tally = Tally(plan, clock)
+async def _measure(plan: BenchPlan, clock: Clock) -> BenchTally:
+    tally = BenchTally(plan, clock)
     with explained():
         links = await _open(plan, tally)
     try:
         async with Publisher(plan.url, plan.key, ca_file=plan.ca_file) as publisher:
             await _publish(plan, tally, publisher, clock)
-        await asyncio.wait_for(tally.ended, PATIENCE)
+        await asyncio.wait_for(tally.ended, TIMEOUT)
     except TimeoutError:
         missing = plan.subscribers * plan.messages - tally.deliveries
-        raise Unavailable(f"{missing} deliveries did not come within {PATIENCE:g} seconds") from None
+        raise Unavailable(f"{missing} deliveries did not come within {TIMEOUT:g} seconds") from None
     finally:
         for link in links:
             link.disconnect()
     return tally
 
 
-async def _open(plan: Plan, tally: Tally) -> list[WSTransport]:
+async def _open(plan: BenchPlan, tally: BenchTally) -> list[WSTransport]:
     slots = asyncio.Semaphore(OPENING_AT_ONCE)
     tls = trust(plan.ca_file)
     place = str(URL(plan.cable).with_query(None))
@@ -207,7 +207,7 @@ async def _open(plan: Plan, tally: Tally) -> list[WSTransport]:
                 extra_headers={"Sec-WebSocket-Protocol": SUBPROTOCOL},
             )
             assert isinstance(subscriber, Subscriber)
-            await asyncio.wait_for(subscriber.ready, PATIENCE)
+            await asyncio.wait_for(subscriber.ready, TIMEOUT)
             return transport
 
     try:
@@ -217,10 +217,10 @@ async def _open(plan: Plan, tally: Tally) -> list[WSTransport]:
     except (OSError, WSError) as error:
         raise Unreachable(f"{place} cannot be reached: {error}") from error
     except TimeoutError:
-        raise Unavailable(f"the server did not answer within {PATIENCE:g} seconds") from None
+        raise Unavailable(f"the server did not answer within {TIMEOUT:g} seconds") from None
 
 
-async def _publish(plan: Plan, tally: Tally, publisher: Publisher, clock: Clock) -> None:
+async def _publish(plan: BenchPlan, tally: BenchTally, publisher: Publisher, clock: Clock) -> None:
     started = clock()
     for request, first in enumerate(range(0, plan.messages, plan.batch)):
         if plan.rate:
@@ -231,7 +231,7 @@ async def _publish(plan: Plan, tally: Tally, publisher: Publisher, clock: Clock)
         await publisher.publish_batch(drafts)
 
 
-def _report(plan: Plan, tally: Tally) -> str:
+def _report(plan: BenchPlan, tally: BenchTally) -> str:
     seconds = tally.complete[-1] - tally.sent[0]
     latencies = sorted((end - start) * 1000 for start, end in zip(tally.sent, tally.complete, strict=True))
     lines = (

@@ -1,6 +1,6 @@
-"""The command line's door: finds the command, runs it, and turns mistakes into words instead of tracebacks.
+"""The entry point of the command line: finds the command, runs it, and prints user mistakes without a traceback.
 
-A command is a module with `SUMMARY` and `run(argv) -> exit code`; it is imported only when it is wanted.
+A command is a module with `SUMMARY` and `run(argv) -> exit code`; it is imported only when it is used.
 """
 
 import os
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _require_text(words: list[str]) -> None:
-    """Python hides bytes that are no UTF-8 in surrogates, which nothing behind this door can send, sign or print."""
+    """Python hides bytes that are no UTF-8 in surrogates, which no command can send, sign or print."""
     for number, word in enumerate(words, 1):
         try:
             word.encode()

@@ -18,16 +18,16 @@ from ropewalk.app.settings import Settings, load
 from ropewalk.app.settings.sources import CONFIG_FLAG, find_file
 from ropewalk.cli.reaching import NOT_THERE, listening_at
 from ropewalk.model.errors import Unavailable, UserMistake
-from ropewalk.model.installing import install
+from ropewalk.model.extras import install
 from ropewalk.pipeline.board import Board
 from ropewalk.pipeline.config import RunSettings, Sections, job_options, overridden, read_file, with_assignments
 from ropewalk.pipeline.display import figures
-from ropewalk.pipeline.listing import as_markdown, as_table
+from ropewalk.pipeline.job_listing import as_markdown, as_table
 from ropewalk.pipeline.registry import find_job, load_jobs
 
 if TYPE_CHECKING:
     from ropewalk.pipeline.context import Context, Place
-    from ropewalk.pipeline.runner import Plan
+    from ropewalk.pipeline.runner import RunPlan
 
 SUMMARY = "run jobs on the journal with Spark: archive, rollup, audit …"
 
@@ -130,7 +130,7 @@ def _run(wanted: argparse.Namespace) -> int:
     _require_spark()
     from ropewalk.pipeline.context import Context
     from ropewalk.pipeline.display import Display
-    from ropewalk.pipeline.runner import Runner
+    from ropewalk.pipeline.runner import PipelineRunner
     from ropewalk.pipeline.session import spark_session
 
     settings, written, server = _settings(wanted)
@@ -139,18 +139,18 @@ def _run(wanted: argparse.Namespace) -> int:
     display = Display(time.monotonic)
     context = Context(place, lambda: spark_session("ropewalk", **settings.spark), display.say)
     _require_journal(context, plans)
-    runner = Runner(context, Board(place.state_dir), display, wanted.available_now, settings.restarts)
+    runner = PipelineRunner(context, Board(place.state_dir), display, wanted.available_now, settings.restarts)
     return runner.run(plans, settings.metrics_port)
 
 
-def _plans(names: Sequence[str], settings: RunSettings, sections: Sections) -> "list[Plan]":
-    from ropewalk.pipeline.runner import Plan
+def _plans(names: Sequence[str], settings: RunSettings, sections: Sections) -> "list[RunPlan]":
+    from ropewalk.pipeline.runner import RunPlan
 
     jobs = load_jobs(settings.imports)
     for section in sections:
         find_job(section, jobs)  # a misspelt section would be silently without effect
     found = {name: find_job(name, jobs) for name in names}
-    return [Plan(name, job, job_options(job, sections, name)) for name, job in found.items()]
+    return [RunPlan(name, job, job_options(job, sections, name)) for name, job in found.items()]
 
 
 def _status(wanted: argparse.Namespace) -> int:
@@ -196,7 +196,7 @@ def _require_spark() -> None:
         raise UserMistake(f"the pipeline needs {', '.join(absent)}: {install('spark')}")
 
 
-def _require_journal(context: "Context", plans: "Sequence[Plan]") -> None:
+def _require_journal(context: "Context", plans: "Sequence[RunPlan]") -> None:
     """Said before a JVM is started for nothing."""
     from ropewalk.pipeline.jvm import find_java
     from ropewalk.pipeline.wire import JournalRefused, Wire

@@ -10,7 +10,7 @@ import time
 from ropewalk.adapters.apps.jwt import LATEST_EXPIRY, issue
 from ropewalk.app.settings import Settings, load
 from ropewalk.app.settings.values import DURATION
-from ropewalk.core.signing import API_PHRASE, BROADCAST_PHRASE, derive, sign_stream
+from ropewalk.core.signatures import API_PHRASE, BROADCAST_PHRASE, derive, sign_stream
 from ropewalk.model.errors import UserMistake
 from ropewalk.ports import Clock
 

@@ -26,8 +26,8 @@ from ropewalk.client.errors import (
     Unreachable,
 )
 from ropewalk.client.events import Event, Gap, Message, PresenceChange, PresenceState, PresentMember
+from ropewalk.client.publish_request import Draft
 from ropewalk.client.publisher import Publisher
-from ropewalk.client.publishing import Draft
 from ropewalk.client.stream import Stream
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.messages import Position, Receipt

@@ -1,4 +1,4 @@
-"""Where the doors of a server are, from the one address a person gives: `http://host:port`, or the cable's full URL."""
+"""The endpoints of a server, from the one address that a user gives: `http://host:port`, or the full URL of the cable."""
 
 from msgspec import Struct
 from yarl import URL
@@ -10,7 +10,7 @@ _SCHEMES = {"http": ("ws", "http"), "https": ("wss", "https"), "ws": ("ws", "htt
 
 
 class Addresses(Struct, frozen=True):
-    """`cable` is the WebSocket door, `base` what the paths of the HTTP doors are appended to."""
+    """`cable` is the WebSocket endpoint, `base` what the paths of the HTTP endpoints are appended to."""
 
     cable: str
     base: str

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ropewalk.client import publishing
+from ropewalk.client import publish_request
 from ropewalk.client.errors import PublishUnavailable
-from ropewalk.client.publishing import Draft
+from ropewalk.client.publish_request import Draft
 from ropewalk.core.backoff import Backoff, Chance
 
 _SHORTEST = 0.001  # seconds: some libraries read 0 as "no limit"
@@ -24,7 +24,7 @@ class NotSent(PublishUnavailable):
     """No connection could be made, so nothing can have been registered."""
 
 
-class Patience(Struct, frozen=True):
+class RetryLimits(Struct, frozen=True):
     """How long a batch is tried: so many attempts, of `timeout` seconds each, and of `total` seconds with the pauses."""
 
     attempts: int = 5
@@ -34,31 +34,31 @@ class Patience(Struct, frozen=True):
 
 
 class Attempts:
-    """One batch on its way. Send `body` within `timeout()`; after trouble wait for `pause()` and send it again."""
+    """One batch on its way. Send `body` within `timeout()`; after a failure wait for `pause()` and send it again."""
 
     def __init__(
-        self, drafts: Sequence[Draft], patience: Patience, chance: Chance, clock: Callable[[], float] = time.monotonic
+        self, drafts: Sequence[Draft], limits: RetryLimits, chance: Chance, clock: Callable[[], float] = time.monotonic
     ) -> None:
         named = [draft if draft.uid or draft.transient else replace(draft, uid=uuid.uuid4().hex) for draft in drafts]
-        self.body = publishing.body(named)
+        self.body = publish_request.body(named)
         self._repeatable = not any(draft.transient for draft in named)
-        self._patience = patience
+        self._limits = limits
         self._chance = chance
         self._clock = clock
-        self._deadline = clock() + patience.total
+        self._deadline = clock() + limits.total
         self._failed = 0
 
     def timeout(self) -> float:
         """Seconds for the attempt that begins now."""
-        return max(min(self._patience.timeout, self._left()), _SHORTEST)
+        return max(min(self._limits.timeout, self._left()), _SHORTEST)
 
-    def pause(self, trouble: PublishUnavailable) -> float:
-        """Seconds until the next attempt. Raises the trouble itself where there must not be one."""
-        pause = self._patience.backoff.delay(self._failed, self._chance)
+    def pause(self, failure: PublishUnavailable) -> float:
+        """Seconds until the next attempt. Raises the failure itself where there must not be one."""
+        pause = self._limits.backoff.delay(self._failed, self._chance)
         self._failed += 1
-        harmless = self._repeatable or isinstance(trouble, NotSent)
-        if not harmless or self._failed >= self._patience.attempts or pause >= self._left():
-            raise trouble
+        harmless = self._repeatable or isinstance(failure, NotSent)
+        if not harmless or self._failed >= self._limits.attempts or pause >= self._left():
+            raise failure
         return pause
 
     def _left(self) -> float:

@@ -8,14 +8,14 @@ from typing import Any
 
 from ropewalk.client import identifiers
 from ropewalk.client.addresses import addresses
-from ropewalk.client.link import Call
+from ropewalk.client.link import DialOptions
+from ropewalk.client.publish_request import Draft
 from ropewalk.client.publisher import Publisher
-from ropewalk.client.publishing import Draft
-from ropewalk.client.session import Manners, Refresh, Session
+from ropewalk.client.session import CableSession, ClientOptions, Refresh
 from ropewalk.client.stream import Stream
 from ropewalk.client.trust import session_trusting, trust
 from ropewalk.core.backoff import Backoff, Chance
-from ropewalk.core.signing import unverified_name
+from ropewalk.core.signatures import unverified_name
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import Position, Receipt
 
@@ -26,7 +26,7 @@ CABLE_PING = 3
 class Client:
     """Made by `connect`. Read every stream you subscribe to: an unread one that is full stops the others."""
 
-    def __init__(self, session: Session, publisher: Publisher) -> None:
+    def __init__(self, session: CableSession, publisher: Publisher) -> None:
         self._session = session
         self._publisher = publisher
 
@@ -113,15 +113,17 @@ async def connect(
     no longer read. Raises Unreachable, Unauthorized or TokenExpired if the first connection fails; later ones are tried again
     until the block ends.
     """
-    door = addresses(url)
-    patience = backoff or Backoff()
-    call = Call(door.cable, token=token, token_param=token_param, ping_interval=ping_interval, timeout=connect_timeout)
-    manners = Manners(inbox_size, answer_timeout, patience, chance, _steady_clock())
+    address = addresses(url)
+    delays = backoff or Backoff()
+    dialing = DialOptions(
+        address.cable, token=token, token_param=token_param, ping_interval=ping_interval, timeout=connect_timeout
+    )
+    options = ClientOptions(inbox_size, answer_timeout, delays, chance, _steady_clock())
     async with session_trusting(trust(ca_file)) as http:
-        session = Session(http, call, manners, refresh_token)
+        session = CableSession(http, dialing, options, refresh_token)
         await session.open()
         try:
-            async with Publisher(url, key, http=http, backoff=patience, chance=chance) as publisher:
+            async with Publisher(url, key, http=http, backoff=delays, chance=chance) as publisher:
                 yield Client(session, publisher)
         finally:
             await session.close()

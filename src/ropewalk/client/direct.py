@@ -14,16 +14,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ropewalk.client import publishing
+from ropewalk.client import publish_request
 from ropewalk.client.addresses import addresses
-from ropewalk.client.attempts import Attempts, Patience
+from ropewalk.client.attempts import Attempts, RetryLimits
+from ropewalk.client.connection_pool import ConnectionPool
 from ropewalk.client.errors import KeyRefused, PublishUnavailable
-from ropewalk.client.kept import KeptConnections
 from ropewalk.client.per_loop import SessionPerLoop
+from ropewalk.client.publish_request import PATH, Draft
 from ropewalk.client.publisher import Publisher
-from ropewalk.client.publishing import PATH, Draft
 from ropewalk.client.trust import trust
-from ropewalk.core.signing import API_PHRASE, derive
+from ropewalk.core.signatures import API_PHRASE, derive
 from ropewalk.model.messages import Receipt
 
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -40,17 +40,17 @@ class Direct:
         self._key = key
         self._timeout = timeout
         tls = trust(ca_file)
-        self._connections = KeptConnections(addresses(url).base + PATH, publishing.headers(key), tls)
+        self._connections = ConnectionPool(addresses(url).base + PATH, publish_request.headers(key), tls)
         self._sessions = SessionPerLoop(tls)
 
     def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
         _refuse_to_block_a_loop()
-        attempts = Attempts(drafts, Patience(timeout=self._timeout, total=self._timeout), random.random)
+        attempts = Attempts(drafts, RetryLimits(timeout=self._timeout, total=self._timeout), random.random)
         while True:
             try:
-                return publishing.receipts(*self._connections.post(attempts.body, attempts.timeout()))
-            except PublishUnavailable as trouble:
-                pause = attempts.pause(trouble)
+                return publish_request.receipts(*self._connections.post(attempts.body, attempts.timeout()))
+            except PublishUnavailable as failure:
+                pause = attempts.pause(failure)
             except KeyRefused as refused:
                 raise self._explained(refused) from None
             time.sleep(pause)

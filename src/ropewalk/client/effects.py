@@ -26,13 +26,13 @@ class Confirmed(Struct, frozen=True):
     identifier: str
 
 
-class Rejected(Struct, frozen=True):
+class SubscriptionDenied(Struct, frozen=True):
     """The subscription is over: the server refused it."""
 
     identifier: str
 
 
-class Answer(Struct, frozen=True):
+class PresenceResult(Struct, frozen=True):
     """The oldest presence query of this identifier is answered; None: the server cannot."""
 
     identifier: str
@@ -55,4 +55,4 @@ class End(Struct, frozen=True):
     error: CableError
 
 
-Effect = Send | Yield | Confirmed | Rejected | Answer | Redial | End
+Effect = Send | Yield | Confirmed | SubscriptionDenied | PresenceResult | Redial | End

@@ -73,7 +73,7 @@ class PublishError(CableError):
 
 
 class KeyRefused(PublishError):
-    """The key does not open the door for publications."""
+    """The key is not accepted for publishing."""
 
 
 class PublicationRefused(PublishError):

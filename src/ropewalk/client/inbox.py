@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ropewalk.client.events import Event
 
 
-class Inbox:
+class EventInbox:
     """`relieved` is called when it was full and no longer is."""
 
     def __init__(self, size: int, relieved: Callable[[], None]) -> None:

@@ -20,6 +20,6 @@ class Keepalive:
             self._newest = message.timestamp
 
     @property
-    def patience(self) -> float | None:
+    def timeout(self) -> float | None:
         """Seconds of silence after which the link counts as dead; None while nothing is known of the server's pings."""
         return 2 * self._interval or None

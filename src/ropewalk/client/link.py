@@ -21,7 +21,7 @@ from ropewalk.protocol.client_commands import SUBPROTOCOL, ClientCommand, encode
 from ropewalk.protocol.handshake import POSITIONS_PARAM
 from ropewalk.protocol.server_messages import ServerMessage, decode
 
-CLOSE_PATIENCE = 1.0
+CLOSE_TIMEOUT = 1.0
 """Seconds to wait for the server's half of the closing handshake; nothing depends on it."""
 
 
@@ -32,7 +32,7 @@ _REFUSALS = {
 _NO_CABLE = "is no WebSocket of a cable server"
 
 
-class Call(Struct, frozen=True):
+class DialOptions(Struct, frozen=True):
     """Everything a new connection is made with."""
 
     url: str
@@ -54,7 +54,7 @@ class Call(Struct, frozen=True):
         return {name: value for name, value in headers.items() if value}
 
 
-class Link:
+class CableLink:
     """After `lost` or an Unreachable there is nothing more to do with it but `close`."""
 
     def __init__(self, socket: ClientWebSocketResponse, keepalive: Keepalive) -> None:
@@ -70,9 +70,9 @@ class Link:
     async def receive(self) -> ServerMessage:
         """The next message. Raises Unreachable when the link is gone or silent for too long."""
         try:
-            frame = await self._socket.receive(self._keepalive.patience)
+            frame = await self._socket.receive(self._keepalive.timeout)
         except TimeoutError:
-            raise Unreachable(f"the server was silent for {self._keepalive.patience:g} seconds") from None
+            raise Unreachable(f"the server was silent for {self._keepalive.timeout:g} seconds") from None
         if frame.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
             raise Unreachable(f"the server closed the connection (code {self._socket.close_code})")
         message = decode(frame.data)
@@ -90,7 +90,7 @@ class Link:
             duplicate.shutdown(socket.SHUT_RDWR)
 
 
-async def dial(http: ClientSession, call: Call) -> Link:
+async def dial(http: ClientSession, call: DialOptions) -> CableLink:
     """Raises Unreachable."""
     try:
         async with asyncio.timeout(call.timeout):
@@ -106,10 +106,10 @@ async def dial(http: ClientSession, call: Call) -> Link:
     if connected.protocol != SUBPROTOCOL:
         await connected.close()
         raise Unreachable(f"{call.url} does not speak {SUBPROTOCOL}")
-    return Link(connected, Keepalive(call.ping_interval))
+    return CableLink(connected, Keepalive(call.ping_interval))
 
 
-async def _upgrade(http: ClientSession, call: Call) -> ClientWebSocketResponse:
+async def _upgrade(http: ClientSession, call: DialOptions) -> ClientWebSocketResponse:
     return await http.ws_connect(
         call.url,
         params=call.params(),
@@ -117,5 +117,5 @@ async def _upgrade(http: ClientSession, call: Call) -> ClientWebSocketResponse:
         protocols=(SUBPROTOCOL,),
         # The server bounds what it sends.
         max_msg_size=0,
-        timeout=ClientWSTimeout(ws_close=CLOSE_PATIENCE),
+        timeout=ClientWSTimeout(ws_close=CLOSE_TIMEOUT),
     )

@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from aiohttp import ClientConnectorCertificateError, ClientConnectorError, ClientError, ClientSession, ClientTimeout
 
-from ropewalk.client import publishing
+from ropewalk.client import publish_request
 from ropewalk.client.addresses import addresses
-from ropewalk.client.attempts import Attempts, NotSent, Patience
+from ropewalk.client.attempts import Attempts, NotSent, RetryLimits
 from ropewalk.client.errors import CertificateUntrusted, PublishUnavailable
-from ropewalk.client.publishing import PATH, Draft
+from ropewalk.client.publish_request import PATH, Draft
 from ropewalk.client.trust import session_trusting, trust
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.messages import Receipt
@@ -39,11 +39,11 @@ class Publisher:
         total: float = math.inf,
     ) -> None:
         self._url = addresses(url).base + PATH
-        self._headers = publishing.headers(key)
+        self._headers = publish_request.headers(key)
         self._tls = trust(ca_file)
         self._given = http
         self._http = http
-        self._patience = Patience(attempts, backoff or Backoff(), timeout, total)
+        self._limits = RetryLimits(attempts, backoff or Backoff(), timeout, total)
         self._chance = chance
 
     async def __aenter__(self) -> Self:
@@ -70,12 +70,12 @@ class Publisher:
 
     async def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
         """All of them in this order, or none. A receipt for each."""
-        attempts = Attempts(drafts, self._patience, self._chance)
+        attempts = Attempts(drafts, self._limits, self._chance)
         while True:
             try:
                 return await self._send(attempts.body, attempts.timeout())
-            except PublishUnavailable as trouble:
-                pause = attempts.pause(trouble)
+            except PublishUnavailable as failure:
+                pause = attempts.pause(failure)
             await asyncio.sleep(pause)
 
     async def _send(self, body: bytes, timeout: float) -> list[Receipt]:
@@ -84,7 +84,7 @@ class Publisher:
         bounded = ClientTimeout(total=timeout)
         try:
             async with self._http.post(self._url, data=body, headers=self._headers, timeout=bounded) as response:
-                return publishing.receipts(response.status, await response.read())
+                return publish_request.receipts(response.status, await response.read())
         except ClientConnectorCertificateError as error:
             raise CertificateUntrusted(self._url, error.certificate_error) from error
         except ClientConnectorError as error:

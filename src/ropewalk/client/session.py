@@ -13,7 +13,7 @@ from aiohttp import ClientSession
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ropewalk.client.effects import Answer, Confirmed, Effect, End, Redial, Rejected, Send, Yield
+from ropewalk.client.effects import Confirmed, Effect, End, PresenceResult, Redial, Send, SubscriptionDenied, Yield
 from ropewalk.client.errors import (
     AlreadySubscribed,
     Ended,
@@ -23,9 +23,9 @@ from ropewalk.client.errors import (
     Unreachable,
 )
 from ropewalk.client.events import PresenceState
-from ropewalk.client.inbox import Inbox
-from ropewalk.client.link import Call, Link, dial
-from ropewalk.client.state import State
+from ropewalk.client.inbox import EventInbox
+from ropewalk.client.link import CableLink, DialOptions, dial
+from ropewalk.client.state import ClientState
 from ropewalk.client.stream import Stream
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.closing import TOKEN_EXPIRED
@@ -43,8 +43,8 @@ Clock = Callable[[], float]
 T = TypeVar("T")
 
 
-class Manners(Struct, frozen=True):
-    """How a session behaves. `inbox_size`: events that wait for a slow reader before the socket is no longer read."""
+class ClientOptions(Struct, frozen=True):
+    """Options of a session. `inbox_size`: events that wait for a slow reader before the socket is no longer read."""
 
     inbox_size: int
     answer_timeout: float
@@ -53,17 +53,17 @@ class Manners(Struct, frozen=True):
     clock: Clock
 
 
-class Session:
+class CableSession:
     """Begin with `open`, end with `close`. In between it comes back by itself whenever a connection is lost."""
 
-    def __init__(self, http: ClientSession, call: Call, manners: Manners, refresh: Refresh | None) -> None:
+    def __init__(self, http: ClientSession, call: DialOptions, options: ClientOptions, refresh: Refresh | None) -> None:
         self._http = http
         self._call = call
-        self._manners = manners
+        self._options = options
         self._refresh = refresh
-        self._state = State()
+        self._state = ClientState()
         self._streams: dict[str, Stream] = {}
-        self._link: Link | None = None
+        self._link: CableLink | None = None
         self._task: asyncio.Task[None] | None = None
         self._end: Exception | None = None
         self._attempt = 0
@@ -111,10 +111,10 @@ class Session:
             raise self._end
         if identifier in self._streams:
             raise AlreadySubscribed(f"this client is subscribed to {identifier} already")
-        inbox = Inbox(self._manners.inbox_size, self._make_room)
+        inbox = EventInbox(self._options.inbox_size, self._make_room)
         stream = self._streams[identifier] = Stream(self, identifier, inbox, presence_events)
         try:
-            await self._commit(self._state.subscribe(identifier, self._manners.clock(), since, positions))
+            await self._commit(self._state.subscribe(identifier, self._options.clock(), since, positions))
             await self._answered(stream.confirmed)
         except BaseException:
             await self.unsubscribe(identifier)
@@ -168,10 +168,10 @@ class Session:
         self._awaiting += 1
         self._make_room()
         try:
-            async with asyncio.timeout(self._manners.answer_timeout):
+            async with asyncio.timeout(self._options.answer_timeout):
                 return await answer
         except TimeoutError:
-            raise NoAnswer(f"the server did not answer within {self._manners.answer_timeout:g} seconds") from None
+            raise NoAnswer(f"the server did not answer within {self._options.answer_timeout:g} seconds") from None
         finally:
             self._awaiting -= 1
             self._make_room()
@@ -205,7 +205,7 @@ class Session:
         if pause is not None:
             return pause
         self._attempt += 1
-        return self._manners.backoff.delay(self._attempt - 1, self._manners.chance)
+        return self._options.backoff.delay(self._attempt - 1, self._options.chance)
 
     async def _converse(self, welcomed: asyncio.Future[None]) -> None:
         """One connection, from the first message to the last. Returns when the state wants another one."""
@@ -221,7 +221,7 @@ class Session:
                     logger.warning("a frame cannot be read", extra={"reason": error.reason})
                     continue
                 self._note_welcome(message, welcomed)
-                if await self._carry_out(self._state.receive(message, self._manners.clock())):
+                if await self._carry_out(self._state.receive(message, self._options.clock())):
                     return
         finally:
             self._link = None
@@ -253,7 +253,7 @@ class Session:
         self._make_room()
         return False
 
-    def _tell(self, effect: Yield | Confirmed | Rejected | Answer) -> None:
+    def _tell(self, effect: Yield | Confirmed | SubscriptionDenied | PresenceResult) -> None:
         stream = self._streams.get(effect.identifier)
         if stream is None:
             return  # the program unsubscribed while something before this was sent
@@ -262,10 +262,10 @@ class Session:
                 stream.offer(event)
             case Confirmed():
                 stream.confirm()
-            case Rejected(identifier):
+            case SubscriptionDenied(identifier):
                 del self._streams[identifier]
                 stream.finish(SubscriptionRejected(identifier))
-            case Answer(_, presence):
+            case PresenceResult(_, presence):
                 stream.answer(presence)
 
     async def _put(self, command: ClientCommand) -> None:

@@ -5,7 +5,7 @@ No I/O, no clock of its own: the shell passes messages and the time in, and carr
 
 import msgspec
 
-from ropewalk.client.effects import Answer, Confirmed, Effect, End, Redial, Rejected, Send, Yield
+from ropewalk.client.effects import Confirmed, Effect, End, PresenceResult, Redial, Send, SubscriptionDenied, Yield
 from ropewalk.client.errors import disconnected
 from ropewalk.client.events import Gap, Message, PresenceChange, PresenceState, PresentMember
 from ropewalk.client.track import Track
@@ -28,7 +28,7 @@ from ropewalk.protocol.server_messages import (
     ServerPong,
     SubscriptionConfirmed,
     SubscriptionRefused,
-    Unknown,
+    UnknownMessage,
     Welcome,
 )
 
@@ -53,7 +53,7 @@ class _Subscription:
         self.queries: list[str] = []
 
 
-class State:
+class ClientState:
     """One session over all its connections. `sid` is what the next connection offers for a restore."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class State:
                 # The ping was under way for a while, so this never puts the server's clock ahead of the truth.
                 self._skew = timestamp - now if timestamp else self._skew
                 return [Send(Pong())]
-            case ServerPong() | Unknown():
+            case ServerPong() | UnknownMessage():
                 return []
             case _:
                 subscription = self._subscriptions.get(message.identifier)
@@ -138,7 +138,7 @@ class State:
                 return self._confirm(subscription)
             case SubscriptionRefused(identifier):
                 del self._subscriptions[identifier]
-                return [Rejected(identifier)]
+                return [SubscriptionDenied(identifier)]
             case HistoryConfirmed(_, tips):
                 return self._history_confirmed(subscription, tips)
             case HistoryRejected():
@@ -215,7 +215,7 @@ class State:
 
     def _answer(self, subscription: _Subscription, presence: PresenceState | None) -> list[Effect]:
         del subscription.queries[:1]
-        return [Answer(subscription.identifier, presence)]
+        return [PresenceResult(subscription.identifier, presence)]
 
     def _yield(self, subscription: _Subscription, events: list[Message | Gap]) -> list[Effect]:
         return [Yield(subscription.identifier, event) for event in events]

@@ -11,13 +11,13 @@ import msgspec
 
 from ropewalk.client.errors import Ended, PresenceUnavailable
 from ropewalk.client.events import Event, PresenceChange, PresenceState
-from ropewalk.client.inbox import Inbox
+from ropewalk.client.inbox import EventInbox
 from ropewalk.model.commands import Perform, Whisper
 from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.model.presence import Member
 
 
-class Owner(Protocol):
+class StreamOwner(Protocol):
     """What a stream asks of the session it belongs to."""
 
     async def join(self, identifier: str, member: Member) -> None: ...
@@ -30,7 +30,7 @@ class Owner(Protocol):
 class Stream:
     """One subscription. Iterate it in one task; everything else may be called from any task of the loop."""
 
-    def __init__(self, owner: Owner, identifier: str, inbox: Inbox, presence_events: bool) -> None:
+    def __init__(self, owner: StreamOwner, identifier: str, inbox: EventInbox, presence_events: bool) -> None:
         self.identifier = identifier
         self.inbox = inbox
         self.live = asyncio.Event()

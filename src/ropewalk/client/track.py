@@ -1,6 +1,6 @@
 """What one subscription knows of its streams: which positions were seen, what to ask for, and what a rejection means.
 
-The rule it keeps: a position is yielded once, positions rise, and what cannot come is said with a Gap.
+Invariant: a position is yielded once, positions rise, and what cannot come is said with a Gap.
 
 An answer to a history request is a run of messages, with a rejection at each gap in it, and a confirmation at its end. What
 the server kept behind a gap follows it. A server that bounds its answers may leave a part of the history to be asked for again:
@@ -123,8 +123,8 @@ class Track:
     def _release(self) -> list[Message | Gap]:
         held, self._held, self._tips = self._held, [], {}
         # What was held before a rejection came may be of another place in its stream than what was held after it.
-        first_seen = {life: place for place, life in reversed(list(enumerate(map(_life, held))))}
-        held.sort(key=lambda data: (first_seen[_life(data)], data.offset))
+        first_seen = {life: place for place, life in reversed(list(enumerate(map(_epoch_of, held))))}
+        held.sort(key=lambda data: (first_seen[_epoch_of(data)], data.offset))
         return [event for data in held for event in self._advance(data)]
 
     def _advance(self, data: Data) -> list[Message | Gap]:
@@ -153,5 +153,5 @@ class Track:
         return [Message(body, data.stream, data.epoch, data.offset, data.type, self.asked)]
 
 
-def _life(data: Data) -> tuple[str, str]:
+def _epoch_of(data: Data) -> tuple[str, str]:
     return data.stream, data.epoch

@@ -1,1 +1,1 @@
-"""The decisions: synchronous and pure. The clock and chance are passed in; nothing here knows of sockets or loops."""
+"""Pure, synchronous decisions. Clock and randomness are passed in; nothing here knows sockets or event loops."""

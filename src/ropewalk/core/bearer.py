@@ -1,9 +1,9 @@
-"""Who may use an HTTP endpoint that asks for a key. The comparison itself is `signing`'s, in constant time."""
+"""Checks the bearer key of HTTP requests. The constant-time comparison itself is in `signatures`."""
 
 import logging
 from collections import Counter
 
-from ropewalk.core.signing import matches
+from ropewalk.core.signatures import matches
 from ropewalk.model.refusals import Refusal
 
 logger = logging.getLogger("ropewalk.http")

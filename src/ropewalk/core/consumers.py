@@ -1,12 +1,12 @@
-"""Readers of the journal that have a name: how they move, how far they lag, and what must be kept for them.
+"""Named readers of the journal: how their marks move, how far they lag, and which rows must be kept for them.
 
-The rule it keeps: a mark never goes back. A later life of a shard lies above all positions of the ones before, so that
-positions alone tell which of two marks is further.
+Invariant: a mark never goes back. A later generation of a shard has higher positions than all earlier ones, so positions
+alone tell which of two marks is further.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ropewalk.model.journal import LIFE_BITS, Consumer, ShardMark, ShardSpan
+from ropewalk.model.journal import GENERATION_BITS, Consumer, ShardMark, ShardSpan
 
 Marks = Mapping[int, ShardMark]
 
@@ -23,11 +23,11 @@ def moved(marks: Marks, given: Marks) -> dict[int, ShardMark]:
 
 
 def can_have_given(own: Sequence[ShardSpan], mark: ShardMark) -> bool:
-    """Whether a shard with these spans has been at this position under this epoch. Where it no longer knows the life that the
-    position lies in, only the epochs of the others are known to be wrong."""
+    """Whether a shard with these spans has been at this position under this epoch. Where it no longer knows the generation
+    that the position lies in, only the epochs of the others are known to be wrong."""
     if not mark.epoch:
         return mark.position == 0
-    life = [span for span in own if span.first >> LIFE_BITS == mark.position >> LIFE_BITS]
+    life = [span for span in own if span.first >> GENERATION_BITS == mark.position >> GENERATION_BITS]
     if life:
         return mark.epoch == life[-1].epoch and mark.position <= life[-1].end
     return all(span.epoch != mark.epoch for span in own)

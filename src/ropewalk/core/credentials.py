@@ -1,6 +1,6 @@
-"""A fingerprint of what a client shows of itself to the application: cookies and other headers, and the query of its URL.
+"""A fingerprint of the credentials that a client sends to the application: cookies, other headers, and the query of its URL.
 
-The rule it keeps: nobody can tell from a fingerprint what was shown, nor make one without the key.
+Invariant: a fingerprint does not reveal what was sent, and cannot be made without the key.
 """
 
 import hmac

@@ -1,6 +1,6 @@
 """The cursor of a stream: the last position that was delivered in this process.
 
-The rule it keeps: offsets of one epoch are delivered one after another, each once. Whatever does not follow is told apart, and
+Invariant: offsets of one epoch are delivered one after another, each once. A message that does not follow is classified, and
 the caller drops it or reads what is missing from the store first.
 """
 
@@ -9,7 +9,7 @@ from enum import Enum, auto
 from ropewalk.model.messages import Position
 
 FORMER_EPOCHS = 4
-"""Epochs that were left behind and are still recognised: messages of theirs may arrive late."""
+"""Former epochs that are still recognised, because their messages may arrive late."""
 
 
 class Step(Enum):

@@ -1,6 +1,6 @@
 """Idempotency keys: which (stream, uid) has been registered already, and where.
 
-The rule it keeps: a key is known for `ttl` seconds from its first registration, unless `limit` newer ones came since.
+Invariant: a key is known for `ttl` seconds from its first registration, unless `limit` newer ones came since.
 """
 
 from collections import OrderedDict

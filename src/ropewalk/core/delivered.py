@@ -1,6 +1,6 @@
-"""What of one stream a connection has been sent, or will be sent live: ranges of offsets in one epoch.
+"""Which offsets of one stream a connection was sent, or will be sent live: ranges within one epoch.
 
-The rule it keeps: no offset is sent twice on one connection, and one that was dropped can still be asked for.
+Invariant: no offset is sent twice on one connection, and one that was dropped can still be requested.
 """
 
 from msgspec import Struct

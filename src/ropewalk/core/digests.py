@@ -1,6 +1,6 @@
 """The digest that a file of the archive carries in its name, so that every later change of the file can be found.
 
-The rule it keeps: a name without a digest claims nothing, and such a file counts as it is.
+Invariant: a name without a digest claims nothing, and such a file counts as it is.
 """
 
 import hashlib

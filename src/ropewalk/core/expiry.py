@@ -1,6 +1,6 @@
-"""Deadlines by key, in a heap that is put in order lazily.
+"""Deadlines by key, in a heap that is updated lazily.
 
-The rule it keeps: moving a deadline later costs one dict write, and no call looks at more than it was allowed to.
+Invariant: moving a deadline later costs one dict write, and no call looks at more entries than it was allowed to.
 """
 
 from heapq import heapify, heappop, heappush

@@ -1,4 +1,4 @@
-"""Which headers of a connection its application sees: only those that the settings name, and only what is not empty."""
+"""Which headers of a connection are forwarded to the application: those named in the settings, if they are not empty."""
 
 from ropewalk.model.sessions import ConnectRequest
 

@@ -1,6 +1,6 @@
-"""One stream's epoch, tip and hot history, bounded by number and by age.
+"""The epoch, tip and hot history of one stream, bounded by number and by age.
 
-The rule it keeps: offsets are 1, 2, 3 … and never given twice; an answer joins up with the asked position or is a `Gap`.
+Invariant: offsets are 1, 2, 3 … and are never given twice. An answer joins up with the requested position or is a `Gap`.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from ropewalk.model.messages import Position, Publication, Registered
 from ropewalk.model.rules import StreamRules
 
 
-class Kept:
+class HistoryTotals:
     """What any number of logs keep together, so that gauges need not walk them. Bytes are those of payloads."""
 
     __slots__ = ("bytes", "messages")
@@ -32,7 +32,7 @@ class StreamLog:
 
     __slots__ = ("_entries", "_kept", "_limit", "_ttl", "epoch", "newest", "stream", "tip", "trimmed_at")
 
-    def __init__(self, stream: str, epoch: str, rules: StreamRules, kept: Kept) -> None:
+    def __init__(self, stream: str, epoch: str, rules: StreamRules, kept: HistoryTotals) -> None:
         self.stream = stream
         self.epoch = epoch
         self.tip = 0

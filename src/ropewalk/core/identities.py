@@ -1,4 +1,4 @@
-"""Who a client is, as text: usually JSON, which the same people write in more than one way."""
+"""Connection identifiers as text. Usually JSON, which different libraries write with different spacing."""
 
 import msgspec
 

@@ -1,29 +1,29 @@
-"""The life of a session as one table: which state an event leads to. What is not in the table must not happen."""
+"""The lifecycle of a session as one transition table. An event that is not in the table for a state has no effect."""
 
 from enum import Enum
 
 
-class State(Enum):
-    OPENING = "opening"  # the link is up, the client is not known yet
+class SessionState(Enum):
+    OPENING = "opening"  # connected, not authenticated yet
     LIVE = "live"  # welcomed; commands and deliveries flow
     ENDED = "ended"  # no more writes; the link may still be flushing
 
 
-class Event(Enum):
+class LifecycleEvent(Enum):
     ACCEPTED = "accepted"
     CLOSED = "closed"  # by us, for a reason of the closing table
     LOST = "lost"  # by the peer or the network
 
 
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    (State.OPENING, Event.ACCEPTED): State.LIVE,
-    (State.OPENING, Event.CLOSED): State.ENDED,
-    (State.OPENING, Event.LOST): State.ENDED,
-    (State.LIVE, Event.CLOSED): State.ENDED,
-    (State.LIVE, Event.LOST): State.ENDED,
+TRANSITIONS: dict[tuple[SessionState, LifecycleEvent], SessionState] = {
+    (SessionState.OPENING, LifecycleEvent.ACCEPTED): SessionState.LIVE,
+    (SessionState.OPENING, LifecycleEvent.CLOSED): SessionState.ENDED,
+    (SessionState.OPENING, LifecycleEvent.LOST): SessionState.ENDED,
+    (SessionState.LIVE, LifecycleEvent.CLOSED): SessionState.ENDED,
+    (SessionState.LIVE, LifecycleEvent.LOST): SessionState.ENDED,
 }
 
 
-def advance(state: State, event: Event) -> State | None:
+def advance(state: SessionState, event: LifecycleEvent) -> SessionState | None:
     """The next state, or None when the event comes too late to matter (a close after a loss, say)."""
     return TRANSITIONS.get((state, event))

@@ -1,6 +1,6 @@
-"""A set of names in order, for listings that page.
+"""A sorted set of names, for listings with pages.
 
-The rule it keeps: adding, removing and finding a page each touch two short lists, however many names there are.
+Invariant: adding, removing and finding a page each touch two short lists, however many names there are.
 """
 
 from bisect import bisect_left, bisect_right, insort

@@ -1,6 +1,6 @@
-"""What waits for one slow connection, bounded by bytes.
+"""The bounded buffer of one slow connection.
 
-The rule it keeps: frames leave in the order they came, and whatever is skipped is said right before the frame that follows it.
+Invariant: frames leave in the order they came, and a skip is reported right before the frame that follows it.
 """
 
 from collections import deque

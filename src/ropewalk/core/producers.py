@@ -1,7 +1,7 @@
-"""Producers: how far each one's sequence has been registered, shard by shard.
+"""The last registered sequence of each producer, by shard.
 
-The rule it keeps: of one producer and one shard a sequence is registered once and in order. A shard's record is lost, if at
-all, from its end; so what lies above the last known sequence of that shard was not registered, and what does not, was.
+Invariant: a producer's sequence is registered once and in order within a shard. A shard can only lose rows from its end. So
+a sequence above the last known one was not registered, and all others were.
 """
 
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""How often something may happen. One small object for each that is limited; the clock is passed in."""
+"""A token bucket. One small object for each rate limit; the clock is passed in."""
 
 
 class TokenBucket:

@@ -1,6 +1,6 @@
-"""What was refused since the last time somebody was told, at most once in a period: for one log line, however much it was.
+"""A summary of refusals for one log line, at most once per period.
 
-The counters are only read. What is told is the difference between two readings.
+The counters are only read. A summary is the difference between two readings.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Partition key to shard. Fixed for ever: the journal, the archive and every reader compute the same."""
+"""Maps a partition key to its shard. Must never change: the journal, the archive and every reader compute the same."""
 
 from zlib import crc32
 

@@ -1,6 +1,6 @@
-"""Presence sets: who is in which stream, held there by which sessions.
+"""Presence sets: which members are in which stream, and which sessions hold them.
 
-The rule it keeps: a member joins with its first sid and leaves with its last, and each of the two is told once.
+Invariant: a member joins with its first sid and leaves with its last one, and each of the two is reported once.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""Which rules a stream obeys.
+"""Finds the rules of a stream.
 
-The rule it keeps: the first pattern that matches a stream's name decides alone; fields it leaves open are those of the default,
-never of a later pattern. So specific patterns stand before general ones, as in the settings file.
+Invariant: the first pattern that matches the stream's name decides alone. Fields that it leaves out come from the default,
+never from a later pattern. So specific patterns must stand before general ones, as in the settings file.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What a node counts. Plain integers on the hot path; whoever shows them reads them when asked."""
+"""The counters of a node. Plain integers on the hot path; exporters read them when they are asked."""
 
 from bisect import bisect_left
 from collections import Counter

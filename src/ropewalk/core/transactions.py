@@ -1,13 +1,13 @@
 """The ledger of transactions: what each application staged, decided and finished, and what may still happen.
 
-The rule it keeps: a batch is decided once, only above the last finished one, and only when every piece of its winners is there.
+Invariant: a batch is decided once, only above the last finished one, and only when every piece of its winners is there.
 """
 
 import re
 from collections.abc import Mapping
 
 from ropewalk.model.errors import BadRequest, Conflict, LimitReached
-from ropewalk.model.transactions import AppRecord, Decision, Piece, StagingLimits
+from ropewalk.model.transactions import AppRecord, Decision, StagedPiece, StagingLimits
 
 MAX_BATCH = 2**31 - 1
 """Above it a row's sequence, batch << 32 | index, would not fit into 63 bits."""
@@ -17,7 +17,7 @@ LEAST_COST = 4096
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
-Attempts = dict[tuple[int, int], list[Piece]]
+Attempts = dict[tuple[int, int], list[StagedPiece]]
 """(part, attempt) → its pieces 0, 1, 2 … without holes."""
 
 
@@ -32,7 +32,7 @@ def sequence_of(batch: int, index: int) -> int:
     return batch << 32 | index
 
 
-def cost(piece: Piece) -> int:
+def cost(piece: StagedPiece) -> int:
     return max(piece.size, LEAST_COST)
 
 
@@ -70,10 +70,10 @@ class Ledger:
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
-    def restore(self, record: AppRecord, now: float) -> list[tuple[int, list[Piece]]]:
+    def restore(self, record: AppRecord, now: float) -> list[tuple[int, list[StagedPiece]]]:
         """Take over what was kept. Returns what cannot be used any more: pieces behind a hole, by batch."""
         app = self._apps[record.app] = _App(record.last, record.decided)
-        unusable: list[tuple[int, list[Piece]]] = []
+        unusable: list[tuple[int, list[StagedPiece]]] = []
         for number, pieces in record.staged.items():
             lost = [piece for piece in sorted(pieces) if not self._append(app, number, piece, now)]
             if lost:
@@ -113,7 +113,7 @@ class Ledger:
 
     # --- staging ------------------------------------------------------------------------------------------------------
 
-    def make_room(self, name: str, batch: int, piece: Piece, now: float) -> list[tuple[str, int]]:
+    def make_room(self, name: str, batch: int, piece: StagedPiece, now: float) -> list[tuple[str, int]]:
         """Check that the piece may be staged. Returns batches that were given up for it: remove what they hold."""
         app = self._app(name)
         self._check_turn(app, batch, piece)
@@ -124,13 +124,13 @@ class Ledger:
             raise LimitReached(f"{self._limits.max_bytes} bytes are staged already; commit or try again later")
         return given_up
 
-    def _check_turn(self, app: _App, number: int, piece: Piece) -> None:
+    def _check_turn(self, app: _App, number: int, piece: StagedPiece) -> None:
         batch = app.open.get(number)
         there = len(batch.attempts.get((piece.part, piece.attempt), ())) if batch else 0
         if piece.seq > there:
             raise Conflict(f"pieces of an attempt come in order: seq {there} is next, not {piece.seq}")
 
-    def _check_size(self, app: _App, piece: Piece) -> None:
+    def _check_size(self, app: _App, piece: StagedPiece) -> None:
         if app.cost() + cost(piece) > self._limits.max_app_bytes:
             raise LimitReached(f"an application may have {self._limits.max_app_bytes} bytes staged at once")
 
@@ -152,7 +152,7 @@ class Ledger:
             (held.touched, owner, number)
             for owner, app in self._apps.items()
             for number, held in app.open.items()
-            if not app.settled(number) and (owner, number) != (name, batch) and held.touched + self._limits.patience <= now
+            if not app.settled(number) and (owner, number) != (name, batch) and held.touched + self._limits.idle_timeout <= now
         )
         given_up: list[tuple[str, int]] = []
         for _, owner, number in idle:
@@ -162,7 +162,7 @@ class Ledger:
             given_up.append((owner, number))
         return given_up
 
-    def place(self, name: str, number: int, piece: Piece, now: float) -> tuple[bool, list[Piece]]:
+    def place(self, name: str, number: int, piece: StagedPiece, now: float) -> tuple[bool, list[StagedPiece]]:
         """The piece is written. Returns whether it counts, and which pieces do not (any more): remove them.
 
         A piece begins its attempt anew from there: an attempt of the same number that ran before a restart may have had more.
@@ -175,7 +175,7 @@ class Ledger:
         counts = self._append(app, number, piece, now)
         return counts, [old for old in replaced if old != piece] + ([] if counts else [piece])
 
-    def _cut(self, app: _App, number: int, piece: Piece) -> list[Piece]:
+    def _cut(self, app: _App, number: int, piece: StagedPiece) -> list[StagedPiece]:
         batch = app.open.get(number)
         pieces = batch.attempts.get((piece.part, piece.attempt), []) if batch else []
         replaced = pieces[piece.seq :]
@@ -183,7 +183,7 @@ class Ledger:
         self._charge(batch, -sum(cost(old) for old in replaced))
         return replaced
 
-    def _append(self, app: _App, number: int, piece: Piece, now: float) -> bool:
+    def _append(self, app: _App, number: int, piece: StagedPiece, now: float) -> bool:
         batch = app.open.get(number) or _Batch(now)
         pieces = batch.attempts.setdefault((piece.part, piece.attempt), [])
         if piece.seq != len(pieces):
@@ -226,7 +226,7 @@ class Ledger:
         """The decision could not be made durable, so it was none."""
         self._apps[name].decided = None
 
-    def lose(self, name: str, number: int, broken: list[Piece]) -> None:
+    def lose(self, name: str, number: int, broken: list[StagedPiece]) -> None:
         """These pieces were not as they had been written: their attempts are to be staged again."""
         batch = self._apps[name].open[number]
         for piece in broken:
@@ -244,5 +244,5 @@ class Ledger:
         return app.last
 
 
-def _complete(pieces: list[Piece], expected: int | None) -> bool:
+def _complete(pieces: list[StagedPiece], expected: int | None) -> bool:
     return bool(pieces) if expected is None else len(pieces) == expected

@@ -1,1 +1,3 @@
-"""The flow: asyncio, and no library's name. Registers, fans out, joins, resumes, and ends in good order."""
+"""The flow of messages and sessions, on asyncio and without any third-party library: register, deliver, join, resume, shut
+down.
+"""

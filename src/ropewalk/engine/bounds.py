@@ -1,11 +1,11 @@
-"""How much an application may ask for. It is trusted, but what it says often holds what a client sent.
+"""Limits on what an application may ask for. It is trusted, but its results often contain what a client sent.
 
-Everything here raises ApplicationError, before anything was done.
+Everything here raises ApplicationError before anything was done.
 """
 
 from collections.abc import Collection, Sequence
 
-from ropewalk.model.application import Admission, Answer, Greeting, State, merged
+from ropewalk.model.application import CommandResult, ConnectResult, RestoreResult, State, merged
 from ropewalk.model.errors import ApplicationError
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
@@ -32,13 +32,15 @@ class BoundedPublisher:
         return await self._publisher.disconnect(order)
 
 
-def check_admission(admission: Admission, limits: Limits) -> Admission:
-    _check_state({}, {"ids": admission.ids, **admission.state})
-    _check_transmissions(admission.transmissions, limits)
-    return admission
+def check_connect_result(connect_result: ConnectResult, limits: Limits) -> ConnectResult:
+    _check_state({}, {"ids": connect_result.ids, **connect_result.state})
+    _check_transmissions(connect_result.transmissions, limits)
+    return connect_result
 
 
-def check_answer(answer: Answer, limits: Limits, state: State, own: State, streams: Collection[str] = ()) -> Answer:
+def check_command_result(
+    answer: CommandResult, limits: Limits, state: State, own: State, streams: Collection[str] = ()
+) -> CommandResult:
     """`state` and `own`: what is kept already, of the connection and of the subscription; `streams`: what it streams from."""
     _check_streams(answer, streams)
     _check_names(answer.streams, limits)
@@ -46,8 +48,8 @@ def check_answer(answer: Answer, limits: Limits, state: State, own: State, strea
     _check_transmissions(answer.transmissions, limits)
     _check_state(state, answer.state)
     _check_state(own, answer.own)
-    if answer.seating is not None:
-        member, longest = answer.seating.member, limits.max_member_info
+    if answer.presence_update is not None:
+        member, longest = answer.presence_update.member, limits.max_member_info
         if len(member.info) > longest or len(member.id) > longest:
             raise ApplicationError(f"what a member says of itself is longer than {longest} bytes")
     if answer.reply is not None and len(answer.reply.result) > limits.max_payload:
@@ -55,13 +57,13 @@ def check_answer(answer: Answer, limits: Limits, state: State, own: State, strea
     return answer
 
 
-def check_greeting(greeting: Greeting, limits: Limits, state: State, own: dict[str, State]) -> Greeting:
-    check_publications(greeting.publications, limits)
-    _check_transmissions(greeting.transmissions, limits)
-    _check_state(state, greeting.state)
-    for identifier, changes in greeting.own.items():
+def check_restore_result(restore_result: RestoreResult, limits: Limits, state: State, own: dict[str, State]) -> RestoreResult:
+    check_publications(restore_result.publications, limits)
+    _check_transmissions(restore_result.transmissions, limits)
+    _check_state(state, restore_result.state)
+    for identifier, changes in restore_result.own.items():
         _check_state(own.get(identifier, {}), changes)
-    return greeting
+    return restore_result
 
 
 def check_publications(publications: Sequence[Publication], limits: Limits) -> None:
@@ -70,7 +72,7 @@ def check_publications(publications: Sequence[Publication], limits: Limits) -> N
         raise ApplicationError(f"a publication is larger than {limits.max_payload} bytes")
 
 
-def _check_streams(answer: Answer, before: Collection[str]) -> None:
+def _check_streams(answer: CommandResult, before: Collection[str]) -> None:
     kept = () if answer.stop_all else set(before).difference(answer.stopped)
     if len(answer.streams) > MOST_STREAMS or len({*kept, *answer.streams}) > MOST_STREAMS:
         raise ApplicationError(f"more than {MOST_STREAMS} streams of one subscription")

@@ -1,7 +1,7 @@
-"""The broker: registers each publication once. What it registers comes back through the feed, like everybody else's.
+"""The broker registers each publication once. What it registers comes back through the feed, like publications of other nodes.
 
-The rule it keeps: an append that went unanswered is tried again only if the store would recognise it, and otherwise said to be
-what it is.
+Invariant: an unanswered append is retried only if the store would recognise it; otherwise the caller is told that it is
+unanswered.
 """
 
 import asyncio

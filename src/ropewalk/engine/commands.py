@@ -1,6 +1,6 @@
-"""What each command does, and what it answers. A command that is refused changes nothing.
+"""Handles the commands of clients. A refused command changes nothing.
 
-`handle` returns whether the command was granted; refused ones are counted and logged by their reason.
+`handle` returns whether the command was granted. Refused commands are counted and logged with their reason.
 """
 
 import logging
@@ -87,13 +87,13 @@ async def _decide(session: "Session", services: Services, command: commands.Subs
             session.link.send(session.link.codec.about("reject_subscription", command.identifier))
             return _refuse(session, granted.reason)
         known = session.subscriptions[command.identifier] = Subscription(command.identifier, granted)
-        services.annals.subscribed(session, known)
+        services.session_log.subscribed(session, known)
         try:
             await services.joiner.join(session.link, known, command.history, confirm=True)
         except Unavailable as error:
             del session.subscriptions[command.identifier]
             session.drop(known)
-            services.annals.unsubscribed(session, command.identifier)
+            services.session_log.unsubscribed(session, command.identifier)
             session.link.send(session.link.codec.about("reject_subscription", command.identifier))
             return _refuse(session, str(error))
     elif known.held:
@@ -148,11 +148,11 @@ async def _unsubscribe(session: "Session", services: Services, identifier: str) 
     subscription = session.subscriptions.pop(identifier, None)
     if subscription is None:
         return _refuse(session, "unsubscribe of what is not subscribed")
-    subscription.claimed = True  # the resume patience has no business with it any more
+    subscription.claimed = True  # so the resume timeout no longer applies
     if session.inbox is not None:
         session.inbox.forget(identifier)
     session.drop(subscription)
-    services.annals.unsubscribed(session, identifier)
+    services.session_log.unsubscribed(session, identifier)
     await presence.leave_stream(session, services, subscription.granted.presence)
     if services.application is not None and subscription.granted.state is not None:
         failed = await conversation.unsubscribe(session, services, services.application, subscription)

@@ -1,7 +1,7 @@
-"""What a session says to the application, and what it does with the answers: in order, and never with silence for the client.
+"""Calls the application for a session and applies the results, in order. The client always gets an answer.
 
-The application decides; the server keeps the wire's promises whatever it says: a welcome comes first and carries the sid, a
-subscribe is confirmed or rejected, a confirmation tells where live delivery begins.
+The application decides, but the server keeps the protocol's promises: the welcome comes first and carries the sid, a
+subscribe is confirmed or rejected, and a confirmation says where live delivery begins.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ropewalk.engine import presence
-from ropewalk.engine.bounds import check_admission, check_answer, check_greeting
+from ropewalk.engine.bounds import check_command_result, check_connect_result, check_restore_result
 from ropewalk.engine.services import Services
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
@@ -22,12 +22,12 @@ from ropewalk.model.application import (
     PRESENCE_KEY,
     WHISPER_KEY,
     Action,
-    Answer,
-    Call,
-    Caller,
-    Comeback,
+    CallContext,
+    CommandCall,
+    CommandResult,
+    PresenceUpdate,
     Reply,
-    Seating,
+    RestoreCall,
     State,
     merged,
 )
@@ -60,34 +60,36 @@ def side_of(request: ConnectRequest, services: Services, former: AppSide | None 
     return AppSide(request.url, services.forward(request), former.state, known, admitted)
 
 
-def caller(session: "Session") -> Caller:
+def context_of(session: "Session") -> CallContext:
     side = session.app or AppSide()
-    return Caller(session.sid, side.url, side.headers, session.ids, side.state)
+    return CallContext(session.sid, side.url, side.headers, session.ids, side.state)
 
 
 async def connect(session: "Session", services: Services, application: Application, credentials: str) -> None:
     """Raises ServerError."""
     services.heartbeat.add(session)  # a client that hears nothing for too long comes back, to wait once more
     try:
-        admission = check_admission(await application.connect(caller(session), lambda: session.link.open), services.limits)
+        connect_result = check_connect_result(
+            await application.connect(context_of(session), lambda: session.link.open), services.limits
+        )
     except Unavailable as error:
         if session.link.open or isinstance(error, Unanswered):
             raise
         return  # the client left before the application was asked
     codec, link = session.link.codec, session.link
-    if not admission.accepted:
+    if not connect_result.accepted:
         services.stats.auth_failures += 1
-        logger.debug("refused by the application", extra={"session": session.tag, "reason": admission.reason})
-        _transmit(session, refusals(admission.transmissions))
-        session.end(TOLD_WHY if admission.transmissions else closings.UNAUTHORIZED)
+        logger.debug("refused by the application", extra={"session": session.tag, "reason": connect_result.reason})
+        _transmit(session, refusals(connect_result.transmissions))
+        session.end(TOLD_WHY if connect_result.transmissions else closings.UNAUTHORIZED)
         return
-    session.app = replace(_answered(session.app, services, admission.state), credentials=credentials)
-    if not session.accept(admission.ids, None):  # the client left while the application let it in, or was told to
-        _let_go(services, session.sid, SessionSnapshot(admission.ids, {}, app=session.app))
+    session.app = replace(_answered(session.app, services, connect_result.state), credentials=credentials)
+    if not session.accept(connect_result.ids, None):  # the client left while the application let it in, or was told to
+        _let_go(services, session.sid, SessionSnapshot(connect_result.ids, {}, app=session.app))
         return
-    services.annals.connected(session)
+    services.session_log.connected(session)
     plain = welcome_json(session.sid, None).decode()
-    for text in with_welcome(admission.transmissions, plain, session.sid):
+    for text in with_welcome(connect_result.transmissions, plain, session.sid):
         link.send(codec.transmission(text))
 
 
@@ -97,18 +99,18 @@ async def vouched(session: "Session", services: Services, application: Applicati
     Raises ServerError.
     """
     sid = secrets.token_urlsafe(16)
-    connected = await application.connect(replace(caller(session), sid=sid), lambda: session.link.open)
-    admission = check_admission(connected, services.limits)
-    if admission.accepted:
-        app = _answered(session.app, services, admission.state)
-        _let_go(services, sid, SessionSnapshot(admission.ids, {}, app=app))
-    return admission.accepted and admission.ids == ids
+    connected = await application.connect(replace(context_of(session), sid=sid), lambda: session.link.open)
+    connect_result = check_connect_result(connected, services.limits)
+    if connect_result.accepted:
+        app = _answered(session.app, services, connect_result.state)
+        _let_go(services, sid, SessionSnapshot(connect_result.ids, {}, app=app))
+    return connect_result.accepted and connect_result.ids == ids
 
 
 def _let_go(services: Services, sid: str, snapshot: SessionSnapshot) -> None:
     """The application has let somebody in who is not there, and hears of it."""
-    services.annals.passed(sid, snapshot)
-    services.farewells.say(sid, snapshot)
+    services.session_log.passed(sid, snapshot)
+    services.disconnect_queue.put(sid, snapshot)
 
 
 async def restored(session: "Session", services: Services, application: Application, former: str) -> None:
@@ -122,23 +124,23 @@ async def restored(session: "Session", services: Services, application: Applicat
 async def _tell_return(session: "Session", services: Services, application: Application, former: str) -> None:
     subscriptions = {name: each.granted.state for name, each in session.subscriptions.items() if each.granted.state is not None}
     try:
-        comeback = Comeback(caller(session), former, subscriptions)
-        greeting = check_greeting(
-            await application.restored(comeback), services.limits, comeback.caller.state, comeback.subscriptions
+        restore_call = RestoreCall(context_of(session), former, subscriptions)
+        restore_result = check_restore_result(
+            await application.restored(restore_call), services.limits, restore_call.context.state, restore_call.subscriptions
         )
     except ServerError as error:
         logger.warning("the application did not hear of a return", extra={"session": session.tag, "reason": str(error)})
         return
-    for identifier, changes in greeting.own.items():
+    for identifier, changes in restore_result.own.items():
         subscription = session.subscriptions.get(identifier)
         if subscription is not None and subscription.granted.state is not None:
             await _change(session, services, subscription, changes)
-            services.annals.changed(session, subscription)
-    if greeting.state:
-        _remember(session, services, greeting.state)
-    _transmit(session, greeting.transmissions)
-    await _publish(services, greeting.publications)
-    if greeting.disconnect:
+            services.session_log.changed(session, subscription)
+    if restore_result.state:
+        _remember(session, services, restore_result.state)
+    _transmit(session, restore_result.transmissions)
+    await _publish(services, restore_result.publications)
+    if restore_result.disconnect:
         session.end(closings.BY_APPLICATION)
 
 
@@ -147,7 +149,7 @@ async def subscribe(session: "Session", services: Services, application: Applica
     identifier, link = command.identifier, session.link
     await _returned(session)
     try:
-        answer = await _ask(services, application, Call(caller(session), Action.SUBSCRIBE, identifier))
+        answer = await _ask(services, application, CommandCall(context_of(session), Action.SUBSCRIBE, identifier))
     except ServerError as error:
         link.send(link.codec.about("reject_subscription", identifier))
         return str(error)
@@ -162,7 +164,7 @@ async def subscribe(session: "Session", services: Services, application: Applica
     subscription = Subscription(identifier, Subscribed(tuple(dict.fromkeys(answer.streams)), state={}))
     _keep(subscription, answer.own)
     session.subscriptions[identifier] = subscription
-    services.annals.subscribed(session, subscription)
+    services.session_log.subscribed(session, subscription)
     before, after = around("confirm_subscription", identifier, answer.transmissions)
     _transmit(session, before)
     following = [link.codec.transmission(text) for text in after]
@@ -176,14 +178,14 @@ async def perform(session: "Session", services: Services, application: Applicati
     """Why it failed; "" if it did not."""
     await _returned(session)
     subscription = session.subscriptions[identifier]
-    call = Call(caller(session), Action.PERFORM, identifier, subscription.granted.state or {}, data)
+    call = CommandCall(context_of(session), Action.PERFORM, identifier, subscription.granted.state or {}, data)
     try:
         answer = await application.command(call)
     except ServerError as error:
         _reply(session, identifier, error.reply)
         return str(error)
     try:
-        check_answer(answer, services.limits, call.caller.state, call.state, subscription.granted.streams)
+        check_command_result(answer, services.limits, call.context.state, call.state, subscription.granted.streams)
     except ServerError as error:
         _reply(session, identifier, answer.reply, "failed")
         return str(error)
@@ -192,7 +194,7 @@ async def perform(session: "Session", services: Services, application: Applicati
         await _change(session, services, subscription, answer.own)
         await _restream(session, services, subscription, answer)
         if answer.own or answer.stop_all or answer.stopped or answer.streams:
-            services.annals.changed(session, subscription)
+            services.session_log.changed(session, subscription)
     _transmit(session, answer.transmissions)
     lost = await _finish(session, services, subscription, answer)
     _reply(session, identifier, answer.reply, "unavailable" if lost else "")
@@ -204,7 +206,7 @@ async def unsubscribe(session: "Session", services: Services, application: Appli
     """The session has let go of it already. Why it failed; "" if it did not."""
     await _returned(session)
     state = subscription.granted.state or {}
-    call = Call(caller(session), Action.UNSUBSCRIBE, subscription.identifier, state)
+    call = CommandCall(context_of(session), Action.UNSUBSCRIBE, subscription.identifier, state)
     try:
         answer = await _ask(services, application, call)
     except ServerError as error:
@@ -216,9 +218,9 @@ async def unsubscribe(session: "Session", services: Services, application: Appli
     return lost
 
 
-async def _ask(services: Services, application: Application, call: Call) -> Answer:
+async def _ask(services: Services, application: Application, call: CommandCall) -> CommandResult:
     """Raises ServerError."""
-    return check_answer(await application.command(call), services.limits, call.caller.state, call.state)
+    return check_command_result(await application.command(call), services.limits, call.context.state, call.state)
 
 
 async def _change(session: "Session", services: Services, subscription: Subscription, changes: State) -> None:
@@ -229,7 +231,7 @@ async def _change(session: "Session", services: Services, subscription: Subscrip
         await presence.leave_stream(session, services, before)
 
 
-async def _restream(session: "Session", services: Services, subscription: Subscription, answer: Answer) -> None:
+async def _restream(session: "Session", services: Services, subscription: Subscription, answer: CommandResult) -> None:
     stopped = subscription.granted.streams if answer.stop_all else answer.stopped
     if stopped:
         services.joiner.cut(session.link, subscription, stopped)
@@ -243,22 +245,22 @@ async def _returned(session: "Session") -> None:
         await asyncio.wait([session.returning])
 
 
-async def _finish(session: "Session", services: Services, subscription: Subscription | None, answer: Answer) -> str:
+async def _finish(session: "Session", services: Services, subscription: Subscription | None, answer: CommandResult) -> str:
     """Why what it published is lost; "" if it is not."""
-    if answer.seating is not None and subscription is not None:
-        await _seat(session, services, subscription, answer.seating)
+    if answer.presence_update is not None and subscription is not None:
+        await _seat(session, services, subscription, answer.presence_update)
     return await _publish(services, answer.publications)
 
 
-async def _seat(session: "Session", services: Services, subscription: Subscription, seating: Seating) -> None:
+async def _seat(session: "Session", services: Services, subscription: Subscription, presence_update: PresenceUpdate) -> None:
     stream = subscription.granted.presence
     if not stream:
         logger.warning("the application seats a client where there is no presence", extra={"session": session.tag})
-    elif seating.join:
-        if (subscription.granted.state or {}).get(MEMBER_KEY) != seating.member.id:
-            _keep(subscription, {MEMBER_KEY: seating.member.id})
-            services.annals.changed(session)
-        await presence.join_stream(session, services, stream, seating.member)
+    elif presence_update.join:
+        if (subscription.granted.state or {}).get(MEMBER_KEY) != presence_update.member.id:
+            _keep(subscription, {MEMBER_KEY: presence_update.member.id})
+            services.session_log.changed(session)
+        await presence.join_stream(session, services, stream, presence_update.member)
     else:
         await presence.leave_stream(session, services, stream)
 
@@ -286,7 +288,7 @@ def _transmit(session: "Session", texts: Sequence[str]) -> None:
         session.link.send(session.link.codec.transmission(text))
 
 
-def _end_if_asked(session: "Session", answer: Answer) -> None:
+def _end_if_asked(session: "Session", answer: CommandResult) -> None:
     if answer.disconnect:
         session.end(closings.BY_APPLICATION)
 
@@ -296,7 +298,7 @@ def _remember(session: "Session", services: Services, changes: State) -> None:
     known = session.app is not None and session.app.known
     session.app = _answered(session.app, services, changes)
     if changes or session.app.known != known:
-        services.annals.changed(session)
+        services.session_log.changed(session)
 
 
 def _answered(side: AppSide | None, services: Services, changes: State) -> AppSide:

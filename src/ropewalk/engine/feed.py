@@ -1,7 +1,7 @@
-"""From the feed to the hub, by the cursor of each stream.
+"""Passes messages from the feed to the hub, through the cursor of each stream.
 
-The rule it keeps: the audience of a stream gets each offset once and in order, whatever the feed repeats, loses or brings late.
-What was delivered is dropped. What is missing is read from the store first, and what even the store has lost is said.
+Invariant: the listeners of a stream get each offset once and in order, whatever the feed repeats, loses or delays. What was
+delivered is dropped. What is missing is read from the store first, and what the store has lost too is reported as a gap.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Pings: a wheel of slots for each interval, so that idle sessions share one timer and are not all pinged at one moment.
+"""Sends pings. Sessions with the same interval share one timer and are spread over the slots of a wheel.
 
-What happens when nobody answers is decided in `timeouts`.
+What happens when a client does not answer is decided in `timeouts`.
 """
 
 import asyncio

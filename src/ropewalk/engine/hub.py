@@ -1,7 +1,7 @@
-"""The hub: which sessions listen to which streams, and the fan-out. A message is encoded once per (identifier, codec).
+"""The hub knows which sessions listen to which streams, and delivers. A message is encoded once per (identifier, codec).
 
-Deliveries of one tick are collected per group and written once per connection at the tick's end. The fast path has no test
-per delivery: a slow connection has put another `write` in its place.
+The deliveries of one event-loop tick are collected per group and written once per connection at its end. The fast path has no
+test per delivery: a slow connection has replaced its `write` callable.
 """
 
 import asyncio
@@ -51,8 +51,8 @@ class Group:
         self.newest = self.written = Position("", 0)
 
 
-class Catch:
-    """What comes to a stream while a join is under way. Past its bound it keeps nothing and is `full`.
+class JoinBuffer:
+    """Buffers the messages of a stream while a join is in progress. Above its bound it keeps nothing and is `full`.
 
     `last` is the newest message with a position that came, kept or not; `taken` the newest that was handed on.
     """
@@ -125,12 +125,12 @@ class Audience:
     holds the messages that came meanwhile, for whoever brings it back into step (see `engine/feed.py`).
     """
 
-    __slots__ = ("catches", "cursor", "groups", "stream", "waiting")
+    __slots__ = ("buffers", "cursor", "groups", "stream", "waiting")
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
         self.groups: dict[tuple[str, Codec], Group] = {}
-        self.catches: set[Catch] = set()
+        self.buffers: set[JoinBuffer] = set()
         self.cursor = Cursor()
         self.waiting: Backlog | None = None
 
@@ -181,15 +181,15 @@ class Hub:
             audience.groups.pop((group.identifier, group.codec), None)
             self._forget_if_empty(audience)
 
-    def collect(self, stream: str, limit: int) -> Catch:
+    def collect(self, stream: str, limit: int) -> JoinBuffer:
         """What is delivered on `stream` from now until `release`, in order: for a join that must wait."""
-        catch = Catch(limit)
-        self._audience(stream).catches.add(catch)
-        return catch
+        buffer = JoinBuffer(limit)
+        self._audience(stream).buffers.add(buffer)
+        return buffer
 
-    def release(self, stream: str, catch: Catch) -> None:
+    def release(self, stream: str, buffer: JoinBuffer) -> None:
         audience = self.audiences[stream]
-        audience.catches.remove(catch)
+        audience.buffers.remove(buffer)
         self._forget_if_empty(audience)
 
     def _audience(self, stream: str) -> Audience:
@@ -201,15 +201,15 @@ class Hub:
         return audience
 
     def _forget_if_empty(self, audience: Audience) -> None:
-        if not audience.groups and not audience.catches:
+        if not audience.groups and not audience.buffers:
             del self.audiences[audience.stream]
             if self._interest is not None:
                 self._interest.last(audience)
 
     def deliver(self, audience: Audience, message: Registered) -> None:
         """Hand a message to everyone who listens; it leaves at the end of this tick."""
-        for catch in audience.catches:
-            catch.add(message)
+        for buffer in audience.buffers:
+            buffer.add(message)
         if not audience.groups:
             return
         self._flush_later()
@@ -227,8 +227,8 @@ class Hub:
     def say_gap(self, audience: Audience, gap: Gap, after: Position) -> None:
         """Messages above `after` and below the gap's `oldest` come to nobody here, and everybody is told."""
         upto = Position(gap.epoch, gap.oldest - 1)
-        for catch in audience.catches:
-            catch.spoil()
+        for buffer in audience.buffers:
+            buffer.spoil()
         for group in audience.groups.values():
             self._flush_group(group)
             self._stats.gaps[gap.reason] += len(group.writers)

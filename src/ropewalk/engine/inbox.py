@@ -1,8 +1,8 @@
-"""What a client has sent and the session has not handled yet, bounded by number and bytes.
+"""Frames of a client that are not handled yet, bounded by number and bytes.
 
-Past either bound the client's socket is not read until enough was handled: it waits, and loses nothing. A repeated subscribe
-that arrived before the first one was answered is known as such. A client repeats it because the answer is slow in coming;
-`@anycable/core` takes a second confirmation for one it never asked for, and unsubscribes.
+Above either bound the client's socket is not read until enough frames were handled; nothing is lost. A client repeats a
+subscribe when the answer is slow. A repeat that arrived before the first answer must not be answered again: `@anycable/core`
+takes a second confirmation for one it never asked for, and unsubscribes.
 """
 
 from collections import deque

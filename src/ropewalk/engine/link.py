@@ -1,7 +1,7 @@
-"""A link: the sending side of one connection. Fast while the kernel takes what we write; an outbox stands in while it does not.
+"""The sending side of one connection. Writes go straight to the transport, or to an outbox while the peer is slow.
 
-The hub writes through the callable that a link puts into its groups: the transport's own `write` on the fast path,
-the outbox's door on the slow one. So the fast path tests nothing.
+The hub writes through a callable that the link puts into its groups: the transport's `write` on the fast path, the outbox on
+the slow path. So the fast path has no test per write.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from ropewalk.protocol.codec import Codec
 DRAIN_BYTES = 65536  # as much as a transport takes before it says "pause"
 
 
-class Owner(Protocol):
+class LinkOwner(Protocol):
     """Whose link it is."""
 
     def overflowed(self) -> None:
@@ -64,7 +64,9 @@ class Link:
         "open",
     )
 
-    def __init__(self, owner: Owner, connection: Connection, codec: Codec, rules: Rulebook, stats: Stats, limit: int) -> None:
+    def __init__(
+        self, owner: LinkOwner, connection: Connection, codec: Codec, rules: Rulebook, stats: Stats, limit: int
+    ) -> None:
         self.codec = codec
         self.names: tuple[str, ...] = ()
         self.open = True
@@ -72,7 +74,7 @@ class Link:
         self._rules = rules
         self._stats = stats
         self.limit = limit
-        self._owner: Owner = owner
+        self._owner: LinkOwner = owner
         self._groups: list[Group] = []
         self._outbox: Outbox | None = None
         self._paused = False

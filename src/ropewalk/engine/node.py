@@ -1,4 +1,4 @@
-"""The node: makes the parts, opens sessions, keeps time, ends in order. The front object only composes."""
+"""The node composes the parts of the engine, opens sessions, runs periodic work, and shuts down in order."""
 
 import asyncio
 import logging
@@ -12,20 +12,20 @@ from ropewalk.core.refusal_summary import RefusalSummary, Summary
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine import presence
-from ropewalk.engine.annals import Annals
 from ropewalk.engine.bounds import BoundedPublisher
 from ropewalk.engine.broker import Broker
-from ropewalk.engine.farewells import Farewells, QueuedFarewells
+from ropewalk.engine.disconnect_queue import ApplicationDisconnectQueue, DisconnectQueue
 from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.hub import Hub
-from ropewalk.engine.joining import Joiner
-from ropewalk.engine.opening import open_session
+from ropewalk.engine.joins import Joiner
 from ropewalk.engine.services import Forward, Services
 from ropewalk.engine.session import Session, closing_of
+from ropewalk.engine.session_log import SessionLog
+from ropewalk.engine.session_opening import open_session
 from ropewalk.engine.tasks import Tasks
 from ropewalk.engine.timeouts import Timeouts
-from ropewalk.engine.tracing import tag_of, traced_application, traced_connection, traced_delivery, tracing
+from ropewalk.engine.trace import tag_of, traced_application, traced_connection, traced_delivery, tracing
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import RopewalkError
 from ropewalk.model.limits import Limits
@@ -52,7 +52,7 @@ class Node:
         limits: Limits,
         stats: Stats,
         clock: Clock,
-        annals: Annals = Annals(),  # noqa: B008 - it says nothing and holds nothing
+        session_log: SessionLog = SessionLog(),  # noqa: B008 - it says nothing and holds nothing
         application: Application | None = None,
         forward: Forward = lambda request: {},
         sessions_key: bytes = b"",
@@ -79,7 +79,9 @@ class Node:
             authenticators=authenticators,
             channels=channels,
             application=application,
-            farewells=Farewells(annals) if application is None else QueuedFarewells(application, limits, stats, annals),
+            disconnect_queue=DisconnectQueue(session_log)
+            if application is None
+            else ApplicationDisconnectQueue(application, limits, stats, session_log),
             forward=forward,
             credentials=Credentials(sessions_key or secrets.token_bytes(32), forward),
             rules=rules,
@@ -87,12 +89,12 @@ class Node:
             stats=stats,
             clock=clock,
             tasks=tasks,
-            annals=annals,
+            session_log=session_log,
             heartbeat=Heartbeat(limits, clock, tasks, timeouts),
             timeouts=timeouts,
         )
 
-    # --- life ---------------------------------------------------------------------------------------------------------
+    # --- start and stop -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         await self._backend.start()
@@ -100,7 +102,7 @@ class Node:
         await self._backend.feed.start(traced_delivery(deliver) if tracing() else deliver, self._obey)
         if self.services.application is not None:
             await self.services.application.start(BoundedPublisher(self.broker, self.services.limits))
-            self.services.farewells.start()
+            self.services.disconnect_queue.start()
         self.services.tasks.spawn(self._keep_time())
 
     def leave(self) -> None:
@@ -134,8 +136,8 @@ class Node:
         if ending := [task for task in under_way if task is not None]:
             await asyncio.wait(ending)
         for sid, snapshot in await self._backend.sessions.abandoned():
-            self.services.farewells.say(sid, snapshot)
-        await self.services.farewells.finish()
+            self.services.disconnect_queue.put(sid, snapshot)
+        await self.services.disconnect_queue.finish()
         await self.services.tasks.cancel()
         if self.services.application is not None:
             await self.services.application.stop()
@@ -156,10 +158,10 @@ class Node:
         _tell(self._refusals.due(self.services.clock()))
         await self._backend.sweep()
         await self._feed.upkeep()
-        for sid, snapshot in await self._backend.sessions.expired(self.services.farewells.room()):
-            self.services.farewells.say(sid, snapshot)
+        for sid, snapshot in await self._backend.sessions.expired(self.services.disconnect_queue.free_slots()):
+            self.services.disconnect_queue.put(sid, snapshot)
         expired = await self._backend.presence.expire()
-        self.services.annals.expired(expired)
+        self.services.session_log.expired(expired)
         await presence.announce(self.broker, expired)
 
     # --- sessions -----------------------------------------------------------------------------------------------------
@@ -189,20 +191,20 @@ class Node:
             session.end(closing_of(order))
         ended = len(live) + sum(session.revoke(closings.REMOTE.reason) for session in leaving)
         for sid, snapshot in await self._backend.sessions.revoke(ids):
-            services.annals.revoked(sid, closings.REMOTE.reason)
-            services.farewells.say(sid, snapshot)
+            services.session_log.revoked(sid, closings.REMOTE.reason)
+            services.disconnect_queue.put(sid, snapshot)
             ended += 1
-        await services.annals.ordered(order)
+        await services.session_log.ordered(order)
         return ended
 
     # --- inspection ---------------------------------------------------------------------------------------------------
 
     def health(self) -> list[str]:
-        journal = self.services.annals.trouble()
-        application = self.services.application.trouble() if self.services.application else ""
+        journal = self.services.session_log.health()
+        application = self.services.application.health() if self.services.application else ""
         leaving = "shutting down" if self._leaving else ""
-        troubles = (self._backend.trouble(), self._backend.feed.trouble(), journal, application, leaving)
-        return [trouble for trouble in troubles if trouble]
+        problems = (self._backend.health(), self._backend.feed.health(), journal, application, leaving)
+        return [problem for problem in problems if problem]
 
     def gauges(self) -> dict[str, float]:
         sessions = self.services.sessions.values()
@@ -214,7 +216,7 @@ class Node:
             "streams_listened": self.services.hub.streams(),
             "outbox_bytes": sum(session.link.pending() for session in sessions),
             **self._backend.gauges(),
-            **self.services.annals.gauges(),
+            **self.services.session_log.gauges(),
             **(self.services.application.gauges() if self.services.application else {}),
         }
 

@@ -1,4 +1,4 @@
-"""Presence: who is there, told to those who listen. Events are transient publications; the backend keeps the sets."""
+"""Presence commands and events. Events are transient publications; the backend keeps the presence sets."""
 
 import logging
 from collections.abc import Sequence
@@ -79,7 +79,7 @@ async def join_stream(session: "Session", services: Services, stream: str, membe
         logger.debug("join refused", extra={"session": session.tag, "reason": str(error)})
         return False
     session.members = {**(session.members or {}), stream: member}
-    services.annals.joined(session, stream, member, events)
+    services.session_log.joined(session, stream, member, events)
     await announce(services.broker, events)
     return True
 
@@ -94,7 +94,7 @@ async def leave_stream(session: "Session", services: Services, stream: str) -> b
     member = session.members[stream]
     session.members = {other: held for other, held in session.members.items() if other != stream}
     events = await services.backend.presence.leave(stream, session.sid)
-    services.annals.left(session, stream, member, events)
+    services.session_log.left(session, stream, member, events)
     await announce(services.broker, events)
     return True
 

@@ -1,7 +1,7 @@
-"""Remote disconnects that came while clients were on their way in, for whom nobody could say yet who they are.
+"""Remote disconnects that arrived while sessions were opening and their identity was not known yet.
 
-The rule it keeps: an order holds for everybody who began to open before it came, and for nobody who began after it. It is
-remembered only as long as one of those is still opening.
+Invariant: an order applies to every session that began to open before it, and to none that began after it. It is kept only
+while one of those is still opening.
 """
 
 from ropewalk.model.messages import RemoteDisconnect

@@ -1,4 +1,4 @@
-"""What a session works with: one bag, made by the node, shared by all its sessions."""
+"""The dependencies of a session: one object, made by the node and shared by all sessions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from ropewalk.core.credentials import Credentials
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
-from ropewalk.engine.annals import Annals
 from ropewalk.engine.broker import Broker
-from ropewalk.engine.farewells import Farewells
+from ropewalk.engine.disconnect_queue import DisconnectQueue
 from ropewalk.engine.hub import Hub
-from ropewalk.engine.joining import Joiner
+from ropewalk.engine.joins import Joiner
 from ropewalk.engine.revocations import Revocations
+from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model.limits import Limits
 from ropewalk.model.sessions import ConnectRequest
@@ -36,7 +36,7 @@ class Services:
     authenticators: Sequence[Authenticator]
     channels: Sequence[Channels]
     application: Application | None
-    farewells: Farewells
+    disconnect_queue: DisconnectQueue
     forward: "Forward"
     credentials: Credentials
     rules: Rulebook
@@ -44,7 +44,7 @@ class Services:
     stats: Stats
     clock: Clock
     tasks: Tasks
-    annals: Annals
+    session_log: SessionLog
     heartbeat: "Heartbeat"
     timeouts: "Timeouts"
     revocations: Revocations = field(default_factory=Revocations)

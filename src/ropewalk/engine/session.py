@@ -1,6 +1,6 @@
-"""A session: one client over one connection. Its commands are handled strictly one after another; its end happens once.
+"""A session: one client over one connection. Commands are handled strictly one after another; the end happens once.
 
-What it may do is decided elsewhere (opening, commands, joining); the session keeps the order and the bounds.
+What a session may do is decided in `session_opening`, `commands` and `joins`. The session keeps the order and the bounds.
 """
 
 import asyncio
@@ -8,9 +8,9 @@ import logging
 
 import msgspec
 
-from ropewalk.core.lifecycle import Event, State, advance
+from ropewalk.core.lifecycle import LifecycleEvent, SessionState, advance
 from ropewalk.core.rate import TokenBucket
-from ropewalk.engine import tracing
+from ropewalk.engine import trace
 from ropewalk.engine.commands import handle
 from ropewalk.engine.conversation import side_of
 from ropewalk.engine.hub import Group
@@ -39,7 +39,7 @@ RESUMABLE = (closings.TOO_SLOW, closings.NO_PONG, closings.SERVER_RESTART, closi
 
 
 class Session:
-    """The `Visitor` of its transport. `members` is what it holds in presence sets, None for the many that never join one.
+    """The `SessionHandle` of its transport. `members` is what it holds in presence sets, None for the many that never join one.
 
     `keeping`: its connection is gone, and it will be kept for resuming unless something speaks against it. `leaving` is the
     task of its departure. `row_budget`: bytes of changes that the journal takes before it gets the whole session again.
@@ -78,7 +78,7 @@ class Session:
         self.extended = request.extended
         self.beat = services.heartbeat.beat(request.params.get("pi", ""), request.params.get("ptp", ""))
         self.takes_reconnect_in = request.params.get("reconnect_in") == "1"
-        self.state = State.OPENING
+        self.state = SessionState.OPENING
         self.expires_at: float | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.members: dict[str, Member] | None = None
@@ -101,22 +101,22 @@ class Session:
 
     @property
     def tag(self) -> str:
-        """What the log calls it."""
-        return tracing.tag_of(self.sid)
+        """Its short name in the log."""
+        return trace.tag_of(self.sid)
 
     # --- the beginning ------------------------------------------------------------------------------------------------
 
     async def opened(self) -> bool:
         if self.opening is not None:
             await self.opening
-        return self.state is State.LIVE
+        return self.state is SessionState.LIVE
 
     def accept(self, ids: str, expires_at: float | None) -> bool:
         """The client is known. False when it is gone meanwhile, or was ended by a remote disconnect while it was opening."""
         if (order := self._services.revocations.order_for(self.sid, ids)) is not None:
             self.end(closing_of(order))
             return False
-        following = advance(self.state, Event.ACCEPTED)
+        following = advance(self.state, LifecycleEvent.ACCEPTED)
         if following is None:
             return False
         self.state = following
@@ -128,7 +128,7 @@ class Session:
         return True
 
     def begin(self) -> None:
-        """Welcomed: handle what the client sent ahead."""
+        """After the welcome: handle what the client sent before it."""
         self.opening = None
         self._services.opening.pop(self.sid, None)
         self._services.revocations.opened(self.sid)
@@ -136,7 +136,7 @@ class Session:
         self._start_work()
 
     def _watch_expiry(self) -> None:
-        if self.expires_at is None or self.state is not State.LIVE:
+        if self.expires_at is None or self.state is not SessionState.LIVE:
             return
         left = self.expires_at - self._services.clock()
         if left <= 0:
@@ -150,12 +150,12 @@ class Session:
         if self._ended():
             return
         self.heard()
-        if tracing.tracing():
-            tracing.received(self.sid, frame)
+        if trace.tracing():
+            trace.received(self.sid, frame)
         if self.inbox is None:
             self.inbox = Inbox(self._connection.hold_reading)
         self.inbox.put(frame)
-        if self.state is State.LIVE:
+        if self.state is SessionState.LIVE:
             self._start_work()
 
     @property
@@ -175,8 +175,8 @@ class Session:
         self.end(Closing("", True, code, reason[:100]))
 
     async def submit(self, command: Command) -> bool:
-        if tracing.tracing():
-            tracing.submitted(self.sid, command)
+        if trace.tracing():
+            trace.submitted(self.sid, command)
         return await self._guarded(command)
 
     def streams(self) -> dict[str, tuple[str, ...]]:
@@ -190,7 +190,7 @@ class Session:
     async def _work(self) -> None:
         inbox = self.inbox
         waited = 0.0
-        while inbox and self.state is State.LIVE:
+        while inbox and self.state is SessionState.LIVE:
             waited += await self._pace()
             if self._ended():
                 break
@@ -204,12 +204,12 @@ class Session:
                 break
             await self._guarded(command)
             if inbox:
-                await asyncio.sleep(0)  # a backend that never waits would have all of them handled before anybody else's turn
+                await asyncio.sleep(0)  # so that a backend that never suspends does not starve other sessions
         self._working = False
         self.inbox = None  # an idle session keeps no queue
 
     def _ended(self) -> bool:
-        return self.state is State.ENDED
+        return self.state is SessionState.ENDED
 
     async def _guarded(self, command: Command) -> bool:
         self._services.stats.commands += 1
@@ -280,8 +280,8 @@ class Session:
 
     def end(self, closing: Closing) -> None:
         """We close it. When its connection is gone already, it may still be kept from coming back."""
-        known = self.state is State.LIVE
-        if (following := advance(self.state, Event.CLOSED)) is None:
+        known = self.state is SessionState.LIVE
+        if (following := advance(self.state, LifecycleEvent.CLOSED)) is None:
             if closing not in RESUMABLE:
                 self.revoke(closing.reason)
             return
@@ -295,8 +295,8 @@ class Session:
         self.end(msgspec.structs.replace(closings.SERVER_RESTART, reconnect_in=told))
 
     def lost(self, going_away: bool = False) -> None:
-        known = self.state is State.LIVE
-        if (following := advance(self.state, Event.LOST)) is None:
+        known = self.state is SessionState.LIVE
+        if (following := advance(self.state, LifecycleEvent.LOST)) is None:
             return
         self.state = following
         logger.debug("connection lost", extra={"session": self.tag})
@@ -305,10 +305,10 @@ class Session:
         self._depart(known, not (going_away and self.app is not None and self.app.known), "")
 
     def revoke(self, reason: str) -> bool:
-        """It is not to be kept after all. False if it would not have been."""
+        """Do not keep it for a resume. False if it would not have been kept."""
         revoked, self.keeping = self.keeping, False
         if revoked:
-            self._services.annals.revoked(self.sid, reason)
+            self._services.session_log.revoked(self.sid, reason)
         return revoked
 
     def snapshot(self) -> SessionSnapshot:
@@ -333,17 +333,17 @@ class Session:
             return
         self._services.sessions.pop(self.sid, None)
         self.keeping = resumable and self.extended and self._services.limits.sessions_ttl > 0
-        self._services.annals.disconnected(self, self.keeping, reason)
+        self._services.session_log.disconnected(self, self.keeping, reason)
         if not (self.keeping or self.members or self.app is not None):
-            self._services.annals.ended(self.sid)
+            self._services.session_log.ended(self.sid)
             return
         if self._handling or self.opening is not None:
             # What the application is just granting belongs to what it is told of, or what is kept.
             self._quiet = asyncio.get_running_loop().create_future()
         self._services.departing[self.sid] = self
-        self.leaving = self._services.tasks.spawn(self._farewell())
+        self.leaving = self._services.tasks.spawn(self._depart_for_good())
 
-    async def _farewell(self) -> None:
+    async def _depart_for_good(self) -> None:
         services = self._services
         try:
             if self._quiet is not None:
@@ -351,7 +351,7 @@ class Session:
             if self.returning is not None:
                 await asyncio.wait([self.returning])
             if not await self._save():
-                services.farewells.say(self.sid, self.snapshot())
+                services.disconnect_queue.put(self.sid, self.snapshot())
             if self.members:
                 await services.backend.presence.detach(self.sid, services.limits.presence_ttl)
         finally:

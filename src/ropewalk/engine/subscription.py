@@ -1,11 +1,11 @@
-"""A subscription: one identifier of one session, the streams behind it, and what of each of them the client was sent."""
+"""A subscription: one identifier of one session, its streams, and which offsets of each the client was sent."""
 
 from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
 from ropewalk.core.delivered import Delivered
-from ropewalk.engine.hub import Catch, Group
+from ropewalk.engine.hub import Group, JoinBuffer
 from ropewalk.model.history import Gap, GapReason, Replay, steps
 from ropewalk.model.messages import Position
 from ropewalk.model.sessions import Subscribed
@@ -18,10 +18,10 @@ class Subscription:
     """Held (a restored one that has not claimed its history) or joined: then it is live, and `delivered` says from where on.
 
     `delivered` is parallel to the granted streams: no history request brings a message that this connection already got.
-    `catches` are what a held one keeps, by stream.
+    `buffers` are what a held one keeps, by stream.
     """
 
-    __slots__ = ("catches", "claimed", "delivered", "granted", "groups", "identifier")
+    __slots__ = ("buffers", "claimed", "delivered", "granted", "groups", "identifier")
 
     def __init__(self, identifier: str, granted: Subscribed) -> None:
         self.identifier = identifier
@@ -29,7 +29,7 @@ class Subscription:
         self.claimed = False  # a join is under way or done
         self.groups: tuple[Group, ...] = ()
         self.delivered: tuple[Delivered, ...] | None = None
-        self.catches: dict[str, Catch] | None = None
+        self.buffers: dict[str, JoinBuffer] | None = None
 
     @property
     def held(self) -> bool:

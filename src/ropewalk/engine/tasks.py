@@ -1,4 +1,4 @@
-"""Background tasks with an owner: none is lost to the garbage collector, none outlives the node, none dies unheard."""
+"""Keeps strong references to background tasks, cancels them when the node stops, and logs their exceptions."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ logger = logging.getLogger("ropewalk.engine")
 
 
 class Tasks:
-    """A bag of running tasks. A failure is logged and stays with its task."""
+    """The running tasks. A failure is logged and does not affect other tasks."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()

@@ -1,7 +1,7 @@
-"""Tiered history: what left the hot history comes from the archive, joined exactly to what is hot.
+"""Tiered history: messages that left the hot history are read from the archive and joined to it.
 
-The rule it keeps: an answer is dense or says where it is not. The hot part is taken first and the cold one fitted below it:
-what is published while the archive is read is live, and nobody has to chase it.
+Invariant: an answer is dense or says where it is not. The hot part is read first and the cold part is fitted below it. What
+is published while the archive is read is delivered live.
 """
 
 import logging
@@ -18,7 +18,7 @@ logger = logging.getLogger("ropewalk.archive")
 
 
 class TieredStreams:
-    """Fills `ports.StreamStore` over a hot one. `limit`: cold messages in one answer; whoever wants more asks again."""
+    """Implements `ports.StreamStore` over a hot one. `limit`: cold messages in one answer; whoever wants more asks again."""
 
     def __init__(self, hot: StreamStore, archive: Archive, limit: int) -> None:
         self._hot = hot
@@ -120,7 +120,7 @@ def _up_to_hole(messages: Sequence[Registered]) -> tuple[Registered, ...]:
 
 
 class TieredBackend:
-    """Fills `ports.Backend`: another one, whose streams reach back into the archive."""
+    """Implements `ports.Backend`: another one, whose streams reach back into the archive."""
 
     def __init__(self, hot: Backend, archive: Archive, limit: int) -> None:
         self._hot = hot
@@ -146,9 +146,10 @@ class TieredBackend:
         await self._archive.stop()
         await self._hot.stop()
 
-    def trouble(self) -> str:
-        """Publishing and hot history work without the archive, so its trouble is in the log and no reason to be unhealthy."""
-        return self._hot.trouble()
+    def health(self) -> str:
+        """Publishing and hot history work without the archive. So its failure is logged and does not make the node
+        unhealthy."""
+        return self._hot.health()
 
     async def sweep(self) -> None:
         await self._hot.sweep()

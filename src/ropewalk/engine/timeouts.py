@@ -1,8 +1,7 @@
-"""Timeouts of connections: pings left unanswered, and connections that take nothing of what waits for them.
+"""Connection timeouts: unanswered pings, and connections that do not take what waits for them.
 
-Independent of when and how often a session is pinged. Time is counted in ticks of one task that all sessions share, and which
-runs only while something is watched: neither a clock that is set nor an event loop that stood still ends a connection, because
-what its client sent meanwhile is read before the next tick.
+Time is counted in ticks of one task that all sessions share, and which runs only while something is watched. So neither a
+clock that is set nor a stalled event loop ends a connection: what its client sent meanwhile is read before the next tick.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The flow of transactions: stage, decide, publish, finish; and rows that are published as they come.
+"""Transactions: stage, decide, publish, finish; and rows that are published without a transaction.
 
-The rule it keeps: nothing of a batch is published before its decision is durable, and nothing of a newer batch before the
-decided one is finished. A crash in between costs nothing: the broker knows the sequences it registered.
+Invariant: nothing of a batch is published before its decision is durable, and nothing of a newer batch before the decided
+one is finished. A crash in between loses nothing, because the broker knows the sequences it registered.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import msgspec
 from ropewalk.core.transactions import Ledger, sequence_of
 from ropewalk.model.errors import Conflict, MalformedPublication, RopewalkError
 from ropewalk.model.messages import Publication
-from ropewalk.model.transactions import Committed, Decision, Piece, Produced, Staged
+from ropewalk.model.transactions import Committed, Decision, Produced, Staged, StagedPiece
 from ropewalk.ports import Clock, Publisher, RowReader, Staging
 from ropewalk.protocol.staged_rows import GROUP_ROWS, encode_group, groups_of, in_groups
 
@@ -24,7 +24,7 @@ logger = logging.getLogger("ropewalk.transactions")
 
 
 class Turns:
-    """One at a time by name; a name takes memory only while somebody is at it."""
+    """One lock per name. A name takes memory only while its lock is in use."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -37,7 +37,7 @@ class Turns:
 
 
 class Transactions:
-    """Fills `ports.Transactor`. `start` before anybody calls: it finishes what a crash left decided."""
+    """Implements `ports.Transactor`. `start` before anybody calls: it finishes what a crash left decided."""
 
     def __init__(self, publisher: Publisher, staging: Staging, read_rows: RowReader, ledger: Ledger, clock: Clock) -> None:
         self._publisher = publisher
@@ -66,7 +66,7 @@ class Transactions:
             return Staged(0, True)
         rows = _without_numbers(await self._rows(body))
         data = await _encoded(rows)
-        piece = Piece(*key, len(data), await asyncio.to_thread(crc32, data))
+        piece = StagedPiece(*key, len(data), await asyncio.to_thread(crc32, data))
         for other, number in self._ledger.make_room(app, batch, piece, self._clock()):
             logger.info("staged batch given up", extra={"app": other, "batch": number})
             await self._staging.discard_batch(other, number)

@@ -1,1 +1,1 @@
-"""The words: frozen records, enums, errors and tables that every other room speaks in. Imports nothing of ours."""
+"""The shared vocabulary: frozen records, enums, the error tree and tables. Imports no other package of ours."""

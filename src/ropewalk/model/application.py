@@ -1,7 +1,7 @@
-"""What is said between a session and the application behind the server.
+"""Calls from a session to the application behind the server, and the results.
 
-State is text by key, kept by the session on the application's behalf: one map for the connection, one for each subscription.
-Answers carry changes of it: a key with another value, or with "" to delete it.
+State is a map of text, kept by the session on behalf of the application: one map for the connection and one for each
+subscription. Results carry changes: a key with a new value, or with "" to delete it.
 """
 
 from enum import StrEnum
@@ -28,13 +28,13 @@ SENDER_KEY = "$f"
 
 
 def merged(state: State, changes: State) -> State:
-    """The state with the changes in it. Neither is touched."""
+    """The state with the changes applied. Neither argument is modified."""
     return {key: value for key, value in {**state, **changes}.items() if value} if changes else state
 
 
-class Caller(Struct, frozen=True):
-    """Whose call it is. `headers` are those that the settings pass on, in lower case, and `REMOTE_ADDR`; `ids` are empty until
-    somebody has said who it is."""
+class CallContext(Struct, frozen=True):
+    """The session that a call belongs to. `headers` are those that the settings forward, in lower case, and `REMOTE_ADDR`.
+    `ids` is empty until the client is authenticated."""
 
     sid: str
     url: str = ""
@@ -43,8 +43,8 @@ class Caller(Struct, frozen=True):
     state: State = {}
 
 
-class Admission(Struct, frozen=True):
-    """The answer to a connect. `transmissions` are JSON texts for the client; `reason` is for the log."""
+class ConnectResult(Struct, frozen=True):
+    """The result of a connect call. `transmissions` are JSON texts for the client; `reason` is for the log."""
 
     accepted: bool
     ids: str = ""
@@ -54,34 +54,34 @@ class Admission(Struct, frozen=True):
 
 
 class Action(StrEnum):
-    """What a client wants of a channel. The words are those of the wire."""
+    """What a client asks a channel for. The values are those of the wire."""
 
     SUBSCRIBE = "subscribe"
     UNSUBSCRIBE = "unsubscribe"
     PERFORM = "message"
 
 
-class Call(Struct, frozen=True):
+class CommandCall(Struct, frozen=True):
     """A command for a channel; `state` is that of the subscription, `data` what an action brings along."""
 
-    caller: Caller
+    context: CallContext
     action: Action
     identifier: str
     state: State = {}
     data: str = ""
 
 
-class Seating(Struct, frozen=True):
-    """The application puts the client into the presence set of the subscription, or takes it out."""
+class PresenceUpdate(Struct, frozen=True):
+    """The application adds the client to the presence set of the subscription, or removes it."""
 
     join: bool
     member: Member
 
 
 class Reply(Struct, frozen=True):
-    """What an action says to the one who called it: `result`, as JSON, or an error if there is a `code`.
+    """The reply of an action to its caller: `result`, as JSON, or an error if there is a `code`.
 
-    `to` is the name that the caller gave its call, as JSON. `text` is for people to read.
+    `to` is the id that the caller gave its call, as JSON. `text` is for people to read.
     """
 
     action: str
@@ -91,10 +91,10 @@ class Reply(Struct, frozen=True):
     text: str = ""
 
 
-class Answer(Struct, frozen=True):
-    """The answer to a call. A subscription that is not accepted has no streams, but its transmissions are sent all the same.
+class CommandResult(Struct, frozen=True):
+    """The result of a command call. A subscription that is not accepted has no streams, but its transmissions are sent anyway.
 
-    `state` changes that of the connection, `own` that of the subscription. `stopped` streams go before `streams` come.
+    `state` changes the connection's state, `own` the subscription's. `stopped` streams are removed before `streams` are added.
     `publications` are registered once everything else is done, and then an action's `reply` is sent.
     """
 
@@ -105,23 +105,23 @@ class Answer(Struct, frozen=True):
     stop_all: bool = False
     state: State = {}
     own: State = {}
-    seating: Seating | None = None
+    presence_update: PresenceUpdate | None = None
     publications: tuple[Publication, ...] = ()
     disconnect: bool = False
     reason: str = ""
     reply: Reply | None = None
 
 
-class Comeback(Struct, frozen=True):
-    """A session is restored: it was `former` and is `caller.sid` now. Its subscriptions with the state of each."""
+class RestoreCall(Struct, frozen=True):
+    """A session is restored: it was `former` and is `context.sid` now. Its subscriptions with the state of each."""
 
-    caller: Caller
+    context: CallContext
     former: str
     subscriptions: dict[str, State] = {}
 
 
-class Greeting(Struct, frozen=True):
-    """The answer to a comeback. `own` are changes by identifier."""
+class RestoreResult(Struct, frozen=True):
+    """The result of a restore call. `own` are state changes by identifier."""
 
     transmissions: tuple[str, ...] = ()
     state: State = {}
@@ -130,8 +130,8 @@ class Greeting(Struct, frozen=True):
     disconnect: bool = False
 
 
-class Farewell(Struct, frozen=True):
-    """A session is gone for good. The subscriptions that the application had granted, with the state of each."""
+class DisconnectCall(Struct, frozen=True):
+    """A session has ended for good. `subscriptions`: those that the application had granted, with the state of each."""
 
-    caller: Caller
+    context: CallContext
     subscriptions: dict[str, State] = {}

@@ -1,4 +1,4 @@
-"""How connections end: the disconnect reasons a client may see and the close codes that go with them, as one table.
+"""How connections are closed: one table of disconnect reasons that clients see, and the close codes that go with them.
 
 Code 1006 is reserved for closes without a frame and is never sent.
 """

@@ -27,11 +27,11 @@ from ropewalk.model.refusals import Refusal
 
 
 class RopewalkError(Exception):
-    """Whatever Ropewalk raises on purpose."""
+    """The base of all errors that Ropewalk raises itself."""
 
 
 class ClientError(RopewalkError):
-    """The other side's mistake. `refusal`: what it is counted as, where it is counted."""
+    """A mistake of the client or user. `refusal`: the reason it is counted under, if it is counted."""
 
     refusal: Refusal | None = None
 

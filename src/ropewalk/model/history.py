@@ -1,4 +1,4 @@
-"""History: what a client asks for, and the two kinds of answer. A replay joins up; a gap says why it does not."""
+"""History requests and their two kinds of answer: a `Replay` without holes, or a `Gap` with a reason."""
 
 from collections.abc import Iterator
 from enum import StrEnum
@@ -15,7 +15,7 @@ class GapReason(StrEnum):
     PARTIAL = "partial"  # the answer reached its bound; what follows can be asked for
     EPOCH_CHANGED = "epoch_changed"  # the stream's past was lost and its offsets began anew
     AHEAD = "ahead"  # the client knows an offset that was never given in this epoch
-    UNCLAIMED = "unclaimed"  # a restored session did not ask for its history within the resume patience
+    UNCLAIMED = "unclaimed"  # a restored session did not ask for its history within the resume timeout
     DROPPED = "dropped"  # the connection was too slow, and its stream's rule skips to the newest
 
 

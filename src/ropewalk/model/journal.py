@@ -1,4 +1,4 @@
-"""The journal's rows: what was registered, and what happened to sessions and members, each kind under its own name."""
+"""Journal rows: publications, and what happened to sessions and presence members. Each kind of row has its own name."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -6,8 +6,9 @@ from itertools import pairwise
 
 from msgspec import Struct, field
 
-LIFE_BITS = 40
-"""A life's number lies above the lowest 40 bits of its positions: it begins above whatever the one before can have given."""
+GENERATION_BITS = 40
+"""The number of a generation is stored above the lowest 40 bits of its positions. So each begins above all positions of the
+one before."""
 
 
 class RowKind(StrEnum):
@@ -26,10 +27,10 @@ class RowKind(StrEnum):
 
 
 class Row(Struct, frozen=True, gc=False):
-    """One line of the journal, before it has its place in its shard.
+    """One row of the journal, before it has a position in its shard.
 
     `key` decides the shard: the stream's name, or the sid for what a session does. `detail` is JSON text of what this kind
-    needs to be understood again after a restart, see `annals`. `producer` and `sequence` name a publication that came by
+    needs to be understood again after a restart, see `session_log`. `producer` and `sequence` name a publication that came by
     a transaction: the application, and batch << 32 | index of the row in it.
     """
 
@@ -59,10 +60,10 @@ class StreamTip(Struct, frozen=True, gc=False):
 
 
 class ShardSpan(Struct, frozen=True):
-    """Positions [first, end) of one shard that can be read under one name of the shard's own life.
+    """Readable positions [first, end) of one generation of a shard; `epoch` is the generation's name.
 
-    A life that has ended is told with `first` = `end` after its rows are gone, so that readers know where it ended.
-    Where the first rows of a life were lost by damage, an empty span tells where they began.
+    A generation that has ended is listed with `first` = `end` after its rows are gone, so that readers know where it ended.
+    Where the first rows of a generation were lost by damage, an empty span says where they began.
     """
 
     shard: int
@@ -91,14 +92,14 @@ def oldest_kept(own: Sequence[ShardSpan]) -> ShardSpan | None:
 
 
 class ShardMark(Struct, frozen=True):
-    """How far a reader has come in a shard: everything below `position` is behind it. On the wire as queries spell it."""
+    """A reader's position in one generation of a shard. Rows below it have been read. Encoded as in query parameters."""
 
     epoch: str = field(name="e")
     position: int = field(name="p")
 
 
 class Consumer(Struct, frozen=True):
-    """A reader with a name: its marks by shard, in order, and the time at which it last moved."""
+    """A named reader: its marks by shard, in order, and the time at which it last moved."""
 
     name: str
     marks: dict[int, ShardMark]
@@ -106,7 +107,7 @@ class Consumer(Struct, frozen=True):
 
 
 class Recovered(Struct, frozen=True):
-    """What a journal holds at its start. Of streams that lost something, or may have, there is nothing here: they begin anew.
+    """What a journal recovered at its start. Streams that lost something, or may have, are not included: they begin new epochs.
 
     `tips` are those of all streams, however old, before or after `rows`; `rows` are publications young enough to matter and all
     rows of sessions that are not over, each shard's in order, and may be gone through once; `producers` is (producer, shard) →

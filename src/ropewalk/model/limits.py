@@ -1,4 +1,4 @@
-"""The bounds and times a session lives by. Sizes are bytes, times seconds, 0 switches a thing off where it can be."""
+"""Limits and timeouts of a session. Sizes are bytes, times are seconds, and 0 switches a limit off where that is possible."""
 
 from msgspec import Struct
 
@@ -13,7 +13,7 @@ class Limits(Struct, frozen=True):
     command_backlog: float = 30.0
     sessions_ttl: float = 300.0
     presence_ttl: float = 15.0
-    resume_patience: float = 2.0
+    resume_timeout: float = 2.0
     ping_interval: float = 3.0
     ping_precision: str = "s"
     pong_timeout: float = 0.0

@@ -1,23 +1,25 @@
-"""What travels: a publication as it was sent, and the same once it has its position.
+"""A publication as it was sent, and the same message once it is registered at a position.
 
-The payload is the raw JSON text that receivers see as `message`; it is never parsed and printed again, so numbers stay exact.
+The payload is the raw JSON text that receivers see as `message`. It is never parsed and printed again, so numbers stay
+exact.
 """
 
 from msgspec import Struct
 
 
 class Position(Struct, frozen=True, gc=False):
-    """A place in a stream: the name of one life of its offsets, and the offset in it. Always together."""
+    """A position in a stream: the epoch, which names one unbroken run of offsets, and the offset in it. Always used
+    together."""
 
     epoch: str
     offset: int
 
 
 class Publication(Struct, frozen=True, gc=False):
-    """A message as a publisher sent it, checked at the door.
+    """A message as a publisher sent it, validated by its endpoint.
 
-    A `uid` makes it known within its stream for a time; `producer` and `sequence` make it known for good: of one producer,
-    what is not above the last sequence registered is a repetition.
+    A `uid` deduplicates within its stream for a limited time. `producer` and `sequence` deduplicate without limit: a sequence
+    that is not above the producer's last registered one is a repetition.
     """
 
     stream: str
@@ -43,7 +45,8 @@ class Registered(Struct, frozen=True, gc=False):
 
 
 class Receipt(Struct, frozen=True, gc=False):
-    """What a publisher learns of one publication. `duplicate`: its uid was known, and this is the first one's position."""
+    """The result of one publication. `duplicate`: its idempotency key was registered before, and this is the original
+    position."""
 
     stream: str
     epoch: str

@@ -1,6 +1,6 @@
-"""How deeply JSON may be nested: one number for every endpoint, the same on every version of Python.
+"""The maximum nesting depth of JSON: one number for all endpoints, the same on every version of Python.
 
-Decoders recurse, and how far depends on the interpreter; so texts are measured before they are decoded.
+Decoders recurse, and how deep they can go depends on the interpreter. So texts are measured before they are decoded.
 """
 
 from itertools import accumulate

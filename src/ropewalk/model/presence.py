@@ -1,4 +1,4 @@
-"""Presence: who is there. A member is one identity; several sessions may hold it."""
+"""Presence: which members are in a stream. A member is one identity; several sessions may hold it."""
 
 from typing import Literal
 

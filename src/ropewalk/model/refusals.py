@@ -1,4 +1,4 @@
-"""Why the server refused, dropped or ended something. One word each, counted in `ropewalk_refusals_total{reason=…}`."""
+"""Reasons why the server refused, dropped or ended something, counted in `ropewalk_refusals_total{reason=…}`."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""Sessions: how a client arrives, what it subscribed to, and what is remembered of it while it is away."""
+"""Session records: the connect request, what a channel granted, and the snapshot that is kept for a resume."""
 
 from msgspec import Struct
 
@@ -7,7 +7,7 @@ from ropewalk.model.presence import Member
 
 
 class ConnectRequest(Struct, frozen=True):
-    """What a transport knows of an arriving connection. Header names are lower case; of repeated parameters the last wins."""
+    """A connect request as the transport sees it. Header names are lower case; of repeated parameters the last wins."""
 
     url: str
     path: str
@@ -54,7 +54,8 @@ class Rejected(Struct, frozen=True):
 
 
 class AppSide(Struct, frozen=True):
-    """What a session keeps for the application: how it came, the connection's state, and whether the application knows it.
+    """What a session keeps for the application: its URL and headers, the connection's state, and whether the application knows
+    it.
 
     `credentials` is a keyed hash of what the client showed when the application admitted it, "" when it showed nothing; None
     if somebody else admitted it.

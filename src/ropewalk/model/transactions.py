@@ -1,12 +1,13 @@
-"""Transactions: what an application stages piece by piece and then commits as one batch, once.
+"""Transactions: an application stages a batch piece by piece and then commits it once.
 
-An application's batches are numbered upwards. A piece is what one attempt at one part of a batch staged under one number.
+The batches of an application have rising numbers. A piece is what one attempt at one part of a batch staged under one
+number.
 """
 
 from msgspec import Struct
 
 
-class Piece(Struct, frozen=True, order=True, gc=False):
+class StagedPiece(Struct, frozen=True, order=True, gc=False):
     """One staged body, in its checked form of `size` bytes and this checksum. Pieces sort into the order of publishing."""
 
     part: int
@@ -20,7 +21,7 @@ class Decision(Struct, frozen=True):
     """Which pieces make up a batch, in the order of publishing. Once it is durable, nothing else can become of the batch."""
 
     batch: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[StagedPiece, ...]
 
 
 class AppRecord(Struct, frozen=True):
@@ -29,17 +30,17 @@ class AppRecord(Struct, frozen=True):
     app: str
     last: int | None = None
     decided: Decision | None = None
-    staged: dict[int, list[Piece]] = {}
+    staged: dict[int, list[StagedPiece]] = {}
 
 
 class StagingLimits(Struct, frozen=True):
-    """How much may wait. Sizes are bytes; a batch untouched for `patience` seconds gives way when there is no room."""
+    """How much may wait. Sizes are bytes; a batch untouched for `idle_timeout` seconds gives way when there is no room."""
 
     max_bytes: int = 1024 * 1024 * 1024
     max_app_bytes: int = 512 * 1024 * 1024
     max_open_batches: int = 4
     max_apps: int = 100_000
-    patience: float = 3600.0
+    idle_timeout: float = 3600.0
 
 
 class Staged(Struct, frozen=True):

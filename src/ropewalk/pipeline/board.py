@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.progress import Progress
+from ropewalk.pipeline.progress import QueryProgress
 from ropewalk.pipeline.supervision import ENDED, Condition
 
 LOST = "lost"
@@ -28,7 +28,7 @@ class Note(Struct, frozen=True):
     updated: float
     restarts: int = 0
     error: str = ""
-    progress: Progress = Progress()
+    progress: QueryProgress = QueryProgress()
 
 
 class Board:

@@ -1,6 +1,6 @@
 """Files of a table, read only if they are as they were written.
 
-The rule it keeps: rows of a file that differs from the digest in its name go nowhere, least of all into a new file with a right
+Invariant: rows of a file that differs from the digest in its name go nowhere, least of all into a new file with a right
 digest.
 """
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
-from ropewalk.pipeline.progress import Progress
+from ropewalk.pipeline.progress import QueryProgress
 from ropewalk.pipeline.supervision import Clock
 
 PLAIN_SECONDS = 10.0
@@ -14,7 +14,7 @@ SHOWN_SHARDS = 4
 class Line:
     """What is shown of one job."""
 
-    def __init__(self, job: str, condition: str, progress: Progress, restarts: int, error: str) -> None:
+    def __init__(self, job: str, condition: str, progress: QueryProgress, restarts: int, error: str) -> None:
         self.job = job
         self.condition = condition
         self.progress = progress
@@ -33,7 +33,7 @@ class Line:
         return "  ".join(parts)
 
 
-def figures(progress: Progress) -> str:
+def figures(progress: QueryProgress) -> str:
     if not progress.batches:
         return "no batch yet"
     late = f"  late {progress.late:,}" if progress.late else ""

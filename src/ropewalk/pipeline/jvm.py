@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ropewalk.model.errors import Unavailable, UserMistake
-from ropewalk.model.installing import install
+from ropewalk.model.extras import install
 
 OLDEST_JAVA = 17
 START_SECONDS = 120.0

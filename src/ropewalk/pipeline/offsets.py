@@ -9,25 +9,26 @@ from typing import NotRequired, TypedDict
 
 from msgspec import Struct
 
-from ropewalk.model.journal import LIFE_BITS, ShardSpan, oldest_kept
+from ropewalk.model.journal import GENERATION_BITS, ShardSpan, oldest_kept
 
-LIFE = 1 << LIFE_BITS
-"""Every life of a shard begins at a multiple of this, above all positions of the lives before."""
+GENERATION_SIZE = 1 << GENERATION_BITS
+"""Every generation of a shard begins at a multiple of this, above all positions of the generations before."""
 
 
 class MarkJson(TypedDict):
-    """`lives`, only in what is told of the journal's end: epoch, first and end of each life of the shard before the last."""
+    """`generations`, only in what is told of the journal's end: epoch, first and end of each generation of the shard before
+    the last."""
 
     e: str
     p: int
-    lives: NotRequired[list[tuple[str, int, int]]]
+    generations: NotRequired[list[tuple[str, int, int]]]
 
 
 OffsetJson = dict[str, MarkJson]
 
 
 class Mark(Struct, frozen=True, order=True):
-    """A place in one life of a shard: everything below `position` is behind it. An empty epoch lies before everything."""
+    """A position in one generation of a shard. Rows below it have been read. An empty epoch is before everything."""
 
     epoch: str
     position: int
@@ -49,7 +50,7 @@ class Piece(Struct, frozen=True):
 
 Marks = dict[int, Mark]
 Spans = Mapping[int, Sequence[ShardSpan]]
-"""By shard, the oldest first; one life of a shard may have several."""
+"""By shard, the oldest first; one generation of a shard may have several."""
 
 
 def encode(marks: Marks) -> OffsetJson:
@@ -78,41 +79,41 @@ def latest(spans: Spans) -> Marks:
 
 
 def told(spans: Spans) -> OffsetJson:
-    """Where the journal ends, with what it has of older lives: a query may still be in one of them."""
+    """Where the journal ends, with what it has of older generations: a query may still be in one of them."""
     ends = encode(latest(spans))
     for shard, own in spans.items():
-        if older := [(life.epoch, life.first, life.end) for life in _lives(own)[:-1]]:
-            ends[str(shard)]["lives"] = older
+        if older := [(generation.epoch, generation.first, generation.end) for generation in _generations(own)[:-1]]:
+            ends[str(shard)]["generations"] = older
     return ends
 
 
 def behind(shard: int, read: MarkJson | None, end: MarkJson) -> int:
     """Rows between a query's mark (None: it has read nothing of the shard) and the end that was `told`."""
-    own = [ShardSpan(shard, *life) for life in end.get("lives", ())]
-    last = ShardSpan(shard, end["e"], end["p"] - end["p"] % LIFE, end["p"])
+    own = [ShardSpan(shard, *generation) for generation in end.get("generations", ())]
+    last = ShardSpan(shard, end["e"], end["p"] - end["p"] % GENERATION_SIZE, end["p"])
     start = Mark(read["e"], read["p"]) if read else Mark("", 0)
     return sum(piece.rows for piece in between(shard, [*own, last], start, Mark(end["e"], end["p"])))
 
 
 def begin_of(span: ShardSpan) -> int:
-    """Where the life of a span began."""
-    return span.first - span.first % LIFE
+    """Where the generation of a span began."""
+    return span.first - span.first % GENERATION_SIZE
 
 
 def between(shard: int, own: Sequence[ShardSpan], start: Mark, end: Mark) -> list[Piece]:
     """What lies between two marks of a shard, in order. Pieces may reach below what is still there: the reader sees to that."""
     if start.epoch == end.epoch:
         return _within(shard, start, end)
-    lives = _lives(own)
-    epochs = [life.epoch for life in lives]
+    generations = _generations(own)
+    epochs = [generation.epoch for generation in generations]
     if start.epoch in epochs:
         at = epochs.index(start.epoch)
-        head, following = [Piece(shard, start.epoch, start.position, lives[at].end)], _whole(lives[at + 1 :])
-    elif _of_an_empty_life(lives, start):
-        head, following = [], _whole([life for life in lives if life.first > start.position])
+        head, following = [Piece(shard, start.epoch, start.position, generations[at].end)], _whole(generations[at + 1 :])
+    elif _of_an_empty_generation(generations, start):
+        head, following = [], _whole([generation for generation in generations if generation.first > start.position])
     else:
-        head, following = _forgotten(shard, lives, start), lives
-    return _present(head) + _present([_until(shard, life, end) for life in _up_to(following, end.epoch)])
+        head, following = _forgotten(shard, generations, start), generations
+    return _present(head) + _present([_until(shard, generation, end) for generation in _up_to(following, end.epoch)])
 
 
 def remaining(spans: Spans, start: Marks, end: Marks) -> dict[int, int]:
@@ -150,40 +151,45 @@ def _present(pieces: list[Piece]) -> list[Piece]:
     return [piece for piece in pieces if piece.replaced or piece.rows > 0]
 
 
-def _lives(own: Sequence[ShardSpan]) -> list[ShardSpan]:
+def _generations(own: Sequence[ShardSpan]) -> list[ShardSpan]:
     """One span for each epoch. Where rows were damaged, the journal tells several, and the holes lie between them."""
-    lives: list[ShardSpan] = []
+    generations: list[ShardSpan] = []
     for span in own:
-        if lives and lives[-1].epoch == span.epoch:
-            lives[-1] = ShardSpan(span.shard, span.epoch, lives[-1].first, span.end)
+        if generations and generations[-1].epoch == span.epoch:
+            generations[-1] = ShardSpan(span.shard, span.epoch, generations[-1].first, span.end)
         else:
-            lives.append(span)
-    return lives
+            generations.append(span)
+    return generations
 
 
-def _whole(lives: Sequence[ShardSpan]) -> list[ShardSpan]:
-    """From their beginnings: whoever comes from the life before has missed what is gone of them."""
-    return [ShardSpan(life.shard, life.epoch, begin_of(life), life.end) for life in lives]
+def _whole(generations: Sequence[ShardSpan]) -> list[ShardSpan]:
+    """From their beginnings: whoever comes from the generation before has missed what is gone of them."""
+    return [ShardSpan(generation.shard, generation.epoch, begin_of(generation), generation.end) for generation in generations]
 
 
-def _of_an_empty_life(lives: Sequence[ShardSpan], start: Mark) -> bool:
-    """A life in which nothing happened is forgotten by the journal itself. A mark at its beginning has missed nothing of it."""
-    begins = [begin_of(life) for life in lives]
+def _of_an_empty_generation(generations: Sequence[ShardSpan], start: Mark) -> bool:
+    """A generation in which nothing happened is forgotten by the journal itself. A mark at its beginning has missed nothing
+    of it."""
+    begins = [begin_of(generation) for generation in generations]
     followed = start.position < max(begins, default=0) and start.position not in begins
-    return start.epoch != "" and start.position % LIFE == 0 and followed
+    return start.epoch != "" and start.position % GENERATION_SIZE == 0 and followed
 
 
-def _forgotten(shard: int, lives: Sequence[ShardSpan], start: Mark) -> list[Piece]:
+def _forgotten(shard: int, generations: Sequence[ShardSpan], start: Mark) -> list[Piece]:
     """The journal does not know the epoch of `start`, so it is another one, and how the old one went on nobody can say."""
     # At the beginning of another journal's shard nothing was read yet that could be missed.
     if start.epoch == "" or start.position == 0:
         return []
-    return [Piece(shard, start.epoch, start.position, max(start.position, lives[0].first if lives else 0), replaced=True)]
+    return [
+        Piece(
+            shard, start.epoch, start.position, max(start.position, generations[0].first if generations else 0), replaced=True
+        )
+    ]
 
 
-def _up_to(lives: Sequence[ShardSpan], epoch: str) -> Sequence[ShardSpan]:
-    epochs = [life.epoch for life in lives]
-    return lives[: epochs.index(epoch) + 1] if epoch in epochs else lives
+def _up_to(generations: Sequence[ShardSpan], epoch: str) -> Sequence[ShardSpan]:
+    epochs = [generation.epoch for generation in generations]
+    return generations[: epochs.index(epoch) + 1] if epoch in epochs else generations
 
 
 def _until(shard: int, span: ShardSpan, end: Mark) -> Piece:

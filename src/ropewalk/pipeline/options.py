@@ -84,7 +84,7 @@ class Edge(Struct, frozen=True):
     timestamp: int | None = None
 
 
-class Admission(Struct, frozen=True):
+class BatchLimits(Struct, frozen=True):
     """How much goes into one batch and one task. 0: no limit."""
 
     max_rows: int = 0
@@ -101,7 +101,7 @@ class SourceOptions(Struct, frozen=True):
     selection: Selection
     start: Edge
     end: Edge
-    admission: Admission
+    batch_limits: BatchLimits
     fail_on_data_loss: bool = True
     headers: bool = False
     value: bool = True
@@ -130,7 +130,7 @@ def source_options(given: Mapping[str, str], streaming: bool) -> SourceOptions:
         selection=_selection(options),
         start=_edge(options, "starting", LATEST if streaming else EARLIEST),
         end=_edge(options, "ending", LATEST),
-        admission=_admission(options),
+        batch_limits=_batch_limits(options),
         fail_on_data_loss=options.flag("failOnDataLoss", True),
         headers=options.flag("includeHeaders", False),
         value=options.flag("includeValue", True),
@@ -258,8 +258,8 @@ def _edge(options: _Options, which: str, default: str) -> Edge:
     return Edge(offsets, options.number(f"{which}Timestamp", 0) if timestamp else None)
 
 
-def _admission(options: _Options) -> Admission:
-    return Admission(
+def _batch_limits(options: _Options) -> BatchLimits:
+    return BatchLimits(
         options.number("maxOffsetsPerTrigger", 0),
         options.number("maxBytesPerTrigger", 0),
         options.number("minOffsetsPerTrigger", 0),

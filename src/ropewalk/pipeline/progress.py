@@ -9,7 +9,7 @@ from msgspec import Struct
 from ropewalk.pipeline.offsets import behind
 
 
-class Progress(Struct, frozen=True):
+class QueryProgress(Struct, frozen=True):
     """`rows` and `batches` are those of this run; `rate` and `seconds` those of the last batch that had rows.
 
     `lag` is rows still to read by shard, as far as Spark has heard; `late` is what Spark dropped for its
@@ -25,11 +25,11 @@ class Progress(Struct, frozen=True):
     late: int = 0
 
 
-class Tally:
+class ProgressTally:
     """Adds up reports. Spark gives the same ones again and again, so each counts by its time once."""
 
     def __init__(self) -> None:
-        self.progress = Progress()
+        self.progress = QueryProgress()
         self._newest = ""
 
     def take(self, reports: Iterable[Mapping[str, Any]]) -> bool:
@@ -42,12 +42,12 @@ class Tally:
         return self.progress.batches > before
 
 
-def _after(progress: Progress, report: Mapping[str, Any]) -> Progress:
+def _after(progress: QueryProgress, report: Mapping[str, Any]) -> QueryProgress:
     durations = report.get("durationMs") or {}
     ran = "addBatch" in durations  # an idle trigger reports too
     rows = int(report.get("numInputRows") or 0)
     seconds = durations.get("triggerExecution", 0) / 1000
-    return Progress(
+    return QueryProgress(
         batch=int(report["batchId"]) if ran else progress.batch,
         batches=progress.batches + ran,
         rows=progress.rows + rows,
@@ -60,7 +60,7 @@ def _after(progress: Progress, report: Mapping[str, Any]) -> Progress:
 
 
 def lag_of(report: Mapping[str, Any]) -> dict[int, int]:
-    """Rows between where the batch ended and where the journal ends, by shard, through all of the shard's lives."""
+    """Rows between where the batch ended and where the journal ends, by shard, through all of the shard's generations."""
     lag: dict[int, int] = {}
     for source in report.get("sources") or ():
         end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))

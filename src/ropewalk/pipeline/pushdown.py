@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from ropewalk.pipeline.offsets import Piece
-from ropewalk.pipeline.rows import Kept
+from ropewalk.pipeline.rows import KeptRows
 
 _FARTHEST = 1 << 63
 
@@ -27,7 +27,7 @@ _FARTHEST = 1 << 63
 class Pushed(Struct, frozen=True):
     """What all filters together leave: shards, positions [first, end) and conditions on rows."""
 
-    kept: Kept = Kept()
+    kept: KeptRows = KeptRows()
     shards: frozenset[int] | None = None
     first: int = 0
     end: int = _FARTHEST

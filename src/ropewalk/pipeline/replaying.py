@@ -1,6 +1,6 @@
 """What a replay's name stands for: one selection of rows, and the names these are published under.
 
-The rule it keeps: the server passes over positions that it has seen from a producer, so two selections never share a producer.
+Invariant: the server passes over positions that it has seen from a producer, so two selections never share a producer.
 Otherwise rows of the second one would be taken for published that never were. The producer's name has the digest of the
 selection in it; a file beside the job's other state tells in words which selection a name was given to.
 """

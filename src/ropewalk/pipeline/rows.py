@@ -45,7 +45,7 @@ _SQL = {
 }
 
 
-class Kept(Struct, frozen=True):
+class KeptRows(Struct, frozen=True):
     """Conditions on rows that Spark has handed down; every one must hold."""
 
     streams: tuple[str, ...] | None = None
@@ -68,11 +68,11 @@ def sql_schema(options: SourceOptions) -> str:
 class Shaper:
     """Journal tables of one shard to batches for Spark."""
 
-    def __init__(self, options: SourceOptions, shard: int, kept: Kept | None = None) -> None:
+    def __init__(self, options: SourceOptions, shard: int, kept: KeptRows | None = None) -> None:
         self._options = options
         self._schema = arrow_schema(options)
         self._shard = shard
-        self._kept = kept or Kept()
+        self._kept = kept or KeptRows()
 
     def batches(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
         # The journal's own batches may be tiny; joined once, every slice is a view.
@@ -110,7 +110,7 @@ def select(table: pa.Table, selection: Selection) -> pa.Table:
     return table
 
 
-def keep(table: pa.Table, kept: Kept) -> pa.Table:
+def keep(table: pa.Table, kept: KeptRows) -> pa.Table:
     if kept.streams is not None:
         table = table.filter(pc.is_in(table.column("stream"), pa.array(kept.streams, pa.string())))
     if kept.prefix:

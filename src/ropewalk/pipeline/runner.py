@@ -21,7 +21,7 @@ from ropewalk.pipeline.config import seconds
 from ropewalk.pipeline.context import Context
 from ropewalk.pipeline.display import Display, Line
 from ropewalk.pipeline.metrics import PortTaken, serve_metrics
-from ropewalk.pipeline.progress import Progress, Tally
+from ropewalk.pipeline.progress import ProgressTally, QueryProgress
 from ropewalk.pipeline.registry import BatchOptions, Job, JobOptions, StreamOptions
 from ropewalk.pipeline.session import lost_jvm
 from ropewalk.pipeline.supervision import INTERRUPTED, Attempt, Condition, Policy, Unit
@@ -37,7 +37,7 @@ STOP_SECONDS = 30.0
 Answered = TypeVar("Answered")
 
 
-class Plan(Struct, frozen=True):
+class RunPlan(Struct, frozen=True):
     """A job, the options of this run, and the name it runs under: a job may run several times, as `derive:NAME`."""
 
     name: str
@@ -48,7 +48,7 @@ class Plan(Struct, frozen=True):
 class QueryAttempt:
     """A streaming query. It has also finished when its JVM is gone; then nothing more can be asked of it."""
 
-    def __init__(self, query: "StreamingQuery", tally: Tally) -> None:
+    def __init__(self, query: "StreamingQuery", tally: ProgressTally) -> None:
         self._query = query
         self._tally = tally
         self._lost: Unavailable | None = None
@@ -66,7 +66,7 @@ class QueryAttempt:
     def stop(self) -> None:
         self._asked(self._query.stop, None)
 
-    def progress(self) -> Progress:
+    def progress(self) -> QueryProgress:
         self._tally.take(self._asked(lambda: self._query.recentProgress, []))
         return self._tally.progress
 
@@ -90,7 +90,7 @@ def _loss(error: BaseException) -> Unavailable:
 class CallAttempt:
     """A batch job, in a thread of its own. It ends by itself, or when it looks at the context's `stopping`."""
 
-    def __init__(self, plan: Plan, context: Context) -> None:
+    def __init__(self, plan: RunPlan, context: Context) -> None:
         self._failure: BaseException | None = None
         self._code = 1
         self._stopping = context.stopping
@@ -111,17 +111,17 @@ class CallAttempt:
         self._stopping.set()
         self._thread.join(STOP_SECONDS)
 
-    def progress(self) -> Progress:
-        return Progress()
+    def progress(self) -> QueryProgress:
+        return QueryProgress()
 
-    def _work(self, plan: Plan, context: Context) -> None:
+    def _work(self, plan: RunPlan, context: Context) -> None:
         try:
             self._code = plan.job.body(context, plan.options)
         except BaseException as error:  # handed to whoever supervises, in another thread
             self._failure = _loss(error) if isinstance(error, (Py4JError, OSError)) and lost_jvm() else error
 
 
-class Runner:
+class PipelineRunner:
     """One run of some jobs."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Runner:
         self._interrupted = False
         self._warned: set[str] = set()
 
-    def run(self, plans: Sequence[Plan], metrics_port: int | None = None) -> int:
+    def run(self, plans: Sequence[RunPlan], metrics_port: int | None = None) -> int:
         """The exit code: 0 if every job ended well or was stopped."""
         units = [self._unit(plan) for plan in plans]
         with ExitStack() as stack:
@@ -178,7 +178,7 @@ class Runner:
                 shown = time.monotonic() + SHOW_SECONDS
             self._asked.wait(LOOK_SECONDS)
 
-    def _serve(self, plans: Sequence[Plan], units: Sequence[Unit], port: int) -> None:
+    def _serve(self, plans: Sequence[RunPlan], units: Sequence[Unit], port: int) -> None:
         """Before Spark is started for nothing. A run that ends by itself can do without: mostly it runs beside one that goes
         on, with the same settings. Raises PortTaken."""
         try:
@@ -188,7 +188,7 @@ class Runner:
                 raise
             self._display.remark(f"warning: {taken}; this run goes on without metrics")
 
-    def _ends(self, plan: Plan) -> bool:
+    def _ends(self, plan: RunPlan) -> bool:
         return self._available_now or (isinstance(plan.options, BatchOptions) and not plan.options.every)
 
     def _tell(self, units: Sequence[Unit], last: bool = False) -> None:
@@ -210,14 +210,14 @@ class Runner:
                     "longer watermark keeps them"
                 )
 
-    def _unit(self, plan: Plan) -> Unit:
-        tally = Tally()  # outlives a failed query, for its figures are those of the run
+    def _unit(self, plan: RunPlan) -> Unit:
+        tally = ProgressTally()  # outlives a failed query, for its figures are those of the run
         every = plan.options.every if isinstance(plan.options, BatchOptions) and not self._available_now else ""
         policy = Policy(self._restarts, every=seconds(every) if every else None)
         context = self._context.named(plan.name)
         return Unit(plan.name, lambda: self._start(plan, context, tally), policy, time.monotonic, random.random)
 
-    def _start(self, plan: Plan, context: Context, tally: Tally) -> Attempt:
+    def _start(self, plan: RunPlan, context: Context, tally: ProgressTally) -> Attempt:
         if not isinstance(plan.options, StreamOptions):
             return CallAttempt(plan, context)
         writer = plan.job.body(context, plan.options)

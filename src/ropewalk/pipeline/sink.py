@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.options import Delivery, SinkOptions
-from ropewalk.pipeline.outgoing import outgoing
+from ropewalk.pipeline.sink_rows import outgoing
 from ropewalk.pipeline.wire import Wire, ipc
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _ATTEMPTS = 1 << 53
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class StagedTask(WriterCommitMessage):
     """What one task left with the server; `pieces` 0 for a task that had nothing."""
 
     app: str
@@ -42,7 +42,7 @@ class Delivering:
         self.options = options
         self._wire = Wire(options.address)
 
-    def write(self, batches: Iterator["pa.RecordBatch"], app: str, batch: int) -> Staged:
+    def write(self, batches: Iterator["pa.RecordBatch"], app: str, batch: int) -> StagedTask:
         part = task().partitionId()
         bodies = (piece for given in batches for piece in outgoing(given, self.options))
         match self.options.delivery:
@@ -54,29 +54,29 @@ class Delivering:
                 return self._publish(bodies, app, part)
 
     def commit(self, messages: Iterable[WriterCommitMessage | None], batch: int) -> None:
-        done = [message for message in messages if isinstance(message, Staged) and message.pieces]
+        done = [message for message in messages if isinstance(message, StagedTask) and message.pieces]
         if done and self.options.delivery is Delivery.TRANSACTIONAL:
             winners = {message.part: message.attempt for message in done}
             self._wire.commit(done[0].app, batch, winners, {message.part: message.pieces for message in done})
 
-    def _stage(self, bodies: Iterator["pa.RecordBatch"], app: str, batch: int, part: int) -> Staged:
+    def _stage(self, bodies: Iterator["pa.RecordBatch"], app: str, batch: int, part: int) -> StagedTask:
         attempt, pieces = random.SystemRandom().randrange(_ATTEMPTS), 0
         for body in bodies:
             self._wire.stage(app, batch, part, attempt, pieces, ipc(body))
             pieces += 1
-        return Staged(app, part, attempt, pieces)
+        return StagedTask(app, part, attempt, pieces)
 
-    def _produce(self, bodies: Iterator["pa.RecordBatch"], app: str, batch: int, part: int) -> Staged:
+    def _produce(self, bodies: Iterator["pa.RecordBatch"], app: str, batch: int, part: int) -> StagedTask:
         rows = 0
         for body in bodies:
             self._wire.produce(f"{app}-{part}", batch << 32 | rows, ipc(body))
             rows += body.num_rows
-        return Staged(app, part, 0, 0)
+        return StagedTask(app, part, 0, 0)
 
-    def _publish(self, bodies: Iterator["pa.RecordBatch"], app: str, part: int) -> Staged:
+    def _publish(self, bodies: Iterator["pa.RecordBatch"], app: str, part: int) -> StagedTask:
         for body in bodies:
             self._wire.publish(ipc(body))
-        return Staged(app, part, 0, 0)
+        return StagedTask(app, part, 0, 0)
 
 
 class RopewalkStreamWriter(DataSourceStreamArrowWriter):

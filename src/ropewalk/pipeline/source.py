@@ -12,7 +12,9 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from ropewalk.model.journal import ShardSpan
+from ropewalk.pipeline.batch_plan import Load, plan
 from ropewalk.pipeline.cutting import oldest
+from ropewalk.pipeline.edges import Edges
 from ropewalk.pipeline.offsets import (
     Mark,
     Marks,
@@ -28,11 +30,9 @@ from ropewalk.pipeline.offsets import (
     told,
 )
 from ropewalk.pipeline.options import SourceOptions
-from ropewalk.pipeline.planning import Load, plan
+from ropewalk.pipeline.piece_reader import PieceReader
 from ropewalk.pipeline.pushdown import Pushed, absorb
-from ropewalk.pipeline.reading import PieceReader
-from ropewalk.pipeline.rows import Kept
-from ropewalk.pipeline.starting import Edges
+from ropewalk.pipeline.rows import KeptRows
 from ropewalk.pipeline.times import RowTimes
 from ropewalk.pipeline.wire import Wire
 
@@ -69,10 +69,10 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        admission = self._options.admission
-        if admission.max_rows:
-            return ReadMaxRows(admission.max_rows)
-        return ReadMaxBytes(admission.max_bytes) if admission.max_bytes else ReadAllAvailable()
+        batch_limits = self._options.batch_limits
+        if batch_limits.max_rows:
+            return ReadMaxRows(batch_limits.max_rows)
+        return ReadMaxBytes(batch_limits.max_bytes) if batch_limits.max_bytes else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = latest(self._edges.spans())
@@ -101,7 +101,7 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Without a consumer, "latest" of a run that crashed before its first batch was done may lie behind that of this run.
         lying = _forward if start == self._first else between
         pieces = [piece for shard in stop for piece in lying(shard, spans.get(shard, ()), begin[shard], stop[shard])]
-        return [ShardRanges(load) for load in plan(pieces, self._options.admission)]
+        return [ShardRanges(load) for load in plan(pieces, self._options.batch_limits)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         return _read(self._options, partition)
@@ -118,9 +118,9 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._wire.pin(self._options.consumer, offset) if self._options.consumer else offset
 
     def _too_few(self, rows: int) -> bool:
-        admission = self._options.admission
+        batch_limits = self._options.batch_limits
         waited = time.monotonic() - self._granted_at
-        return self._target is None and 0 < rows < admission.min_rows and waited < admission.max_delay
+        return self._target is None and 0 < rows < batch_limits.min_rows and waited < batch_limits.max_delay
 
     def _oldest(self, limit: int, spans: Spans, begin: Marks, end: Marks, lags: dict[int, int]) -> dict[int, int]:
         """Every shard's part of a batch of at most `limit` rows."""
@@ -135,9 +135,9 @@ class ShardStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How many rows this batch may have; None for all."""
         if isinstance(limit, ReadAllAvailable) or not any(lags.values()):
             return None
-        admission = self._options.admission
-        by_bytes = self._rows_in(admission.max_bytes, spans, begin, lags) if admission.max_bytes else None
-        return min((rows for rows in (admission.max_rows or None, by_bytes) if rows is not None), default=None)
+        batch_limits = self._options.batch_limits
+        by_bytes = self._rows_in(batch_limits.max_bytes, spans, begin, lags) if batch_limits.max_bytes else None
+        return min((rows for rows in (batch_limits.max_rows or None, by_bytes) if rows is not None), default=None)
 
     def _rows_in(self, size: int, spans: Spans, begin: Marks, lags: dict[int, int]) -> int:
         """The journal does not tell bytes, so a sample of the longest queue speaks for all."""
@@ -163,7 +163,7 @@ class ShardBatchReader(DataSourceReader):
         spans = edges.spans()
         begin, stop = edges.resolve(self._options.start, spans), edges.resolve(self._options.end, spans)
         pieces = [piece for shard in stop for piece in _forward(shard, spans[shard], begin[shard], stop[shard])]
-        return [ShardRanges(load) for load in plan(self._pushed.clip(pieces), self._options.admission)]
+        return [ShardRanges(load) for load in plan(self._pushed.clip(pieces), self._options.batch_limits)]
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         return _read(self._options, partition, self._pushed.kept)
@@ -181,7 +181,7 @@ class PushdownBatchReader(ShardBatchReader):
                 self._pushed = narrowed
 
 
-def _read(options: SourceOptions, partition: InputPartition, kept: Kept | None = None) -> Iterator["pa.RecordBatch"]:
+def _read(options: SourceOptions, partition: InputPartition, kept: KeptRows | None = None) -> Iterator["pa.RecordBatch"]:
     # Where there is nothing to read, Spark runs one task all the same, with a partition of its own.
     for piece in partition.load if isinstance(partition, ShardRanges) else ():
         yield from PieceReader(options, piece, kept).batches()

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.progress import Progress
+from ropewalk.pipeline.progress import QueryProgress
 
 Clock = Callable[[], float]
 
@@ -50,7 +50,7 @@ class Attempt(Protocol):
         """The exit code of one that ended well."""
 
     def stop(self) -> None: ...
-    def progress(self) -> Progress: ...
+    def progress(self) -> QueryProgress: ...
 
 
 class Policy(Struct, frozen=True):
@@ -70,7 +70,7 @@ class Unit:
         self.error = ""
         self.exit_code = 0
         self.restarts = 0
-        self.progress = Progress()
+        self.progress = QueryProgress()
         self._start = start
         self._policy = policy
         self._clock = clock

@@ -1,6 +1,6 @@
 """The tables that jobs keep: Delta tables written by delta-rs from `foreachBatch`, each batch once.
 
-The rule it keeps: a commit names its query and batch, so that a batch which comes again after a crash changes nothing.
+Invariant: a commit names its query and batch, so that a batch which comes again after a crash changes nothing.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""The journal's HTTP doors as Spark's processes use them: plain blocking calls, tried again with back-off while that can help.
+"""The journal's HTTP endpoints as Spark's processes use them: plain blocking calls, tried again with back-off while that can
+help.
 
 A refusal (4xx) is the caller's to understand and is never tried again.
 """
@@ -50,7 +51,7 @@ class JournalState(Struct):
     archived: dict[int, int] = {}
 
 
-class Produced(Struct):
+class ProduceReply(Struct):
     """Rows that got their position by this call, and rows that had it before."""
 
     published: int
@@ -124,9 +125,9 @@ class Wire:
         """Publish rows that are numbered from `sequence` on; those the server has seen from this producer are passed over."""
         self._call("POST", f"/journal/producers/{_quote(producer)}", {"sequence": sequence}, body, ARROW)
 
-    def publish(self, body: bytes) -> Produced:
+    def publish(self, body: bytes) -> ProduceReply:
         """Publish rows that each carry a uid, or a producer and a sequence; those that are known are passed over."""
-        return msgspec.json.decode(self._call("POST", "/journal/publications", _NOTHING, body, ARROW), type=Produced)
+        return msgspec.json.decode(self._call("POST", "/journal/publications", _NOTHING, body, ARROW), type=ProduceReply)
 
     def _call(self, method: str, path: str, query: Query = _NOTHING, body: bytes | None = None, kind: str = "") -> bytes:
         attempt = 0

@@ -104,7 +104,7 @@ class Data(Struct, frozen=True):
     type: str = ""
 
 
-class Unknown(Struct, frozen=True):
+class UnknownMessage(Struct, frozen=True):
     """A kind of message this client does not know; newer servers may send some."""
 
     type: str
@@ -123,7 +123,7 @@ ServerMessage = (
     | PresenceListed
     | PresenceFailed
     | Data
-    | Unknown
+    | UnknownMessage
 )
 
 
@@ -222,7 +222,7 @@ def _typed(frame: _Frame) -> ServerMessage:
         case _ if frame.identifier:
             return _about(frame)
         case _:
-            return Unknown(frame.type)
+            return UnknownMessage(frame.type)
 
 
 def _about(frame: _Frame) -> ServerMessage:
@@ -241,7 +241,7 @@ def _about(frame: _Frame) -> ServerMessage:
             payload = bytes(frame.message)
             return Data(frame.identifier, payload, frame.stream_id, frame.epoch, frame.offset, frame.type)
         case _:
-            return Unknown(frame.type)
+            return UnknownMessage(frame.type)
 
 
 def _tips(frame: _Frame) -> dict[str, Position]:
@@ -258,7 +258,7 @@ def _presence(identifier: str, body: _PresenceBody) -> ServerMessage:
         case "error":
             return PresenceFailed(identifier)
         case _:
-            return Unknown("presence")
+            return UnknownMessage("presence")
 
 
 def _seconds(message: Raw | UnsetType) -> float:

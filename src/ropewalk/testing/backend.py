@@ -1,6 +1,6 @@
 """What every `ports.Backend` must do, as one suite of tests.
 
-The rule it keeps: it knows the port and nothing else, so that whatever passes here can stand in for any other backend.
+Invariant: it knows the port and nothing else, so that whatever passes here can stand in for any other backend.
 """
 
 from ropewalk.testing.backend_feed import FeedConformance

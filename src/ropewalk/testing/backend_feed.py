@@ -113,4 +113,4 @@ class FeedConformance(BackendRig):
             await backend.feed.stop()
             await publish(backend, "a")
             assert offsets(here.messages) == [1]
-            assert backend.feed.trouble() == ""
+            assert backend.feed.health() == ""

@@ -18,9 +18,9 @@ EMPTY = {
 
 
 class UpkeepConformance(BackendRig):
-    async def test_a_running_backend_has_no_trouble(self) -> None:
+    async def test_a_running_backend_is_healthy(self) -> None:
         async with self.running() as backend:
-            assert backend.trouble() == ""
+            assert backend.health() == ""
 
     async def test_gauges_count_what_is_kept(self) -> None:
         async with self.running() as backend:

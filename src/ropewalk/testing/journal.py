@@ -1,6 +1,6 @@
 """What every `ports.Journal` must do, and every `ports.JournalReader` and `ports.ConsumerStore` over it, as suites of tests.
 
-The rule it keeps: it knows the ports and the words of the columns, and nothing of how rows are kept.
+Invariant: it knows the ports and the words of the columns, and nothing of how rows are kept.
 """
 
 import io
@@ -56,10 +56,10 @@ class JournalRig:
 class JournalConformance(JournalRig):
     """For every journal, whatever it keeps."""
 
-    async def test_a_running_journal_has_no_trouble(self, tmp_path: Path) -> None:
+    async def test_a_running_journal_is_healthy(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):
             await journal.write(MIXED)
-            assert journal.trouble() == ""
+            assert journal.health() == ""
 
     async def test_writing_nothing_is_harmless(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (journal, _):

@@ -5,14 +5,14 @@ from zlib import crc32
 
 import pytest
 
-from ropewalk.model.transactions import AppRecord, Decision, Piece
+from ropewalk.model.transactions import AppRecord, Decision, StagedPiece
 from ropewalk.ports import Staging
 
 DATA = b"some rows"
 
 
-def piece_of(part: int, seq: int, data: bytes = DATA) -> Piece:
-    return Piece(part, 0, seq, len(data), crc32(data))
+def piece_of(part: int, seq: int, data: bytes = DATA) -> StagedPiece:
+    return StagedPiece(part, 0, seq, len(data), crc32(data))
 
 
 class StagingConformance:
@@ -67,7 +67,7 @@ class StagingConformance:
 
     async def test_a_piece_that_is_not_as_it_was_put_is_found_out(self, tmp_path: Path) -> None:
         staging, _ = await self.loaded(tmp_path)
-        wrong = Piece(0, 0, 0, len(DATA), crc32(DATA) ^ 1)
+        wrong = StagedPiece(0, 0, 0, len(DATA), crc32(DATA) ^ 1)
         await staging.put("app", 3, wrong, DATA)
         assert await staging.decide("app", None, Decision(3, (wrong,))) == [wrong]
 

@@ -22,14 +22,14 @@ from ropewalk.model.application import (
     PRESENCE_KEY,
     WHISPER_KEY,
     Action,
-    Admission,
-    Answer,
-    Call,
-    Caller,
-    Comeback,
-    Farewell,
-    Greeting,
-    Seating,
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    PresenceUpdate,
+    RestoreCall,
+    RestoreResult,
     State,
 )
 from ropewalk.model.errors import ApplicationError
@@ -50,48 +50,48 @@ class ObedientBackend:
     def __init__(self, log: Path) -> None:
         self._log = log
 
-    async def connect(self, caller: Caller) -> Admission:
-        user, silent = _user(caller), _silent(caller)
-        self._note("connect" if user not in ("", FAILING) else "refused", caller)
-        await _pause(SLOW in _params(caller))
+    async def connect(self, context: CallContext) -> ConnectResult:
+        user, silent = _user(context), _silent(context)
+        self._note("connect" if user not in ("", FAILING) else "refused", context)
+        await _pause(SLOW in _params(context))
         if user == FAILING:
             raise ApplicationError("as its name demands")
         if not user:
-            return Admission(False, transmissions=() if silent else (GO_AWAY,))
+            return ConnectResult(False, transmissions=() if silent else (GO_AWAY,))
         ids = json.dumps({NAME: user}, separators=(",", ":"))
-        return Admission(True, ids, () if silent else (WELCOME,), {"entered": YES})
+        return ConnectResult(True, ids, () if silent else (WELCOME,), {"entered": YES})
 
-    async def command(self, call: Call) -> Answer:
-        self._note(str(call.action), call.caller, identifier=call.identifier, own=_shown(call.state), data=call.data)
+    async def command(self, call: CommandCall) -> CommandResult:
+        self._note(str(call.action), call.context, identifier=call.identifier, own=_shown(call.state), data=call.data)
         if call.action is Action.UNSUBSCRIBE:
-            return Answer()
+            return CommandResult()
         order = _ordered(call)
         await _pause(order.slow)
         answer = _obeyed(order, call)
-        return answer if call.action is Action.PERFORM or _silent(call.caller) else _with_reply(answer, call.identifier)
+        return answer if call.action is Action.PERFORM or _silent(call.context) else _with_reply(answer, call.identifier)
 
-    async def restored(self, comeback: Comeback) -> Greeting:
-        states = {identifier: _shown(state) for identifier, state in comeback.subscriptions.items()}
-        self._note("restored", comeback.caller, former=comeback.former, subscriptions=states)
-        await _pause(SLOW in _params(comeback.caller))
+    async def restored(self, restore_call: RestoreCall) -> RestoreResult:
+        states = {identifier: _shown(state) for identifier, state in restore_call.subscriptions.items()}
+        self._note("restored", restore_call.context, former=restore_call.former, subscriptions=states)
+        await _pause(SLOW in _params(restore_call.context))
         transmissions = tuple(_said(identifier, WELCOME_BACK) for identifier in states)
-        return Greeting(transmissions, {"returned": YES}, {identifier: {"returned": YES} for identifier in states})
+        return RestoreResult(transmissions, {"returned": YES}, {identifier: {"returned": YES} for identifier in states})
 
-    async def disconnect(self, farewell: Farewell) -> None:
-        states = {identifier: _shown(state) for identifier, state in farewell.subscriptions.items()}
-        self._note("disconnect", farewell.caller, subscriptions=states)
+    async def disconnect(self, disconnect_call: DisconnectCall) -> None:
+        states = {identifier: _shown(state) for identifier, state in disconnect_call.subscriptions.items()}
+        self._note("disconnect", disconnect_call.context, subscriptions=states)
 
     def _note(
         self,
         kind: str,
-        caller: Caller,
+        context: CallContext,
         identifier: str = "",
         own: State = {},  # noqa: B006 - nobody changes it
         data: str = "",
         former: str = "",
         subscriptions: events.States = {},  # noqa: B006
     ) -> None:
-        who = (caller.sid, caller.ids, caller.url, caller.headers, _shown(caller.state))
+        who = (context.sid, context.ids, context.url, context.headers, _shown(context.state))
         events.note(self._log, events.Event(kind, *who, identifier, own, data, former, subscriptions))
 
 
@@ -102,24 +102,24 @@ async def _pause(slow: bool) -> None:
     await asyncio.sleep(PAUSE if slow else 0)
 
 
-def _user(caller: Caller) -> str:
-    cookie = SimpleCookie(caller.headers.get("cookie", "")).get(NAME)
-    return cookie.value if cookie else _params(caller).get(NAME, [""])[-1]
+def _user(context: CallContext) -> str:
+    cookie = SimpleCookie(context.headers.get("cookie", "")).get(NAME)
+    return cookie.value if cookie else _params(context).get(NAME, [""])[-1]
 
 
-def _silent(caller: Caller) -> bool:
-    return "silent" in _params(caller)
+def _silent(context: CallContext) -> bool:
+    return "silent" in _params(context)
 
 
-def _params(caller: Caller) -> Mapping[str, list[str]]:
-    return parse_qs(urlsplit(caller.url).query)
+def _params(context: CallContext) -> Mapping[str, list[str]]:
+    return parse_qs(urlsplit(context.url).query)
 
 
 def _shown(state: State) -> State:
     return {key: value for key, value in state.items() if not key.startswith("$")}
 
 
-def _ordered(call: Call) -> Order:
+def _ordered(call: CommandCall) -> Order:
     if call.action is Action.SUBSCRIBE:
         identifier = json.loads(call.identifier)
         if identifier["channel"] != CHANNEL:
@@ -134,33 +134,33 @@ def _ordered(call: Call) -> Order:
 # --- answering -------------------------------------------------------------------------------------------------------
 
 
-def _obeyed(order: Order, call: Call) -> Answer:
+def _obeyed(order: Order, call: CommandCall) -> CommandResult:
     if order.fail:
         raise ApplicationError("as ordered")
     transmissions = (*(_said(call.identifier, text) for text in order.say), *order.blurt)
     if order.reject:
-        return Answer(False, transmissions, disconnect=order.disconnect)
-    sender = json.dumps(json.loads(call.caller.ids)[NAME]) if order.whisper else ""
+        return CommandResult(False, transmissions, disconnect=order.disconnect)
+    sender = json.dumps(json.loads(call.context.ids)[NAME]) if order.whisper else ""
     special = {WHISPER_KEY: order.whisper, SENDER: sender, PRESENCE_KEY: order.presence}
-    return Answer(
+    return CommandResult(
         transmissions=transmissions,
         streams=tuple(stream for stream in (*order.streams, order.whisper, order.presence) if stream),
         stopped=order.stop,
         stop_all=order.stop_all,
         state=order.remember,
         own={**order.keep, **{key: stream for key, stream in special.items() if stream}},
-        seating=_seating(order),
+        presence_update=_presence_update(order),
         disconnect=order.disconnect,
     )
 
 
-def _seating(order: Order) -> Seating | None:
+def _presence_update(order: Order) -> PresenceUpdate | None:
     if order.join:
-        return Seating(True, Member(order.join, msgspec.json.encode(info(order.join))))
-    return Seating(False, Member("")) if order.leave else None
+        return PresenceUpdate(True, Member(order.join, msgspec.json.encode(info(order.join))))
+    return PresenceUpdate(False, Member("")) if order.leave else None
 
 
-def _with_reply(answer: Answer, identifier: str) -> Answer:
+def _with_reply(answer: CommandResult, identifier: str) -> CommandResult:
     kind = "confirm_subscription" if answer.accepted else "reject_subscription"
     reply = json.dumps({"identifier": identifier, "type": kind})
     return msgspec.structs.replace(answer, transmissions=(*answer.transmissions, reply))

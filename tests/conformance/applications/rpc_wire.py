@@ -2,7 +2,7 @@
 
 from tests.cable import BASE, cable, identifier
 from tests.conformance.applications.orders import WELCOME_BACK, Order, call, seat
-from tests.conformance.applications.resuming import subscribed
+from tests.conformance.applications.restores import subscribed
 from tests.conformance.applications.stage import Stage
 
 SILENT = {"silent": "1"}

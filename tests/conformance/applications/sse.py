@@ -5,13 +5,13 @@ import asyncio
 import aiohttp
 
 from tests.conformance.applications.orders import Order, seat
-from tests.conformance.applications.stage import PATIENCE, Stage
+from tests.conformance.applications.stage import TIMEOUT, Stage
 from tests.server import publish
 
 
 class Sse:
     async def test_a_listener_is_let_in_subscribed_and_told_to_be_gone(self, stage: Stage) -> None:
-        timeout = aiohttp.ClientTimeout(PATIENCE)
+        timeout = aiohttp.ClientTimeout(TIMEOUT)
         wanted = seat(Order(say=("hello",), streams=("sse/1", "sse/2"), keep={"seat": "1"}))
         params = {"user": "listener", "identifier": wanted, "raw": "1"}
         async with (

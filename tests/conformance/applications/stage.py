@@ -19,10 +19,10 @@ from tests.conformance.applications.rpc_process import ROOT, rpc_process
 from tests.server import RunningServer, running_server
 
 PYTHON, GRPC, HTTP = "python", "grpc", "http"
-PATIENCE = 15.0
+TIMEOUT = 15.0
 
 RESTORE = "--rpc_restore"
-OPEN_DOORS = ("--broadcast_key", "none", "--api_secret", "none", "--public_streams")
+NO_AUTH = ("--broadcast_key", "none", "--api_secret", "none", "--public_streams")
 SILENT = ("--ping_interval", "0")  # so that a client that waits in vain notices
 
 
@@ -56,10 +56,10 @@ class Stage:
         return await self._first(kind, lambda event: query in event.url)
 
     async def _first(self, kind: str, fits: Callable[[Event], bool]) -> Event:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not (found := [event for event in self.told() if event.kind == kind and fits(event)]):
             told = [event.kind for event in self.told() if fits(event)]
-            assert time.monotonic() < deadline, f"no {kind} in {PATIENCE} s, but {told}"
+            assert time.monotonic() < deadline, f"no {kind} in {TIMEOUT} s, but {told}"
             await asyncio.sleep(0.02)
         return found[-1]
 
@@ -86,7 +86,7 @@ def staged(kind: str, *flags: str) -> Iterator[Stage]:
 
 @contextmanager
 def running_stage(kind: str, log: Path, *flags: str) -> Iterator[Stage]:
-    with running_server(*OPEN_DOORS, *SILENT, *flags) as server:
+    with running_server(*NO_AUTH, *SILENT, *flags) as server:
         yield Stage(kind, server, log)
 
 

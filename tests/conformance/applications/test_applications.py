@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.applications.acting import Acting
-from tests.conformance.applications.connecting import Connecting
-from tests.conformance.applications.crashing import Crashing
-from tests.conformance.applications.leaving import Leaving
-from tests.conformance.applications.resuming import Resuming
+from tests.conformance.applications.actions import Acting
+from tests.conformance.applications.connects import Connecting
+from tests.conformance.applications.crashes import Crashing
+from tests.conformance.applications.disconnects import Leaving
+from tests.conformance.applications.restores import Resuming
 from tests.conformance.applications.rpc_wire import RpcWire
 from tests.conformance.applications.sse import Sse
 from tests.conformance.applications.stage import GRPC, HTTP, PYTHON, RESTORE, Stage, staged
-from tests.conformance.applications.subscribing import Subscribing
+from tests.conformance.applications.subscriptions import Subscribing
 
 HISTORY = ("--history_limit", "5", "--resume_patience", "60s", "--sse", "--streams_whisper")
 SEEN = ("--headers", "cookie,x-tenant", "--proxy_cookies", "user,theme")

@@ -18,13 +18,13 @@ from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Position
 from ropewalk.pipeline.offsets import Piece
 from ropewalk.pipeline.options import SourceOptions, source_options
-from ropewalk.pipeline.reading import DataLoss, PieceReader
+from ropewalk.pipeline.piece_reader import DataLoss, PieceReader
 from ropewalk.pipeline.wire import Wire
 from tests.spark.chaos.traffic import QUICK, Traffic
 
 PAGE = 200
 RANGE = 1_000
-PATIENCE = 120.0
+TIMEOUT = 120.0
 PAUSE = 1.0
 COMPLETE, SAID, CUT = "complete", "with a gap that was said", "cut short because the server was killed"
 KINDS = ("REST", "cable", "Spark task")
@@ -71,7 +71,7 @@ class ColdReaders:
         while True:
             if self._traffic.newest:
                 try:
-                    async with asyncio.timeout(PATIENCE):
+                    async with asyncio.timeout(TIMEOUT):
                         ended = await read()
                 except Interrupted:
                     ended = CUT

@@ -1,6 +1,6 @@
 """Processes and how to kill them: a driver with its JVM and Python workers, found through /proc.
 
-The rule it keeps: only descendants of a driver that we started are ever touched.
+Invariant: only descendants of a driver that we started are ever touched.
 """
 
 import os
@@ -83,7 +83,7 @@ def await_end(processes: list[Process]) -> None:
 
 
 class Child:
-    """One life of a process that runs one of the modules here; what it says is added to its log."""
+    """One run of a process that runs one of the modules here; what it says is added to its log."""
 
     def __init__(self, module: str, log: Path, *words: str) -> None:
         command = [sys.executable, "-m", f"tests.spark.chaos.{module}", *words]
@@ -99,7 +99,7 @@ class Child:
 
 
 class Driver(Child):
-    """One life of a driver process."""
+    """One run of a driver process."""
 
     def __init__(self, kind: str, url: str, home: Path, log: Path) -> None:
         super().__init__("driver", log, kind, url, str(home))

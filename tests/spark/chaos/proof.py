@@ -81,7 +81,7 @@ class Proof:
         return sum(map(len, self.journal.values()))
 
     def streams_are_dense(self) -> None:
-        """One life each: nothing of what happened may cost a stream its epoch."""
+        """One epoch each: nothing of what happened may cost a stream its epoch."""
         lives: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for stream, epoch, offset in self.messages:
             lives[stream][epoch].append(offset)

@@ -46,7 +46,7 @@ TIERS = Setting(
 
 
 class World:
-    """One server and its drivers, each behind the same address and on the same directory in all of its lives."""
+    """One server and its drivers, each behind the same address and on the same directory in all of its runs."""
 
     def __init__(self, home: Path, setting: Setting = SINKS) -> None:
         self.home = home

@@ -19,7 +19,7 @@ from tests.server import Address
 from tests.tcp import Tcp, client_frame, tcp, upgrade_request
 
 KINDS = (HttpConnection, SseLink, WebSocketConnection, Session)
-PATIENCE = 15.0
+TIMEOUT = 15.0
 BODY = b'{"stream":"a","data":"1"}'
 PUBLISH = b"POST /_broadcast HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY
 CHUNKED = b"POST /_broadcast HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
@@ -66,7 +66,7 @@ async def test_an_ended_connection_is_freed_without_the_garbage_collector(server
         async with tcp(server) as link:
             await use(link)
             assert alive()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while alive():
                 await asyncio.sleep(0.01)
     finally:

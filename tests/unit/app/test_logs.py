@@ -31,7 +31,7 @@ def logged(format: str, message: str, level: str = "info", **fields: object) -> 
     return out.getvalue()
 
 
-def test_a_text_line_has_time_level_room_message_and_fields() -> None:
+def test_a_text_line_has_time_level_package_message_and_fields() -> None:
     line = logged("text", "session restored", sid="abc", streams=3, why="it came back")
 
     time, rest = line.split(" ", 1)

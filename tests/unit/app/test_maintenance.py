@@ -11,7 +11,7 @@ from ropewalk.cli import journal as command
 from ropewalk.pipeline.archive.layout import partitioned, write_file
 from ropewalk.pipeline.archive.log import append
 from ropewalk.testing.clock import ManualClock
-from tests.archiving import flip_payload
+from tests.archive_writer import flip_payload
 from tests.journals import publication, read_all, running, table
 
 ROWS, BATCH = 30, 10

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ropewalk.app.settings import Settings, load
-from ropewalk.app.settings.declaring import Setting, declared_in
+from ropewalk.app.settings.declarations import Setting, declared_in
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS
 from ropewalk.app.settings.values import COUNT, DURATION, MILLISECONDS, SIZE
 from ropewalk.model.errors import UserMistake

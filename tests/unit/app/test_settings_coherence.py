@@ -1,12 +1,12 @@
-"""What a server must have before it opens its doors."""
+"""What a server must have before it listens."""
 
 from pathlib import Path
 
 import pytest
 
+from ropewalk.app.composition import build, http_routes, shared_port_of
 from ropewalk.app.settings import load, require_startable
 from ropewalk.app.settings.paths import chosen_paths, taken_roots
-from ropewalk.app.wiring import build, door_of, http_routes
 from ropewalk.model.errors import UserMistake
 
 
@@ -96,7 +96,7 @@ def test_every_endpoint_is_at_a_path_that_the_check_knows(tmp_path: Path) -> Non
     roots = tuple(root for _, root in taken_roots(settings))
 
     parts = build(settings)
-    found = {route.path for route in http_routes(settings, parts, door_of(settings, parts))}
+    found = {route.path for route in http_routes(settings, parts, shared_port_of(settings, parts))}
 
     # The demo's way from / to its page gives way to whoever wants / for itself.
     assert {path for path in found if not path.startswith(roots)} - {"/"} <= chosen

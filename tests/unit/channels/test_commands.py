@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from ropewalk.channels import ActionError, App, BadCall, Channel, action
 from ropewalk.channels.replies import failed
-from ropewalk.model.application import Answer, Reply, Seating
+from ropewalk.model.application import CommandResult, PresenceUpdate, Reply
 from ropewalk.model.errors import ApplicationError, ServerError, Unavailable
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member
 from ropewalk.testing.auth import HOSTILE_IDENTIFIERS
-from tests.unit.channels.asking import BO, named, perform, send, subscribe, unsubscribe
+from tests.unit.channels.requests import BO, named, perform, send, subscribe, unsubscribe
 
 app = App()
 ROOM = named("Chat", room="a", deep={"n": 1.5, "list": [None, True]})
@@ -69,22 +69,22 @@ def message(data: object, identifier: str = ROOM) -> str:
 
 
 async def test_subscribed_says_what_is_streamed_and_transmitted() -> None:
-    assert await subscribe(app, ROOM) == Answer(
+    assert await subscribe(app, ROOM) == CommandResult(
         transmissions=(message({"hello": "Bo"}),),
         streams=("chat/a",),
         own={"$w": "chat/a", "$f": '"Bo"', "$p": "chat/a", "$m": "Bo"},
-        seating=Seating(True, Member("Bo")),
+        presence_update=PresenceUpdate(True, Member("Bo")),
     )
 
 
 async def test_a_channel_without_subscribed_accepts_everybody_and_streams_nothing() -> None:
-    assert await subscribe(app, named("Bare")) == Answer()
-    assert await unsubscribe(app, named("Bare")) == Answer()
+    assert await subscribe(app, named("Bare")) == CommandResult()
+    assert await unsubscribe(app, named("Bare")) == CommandResult()
 
 
 async def test_an_action_gets_what_the_client_sent_and_broadcasts_when_it_is_done() -> None:
     answer = await perform(app, ROOM, "speak", text="hi")
-    assert answer == Answer(publications=(Publication("chat/a", b'{"text":"hi"}'),))
+    assert answer == CommandResult(publications=(Publication("chat/a", b'{"text":"hi"}'),))
 
 
 async def test_an_action_without_data_is_called_without_and_sees_its_params_as_they_were_sent() -> None:
@@ -138,18 +138,18 @@ async def test_an_action_that_fails_has_done_nothing_and_is_logged(caplog: pytes
 
 
 async def test_a_subscribed_that_fails_rejects_the_subscription(caplog: pytest.LogCaptureFixture) -> None:
-    assert await subscribe(app, named("Chat")) == Answer(accepted=False, reason="Chat.subscribed failed: KeyError")
+    assert await subscribe(app, named("Chat")) == CommandResult(accepted=False, reason="Chat.subscribed failed: KeyError")
     assert "Traceback" in caplog.text
 
 
 async def test_an_action_may_refuse_and_tell_the_client_something() -> None:
     answer = await perform(app, ROOM, "refuse")
     told = Reply("refuse", code="rejected")
-    assert answer == Answer(accepted=False, transmissions=(message("not for you"),), reason="too loud", reply=told)
+    assert answer == CommandResult(accepted=False, transmissions=(message("not for you"),), reason="too loud", reply=told)
 
 
 async def test_a_handler_may_close_the_connection() -> None:
-    assert await perform(app, ROOM, "leave") == Answer(disconnect=True)
+    assert await perform(app, ROOM, "leave") == CommandResult(disconnect=True)
 
 
 async def test_a_subscription_that_is_rejected_streams_nothing() -> None:
@@ -164,7 +164,7 @@ async def test_a_subscription_that_is_rejected_streams_nothing() -> None:
             self.reject()
 
     answer = await subscribe(app, named("Closed"))
-    assert answer == Answer(False, (message("closed", named("Closed")),), reason="rejected by Closed.subscribed")
+    assert answer == CommandResult(False, (message("closed", named("Closed")),), reason="rejected by Closed.subscribed")
 
 
 async def test_subclasses_inherit_actions_and_may_change_them() -> None:
@@ -219,7 +219,7 @@ class Desk(Channel):
 DESK = named("Desk")
 
 
-async def call(action: str, reply_to: object, **data: object) -> Answer:
+async def call(action: str, reply_to: object, **data: object) -> CommandResult:
     return await send(app, DESK, json.dumps({"action": action, **data, "$reply_to": reply_to}))
 
 
@@ -238,7 +238,7 @@ async def test_an_action_that_returns_nothing_replies_only_to_a_call_with_a_name
 async def test_an_action_error_is_told_with_its_words() -> None:
     told = Reply("deny", b"1", code="too_long", text="that is too long")
     answer = await call("deny", 1)
-    assert answer == Answer(False, (message("listen", DESK),), reason="that is too long", reply=told)
+    assert answer == CommandResult(False, (message("listen", DESK),), reason="that is too long", reply=told)
 
 
 async def test_what_cannot_be_said_as_json_fails_the_action(caplog: pytest.LogCaptureFixture) -> None:
@@ -296,7 +296,7 @@ def bare_presence() -> App:
     return app
 
 
-async def acted(script: Any, **state: str) -> Answer:
+async def acted(script: Any, **state: str) -> CommandResult:
     app = App()
     app.channel("Act")(type("Acting", (Act,), {"script": staticmethod(script)}))
     kept = {f"${key}" if key in ("w", "p", "m", "f") else key: value for key, value in state.items()}
@@ -305,7 +305,7 @@ async def acted(script: Any, **state: str) -> Answer:
 
 async def test_a_stream_asked_for_twice_is_streamed_once() -> None:
     answer = await acted(lambda self: (self.stream_from("a"), self.stream_from("b"), self.stream_from("a")))
-    assert answer == Answer(streams=("a", "b"))
+    assert answer == CommandResult(streams=("a", "b"))
 
 
 async def test_the_last_stream_with_whispers_has_them() -> None:
@@ -314,15 +314,15 @@ async def test_the_last_stream_with_whispers_has_them() -> None:
 
 
 async def test_a_stream_that_is_stopped_takes_its_whispers_and_presence_along() -> None:
-    assert await acted(lambda self: self.stop_stream("a"), w="a", p="b") == Answer(stopped=("a",), own={"$w": ""})
+    assert await acted(lambda self: self.stop_stream("a"), w="a", p="b") == CommandResult(stopped=("a",), own={"$w": ""})
 
 
 async def test_stopping_and_starting_happen_as_they_were_said() -> None:
     anew = await acted(lambda self: (self.stop_stream("a"), self.stream_from("a", presence=True)), p="a")
-    seated = Seating(True, Member("Bo"))
-    assert anew == Answer(streams=("a",), stopped=("a",), own={"$p": "a", "$m": "Bo"}, seating=seated)
+    seated = PresenceUpdate(True, Member("Bo"))
+    assert anew == CommandResult(streams=("a",), stopped=("a",), own={"$p": "a", "$m": "Bo"}, presence_update=seated)
     gone = await acted(lambda self: (self.stream_from("a", whisper=True), self.stop_stream("a"), self.stop_stream("a")))
-    assert gone == Answer(stopped=("a",), own={"$w": "", "$f": ""})
+    assert gone == CommandResult(stopped=("a",), own={"$w": "", "$f": ""})
 
 
 async def test_all_streams_can_be_stopped_and_others_begun() -> None:
@@ -331,7 +331,7 @@ async def test_all_streams_can_be_stopped_and_others_begun() -> None:
         w="o",
         p="o",
     )
-    assert answer == Answer(streams=("b",), stop_all=True, own={"$w": "", "$p": ""})
+    assert answer == CommandResult(streams=("b",), stop_all=True, own={"$w": "", "$p": ""})
 
 
 @pytest.mark.parametrize("name", ["", None, 7, "\ud800"])
@@ -347,12 +347,12 @@ async def test_what_names_no_stream_is_an_error(name: Any) -> None:
 
 async def test_a_client_can_be_seated_where_presence_is_on() -> None:
     now = await acted(lambda self: (self.stream_from("a", presence=True), self.join_presence("bo", {"mood": "fine"})))
-    assert now.seating == Seating(True, Member("bo", b'{"mood":"fine"}'))
+    assert now.presence_update == PresenceUpdate(True, Member("bo", b'{"mood":"fine"}'))
     assert now.own == {"$p": "a", "$m": "bo"}
     later = await acted(lambda self: self.join_presence(info=1), p="a")
-    assert later.seating == Seating(True, Member("Bo", b"1"))
+    assert later.presence_update == PresenceUpdate(True, Member("Bo", b"1"))
     gone = await acted(lambda self: self.leave_presence(), p="a")
-    assert gone.seating == Seating(False, Member(""))
+    assert gone.presence_update == PresenceUpdate(False, Member(""))
 
 
 async def test_a_client_cannot_be_seated_where_there_is_no_presence(caplog: pytest.LogCaptureFixture) -> None:
@@ -362,12 +362,12 @@ async def test_a_client_cannot_be_seated_where_there_is_no_presence(caplog: pyte
 
 
 async def test_a_client_may_choose_its_id_where_the_channel_says_so() -> None:
-    assert await acted(lambda self: self.stream_from("a", presence="client")) == Answer(streams=("a",), own={"$p": "a"})
+    assert await acted(lambda self: self.stream_from("a", presence="client")) == CommandResult(streams=("a",), own={"$p": "a"})
 
 
 async def test_who_streams_again_from_where_it_is_present_keeps_what_is_told_of_it() -> None:
     again = await acted(lambda self: self.stream_from("a", presence=True), p="a", m="Bo")
-    assert again == Answer(streams=("a",))
+    assert again == CommandResult(streams=("a",))
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ async def test_who_streams_again_from_where_it_is_present_keeps_what_is_told_of_
 )
 async def test_a_client_is_present_and_whispers_under_its_own_identity(ids: str, member: str) -> None:
     answer = await subscribe(bare_presence(), named("P"), replace(BO, ids=ids))
-    assert answer.seating == Seating(True, Member(member))
+    assert answer.presence_update == PresenceUpdate(True, Member(member))
     assert answer.own["$m"] == member
     assert json.loads(answer.own["$f"]) == member
 

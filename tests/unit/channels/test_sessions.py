@@ -6,10 +6,10 @@ import json
 import pytest
 
 from ropewalk.channels import App, Channel, Connection, Runner
-from ropewalk.model.application import Caller, Farewell, Greeting
+from ropewalk.model.application import CallContext, DisconnectCall, RestoreResult
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Publication
-from tests.unit.channels.asking import BO, come_back, leave, named
+from tests.unit.channels.requests import BO, come_back, leave, named
 
 app = App()
 ROOM, BROKEN, QUIET = named("Room"), named("Broken"), named("Quiet")
@@ -62,8 +62,8 @@ def nobody_has_left() -> None:
 
 async def test_every_channel_that_wants_to_know_hears_of_a_return() -> None:
     other = named("Room", n=2)
-    greeting = await come_back(app, {QUIET: {"a": "1"}, ROOM: {"returns": "4"}, other: {}})
-    assert greeting == Greeting(
+    restore_result = await come_back(app, {QUIET: {"a": "1"}, ROOM: {"returns": "4"}, other: {}})
+    assert restore_result == RestoreResult(
         transmissions=tuple(
             json.dumps({"identifier": name, "message": "welcome back"}, separators=(",", ":")) for name in (ROOM, other)
         ),
@@ -73,15 +73,15 @@ async def test_every_channel_that_wants_to_know_hears_of_a_return() -> None:
     )
 
 
-async def test_nobody_who_wants_to_know_is_an_empty_greeting() -> None:
-    assert await come_back(app, {QUIET: {}}) == Greeting()
-    assert await come_back(app, {}) == Greeting()
+async def test_nobody_who_wants_to_know_is_an_empty_restore_result() -> None:
+    assert await come_back(app, {QUIET: {}}) == RestoreResult()
+    assert await come_back(app, {}) == RestoreResult()
 
 
 async def test_one_that_fails_at_a_return_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    greeting = await come_back(app, {ROOM: {}, BROKEN: {}, UNKNOWN: {}, "no JSON": {}, named("Room", n=2): {}})
-    assert len(greeting.transmissions) == 2
-    assert greeting.state == {"rooms": "2"}
+    restore_result = await come_back(app, {ROOM: {}, BROKEN: {}, UNKNOWN: {}, "no JSON": {}, named("Room", n=2): {}})
+    assert len(restore_result.transmissions) == 2
+    assert restore_result.state == {"rooms": "2"}
     assert "Broken.restored failed" in caplog.text
 
 
@@ -95,11 +95,11 @@ async def test_streams_and_presence_cannot_change_at_a_return(what: str, caplog:
         def restored(self) -> None:
             getattr(self, what)(*arguments)
 
-    assert await come_back(app, {named("Late"): {"$p": "a"}}) == Greeting()
+    assert await come_back(app, {named("Late"): {"$p": "a"}}) == RestoreResult()
     assert f"{what} cannot be used in restored" in caplog.text
 
 
-async def test_a_return_may_be_answered_with_the_door() -> None:
+async def test_a_return_may_be_answered_with_a_disconnect() -> None:
     app = App()
 
     @app.channel
@@ -107,7 +107,7 @@ async def test_a_return_may_be_answered_with_the_door() -> None:
         def restored(self) -> None:
             self.disconnect()
 
-    assert await come_back(app, {named("Banned"): {}}) == Greeting(disconnect=True)
+    assert await come_back(app, {named("Banned"): {}}) == RestoreResult(disconnect=True)
 
 
 async def test_a_reject_at_a_return_changes_nothing() -> None:
@@ -119,7 +119,7 @@ async def test_a_reject_at_a_return_changes_nothing() -> None:
             self.transmit("no")
             self.reject()
 
-    assert await come_back(app, {named("No"): {}}) == Greeting()
+    assert await come_back(app, {named("No"): {}}) == RestoreResult()
 
 
 async def test_all_subscriptions_and_then_the_app_hear_of_a_session_that_is_gone() -> None:
@@ -128,7 +128,7 @@ async def test_all_subscriptions_and_then_the_app_hear_of_a_session_that_is_gone
     assert partings == [("Bo", -2)]
 
 
-async def test_one_that_fails_at_a_farewell_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_that_fails_at_a_disconnect_call_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
     said = await leave(app, {BROKEN: {}, UNKNOWN: {}, "no JSON": {}, ROOM: {}})
     assert said == (Publication("room", b'{"left":null}'),)
     assert partings == [("Bo", -1)]
@@ -136,7 +136,7 @@ async def test_one_that_fails_at_a_farewell_does_not_stop_the_others(caplog: pyt
 
 
 @pytest.mark.parametrize("rejects", [False, True])
-async def test_what_the_app_does_wrong_at_a_farewell_is_logged_and_what_was_said_before_is_kept(
+async def test_what_the_app_does_wrong_at_a_disconnect_call_is_logged_and_what_was_said_before_is_kept(
     rejects: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App()
@@ -157,11 +157,11 @@ async def test_a_runner_that_has_no_thread_is_logged_and_passed_over(caplog: pyt
         raise Unavailable("no thread")
 
     runner: Runner = exhausted
-    assert await app.handle_disconnect(Farewell(BO, {ROOM: {}}), runner) == ()
+    assert await app.handle_disconnect(DisconnectCall(BO, {ROOM: {}}), runner) == ()
     assert "Room.unsubscribed cannot do its work" in caplog.text
 
 
-async def test_a_farewell_that_is_cancelled_goes_no_further() -> None:
+async def test_a_disconnect_call_that_is_cancelled_goes_no_further() -> None:
     app, begun = App(), asyncio.Event()
 
     @app.channel
@@ -171,9 +171,9 @@ async def test_a_farewell_that_is_cancelled_goes_no_further() -> None:
             await asyncio.Event().wait()
 
     app.on_disconnect(lambda connection: partings.append(("never", None)))
-    farewell = asyncio.get_running_loop().create_task(leave(app, {named("Slow"): {}}, Caller("s")))
+    disconnect_call = asyncio.get_running_loop().create_task(leave(app, {named("Slow"): {}}, CallContext("s")))
     await begun.wait()
-    farewell.cancel()
+    disconnect_call.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await farewell
+        await disconnect_call
     assert partings == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ropewalk.channels import App, Channel, action
 from ropewalk.channels.state import changes, shown
 from ropewalk.model.application import merged
-from tests.unit.channels.asking import named, perform
+from tests.unit.channels.requests import named, perform
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -1,4 +1,4 @@
-"""The command line's door: which command runs, and what becomes of mistakes."""
+"""The entry point of the command line: which command runs, and what becomes of mistakes."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from ropewalk import __version__
-from ropewalk.cli import main as door
+from ropewalk.cli import main as command_line
 from ropewalk.model.errors import Unavailable, UserMistake
 
 
@@ -18,7 +18,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = ModuleType("probe_command")
     module.__dict__.update(SUMMARY="probe the door", run=len)
     monkeypatch.setitem(sys.modules, "probe_command", module)
-    monkeypatch.setattr(door, "COMMANDS", {"probe": "probe_command:run"})
+    monkeypatch.setattr(command_line, "COMMANDS", {"probe": "probe_command:run"})
     return module
 
 
@@ -30,21 +30,21 @@ def raising(error: BaseException) -> object:
 
 
 def test_a_command_gets_the_words_after_it_and_gives_the_exit_code(command: ModuleType) -> None:
-    assert door.main(["probe", "--a", "b", "c"]) == 3
+    assert command_line.main(["probe", "--a", "b", "c"]) == 3
 
 
 def test_the_overview_lists_commands_with_their_summaries(command: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert door.main(["--help"]) == 0
+    assert command_line.main(["--help"]) == 0
     assert "probe    probe the door" in capsys.readouterr().out
 
 
 def test_without_a_command_the_overview_is_shown(command: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert door.main([]) == 0
+    assert command_line.main([]) == 0
     assert "usage: ropewalk" in capsys.readouterr().out
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert door.main(["--version"]) == 0
+    assert command_line.main(["--version"]) == 0
     assert capsys.readouterr().out == f"ropewalk {__version__}\n"
 
 
@@ -61,12 +61,12 @@ def test_mistakes_are_words_on_standard_error(
 ) -> None:
     command.__dict__["run"] = raising(error)
 
-    assert door.main(["probe"]) == code
+    assert command_line.main(["probe"]) == code
     assert capsys.readouterr() == ("", said)
 
 
 def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert door.main(["sevre"]) == 2
+    assert command_line.main(["sevre"]) == 2
     assert capsys.readouterr().err == "ropewalk: unknown command 'sevre'; did you mean serve?\n"
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ropewalk.adapters.backends.memory.known import Known
+from ropewalk.adapters.backends.memory.registrations import Registrations
 from ropewalk.cli.main import main
 
 
@@ -19,7 +19,7 @@ def test_it_says_what_was_simulated_and_that_nothing_was_wrong(capsys: pytest.Ca
 def test_a_failure_comes_with_its_seed_and_a_history_that_shows_it_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Known, "find", lambda self, publication, now: None)
+    monkeypatch.setattr(Registrations, "find", lambda self, publication, now: None)
     assert main(["prove", "--steps", "2000", "--seed", "1"]) == 1
     said = capsys.readouterr().out
     assert "anomalies: 1\n" in said

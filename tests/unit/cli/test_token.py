@@ -7,7 +7,7 @@ import pytest
 
 from ropewalk.adapters.apps.jwt import JwtAuthenticator
 from ropewalk.cli import token
-from ropewalk.core.signing import verify_stream
+from ropewalk.core.signatures import verify_stream
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.sessions import Accepted, Refused
 from ropewalk.testing.auth import request_with

@@ -1,4 +1,4 @@
-"""One address in, every door of the server out."""
+"""One address in, every endpoint of the server out."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from ropewalk.model.errors import UserMistake
         ("wss://example.com:444/cable?x=1", "wss://example.com:444/cable?x=1", "https://example.com:444"),
     ],
 )
-def test_the_doors_follow_from_the_address(given: str, cable: str, base: str) -> None:
+def test_the_endpoints_follow_from_the_address(given: str, cable: str, base: str) -> None:
     assert addresses(given) == Addresses(cable, base)
 
 

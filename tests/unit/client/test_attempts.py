@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from ropewalk.client.attempts import Attempts, NotSent, Patience
+from ropewalk.client.attempts import Attempts, NotSent, RetryLimits
 from ropewalk.client.errors import PublishUnavailable
-from ropewalk.client.publishing import Draft
+from ropewalk.client.publish_request import Draft
 from ropewalk.core.backoff import Backoff
 from ropewalk.testing.clock import ManualClock
 
@@ -16,8 +16,8 @@ KEPT, PASSING = Draft("a", 1), Draft("a", 1, transient=True)
 STEADY = Backoff(first=1.0, cap=4.0)
 
 
-def attempts_for(drafts: Sequence[Draft], patience: Patience, clock: ManualClock | None = None) -> Attempts:
-    return Attempts(drafts, patience, lambda: 1.0, clock or ManualClock())
+def attempts_for(drafts: Sequence[Draft], limits: RetryLimits, clock: ManualClock | None = None) -> Attempts:
+    return Attempts(drafts, limits, lambda: 1.0, clock or ManualClock())
 
 
 def uids(attempts: Attempts) -> list[str]:
@@ -25,12 +25,12 @@ def uids(attempts: Attempts) -> list[str]:
 
 
 def test_what_has_no_uid_gets_one_unless_it_is_transient() -> None:
-    given, own, passing = uids(attempts_for([KEPT, Draft("a", 1, uid="mine"), PASSING], Patience()))
+    given, own, passing = uids(attempts_for([KEPT, Draft("a", 1, uid="mine"), PASSING], RetryLimits()))
     assert (len(given), own, passing) == (32, "mine", "")
 
 
 def test_pauses_grow_until_the_attempts_are_used_up() -> None:
-    attempts = attempts_for([KEPT], Patience(4, STEADY))
+    attempts = attempts_for([KEPT], RetryLimits(4, STEADY))
     assert [attempts.pause(LOST) for _ in range(3)] == [1.0, 2.0, 4.0]
     with pytest.raises(PublishUnavailable) as raised:
         attempts.pause(LOST)
@@ -38,7 +38,7 @@ def test_pauses_grow_until_the_attempts_are_used_up() -> None:
 
 
 def test_a_batch_with_a_transient_one_is_sent_again_only_if_it_never_left() -> None:
-    attempts = attempts_for([KEPT, PASSING], Patience(backoff=STEADY))
+    attempts = attempts_for([KEPT, PASSING], RetryLimits(backoff=STEADY))
     assert attempts.pause(NOT_SENT) == 1.0
     with pytest.raises(PublishUnavailable):
         attempts.pause(LOST)
@@ -46,7 +46,7 @@ def test_a_batch_with_a_transient_one_is_sent_again_only_if_it_never_left() -> N
 
 def test_an_attempt_has_what_is_left_of_the_whole_time() -> None:
     clock = ManualClock()
-    attempts = attempts_for([KEPT], Patience(timeout=3.0, total=4.0), clock)
+    attempts = attempts_for([KEPT], RetryLimits(timeout=3.0, total=4.0), clock)
     assert attempts.timeout() == 3.0
     clock.advance(2.0)
     assert attempts.timeout() == 2.0
@@ -56,7 +56,7 @@ def test_an_attempt_has_what_is_left_of_the_whole_time() -> None:
 
 def test_no_attempt_is_waited_for_that_could_not_begin_in_time() -> None:
     clock = ManualClock()
-    attempts = attempts_for([KEPT], Patience(backoff=STEADY, total=4.0), clock)
+    attempts = attempts_for([KEPT], RetryLimits(backoff=STEADY, total=4.0), clock)
     clock.advance(1.0)
     assert attempts.pause(LOST) == 1.0
     clock.advance(1.0)

@@ -4,7 +4,7 @@ import pytest
 
 from ropewalk.client import direct
 from ropewalk.client.direct import key_in
-from ropewalk.core.signing import API_PHRASE, derive
+from ropewalk.core.signatures import API_PHRASE, derive
 from ropewalk.model.errors import UserMistake
 
 

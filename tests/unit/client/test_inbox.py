@@ -6,12 +6,12 @@ import pytest
 
 from ropewalk.client.errors import Ended, Unauthorized
 from ropewalk.client.events import Message
-from ropewalk.client.inbox import Inbox
+from ropewalk.client.inbox import EventInbox
 
 
-def inbox_of(size: int) -> tuple[Inbox, list[str]]:
+def inbox_of(size: int) -> tuple[EventInbox, list[str]]:
     calls: list[str] = []
-    return Inbox(size, lambda: calls.append("relieved")), calls
+    return EventInbox(size, lambda: calls.append("relieved")), calls
 
 
 async def test_events_come_out_in_order() -> None:

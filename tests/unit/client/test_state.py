@@ -2,10 +2,10 @@
 
 import pytest
 
-from ropewalk.client.effects import Answer, Confirmed, End, Redial, Rejected, Send, Yield
+from ropewalk.client.effects import Confirmed, End, PresenceResult, Redial, Send, SubscriptionDenied, Yield
 from ropewalk.client.errors import Disconnected, TokenExpired, Unauthorized
 from ropewalk.client.events import Gap, Message, PresenceChange, PresenceState, PresentMember
-from ropewalk.client.state import CLOCK_DOUBT, State
+from ropewalk.client.state import CLOCK_DOUBT, ClientState
 from ropewalk.model.commands import History, Join, Leave, Pong, Presence, Subscribe, Unsubscribe
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.messages import Position
@@ -22,36 +22,36 @@ from ropewalk.protocol.server_messages import (
     StreamGap,
     SubscriptionConfirmed,
     SubscriptionRefused,
-    Unknown,
+    UnknownMessage,
     Welcome,
 )
 
 NOW = 1000.0
 
 
-def live_state(since: float | None = None) -> State:
+def live_state(since: float | None = None) -> ClientState:
     """Subscribed to `i`, confirmed, at time NOW."""
-    state = State()
+    state = ClientState()
     state.receive(Welcome("s1"), NOW)
     state.subscribe("i", NOW, since)
     state.receive(SubscriptionConfirmed("i"), NOW)
     return state
 
 
-def lost_and_welcomed(state: State, *restored: str) -> list[object]:
+def lost_and_welcomed(state: ClientState, *restored: str) -> list[object]:
     state.lost()
     return list(state.receive(Welcome("s2", True, restored) if restored else Welcome("s2"), NOW + 60))
 
 
 class TestSubscribing:
     def test_waits_for_the_welcome(self) -> None:
-        state = State()
+        state = ClientState()
         assert state.subscribe("i", NOW) == []
         assert state.receive(Welcome("s1"), NOW) == [Send(Subscribe("i"))]
         assert state.receive(SubscriptionConfirmed("i"), NOW) == [Confirmed("i")]
 
     def test_asks_for_history_only_if_the_program_does(self) -> None:
-        state = State()
+        state = ClientState()
         state.receive(Welcome("s1"), NOW)
         assert state.subscribe("i", NOW) == [Send(Subscribe("i"))]
         assert state.subscribe("j", NOW, since=5.0) == [Send(Subscribe("j", HistoryRequest(5.0)))]
@@ -59,10 +59,10 @@ class TestSubscribing:
         assert state.subscribe("k", NOW, positions=position) == [Send(Subscribe("k", HistoryRequest(None, position)))]
 
     def test_that_is_refused_is_forgotten(self) -> None:
-        state = State()
+        state = ClientState()
         state.subscribe("i", NOW)
         state.receive(Welcome("s1"), NOW)
-        assert state.receive(SubscriptionRefused("i"), NOW) == [Rejected("i")]
+        assert state.receive(SubscriptionRefused("i"), NOW) == [SubscriptionDenied("i")]
         assert state.receive(Data("i", b"1", "a", "e", 1), NOW) == []
         assert lost_and_welcomed(state) == []
 
@@ -80,7 +80,7 @@ class TestSubscribing:
 
 class TestComingBack:
     def test_offers_the_last_sid(self) -> None:
-        state = State()
+        state = ClientState()
         assert state.sid == ""
         state.receive(Welcome("s1"), NOW)
         state.lost()
@@ -167,7 +167,7 @@ class TestHistory:
 
 class TestPresence:
     def test_waits_for_the_confirmation(self) -> None:
-        state = State()
+        state = ClientState()
         state.receive(Welcome("s1"), NOW)
         state.subscribe("i", NOW)
         assert state.join("i", Member("me")) == state.query("i") == []
@@ -191,8 +191,8 @@ class TestPresence:
         state.query("i")
         listed = PresenceListed("i", 2, (Member("a", b"1"), Member("b")))
         members = (PresentMember("a", 1), PresentMember("b"))
-        assert state.receive(listed, NOW) == [Answer("i", PresenceState(2, members))]
-        assert state.receive(PresenceFailed("i"), NOW) == [Answer("i", None)]
+        assert state.receive(listed, NOW) == [PresenceResult("i", PresenceState(2, members))]
+        assert state.receive(PresenceFailed("i"), NOW) == [PresenceResult("i", None)]
         changed = PresenceChanged("i", False, Member("b"))
         assert state.receive(changed, NOW) == [Yield("i", PresenceChange(False, PresentMember("b")))]
 
@@ -200,7 +200,7 @@ class TestPresence:
         state = live_state()
         state.query("i")
         listed = PresenceListed("i", 2, (Member("a"),), "a")
-        assert state.receive(listed, NOW) == [Answer("i", PresenceState(2, (PresentMember("a"),), "a"))]
+        assert state.receive(listed, NOW) == [PresenceResult("i", PresenceState(2, (PresentMember("a"),), "a"))]
         assert state.query("i", "a") == [Send(Presence("i", after="a"))]
         assert lost_and_welcomed(state, "i")[1:] == [Confirmed("i"), Send(Presence("i", after="a"))]
 
@@ -250,5 +250,5 @@ def test_a_ping_is_answered() -> None:
 
 def test_what_is_not_known_is_ignored() -> None:
     state = live_state()
-    assert state.receive(Unknown("news"), NOW) == []
+    assert state.receive(UnknownMessage("news"), NOW) == []
     assert state.receive(Data("stranger", b"1", "a", "e", 1), NOW) == []

@@ -6,7 +6,7 @@ import pytest
 
 from ropewalk.client.errors import Ended, PresenceUnavailable, SubscriptionRejected
 from ropewalk.client.events import Event, Message, PresenceChange, PresenceState, PresentMember
-from ropewalk.client.inbox import Inbox
+from ropewalk.client.inbox import EventInbox
 from ropewalk.client.stream import Stream
 from ropewalk.model.commands import Perform, Whisper
 from ropewalk.model.presence import Member
@@ -33,7 +33,7 @@ class Notes:
 
 
 def stream_of(notes: Notes, presence_events: bool = False) -> Stream:
-    return Stream(notes, "i", Inbox(10, lambda: None), presence_events)
+    return Stream(notes, "i", EventInbox(10, lambda: None), presence_events)
 
 
 async def events_of(stream: Stream) -> list[Event]:

@@ -5,7 +5,7 @@ import pytest
 from ropewalk.core.consumers import can_have_given, lag, moved, needed_from, pinned
 from ropewalk.model.journal import Consumer, ShardMark, ShardSpan
 
-LIFE = 1 << 40
+GENERATION_SIZE = 1 << 40
 
 
 def mark(position: int, epoch: str = "e") -> ShardMark:
@@ -22,9 +22,9 @@ def test_a_shard_goes_forward_and_never_back() -> None:
     assert moved(marks, {0: mark(9), 1: mark(4), 2: mark(0)}) == {0: mark(9), 1: mark(5), 2: mark(0)}
 
 
-def test_a_later_life_of_a_shard_is_further_than_all_of_the_one_before() -> None:
-    assert moved({0: mark(500, "old")}, {0: mark(LIFE, "new")}) == {0: mark(LIFE, "new")}
-    assert moved({0: mark(LIFE, "new")}, {0: mark(500, "old")}) == {0: mark(LIFE, "new")}
+def test_a_later_generation_of_a_shard_is_further_than_all_of_the_one_before() -> None:
+    assert moved({0: mark(500, "old")}, {0: mark(GENERATION_SIZE, "new")}) == {0: mark(GENERATION_SIZE, "new")}
+    assert moved({0: mark(GENERATION_SIZE, "new")}, {0: mark(500, "old")}) == {0: mark(GENERATION_SIZE, "new")}
 
 
 def test_marks_are_in_order_of_their_shards() -> None:
@@ -36,26 +36,26 @@ def test_marks_are_in_order_of_their_shards() -> None:
     [
         (mark(0, ""), True),
         (mark(1, ""), False),
-        (mark(LIFE + 20, "old"), True),
-        (mark(LIFE + 5, "old"), True),  # rows of it that are gone
-        (mark(LIFE + 30, "old"), True),
-        (mark(LIFE + 31, "old"), False),
-        (mark(LIFE + 20, "new"), False),
-        (mark(LIFE + 20, "e"), False),
-        (mark(3 * LIFE, "new"), True),
-        (mark(3 * LIFE + 7, "new"), True),
-        (mark(3 * LIFE + 8, "new"), False),
-        (mark(3 * LIFE, "old"), False),
+        (mark(GENERATION_SIZE + 20, "old"), True),
+        (mark(GENERATION_SIZE + 5, "old"), True),  # rows of it that are gone
+        (mark(GENERATION_SIZE + 30, "old"), True),
+        (mark(GENERATION_SIZE + 31, "old"), False),
+        (mark(GENERATION_SIZE + 20, "new"), False),
+        (mark(GENERATION_SIZE + 20, "e"), False),
+        (mark(3 * GENERATION_SIZE, "new"), True),
+        (mark(3 * GENERATION_SIZE + 7, "new"), True),
+        (mark(3 * GENERATION_SIZE + 8, "new"), False),
+        (mark(3 * GENERATION_SIZE, "old"), False),
         (mark(5, "forgotten"), True),
-        (mark(2 * LIFE, "forgotten"), True),
+        (mark(2 * GENERATION_SIZE, "forgotten"), True),
         (mark(5, "old"), False),
     ],
 )
 def test_a_mark_has_the_epoch_of_its_position_as_far_as_that_is_known(given: ShardMark, can: bool) -> None:
     spans = [
-        ShardSpan(0, "old", LIFE + 10, LIFE + 20),
-        ShardSpan(0, "old", LIFE + 25, LIFE + 30),
-        ShardSpan(0, "new", 3 * LIFE, 3 * LIFE + 7),
+        ShardSpan(0, "old", GENERATION_SIZE + 10, GENERATION_SIZE + 20),
+        ShardSpan(0, "old", GENERATION_SIZE + 25, GENERATION_SIZE + 30),
+        ShardSpan(0, "new", 3 * GENERATION_SIZE, 3 * GENERATION_SIZE + 7),
     ]
 
     assert can_have_given(spans, given) is can
@@ -64,7 +64,7 @@ def test_a_mark_has_the_epoch_of_its_position_as_far_as_that_is_known(given: Sha
 def test_the_lag_is_what_can_be_read_and_was_not() -> None:
     spans = [
         ShardSpan(0, "old", 10, 30),
-        ShardSpan(0, "new", LIFE, LIFE + 7),
+        ShardSpan(0, "new", GENERATION_SIZE, GENERATION_SIZE + 7),
         ShardSpan(1, "a", 0, 50),
         ShardSpan(2, "b", 0, 9),
     ]

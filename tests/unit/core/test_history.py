@@ -1,13 +1,13 @@
 """One stream's log, at the edges that the backend suite cannot reach through the port."""
 
-from ropewalk.core.history import Kept, StreamLog
+from ropewalk.core.history import HistoryTotals, StreamLog
 from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRules
 
 
-def log_of(limit: int = 3, ttl: float = 10.0, kept: Kept | None = None) -> StreamLog:
-    return StreamLog("a", "epoch", StreamRules(limit, ttl), kept or Kept())
+def log_of(limit: int = 3, ttl: float = 10.0, kept: HistoryTotals | None = None) -> StreamLog:
+    return StreamLog("a", "epoch", StreamRules(limit, ttl), kept or HistoryTotals())
 
 
 def fill(log: StreamLog, *times: float) -> None:
@@ -48,7 +48,7 @@ def test_the_time_of_the_next_trim_is_that_of_the_oldest_kept_message() -> None:
 
 
 def test_several_logs_count_together_what_they_keep() -> None:
-    kept = Kept()
+    kept = HistoryTotals()
     one, two = log_of(limit=2, kept=kept), log_of(limit=2, kept=kept)
     fill(one, 1.0, 1.0, 1.0)
     fill(two, 1.0)
@@ -60,7 +60,7 @@ def test_several_logs_count_together_what_they_keep() -> None:
 
 
 def test_a_ttl_of_zero_keeps_nothing_not_even_until_the_next_look() -> None:
-    kept = Kept()
+    kept = HistoryTotals()
     fill(log_of(ttl=0.0, kept=kept), 1.0, 2.0)
     assert (kept.messages, kept.bytes) == (0, 0)
 

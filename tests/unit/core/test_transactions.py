@@ -4,14 +4,14 @@ import pytest
 
 from ropewalk.core.transactions import LEAST_COST, Ledger, checked_name, sequence_of
 from ropewalk.model.errors import BadRequest, Conflict, LimitReached
-from ropewalk.model.transactions import AppRecord, Decision, Piece, StagingLimits
+from ropewalk.model.transactions import AppRecord, Decision, StagedPiece, StagingLimits
 
 SIZE = 10_000
-LIMITS = StagingLimits(max_bytes=10 * SIZE, max_app_bytes=6 * SIZE, max_open_batches=2, max_apps=3, patience=60.0)
+LIMITS = StagingLimits(max_bytes=10 * SIZE, max_app_bytes=6 * SIZE, max_open_batches=2, max_apps=3, idle_timeout=60.0)
 
 
-def piece(part: int, attempt: int, seq: int, crc: int = 0) -> Piece:
-    return Piece(part, attempt, seq, SIZE, crc)
+def piece(part: int, attempt: int, seq: int, crc: int = 0) -> StagedPiece:
+    return StagedPiece(part, attempt, seq, SIZE, crc)
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def ledger() -> Ledger:
     return Ledger(LIMITS)
 
 
-def stage(ledger: Ledger, app: str, batch: int, *pieces: Piece, now: float = 0.0) -> list[tuple[str, int]]:
+def stage(ledger: Ledger, app: str, batch: int, *pieces: StagedPiece, now: float = 0.0) -> list[tuple[str, int]]:
     given_up: list[tuple[str, int]] = []
     for each in pieces:
         given_up += ledger.make_room(app, batch, each, now)
@@ -160,7 +160,7 @@ def test_a_decided_batch_never_gives_way(ledger: Ledger) -> None:
 
 
 def test_tiny_pieces_count_as_much_as_they_take(ledger: Ledger) -> None:
-    tiny = Piece(0, 0, 0, 1, 0)
+    tiny = StagedPiece(0, 0, 0, 1, 0)
     stage(ledger, "app", 1, tiny)
     assert ledger.cost == LEAST_COST
 

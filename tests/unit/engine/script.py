@@ -5,7 +5,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from ropewalk.model.application import Action, Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
+from ropewalk.model.application import (
+    Action,
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    RestoreCall,
+    RestoreResult,
+)
 from ropewalk.model.errors import ServerError
 from ropewalk.ports import Publisher
 
@@ -19,16 +28,16 @@ class Script:
     """`answers` are given in turn to commands, and then accepting ones; an exception among them is raised. While `held` is set
     to an event, every call waits for it."""
 
-    def __init__(self, *answers: Answer | ServerError) -> None:
-        self.admission: Admission | ServerError = Admission(True, "bo")
-        self.greeting: Greeting | ServerError = Greeting()
+    def __init__(self, *answers: CommandResult | ServerError) -> None:
+        self.connect_result: ConnectResult | ServerError = ConnectResult(True, "bo")
+        self.restore_result: RestoreResult | ServerError = RestoreResult()
         self.answers = deque(answers)
-        self.calls: list[Call] = []
+        self.calls: list[CommandCall] = []
         self.told: list[str] = []
-        self.callers: list[Caller] = []
-        self.comebacks: list[Comeback] = []
-        self.farewells: list[Farewell] = []
-        self.refused_farewells: deque[ServerError] = deque()
+        self.callers: list[CallContext] = []
+        self.restore_calls: list[RestoreCall] = []
+        self.disconnect_calls: list[DisconnectCall] = []
+        self.refused_disconnect_calls: deque[ServerError] = deque()
         self.held: asyncio.Event | None = None
 
     async def start(self, publisher: Publisher) -> None:
@@ -38,33 +47,33 @@ class Script:
     async def stop(self) -> None:
         self.told.append("stop")
 
-    async def connect(self, caller: Caller, wanted: Callable[[], bool] = lambda: True) -> Admission:
+    async def connect(self, context: CallContext, wanted: Callable[[], bool] = lambda: True) -> ConnectResult:
         self.told.append("connect")
-        self.callers.append(caller)
+        self.callers.append(context)
         await self._hold()
-        return _given(self.admission)
+        return _given(self.connect_result)
 
-    async def command(self, call: Call) -> Answer:
+    async def command(self, call: CommandCall) -> CommandResult:
         self.told.append(call.action)
         self.calls.append(call)
         await self._hold()
-        default = Answer(streams=("s",) if call.action is Action.SUBSCRIBE else ())
+        default = CommandResult(streams=("s",) if call.action is Action.SUBSCRIBE else ())
         return _given(self.answers.popleft() if self.answers else default)
 
-    async def restored(self, comeback: Comeback) -> Greeting:
+    async def restored(self, restore_call: RestoreCall) -> RestoreResult:
         self.told.append("restored")
-        self.comebacks.append(comeback)
+        self.restore_calls.append(restore_call)
         await self._hold()
-        return _given(self.greeting)
+        return _given(self.restore_result)
 
-    async def disconnect(self, farewell: Farewell) -> None:
+    async def disconnect(self, disconnect_call: DisconnectCall) -> None:
         await self._hold()
-        if self.refused_farewells:
-            raise self.refused_farewells.popleft()
+        if self.refused_disconnect_calls:
+            raise self.refused_disconnect_calls.popleft()
         self.told.append("disconnect")
-        self.farewells.append(farewell)
+        self.disconnect_calls.append(disconnect_call)
 
-    def trouble(self) -> str:
+    def health(self) -> str:
         return "the application is down" if self.held else ""
 
     def gauges(self) -> dict[str, float]:

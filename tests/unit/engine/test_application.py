@@ -8,18 +8,18 @@ from msgspec.structs import replace
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
-from ropewalk.engine import farewells
-from ropewalk.model.application import Action, Admission, Answer, Greeting, Seating
+from ropewalk.engine import disconnect_queue
+from ropewalk.model.application import Action, CommandResult, ConnectResult, PresenceUpdate, RestoreResult
 from ropewalk.model.errors import ApplicationError, Unanswered, Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from tests.unit.adapters.backends.paper import PaperJournal
+from tests.unit.adapters.backends.fake_journal import FakeJournal
 from tests.unit.engine.script import CHAT, NEWS, Script
 from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
 
-PATIENT = Limits(ping_interval=0, resume_patience=3600, disconnect_rate=0)
+PATIENT = Limits(ping_interval=0, resume_timeout=3600, disconnect_rate=0)
 
 
 def bench_of(script: Script, limits: Limits = PATIENT) -> Workbench:
@@ -52,7 +52,7 @@ async def test_an_accepted_client_is_welcomed_with_its_sid_whatever_the_applicat
     script = Script()
     async with bench_of(script) as bench:
         plain = await bench.connect(cookie="user=bo")
-        script.admission = Admission(True, "bo", ('{"type":"note"}', '{"type":"welcome","motd":"hi"}'))
+        script.connect_result = ConnectResult(True, "bo", ('{"type":"note"}', '{"type":"welcome","motd":"hi"}'))
         custom = await bench.connect()
         assert plain.connection.replies() == [{"type": "welcome", "sid": plain.sid}]
         assert custom.connection.replies() == [{"type": "welcome", "motd": "hi", "sid": custom.sid}, {"type": "note"}]
@@ -64,15 +64,17 @@ async def test_an_accepted_client_is_welcomed_with_its_sid_whatever_the_applicat
 async def test_a_refused_client_hears_the_applications_words_or_ours() -> None:
     script = Script()
     async with bench_of(script) as bench:
-        script.admission = Admission(False, transmissions=('{"type":"disconnect","reason":"unauthorized","reconnect":false}',))
+        script.connect_result = ConnectResult(
+            False, transmissions=('{"type":"disconnect","reason":"unauthorized","reconnect":false}',)
+        )
         told = await bench.connect()
-        script.admission = Admission(False)
+        script.connect_result = ConnectResult(False)
         silent = await bench.connect()
         for client in (told, silent):
             assert client.connection.replies() == [{"type": "disconnect", "reason": "unauthorized", "reconnect": False}]
             assert client.connection.closed == (1000, "Auth Failed")
         assert bench.stats.auth_failures == 2
-        assert script.farewells == []
+        assert script.disconnect_calls == []
 
 
 async def test_an_application_that_fails_at_a_connect_costs_that_client_its_connection_and_nothing_else() -> None:
@@ -80,7 +82,7 @@ async def test_an_application_that_fails_at_a_connect_costs_that_client_its_conn
     async with bench_of(script) as bench:
         there = await chatting(bench)
         for error in (Unavailable("down"), ApplicationError("boom")):
-            script.admission = error
+            script.connect_result = error
             assert (await bench.connect()).connection.closed == (1011, "Auth Error")
         await bench.publish("s", "1")
         assert heard(there)[-1] == 1
@@ -90,7 +92,7 @@ async def test_a_client_that_waits_for_the_application_is_pinged_as_if_it_were_i
     script = Script()
     async with bench_of(script, replace(PATIENT, ping_interval=0.01)) as bench:
         script.held = asyncio.Event()
-        client = bench.knock()
+        client = bench.open_connection()
         async with asyncio.timeout(10):
             while "ping" not in heard(client):
                 await asyncio.sleep(0.01)
@@ -105,20 +107,22 @@ async def test_a_client_that_left_while_it_was_let_in_is_said_goodbye_to() -> No
     script = Script()
     async with bench_of(script) as bench:
         script.held = asyncio.Event()
-        client = bench.knock()
+        client = bench.open_connection()
         await settle()
         client.session.lost()
         script.held.set()
         await settle()
     assert script.told == ["start", "connect", "disconnect", "stop"]
-    assert script.farewells[0].caller.ids == "bo"
+    assert script.disconnect_calls[0].context.ids == "bo"
 
 
 # --- subscribing -----------------------------------------------------------------------------------------------------
 
 
 async def test_what_is_transmitted_keeps_its_place_around_the_confirmation() -> None:
-    script = Script(Answer(transmissions=(said("before"), control("confirm_subscription"), said("after")), streams=("s",)))
+    script = Script(
+        CommandResult(transmissions=(said("before"), control("confirm_subscription"), said("after")), streams=("s",))
+    )
     async with bench_of(script) as bench:
         client = await chatting(bench)
         await bench.publish("s", '"live"')
@@ -127,7 +131,7 @@ async def test_what_is_transmitted_keeps_its_place_around_the_confirmation() -> 
 
 
 async def test_a_confirmation_tells_the_positions_of_the_applications_streams_to_those_who_ask() -> None:
-    script = Script(Answer(transmissions=(control("confirm_subscription"),), streams=("a", "b")))
+    script = Script(CommandResult(transmissions=(control("confirm_subscription"),), streams=("a", "b")))
     async with bench_of(script) as bench:
         client = await bench.connect(positions="1")
         await client.send(command="subscribe", identifier=CHAT)
@@ -135,7 +139,7 @@ async def test_a_confirmation_tells_the_positions_of_the_applications_streams_to
 
 
 async def test_an_application_that_confirms_nothing_is_completed() -> None:
-    script = Script(Answer(transmissions=(said("hello"),)), Answer(False, transmissions=(said("no"),)))
+    script = Script(CommandResult(transmissions=(said("hello"),)), CommandResult(False, transmissions=(said("no"),)))
     async with bench_of(script) as bench:
         client = await chatting(bench)
         await client.send(command="subscribe", identifier=NEWS)
@@ -155,7 +159,7 @@ async def test_an_error_on_subscribe_is_answered_with_a_rejection() -> None:
 
 
 async def test_a_repeat_that_came_before_a_rejection_is_not_asked_for_again() -> None:
-    script = Script(Answer(False), Answer(False))
+    script = Script(CommandResult(False), CommandResult(False))
     async with bench_of(script) as bench:
         client = await bench.connect()
         script.held = asyncio.Event()
@@ -171,7 +175,7 @@ async def test_a_repeat_that_came_before_a_rejection_is_not_asked_for_again() ->
 
 
 async def test_many_streams_and_history_of_all_of_them() -> None:
-    script = Script(Answer(streams=("a", "b", "a")))
+    script = Script(CommandResult(streams=("a", "b", "a")))
     async with bench_of(script) as bench:
         await bench.publish("a", '"a1"')
         await bench.publish("b", '"b1"')
@@ -182,7 +186,7 @@ async def test_many_streams_and_history_of_all_of_them() -> None:
 
 
 async def test_a_gap_in_one_of_many_streams_is_said_and_the_others_join_up() -> None:
-    script = Script(Answer(streams=("a", "b")))
+    script = Script(CommandResult(streams=("a", "b")))
     async with bench_of(script) as bench:
         (first, *_) = await bench.publish("a", '"a1"', '"a2"')
         await bench.publish("b", '"b1"')
@@ -207,13 +211,13 @@ async def test_the_servers_own_channels_are_answered_without_the_application() -
 async def test_an_answer_with_what_is_too_large_is_a_failure_of_the_application() -> None:
     long = "x" * 513
     script = Script(
-        Answer(streams=(long,)),
-        Answer(streams=("",)),
-        Answer(streams=tuple(str(number) for number in range(1001))),
-        Answer(publications=(Publication(long, b"1"),)),
-        Answer(publications=(Publication("s", b"1" * (1 << 20) + b"1"),)),
-        Answer(own={"key": "x" * 65536}),
-        Answer(seating=Seating(True, Member("bo", b"1" * 4097)), own={"$p": "s"}),
+        CommandResult(streams=(long,)),
+        CommandResult(streams=("",)),
+        CommandResult(streams=tuple(str(number) for number in range(1001))),
+        CommandResult(publications=(Publication(long, b"1"),)),
+        CommandResult(publications=(Publication("s", b"1" * (1 << 20) + b"1"),)),
+        CommandResult(own={"key": "x" * 65536}),
+        CommandResult(presence_update=PresenceUpdate(True, Member("bo", b"1" * 4097)), own={"$p": "s"}),
     )
     async with bench_of(script) as bench:
         client = await bench.connect()
@@ -224,21 +228,21 @@ async def test_an_answer_with_what_is_too_large_is_a_failure_of_the_application(
 
 
 async def test_state_does_not_grow_beyond_its_bound_by_many_small_answers() -> None:
-    script = Script(Answer(), *(Answer(state={f"key {number}": "x" * 20_000}) for number in range(4)))
+    script = Script(CommandResult(), *(CommandResult(state={f"key {number}": "x" * 20_000}) for number in range(4)))
     async with bench_of(script) as bench:
         client = await chatting(bench)
         for _ in range(4):
             await client.send(command="message", identifier=CHAT, data="{}")
-        assert script.calls[-1].caller.state.keys() == {"key 0", "key 1", "key 2"}
+        assert script.calls[-1].context.state.keys() == {"key 0", "key 1", "key 2"}
         assert bench.stats.commands_failed == 1
-        script.admission = Admission(True, "x" * 65536)
+        script.connect_result = ConnectResult(True, "x" * 65536)
         assert (await bench.connect()).connection.closed == (1011, "Auth Error")
 
 
 async def test_what_an_application_publishes_by_itself_or_at_a_return_is_bounded_too() -> None:
     script = Script()
     too_long = Publication("x" * 513, b"1")
-    script.greeting = Greeting((said("never said"),), publications=(too_long,))
+    script.restore_result = RestoreResult((said("never said"),), publications=(too_long,))
     async with bench_of(script) as bench:
         client = await chatting(bench)
         client.session.lost()
@@ -251,8 +255,8 @@ async def test_what_an_application_publishes_by_itself_or_at_a_return_is_bounded
 
 
 async def test_a_backend_that_is_down_costs_what_was_published_and_not_the_session() -> None:
-    script = Script(Answer(streams=("s",)), Answer(publications=(Publication("s", b"1"),)))
-    clock, journal = Clock(), PaperJournal(hold=True)
+    script = Script(CommandResult(streams=("s",)), CommandResult(publications=(Publication("s", b"1"),)))
+    clock, journal = Clock(), FakeJournal(hold=True)
     backend = MemoryBackend(Rulebook(StreamRules()), clock, journal=journal)
     async with Workbench(PATIENT, authenticators=(), backend=backend, clock=clock, application=script) as bench:
         client = await chatting(bench)
@@ -264,7 +268,7 @@ async def test_a_backend_that_is_down_costs_what_was_published_and_not_the_sessi
 
 
 async def test_an_action_of_the_servers_own_channel_is_heard_and_leaves_it_as_it_is() -> None:
-    script = Script(Answer(streams=("x",), stop_all=True, own={"$w": ""}, transmissions=(said("done"),)))
+    script = Script(CommandResult(streams=("x",), stop_all=True, own={"$w": ""}, transmissions=(said("done"),)))
     async with bench_of(script) as bench:
         client, other = await bench.connect(), await bench.connect()
         for each in (client, other):
@@ -283,8 +287,8 @@ async def test_an_action_of_the_servers_own_channel_is_heard_and_leaves_it_as_it
 
 async def test_an_action_reaches_the_application_with_all_state_and_changes_it() -> None:
     script = Script(
-        Answer(streams=("s",), state={"user": "7", "gone": "x"}, own={"room": "1"}),
-        Answer(state={"gone": "", "seen": "1"}, own={"room": "2"}, transmissions=(said("done"),)),
+        CommandResult(streams=("s",), state={"user": "7", "gone": "x"}, own={"room": "1"}),
+        CommandResult(state={"gone": "", "seen": "1"}, own={"room": "2"}, transmissions=(said("done"),)),
     )
     async with bench_of(script) as bench:
         client = await chatting(bench)
@@ -292,14 +296,16 @@ async def test_an_action_reaches_the_application_with_all_state_and_changes_it()
         await client.send(command="message", identifier=CHAT, data="{}")
         first, second = script.calls[1:]
         assert (first.action, first.data, first.state) == (Action.PERFORM, '{"action":"speak"}', {"room": "1"})
-        assert first.caller.state == {"user": "7", "gone": "x"}
-        assert second.caller.state == {"user": "7", "seen": "1"}
+        assert first.context.state == {"user": "7", "gone": "x"}
+        assert second.context.state == {"user": "7", "seen": "1"}
         assert second.state == {"room": "2"}
         assert heard(client)[-1] == "done"
 
 
 async def test_an_action_may_add_and_stop_streams() -> None:
-    script = Script(Answer(streams=("a", "b")), Answer(streams=("c",), stopped=("a",)), Answer(stop_all=True))
+    script = Script(
+        CommandResult(streams=("a", "b")), CommandResult(streams=("c",), stopped=("a",)), CommandResult(stop_all=True)
+    )
     async with bench_of(script) as bench:
         client = await chatting(bench)
         await client.send(command="message", identifier=CHAT, data="{}")
@@ -314,7 +320,7 @@ async def test_an_action_may_add_and_stop_streams() -> None:
 
 
 async def test_history_of_a_subscription_follows_its_streams() -> None:
-    script = Script(Answer(streams=("a", "b")), Answer(streams=("c",), stopped=("a",)))
+    script = Script(CommandResult(streams=("a", "b")), CommandResult(streams=("c",), stopped=("a",)))
     async with bench_of(script) as bench:
         for stream in "abc":
             await bench.publish(stream, f'"old {stream}"')
@@ -325,7 +331,7 @@ async def test_history_of_a_subscription_follows_its_streams() -> None:
 
 
 async def test_an_action_that_fails_is_counted_and_the_session_goes_on() -> None:
-    script = Script(Answer(streams=("s",)), ApplicationError("boom"), Unavailable("down"))
+    script = Script(CommandResult(streams=("s",)), ApplicationError("boom"), Unavailable("down"))
     async with bench_of(script) as bench:
         client = await chatting(bench)
         await client.send(command="message", identifier=CHAT, data="{}")
@@ -337,17 +343,17 @@ async def test_an_action_that_fails_is_counted_and_the_session_goes_on() -> None
 
 
 async def test_the_application_publishes_after_its_client_has_joined() -> None:
-    script = Script(Answer(streams=("s",), publications=(Publication("s", b'"bo came"'),)))
+    script = Script(CommandResult(streams=("s",), publications=(Publication("s", b'"bo came"'),)))
     async with bench_of(script) as bench:
         assert heard(await chatting(bench)) == ["welcome", "confirm_subscription", "bo came"]
 
 
 async def test_whispers_and_presence_go_where_the_application_says() -> None:
-    join = Seating(True, Member("bo", b'{"name":"Bo"}'))
+    join = PresenceUpdate(True, Member("bo", b'{"name":"Bo"}'))
     script = Script(
-        Answer(streams=("s",), own={"$w": "s", "$p": "s"}),
-        Answer(streams=("s",), own={"$w": "s", "$p": "s"}, seating=join),
-        Answer(seating=Seating(False, Member("bo"))),
+        CommandResult(streams=("s",), own={"$w": "s", "$p": "s"}),
+        CommandResult(streams=("s",), own={"$w": "s", "$p": "s"}, presence_update=join),
+        CommandResult(presence_update=PresenceUpdate(False, Member("bo"))),
     )
     async with bench_of(script) as bench:
         one, two = await chatting(bench), await chatting(bench)
@@ -361,17 +367,17 @@ async def test_whispers_and_presence_go_where_the_application_says() -> None:
 
 
 async def test_the_application_may_close_the_connection_after_what_it_said() -> None:
-    script = Script(Answer(streams=("s",), transmissions=(said("bye"),), disconnect=True))
+    script = Script(CommandResult(streams=("s",), transmissions=(said("bye"),), disconnect=True))
     async with bench_of(script) as bench:
         client = await chatting(bench)
         assert heard(client) == ["welcome", "bye", "confirm_subscription"]
         assert client.connection.closed == (1000, "Closed by the application")
         assert "restored" not in (await bench.connect(client.sid)).connection.replies()[0]
-    assert list(script.farewells[0].subscriptions) == [CHAT]
+    assert list(script.disconnect_calls[0].subscriptions) == [CHAT]
 
 
 async def test_unsubscribing_is_told_with_the_subscriptions_state() -> None:
-    script = Script(Answer(streams=("s",), own={"room": "1"}))
+    script = Script(CommandResult(streams=("s",), own={"room": "1"}))
     async with bench_of(script) as bench:
         client = await chatting(bench)
         await client.send(command="unsubscribe", identifier=CHAT)
@@ -401,35 +407,37 @@ async def test_a_slow_answer_keeps_its_own_session_waiting_in_order_and_nobody_e
 # --- resuming and leaving --------------------------------------------------------------------------------------------
 
 
-async def test_a_return_is_told_once_and_no_farewell_before_the_session_is_gone_for_good() -> None:
-    script = Script(Answer(streams=("s",), state={"user": "7"}, own={"room": "1"}))
-    script.greeting = Greeting((said("welcome back"),), {"returns": "1"}, {CHAT: {"room": "2"}}, (Publication("s", b'"back"'),))
+async def test_a_return_is_told_once_and_no_disconnect_call_before_the_session_is_gone_for_good() -> None:
+    script = Script(CommandResult(streams=("s",), state={"user": "7"}, own={"room": "1"}))
+    script.restore_result = RestoreResult(
+        (said("welcome back"),), {"returns": "1"}, {CHAT: {"room": "2"}}, (Publication("s", b'"back"'),)
+    )
     async with bench_of(script) as bench:
         client = await chatting(bench, cookie="user=bo")
         client.session.lost()
         back = await bench.connect(client.sid, cookie="user=bo")
         assert heard(back)[:2] == ["welcome", "welcome back"]
-        (comeback,) = script.comebacks
-        assert (comeback.former, comeback.caller.sid) == (client.sid, back.sid)
-        assert comeback.caller.headers == {"cookie": "user=bo"}
-        assert (comeback.caller.state, comeback.subscriptions) == ({"user": "7"}, {CHAT: {"room": "1"}})
+        (restore_call,) = script.restore_calls
+        assert (restore_call.former, restore_call.context.sid) == (client.sid, back.sid)
+        assert restore_call.context.headers == {"cookie": "user=bo"}
+        assert (restore_call.context.state, restore_call.subscriptions) == ({"user": "7"}, {CHAT: {"room": "1"}})
         await back.send(command="message", identifier=CHAT, data="{}")
-        assert (script.calls[-1].caller.state, script.calls[-1].state) == ({"user": "7", "returns": "1"}, {"room": "2"})
+        assert (script.calls[-1].context.state, script.calls[-1].state) == ({"user": "7", "returns": "1"}, {"room": "2"})
         back.session.lost()
         await settle()
         await bench.node.upkeep()
-        assert script.farewells == []
+        assert script.disconnect_calls == []
         bench.clock.now += PATIENT.sessions_ttl
         await bench.node.upkeep()
         await settle()
         assert script.told[1:] == ["connect", "subscribe", "restored", "message", "disconnect"]
-        assert script.farewells[0].subscriptions == {CHAT: {"room": "2"}}
-        assert script.farewells[0].caller.sid == back.sid
+        assert script.disconnect_calls[0].subscriptions == {CHAT: {"room": "2"}}
+        assert script.disconnect_calls[0].context.sid == back.sid
 
 
 async def test_an_application_that_fails_at_a_return_does_not_keep_the_client_out() -> None:
     script = Script()
-    script.greeting = Unavailable("down")
+    script.restore_result = Unavailable("down")
     async with bench_of(script) as bench:
         client = await chatting(bench)
         client.session.lost()
@@ -446,7 +454,7 @@ async def test_who_cannot_come_back_is_said_goodbye_to_at_once() -> None:
         closed_page = await bench.connect()
         closed_page.session.lost(going_away=True)
         await settle()
-        assert [farewell.caller.sid for farewell in script.farewells] == [base.sid, closed_page.sid]
+        assert [disconnect_call.context.sid for disconnect_call in script.disconnect_calls] == [base.sid, closed_page.sid]
 
 
 async def test_a_session_that_the_application_never_heard_of_is_not_said_goodbye_to() -> None:
@@ -477,13 +485,13 @@ async def test_what_is_granted_while_the_client_leaves_is_part_of_the_goodbye() 
         await client.send(command="subscribe", identifier=CHAT)
         client.session.lost()
         await settle()
-        assert script.farewells == []
+        assert script.disconnect_calls == []
         script.held.set()
         await settle()
-        assert list(script.farewells[0].subscriptions) == [CHAT]
+        assert list(script.disconnect_calls[0].subscriptions) == [CHAT]
 
 
-async def test_a_client_that_takes_over_its_old_connection_is_a_return_without_a_farewell() -> None:
+async def test_a_client_that_takes_over_its_old_connection_is_a_return_without_a_disconnect_call() -> None:
     script = Script()
     async with bench_of(script) as bench:
         client = await chatting(bench)
@@ -502,7 +510,7 @@ async def test_at_the_end_of_the_process_all_who_were_there_are_said_goodbye_to(
     assert script.told[-5:] == ["disconnect"] * 4 + ["stop"]
 
 
-async def test_the_end_waits_for_a_farewell_that_is_being_said() -> None:
+async def test_the_end_waits_for_a_disconnect_call_that_is_being_said() -> None:
     script = Script()
     async with bench_of(script) as bench:
         (await bench.connect(extended=False)).session.lost()
@@ -520,45 +528,45 @@ async def test_what_cannot_be_said_at_the_end_is_counted() -> None:
     script = Script()
     async with bench_of(script) as bench:
         await bench.connect(extended=False)
-        script.refused_farewells.extend([Unavailable("down"), Unavailable("down")])
+        script.refused_disconnect_calls.extend([Unavailable("down"), Unavailable("down")])
     assert script.told == ["start", "connect", "stop"]
     assert bench.stats.app_disconnects_dropped == 1
 
 
-async def test_a_farewell_that_fails_is_not_repeated_and_does_not_hold_up_the_next() -> None:
+async def test_a_disconnect_call_that_fails_is_not_repeated_and_does_not_hold_up_the_next() -> None:
     script = Script()
-    script.refused_farewells.append(ApplicationError("boom"))
+    script.refused_disconnect_calls.append(ApplicationError("boom"))
     async with bench_of(script) as bench:
         for _ in range(2):
             (await bench.connect(extended=False)).session.lost()
             await settle()
-    assert len(script.farewells) == 1
+    assert len(script.disconnect_calls) == 1
 
 
-async def test_a_farewell_is_repeated_while_nobody_is_there_but_not_for_ever_where_somebody_may_have_heard_it(
+async def test_a_disconnect_call_is_repeated_while_nobody_is_there_but_not_for_ever_where_somebody_may_have_heard_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(farewells, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(disconnect_queue, "FIRST_WAIT", 0.0)
     script = Script()
-    script.refused_farewells.extend([Unavailable("nobody there")] * 5 + [Unanswered("late")] * 2)
+    script.refused_disconnect_calls.extend([Unavailable("nobody there")] * 5 + [Unanswered("late")] * 2)
     async with bench_of(script) as bench:
         (await bench.connect(extended=False)).session.lost()
-        while script.refused_farewells:
+        while script.refused_disconnect_calls:
             await settle()
         await settle()
-        assert len(script.farewells) == 1
-        script.refused_farewells.extend([Unanswered("late")] * 3)
+        assert len(script.disconnect_calls) == 1
+        script.refused_disconnect_calls.extend([Unanswered("late")] * 3)
         (await bench.connect(extended=False)).session.lost()
-        while script.refused_farewells:
+        while script.refused_disconnect_calls:
             await settle()
         await settle()
-        assert (len(script.farewells), bench.stats.app_disconnects_dropped) == (1, 1)
+        assert (len(script.disconnect_calls), bench.stats.app_disconnects_dropped) == (1, 1)
 
 
-async def test_farewells_beyond_the_bound_are_dropped_and_counted() -> None:
+async def test_disconnect_calls_beyond_the_bound_are_dropped_and_counted() -> None:
     script = Script()
     async with bench_of(script, Limits(ping_interval=0, disconnect_backlog=1)) as bench:
         clients = [await bench.connect(extended=False) for _ in range(12)]
         for client in clients:
-            bench.node.services.farewells.say(client.sid, client.session.snapshot())
+            bench.node.services.disconnect_queue.put(client.sid, client.session.snapshot())
         assert bench.stats.app_disconnects_dropped == 11

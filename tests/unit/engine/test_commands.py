@@ -193,7 +193,7 @@ async def test_no_application_is_asked_about_an_identifier_that_is_too_long() ->
 
 
 async def test_a_subscription_with_an_identifier_that_is_too_long_by_now_does_not_come_back_with_its_session() -> None:
-    async with Workbench(Limits(ping_interval=0, resume_patience=3600, max_identifier=100)) as bench:
+    async with Workbench(Limits(ping_interval=0, resume_timeout=3600, max_identifier=100)) as bench:
         granted = Subscribed(("s",))
         long, short = "l" * 101, "s" * 100
         await bench.backend.sessions.save("sid", SessionSnapshot("bo", {long: granted, short: granted}), 60)

@@ -5,14 +5,14 @@ from collections.abc import Callable
 import pytest
 
 from ropewalk.adapters.apps.noauth import NoAuth
-from ropewalk.model.application import Admission, Caller
+from ropewalk.model.application import CallContext, ConnectResult
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
 from tests.unit.engine.script import CHAT, Script
 from tests.unit.engine.workbench import Client, Workbench, public, settle
 
-PATIENT = Limits(ping_interval=0, resume_patience=3600, disconnect_rate=0)
+PATIENT = Limits(ping_interval=0, resume_timeout=3600, disconnect_rate=0)
 
 
 class Tokens:
@@ -27,10 +27,12 @@ class Tokens:
 class ByCookie(Script):
     """Knows its users by their cookie: what comes before the dash."""
 
-    async def connect(self, caller: Caller, wanted: Callable[[], bool] = lambda: True) -> Admission:
-        await super().connect(caller, wanted)
-        name = caller.headers.get("cookie", "nobody").partition("-")[0]
-        return Admission(False) if name == "nobody" else Admission(True, name, state={"seen": caller.headers["cookie"]})
+    async def connect(self, context: CallContext, wanted: Callable[[], bool] = lambda: True) -> ConnectResult:
+        await super().connect(context, wanted)
+        name = context.headers.get("cookie", "nobody").partition("-")[0]
+        return (
+            ConnectResult(False) if name == "nobody" else ConnectResult(True, name, state={"seen": context.headers["cookie"]})
+        )
 
 
 async def away(bench: Workbench, token: str = "", cookie: str = "") -> Client:
@@ -110,17 +112,21 @@ async def test_a_cookie_that_was_renewed_is_shown_to_the_application_and_the_ses
         assert sorted(script.told[1:]) == ["connect", "connect", "disconnect", "restored", "subscribe"]
         _, asked = script.callers
         assert asked.sid not in (client.sid, back.sid)
-        (farewell,) = script.farewells  # of the Connect by which it was asked
-        assert (farewell.caller.sid, farewell.caller.ids, farewell.subscriptions) == (asked.sid, "bo", {})
-        assert farewell.caller.state == {"seen": "bo-2"}
-        (comeback,) = script.comebacks
-        assert comeback.caller.state == {"seen": "bo-1"}
-        assert comeback.caller.headers == {"cookie": "bo-2"}
+        (disconnect_call,) = script.disconnect_calls  # of the Connect by which it was asked
+        assert (disconnect_call.context.sid, disconnect_call.context.ids, disconnect_call.subscriptions) == (
+            asked.sid,
+            "bo",
+            {},
+        )
+        assert disconnect_call.context.state == {"seen": "bo-2"}
+        (restore_call,) = script.restore_calls
+        assert restore_call.context.state == {"seen": "bo-1"}
+        assert restore_call.context.headers == {"cookie": "bo-2"}
         back.session.lost()
         await settle()
         assert is_restored(await bench.connect(back.sid, cookie="bo-2"))  # which is now what it was admitted with
         assert script.told.count("connect") == 2
-    assert len(script.farewells) == script.told.count("connect")
+    assert len(script.disconnect_calls) == script.told.count("connect")
 
 
 @pytest.mark.parametrize(("cookie", "ids"), [("eve-1", "eve"), ("nobody", "")])
@@ -133,17 +139,17 @@ async def test_a_session_does_not_resume_for_whom_the_application_takes_for_some
         assert (is_restored(thief), thief.session.ids) == (False, ids)
         owner = await bench.connect(client.sid, cookie="bo-1")
         assert is_restored(owner)
-    admitted = [caller for caller in script.callers if not caller.headers["cookie"].startswith("nobody")]
-    assert len(script.farewells) == len(admitted)
+    admitted = [context for context in script.callers if not context.headers["cookie"].startswith("nobody")]
+    assert len(script.disconnect_calls) == len(admitted)
 
 
 async def test_a_session_is_still_there_when_the_application_could_not_be_asked() -> None:
     script = ByCookie()
     async with Workbench(PATIENT, authenticators=(), application=script) as bench:
         client = await away(bench, cookie="bo-1")
-        script.admission = Unavailable("down")
+        script.connect_result = Unavailable("down")
         assert (await bench.connect(client.sid, cookie="bo-2")).connection.closed == (1011, "Auth Error")
-        script.admission = Admission(True)
+        script.connect_result = ConnectResult(True)
         assert is_restored(await bench.connect(client.sid, cookie="bo-2"))
 
 

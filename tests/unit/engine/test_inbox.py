@@ -61,7 +61,7 @@ class Undecided:
 async def test_a_client_that_is_not_known_yet_can_make_us_keep_little(frame: bytes, most: int) -> None:
     authenticator = Undecided()
     async with Workbench(authenticators=[authenticator]) as bench:
-        client = bench.knock()
+        client = bench.open_connection()
         await settle()
         sent = 0
         while client.connection.reading:

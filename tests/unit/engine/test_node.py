@@ -38,7 +38,7 @@ async def test_a_token_that_is_over_ends_a_live_connection() -> None:
         assert client.connection.replies()[-1] == {"type": "disconnect", "reason": "token_expired", "reconnect": False}
 
 
-async def test_a_token_that_ends_in_a_thousand_years_is_no_trouble() -> None:
+async def test_a_token_that_ends_in_a_thousand_years_is_no_problem() -> None:
     async with Workbench(authenticators=[As("bo", 4e10)]) as bench:
         client = await bench.connect()
         assert client.seen() == ["welcome"]

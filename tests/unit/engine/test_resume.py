@@ -7,8 +7,8 @@ from ropewalk.model.rules import StreamRule
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
 from tests.unit.engine.workbench import Client, Workbench, public, settle
 
-PATIENT = Limits(ping_interval=0, resume_patience=3600)
-IMPATIENT = Limits(ping_interval=0, resume_patience=0)
+PATIENT = Limits(ping_interval=0, resume_timeout=3600)
+IMPATIENT = Limits(ping_interval=0, resume_timeout=0)
 
 
 async def subscribed(bench: Workbench, stream: str = "s") -> Client:
@@ -48,7 +48,7 @@ async def test_a_session_that_does_not_ask_in_time_is_told_of_the_gap_and_goes_l
 
 
 async def unclaimed(bench: Workbench, back: Client) -> None:
-    """The resume patience ends."""
+    """The resume timeout ends."""
     for subscription in back.session.subscriptions.values():
         await bench.node.services.joiner.abandon(back.session.link, subscription)
 
@@ -97,7 +97,7 @@ async def test_a_stream_that_began_while_it_was_held_is_delivered_from_its_first
 
 
 async def test_more_than_may_be_held_is_left_to_the_gap() -> None:
-    async with Workbench(Limits(ping_interval=0, resume_patience=3600, max_pending=100)) as bench:
+    async with Workbench(Limits(ping_interval=0, resume_timeout=3600, max_pending=100)) as bench:
         client = await subscribed(bench)
         client.session.lost()
         back = await bench.connect(client.sid)
@@ -111,7 +111,7 @@ async def test_more_than_may_be_held_is_left_to_the_gap() -> None:
 
 
 def held(bench: Workbench) -> list[str]:
-    return [audience.stream for audience in bench.node.services.hub.audiences.values() if audience.catches]
+    return [audience.stream for audience in bench.node.services.hub.audiences.values() if audience.buffers]
 
 
 @pytest.mark.parametrize("end", ["history", "unsubscribe", "lost", "unclaimed"])

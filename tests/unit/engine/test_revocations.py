@@ -8,18 +8,18 @@ import pytest
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine.revocations import Revocations
-from ropewalk.model.application import Answer
+from ropewalk.model.application import CommandResult
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, SessionSnapshot
-from tests.unit.adapters.backends.paper import PaperJournal
-from tests.unit.engine.chronicle import Chronicle
+from tests.unit.adapters.backends.fake_journal import FakeJournal
+from tests.unit.engine.journaled_nodes import Chronicle
 from tests.unit.engine.script import CHAT, Script
 from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
 
-PATIENT = Limits(ping_interval=0, resume_patience=3600, disconnect_rate=0)
+PATIENT = Limits(ping_interval=0, resume_timeout=3600, disconnect_rate=0)
 BO = RemoteDisconnect("bo", reconnect=False)
 GOODBYE = {"type": "disconnect", "reason": "remote", "reconnect": False}
 
@@ -102,10 +102,10 @@ async def test_a_client_on_its_way_in_is_told_to_go_and_one_that_comes_later_is_
     named = Named()
     async with Workbench(PATIENT, authenticators=[named]) as bench:
         named.open.clear()
-        client, other = bench.knock(token="bo"), bench.knock(token="eve")
+        client, other = bench.open_connection(token="bo"), bench.open_connection(token="eve")
         await settle()
         assert await bench.node.broker.disconnect(BO) == 0
-        later = bench.knock(token="bo")
+        later = bench.open_connection(token="bo")
         named.open.set()
         await settle()
         assert client.connection.replies() == [GOODBYE]
@@ -120,7 +120,7 @@ async def test_a_session_that_is_just_being_resumed_is_ended() -> None:
         slow = distant(bench)
         client = await away(bench)
         slow.gate.clear()
-        back = bench.knock(client.sid)
+        back = bench.open_connection(client.sid)
         await settle()  # it is taken from the store, and not live yet
         await bench.node.broker.disconnect(BO)
         slow.gate.set()
@@ -134,7 +134,7 @@ async def test_a_session_that_is_to_be_resumed_with_a_token_is_ended_while_that_
     async with Workbench(PATIENT, authenticators=[named]) as bench:
         client = await away(bench)
         named.open.clear()
-        back = bench.knock(client.sid, token="bo")
+        back = bench.open_connection(client.sid, token="bo")
         await settle()
         assert await bench.node.broker.disconnect(BO) == 1
         named.open.set()
@@ -176,7 +176,7 @@ async def test_a_kick_is_told_once_and_holds_after_a_crash(kick: Kick) -> None:
         await kick(story.bench, client, script)
         crashed_before_anything_else = story.crash()
         await settle()
-        assert [each.caller.sid for each in script.farewells] == [client.sid]
+        assert [each.context.sid for each in script.disconnect_calls] == [client.sid]
         after = story.crash()
         for life in (crashed_before_anything_else, after):
             assert await life.backend.sessions.take(client.sid) is None
@@ -185,15 +185,15 @@ async def test_a_kick_is_told_once_and_holds_after_a_crash(kick: Kick) -> None:
     async with after:
         await after.bench.node.upkeep()
         await settle()
-    assert [each.caller.sid for each in script.farewells] == [client.sid]
-    assert [list(each.subscriptions) for each in script.farewells] == [[CHAT]]
+    assert [each.context.sid for each in script.disconnect_calls] == [client.sid]
+    assert [list(each.subscriptions) for each in script.disconnect_calls] == [[CHAT]]
 
 
 async def test_one_that_the_application_was_letting_in_is_told_to_be_gone() -> None:
     script = Script()
     async with Workbench(PATIENT, authenticators=(), application=script) as bench:
         script.held = asyncio.Event()
-        client = bench.knock()
+        client = bench.open_connection()
         await settle()
         await bench.node.broker.disconnect(BO)
         script.held.set()
@@ -203,7 +203,7 @@ async def test_one_that_the_application_was_letting_in_is_told_to_be_gone() -> N
 
 
 async def test_an_answer_that_bans_a_client_is_heeded_though_its_connection_is_gone() -> None:
-    script = Script(Answer(streams=("s",)), Answer(disconnect=True, state={"banned": "yes"}))
+    script = Script(CommandResult(streams=("s",)), CommandResult(disconnect=True, state={"banned": "yes"}))
     async with Chronicle(script=script) as story:
         client = await story.bench.connect()
         await client.send(command="subscribe", identifier=CHAT)
@@ -217,17 +217,17 @@ async def test_an_answer_that_bans_a_client_is_heeded_though_its_connection_is_g
     async with after:
         await after.bench.node.upkeep()
         await settle()
-    assert [(each.caller.sid, each.caller.state) for each in script.farewells] == [(client.sid, {"banned": "yes"})]
+    assert [(each.context.sid, each.context.state) for each in script.disconnect_calls] == [(client.sid, {"banned": "yes"})]
 
 
 # --- the journal -----------------------------------------------------------------------------------------------------
 
 
 async def test_an_order_is_answered_once_it_outlives_a_crash() -> None:
-    journal, clock = PaperJournal(hold=True), Clock()
+    journal, clock = FakeJournal(hold=True), Clock()
     backend = MemoryBackend(Rulebook(StreamRules()), clock, journal=journal)
     async with Workbench(
-        PATIENT, authenticators=[Named()], backend=backend, annals=Chronicle.annals(journal, clock), clock=clock
+        PATIENT, authenticators=[Named()], backend=backend, session_log=Chronicle.session_log(journal, clock), clock=clock
     ) as bench:
         client = await away(bench)
         ordering = asyncio.create_task(bench.node.broker.disconnect(BO))

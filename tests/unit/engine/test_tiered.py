@@ -23,7 +23,7 @@ HOT = 3
 LIMIT = 10
 
 
-class PaperArchive:
+class FakeArchive:
     """Everything it was told of, in order of offset. Its first `fails` reads fail.
 
     While a reader waits for it, `meanwhile` is published to `hot`, and one message by the node of `busy`.
@@ -55,14 +55,14 @@ class PaperArchive:
 
     async def stop(self) -> None: ...
 
-    def trouble(self) -> str:
+    def health(self) -> str:
         return "on strike" if self.down else ""
 
     def gauges(self) -> dict[str, float]:
         return {"archive_files": 1.0}
 
 
-def _checked(archive: PaperArchive) -> Archive:
+def _checked(archive: FakeArchive) -> Archive:
     return archive
 
 
@@ -73,7 +73,7 @@ class Bench:
         self.clock = Clock()
         self.rules = Rulebook(StreamRules(history_limit=HOT, history_ttl=300.0), ())
         self.hot = MemoryBackend(self.rules, self.clock)
-        self.archive = PaperArchive()
+        self.archive = FakeArchive()
         self.backend = TieredBackend(self.hot, _checked(self.archive), LIMIT)
         self.streams = self.backend.streams
 
@@ -198,7 +198,7 @@ async def test_an_archive_that_is_down_leaves_the_gap_as_it_was(bench: Bench) ->
     gap = Gap("a", GapReason.TRIMMED, told[0].epoch, 7, 9, rest=Replay("a", told[0].epoch, 9, tuple(told[6:])))
     assert await bench.streams.replay("a", BEFORE_ALL) == gap
     assert await bench.streams.since("a", 0.0) == gap
-    assert bench.backend.trouble() == ""
+    assert bench.backend.health() == ""
 
 
 async def test_what_is_published_while_the_archive_is_read_is_left_to_live_delivery(bench: Bench) -> None:

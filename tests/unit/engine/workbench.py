@@ -11,9 +11,9 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
-from ropewalk.engine.annals import Annals
 from ropewalk.engine.node import Node
 from ropewalk.engine.session import Session
+from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.timeouts import TICK
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, Receipt
@@ -111,7 +111,7 @@ class Workbench:
         rules: Sequence[StreamRule] = (),
         authenticators: Sequence[Authenticator] = (NoAuth(),),
         backend: Backend | None = None,
-        annals: Annals = Annals(),  # noqa: B008 - it says nothing and holds nothing
+        session_log: SessionLog = SessionLog(),  # noqa: B008 - it says nothing and holds nothing
         clock: Clock | None = None,
         application: Application | None = None,
     ) -> None:
@@ -128,7 +128,7 @@ class Workbench:
             limits or Limits(ping_interval=0),
             self.stats,
             self.clock,
-            annals,
+            session_log,
             application,
             Forwarding(("cookie",)),
         )
@@ -141,11 +141,11 @@ class Workbench:
         await self.node.stop()
 
     async def connect(self, sid: str = "", extended: bool = True, token: str = "", cookie: str = "", **params: str) -> Client:
-        client = self.knock(sid, extended, token, cookie, **params)
+        client = self.open_connection(sid, extended, token, cookie, **params)
         await client.session.opened()
         return client
 
-    def knock(self, sid: str = "", extended: bool = True, token: str = "", cookie: str = "", **params: str) -> Client:
+    def open_connection(self, sid: str = "", extended: bool = True, token: str = "", cookie: str = "", **params: str) -> Client:
         """A connection that is not welcomed yet."""
         connection = RecordingConnection()
         request = ConnectRequest(

@@ -7,7 +7,7 @@ import pytest
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.jobs.archive import beginning
-from tests.archiving import Scribe, message
+from tests.archive_writer import Scribe, message
 
 
 @pytest.fixture

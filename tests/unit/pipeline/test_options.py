@@ -16,7 +16,7 @@ def test_a_stream_begins_with_what_comes_and_a_batch_with_what_there_is() -> Non
 def test_names_are_read_without_case_as_spark_hands_them_over() -> None:
     options = source_options({**URL, "maxoffsetspertrigger": "10", "FAILONDATALOSS": "False"}, streaming=True)
 
-    assert (options.admission.max_rows, options.fail_on_data_loss) == (10, False)
+    assert (options.batch_limits.max_rows, options.fail_on_data_loss) == (10, False)
     assert options.address.url == "http://127.0.0.1:8080"
 
 

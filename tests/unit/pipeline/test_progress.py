@@ -6,8 +6,8 @@ from typing import Any
 
 from ropewalk.model.journal import ShardSpan
 from ropewalk.pipeline.display import Display, Line, lag_text
-from ropewalk.pipeline.offsets import LIFE, told
-from ropewalk.pipeline.progress import Progress, Tally, lag_of
+from ropewalk.pipeline.offsets import GENERATION_SIZE, told
+from ropewalk.pipeline.progress import ProgressTally, QueryProgress, lag_of
 from ropewalk.testing.clock import ManualClock
 
 
@@ -27,17 +27,17 @@ def marks(**positions: tuple[str, int]) -> str:
 
 
 def test_a_report_that_is_shown_again_is_not_counted_again() -> None:
-    tally = Tally()
+    tally = ProgressTally()
 
     assert tally.take([report(1, 10), report(2, 5, 1)])
     assert not tally.take([report(1, 10), report(2, 5, 1)])
     assert tally.take([report(2, 5, 1), report(3, 7, 2)])
 
-    assert tally.progress == Progress(batch=2, batches=3, rows=22, rate=14.0, seconds=0.5)
+    assert tally.progress == QueryProgress(batch=2, batches=3, rows=22, rate=14.0, seconds=0.5)
 
 
 def test_an_idle_trigger_is_no_batch_and_has_no_pace() -> None:
-    tally = Tally()
+    tally = ProgressTally()
     tally.take([report(1, 10, 4)])
 
     assert not tally.take([report(2, 0, 5, ran=False)])
@@ -46,7 +46,7 @@ def test_an_idle_trigger_is_no_batch_and_has_no_pace() -> None:
 
 
 def test_late_rows_add_up() -> None:
-    tally = Tally()
+    tally = ProgressTally()
     tally.take([report(1, 1, stateOperators=[{"numRowsDroppedByWatermark": 2}, {"numRowsDroppedByWatermark": 1}])])
     tally.take([report(2, 1, 1, stateOperators=[{"numRowsDroppedByWatermark": 4}])])
 
@@ -56,20 +56,24 @@ def test_late_rows_add_up() -> None:
 def test_the_lag_is_what_lies_between_by_shard() -> None:
     source = {
         "endOffset": marks(s0=("a", 10), s1=("a", 5)),
-        "latestOffset": marks(s0=("a", 12), s1=("b", LIFE + 3), s2=("a", 4)),
+        "latestOffset": marks(s0=("a", 12), s1=("b", GENERATION_SIZE + 3), s2=("a", 4)),
     }
 
     assert lag_of({"sources": [source]}) == {0: 2, 1: 3, 2: 4}
 
 
-def test_what_remains_of_older_lives_counts() -> None:
-    """The first shard is read in its first of three lives, the second not at all, the third to its end."""
+def test_what_remains_of_older_generations_counts() -> None:
+    """The first shard is read in its first of three generations, the second not at all, the third to its end."""
     spans = {
-        0: [ShardSpan(0, "a", 0, 100), ShardSpan(0, "b", LIFE, LIFE + 20), ShardSpan(0, "c", 2 * LIFE, 2 * LIFE + 3)],
-        1: [ShardSpan(1, "a", 40, 50), ShardSpan(1, "b", LIFE, LIFE + 7)],
-        2: [ShardSpan(2, "a", 0, 10), ShardSpan(2, "b", LIFE, LIFE + 7)],
+        0: [
+            ShardSpan(0, "a", 0, 100),
+            ShardSpan(0, "b", GENERATION_SIZE, GENERATION_SIZE + 20),
+            ShardSpan(0, "c", 2 * GENERATION_SIZE, 2 * GENERATION_SIZE + 3),
+        ],
+        1: [ShardSpan(1, "a", 40, 50), ShardSpan(1, "b", GENERATION_SIZE, GENERATION_SIZE + 7)],
+        2: [ShardSpan(2, "a", 0, 10), ShardSpan(2, "b", GENERATION_SIZE, GENERATION_SIZE + 7)],
     }
-    source = {"endOffset": marks(s0=("a", 90), s2=("b", LIFE + 7)), "latestOffset": json.dumps(told(spans))}
+    source = {"endOffset": marks(s0=("a", 90), s2=("b", GENERATION_SIZE + 7)), "latestOffset": json.dumps(told(spans))}
 
     assert lag_of({"sources": [source]}) == {0: 10 + 20 + 3, 1: 10 + 7, 2: 0}
 
@@ -88,18 +92,18 @@ def test_without_a_terminal_a_line_is_written_when_something_changed_or_time_has
     clock, out = ManualClock(0.0), StringIO()
     display = Display(clock, out)
     for condition in ("waiting", "running", "running"):
-        display.show([Line("archive", condition, Progress(), 0, "")])
+        display.show([Line("archive", condition, QueryProgress(), 0, "")])
     assert [line.split() for line in out.getvalue().splitlines()] == [["archive", "waiting"], ["archive", "running"]]
 
     clock.advance(60.0)
-    display.show([Line("archive", "running", Progress(batches=1, rows=5), 0, "")])
+    display.show([Line("archive", "running", QueryProgress(batches=1, rows=5), 0, "")])
     assert "5 rows" in out.getvalue().splitlines()[-1]
 
 
 def test_columns_do_not_run_together_whatever_the_names() -> None:
     out = StringIO()
     display = Display(ManualClock(0.0), out)
-    display.show([Line("derive:revenue", "running", Progress(), 0, ""), Line("rollup", "waiting", Progress(), 0, "")])
+    display.show([Line("derive:revenue", "running", QueryProgress(), 0, ""), Line("rollup", "waiting", QueryProgress(), 0, "")])
 
     assert [line.split() for line in out.getvalue().splitlines()] == [["derive:revenue", "running"], ["rollup", "waiting"]]
     assert len({line.index(word) for line, word in zip(out.getvalue().splitlines(), ("running", "waiting"), strict=True)}) == 1

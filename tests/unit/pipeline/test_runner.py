@@ -13,7 +13,7 @@ from ropewalk.pipeline.board import Board
 from ropewalk.pipeline.context import Context, Place
 from ropewalk.pipeline.display import Display
 from ropewalk.pipeline.registry import BatchOptions, Job, JobOptions, StreamOptions
-from ropewalk.pipeline.runner import Plan, Runner
+from ropewalk.pipeline.runner import PipelineRunner, RunPlan
 from ropewalk.testing.clock import ManualClock
 
 
@@ -54,8 +54,8 @@ class Started:
         self.seen.append([note.condition for note in self.board.notes()])
 
     def run(self, body: Callable[..., Any], options: JobOptions, port: int | None = None, available_now: bool = False) -> int:
-        runner = Runner(self._context, self.board, Display(ManualClock(0.0), self.out), available_now)
-        return runner.run([Plan("job", Job("job", "", type(options), body), options)], port)
+        runner = PipelineRunner(self._context, self.board, Display(ManualClock(0.0), self.out), available_now)
+        return runner.run([RunPlan("job", Job("job", "", type(options), body), options)], port)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.progress import Progress
+from ropewalk.pipeline.progress import QueryProgress
 from ropewalk.pipeline.supervision import Condition, Policy, Unit, told
 from ropewalk.testing.clock import ManualClock
 
@@ -11,7 +11,7 @@ SPARKS = """\
 Traceback (most recent call last):
   File "worker.py", line 1, in process
     rows = read()
-ropewalk.pipeline.reading.DataLoss: shard 3, epoch 'e': positions 4 to 9 are no longer in the journal.
+ropewalk.pipeline.piece_reader.DataLoss: shard 3, epoch 'e': positions 4 to 9 are no longer in the journal.
 	at org.apache.spark.Thing
 """
 
@@ -37,8 +37,8 @@ class Scripted:
     def stop(self) -> None:
         self.stopped = True
 
-    def progress(self) -> Progress:
-        return Progress(batches=self.batches)
+    def progress(self) -> QueryProgress:
+        return QueryProgress(batches=self.batches)
 
     def fail(self, error: BaseException) -> None:
         self.over, self.error = True, error
@@ -142,7 +142,7 @@ def test_stopping_ends_the_attempt_or_the_waiting() -> None:
 
 def test_the_sentence_that_is_told_is_the_one_of_the_code_that_failed() -> None:
     assert told(RuntimeError(SPARKS)) == (
-        "ropewalk.pipeline.reading.DataLoss: shard 3, epoch 'e': positions 4 to 9 are no longer in the journal."
+        "ropewalk.pipeline.piece_reader.DataLoss: shard 3, epoch 'e': positions 4 to 9 are no longer in the journal."
     )
     assert told(RuntimeError("\n  first\nsecond")) == "first"
     assert told(KeyError()) == "KeyError"

@@ -10,7 +10,7 @@ import pytest
 from ropewalk.pipeline.archive import compact, vacuum
 from ropewalk.pipeline.checked import DamagedFile
 from ropewalk.pipeline.tiered import ArchiveTable
-from tests.archiving import START, Scribe, flip_payload, message
+from tests.archive_writer import START, Scribe, flip_payload, message
 
 AT_ONCE = timedelta(0)
 

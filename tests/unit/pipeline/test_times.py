@@ -6,11 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from ropewalk.model.journal import ShardSpan
-from ropewalk.pipeline.offsets import LIFE
+from ropewalk.pipeline.offsets import GENERATION_SIZE
 from ropewalk.pipeline.options import Address
 from ropewalk.pipeline.times import LAST, RowTimes
 from ropewalk.pipeline.wire import JournalRefused, Wire
-from tests.archiving import START, Scribe, message
+from tests.archive_writer import START, Scribe, message
 
 BEGAN = round(START.timestamp() * 1_000_000)
 
@@ -28,7 +28,9 @@ class Told(Wire):
         if first < self.trimmed:
             raise JournalRefused(416, "gone")
         positions = range(first, end)
-        stamps = pa.array([BEGAN + position % LIFE * 1_000_000 for position in positions], pa.timestamp("us", tz="UTC"))
+        stamps = pa.array(
+            [BEGAN + position % GENERATION_SIZE * 1_000_000 for position in positions], pa.timestamp("us", tz="UTC")
+        )
         return pa.table({"position": pa.array(positions, pa.int64()), "timestamp": stamps})
 
 
@@ -49,10 +51,12 @@ def test_neighbours_are_asked_for_once() -> None:
 
 
 def test_a_row_that_is_gone_counts_with_the_next_one_that_is_there() -> None:
-    found = times(ShardSpan(0, "e", 10, 20), ShardSpan(0, "e", 30, 40), ShardSpan(0, "new", LIFE + 50, LIFE + 60))
+    found = times(
+        ShardSpan(0, "e", 10, 20), ShardSpan(0, "e", 30, 40), ShardSpan(0, "new", GENERATION_SIZE + 50, GENERATION_SIZE + 60)
+    )
 
-    assert seconds(found, 3, 15, 25, 45, LIFE + 55) == [10, 15, 30, 50, 55]
-    assert found.at(0, LIFE + 60) == LAST
+    assert seconds(found, 3, 15, 25, 45, GENERATION_SIZE + 55) == [10, 15, 30, 50, 55]
+    assert found.at(0, GENERATION_SIZE + 60) == LAST
 
 
 def test_a_row_that_retention_took_meanwhile_is_among_the_oldest() -> None:

@@ -22,7 +22,7 @@ from ropewalk.protocol.server_messages import (
     StreamGap,
     SubscriptionConfirmed,
     SubscriptionRefused,
-    Unknown,
+    UnknownMessage,
     Welcome,
     decode,
 )
@@ -80,9 +80,9 @@ def test_what_our_server_writes_is_read_back_as_what_it_meant(frame: bytes, mess
             PresenceChanged("i", False, Member("42")),
         ),
         ('{"identifier":"i","message":null}', Data("i", b"null")),
-        ('{"type":"presence","identifier":"i","message":{"type":"typing"}}', Unknown("presence")),
-        ('{"type":"news"}', Unknown("news")),
-        ('{"type":"news","identifier":"i"}', Unknown("news")),
+        ('{"type":"presence","identifier":"i","message":{"type":"typing"}}', UnknownMessage("presence")),
+        ('{"type":"news"}', UnknownMessage("news")),
+        ('{"type":"news","identifier":"i"}', UnknownMessage("news")),
     ],
 )
 def test_what_other_servers_leave_out_or_add_is_understood(frame: str, message: ServerMessage) -> None:

@@ -18,7 +18,7 @@ logger = logging.getLogger("ropewalk.application")
 
 Sleep = Callable[[float], Awaitable[object]]
 
-Wanted = Callable[[], bool]
+StillWanted = Callable[[], bool]
 """Whether a call that has waited for its turn should still be made."""
 
 QUEUE_LIMIT = 10_000
@@ -67,7 +67,7 @@ class Slots:
         self._queue: deque[_Waiter] = deque()
         self._timer: asyncio.Future[object] | None = None
 
-    async def acquire(self, wanted: Wanted = always) -> None:
+    async def acquire(self, wanted: StillWanted = always) -> None:
         """Raises NoSlot, also where the call is no longer `wanted` when its turn comes. Else the caller must `release`."""
         if self.active < self.size:
             self.active += 1

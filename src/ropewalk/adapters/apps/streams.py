@@ -5,7 +5,7 @@ A signed name is believed only with a secret, and the channel's own answer is fi
 
 import msgspec
 
-from ropewalk.core.signing import verify_stream
+from ropewalk.core.signatures import verify_stream
 from ropewalk.model.nesting import too_deep
 from ropewalk.model.sessions import Rejected, Subscribed
 

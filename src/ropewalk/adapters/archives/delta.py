@@ -1,6 +1,6 @@
 """The archive as the server reads it: the Delta log's list of files in memory, row groups read by threads, never by the loop.
 
-The rule it keeps: one answer comes from one state of the table, with the journal's tail from exactly where that state ends.
+Invariant: one answer comes from one state of the table, with the journal's tail from exactly where that state ends.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ropewalk.adapters.archives.footer import BEYOND
-from ropewalk.adapters.archives.shelf import File, Shelf, Wanted
+from ropewalk.adapters.archives.parquet_index import File, HistoryRange, ParquetIndex
 from ropewalk.adapters.archives.tail import begins_after, read_tail
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import BadRequest, Unavailable
@@ -34,7 +34,7 @@ NAMED = 4096
 """Files of which it is remembered that their fault was logged."""
 
 
-class State(NamedTuple):
+class TableState(NamedTuple):
     """One version of the table: files by shard, and the position below which the journal is archived."""
 
     version: int
@@ -42,13 +42,13 @@ class State(NamedTuple):
     archived: dict[int, int]
 
 
-NOTHING = State(-1, {}, {})
+NOTHING = TableState(-1, {}, {})
 _FILE = ("path", "min.stream", "max.stream", "min.offset", "max.offset", "max.timestamp")
 _COLUMNS = ("partition.shard", "max.position", *_FILE)
 
 
 class DeltaArchive:
-    """Fills `ports.Archive`. What is known of the table is at most `refresh` seconds old.
+    """Implements `ports.Archive`. What is known of the table is at most `refresh` seconds old.
 
     `shards` is for an archive without a journal: a journal keeps the number of shards it was made with, and that counts.
     """
@@ -61,27 +61,27 @@ class DeltaArchive:
         self._clock = clock
         self._refresh = refresh
         self._journal = journal
-        self._shelf = Shelf(Path(root))
+        self._index = ParquetIndex(Path(root))
         self._table: DeltaTable | None = None
         self._state = NOTHING
         self._looked = float("-inf")
         self._looking = threading.Lock()
         self._pool = ThreadPoolExecutor(THREADS, "archive")
         self._waiting = 0
-        self._trouble = ""
+        self._health = ""
         self._named: set[str] = set()
 
     async def stop(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def trouble(self) -> str:
-        return self._trouble
+    def health(self) -> str:
+        return self._health
 
     def gauges(self) -> dict[str, float]:
         return {"archive_files": sum(map(len, self._state.files.values())), "archive_reads_waiting": self._waiting}
 
     async def read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece:
-        wanted = Wanted(stream, epoch, first, last, limit, since)
+        wanted = HistoryRange(stream, epoch, first, last, limit, since)
         if self._waiting >= MAX_WAITING:
             raise Unavailable("too many reads wait for the archive")
         self._waiting += 1
@@ -93,7 +93,7 @@ class DeltaArchive:
         finally:
             self._waiting -= 1
 
-    async def _read_again(self, wanted: Wanted) -> ColdPiece:
+    async def _read_again(self, wanted: HistoryRange) -> ColdPiece:
         try:
             return await self._read(wanted, fresh=True)
         except (OSError, BadRequest) as error:
@@ -108,7 +108,7 @@ class DeltaArchive:
             self._named.add(error.filename)
             logger.error("a file of the archive cannot be read", extra={"file": error.filename, "reason": error.strerror})
 
-    async def _read(self, wanted: Wanted, fresh: bool) -> ColdPiece:
+    async def _read(self, wanted: HistoryRange, fresh: bool) -> ColdPiece:
         shard = shard_of(wanted.stream, self._shard_count())
         cold, archived = await asyncio.get_running_loop().run_in_executor(self._pool, self._cold, shard, wanted, fresh)
         reached = cold.messages[-1].offset if cold.messages else wanted.first - 1
@@ -123,13 +123,13 @@ class DeltaArchive:
     def _shard_count(self) -> int:
         return (shards_of(self._journal.spans()) if self._journal else 0) or self._shards
 
-    def _cold(self, shard: int, wanted: Wanted, fresh: bool) -> tuple[ColdPiece, int]:
+    def _cold(self, shard: int, wanted: HistoryRange, fresh: bool) -> tuple[ColdPiece, int]:
         state = self._current(fresh)
-        return self._shelf.read(state.files.get(shard, ()), wanted), state.archived.get(shard, 0)
+        return self._index.read(state.files.get(shard, ()), wanted), state.archived.get(shard, 0)
 
     # --- the table ----------------------------------------------------------------------------------------------------
 
-    def _current(self, fresh: bool) -> State:
+    def _current(self, fresh: bool) -> TableState:
         with self._looking:
             if fresh or self._clock() - self._looked >= self._refresh:
                 self._look()
@@ -139,13 +139,13 @@ class DeltaArchive:
         """A table that cannot be read now leaves what is known of it: files that were named once are still good."""
         try:
             self._state = self._newest()
-            self._trouble = ""
+            self._health = ""
         except (DeltaError, OSError) as error:
-            self._trouble = f"the archive's table cannot be read: {error}"
+            self._health = f"the archive's table cannot be read: {error}"
             logger.warning("the archive's table cannot be read", extra={"reason": str(error)})
         self._looked = self._clock()
 
-    def _newest(self) -> State:
+    def _newest(self) -> TableState:
         if self._table is None:
             if not DeltaTable.is_deltatable(self._root):
                 return NOTHING  # nothing was archived yet
@@ -156,13 +156,13 @@ class DeltaArchive:
         return self._state if version == self._state.version else _state(version, pa.table(self._table.get_add_actions(True)))
 
 
-def _state(version: int, files: pa.Table) -> State:
+def _state(version: int, files: pa.Table) -> TableState:
     by_shard: dict[int, list[File]] = {}
     archived: dict[int, int] = {}
     for shard, position, *file in zip(*(_column(files, name) for name in _COLUMNS), strict=True):
         by_shard.setdefault(shard, []).append(_file(*file))
         archived[shard] = max(archived.get(shard, 0), position + 1)
-    return State(version, by_shard, archived)
+    return TableState(version, by_shard, archived)
 
 
 def _column(files: pa.Table, name: str) -> list[Any]:

@@ -1,6 +1,6 @@
 """What a Parquet file says of its row groups: which streams, epochs, offsets and times each of them holds.
 
-The rule it keeps: a row group is left out only where its statistics prove that the stream is not in it.
+Invariant: a row group is left out only where its statistics prove that the stream is not in it.
 """
 
 from bisect import bisect_left
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 BEYOND = "\U0010ffff"  # no stream's name is above it, so a row group without statistics is looked at always
 
 
-class Group(NamedTuple):
+class RowGroup(NamedTuple):
     """One row group. `one_stream` and `one_epoch`: all of its rows have the first of the two, so statistics say everything."""
 
     number: int
@@ -37,7 +37,7 @@ class Footer:
         self._groups = [_group(metadata.row_group(number), number, names) for number in range(metadata.num_row_groups)]
         self._lasts = [group.last_stream for group in self._groups]
 
-    def of(self, stream: str) -> Iterator[Group]:
+    def of(self, stream: str) -> Iterator[RowGroup]:
         """Those that may hold rows of the stream."""
         for group in self._groups[bisect_left(self._lasts, stream) :]:
             if group.first_stream > stream:
@@ -51,12 +51,12 @@ class _Range(NamedTuple):
     whole: bool  # no row is without a value
 
 
-def _group(found: pq.RowGroupMetaData, number: int, names: dict[str, int]) -> Group:
+def _group(found: pq.RowGroupMetaData, number: int, names: dict[str, int]) -> RowGroup:
     streams, epochs = _range(found, names["stream"]), _range(found, names["epoch"])
     offsets, times = _range(found, names["offset"]), _range(found, names["timestamp"])
     one_stream = streams is not None and streams.whole and streams.low == streams.high
     one_epoch = epochs is not None and epochs.whole and epochs.low == epochs.high
-    return Group(
+    return RowGroup(
         number,
         found.num_rows,
         str(streams.low) if streams else "",

@@ -1,6 +1,6 @@
-"""What the journal has and the archive has not yet: the end of one shard, read as Arrow and sifted for one stream.
+"""Reads what is in the journal and not yet in the archive: the end of one shard, filtered for one stream.
 
-The rule it keeps: bounded. A tail longer than its bound is not read to its end, and the answer is as short as that makes it.
+Invariant: the read is bounded. A longer tail is not read to its end, and the answer is shorter accordingly.
 """
 
 import asyncio
@@ -8,8 +8,8 @@ import asyncio
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ropewalk.adapters.archives.parquet_index import HistoryRange
 from ropewalk.adapters.archives.rows import chosen, registered
-from ropewalk.adapters.archives.shelf import Wanted
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.history import ColdPiece
 from ropewalk.model.journal import oldest_kept
@@ -27,7 +27,7 @@ def begins_after(journal: JournalReader, shard: int, position: int) -> bool:
     return oldest is not None and oldest.first > position
 
 
-async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: Wanted) -> ColdPiece:
+async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: HistoryRange) -> ColdPiece:
     """Messages at positions from `begin` on; holes of the journal are passed over, which is for the caller to notice.
     Raises BadRequest where the journal has let go of them meanwhile."""
     found: list[Registered] = []
@@ -49,11 +49,11 @@ async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: Want
     return ColdPiece(tuple(found[: wanted.limit]), more=len(found) > wanted.limit)
 
 
-def _complete(found: list[Registered], wanted: Wanted) -> bool:
+def _complete(found: list[Registered], wanted: HistoryRange) -> bool:
     return bool(found) and (found[-1].offset >= wanted.last or len(found) > wanted.limit)
 
 
-def _sift(data: bytes, position: int, wanted: Wanted) -> tuple[list[Registered], int]:
+def _sift(data: bytes, position: int, wanted: HistoryRange) -> tuple[list[Registered], int]:
     """The messages from `position` on, and the position after the last row; the same where there are no rows."""
     with pa.ipc.open_stream(data) as stream:
         rows = stream.read_all()

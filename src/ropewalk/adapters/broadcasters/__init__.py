@@ -1,1 +1,1 @@
-"""How publications come in from outside: one file a door. Bytes become publications, or a clear refusal."""
+"""Endpoints that receive publications from outside, one file each. Bytes become publications or a clear refusal."""

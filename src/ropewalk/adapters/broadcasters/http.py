@@ -1,6 +1,7 @@
-"""The publish door: an HTTP POST in, registered publications out. Mounted once for every path with a key of its own.
+"""The publish endpoint: an HTTP POST becomes registered publications. Mounted once for every path with its own key.
 
-A request is answered only when all of it is registered; whatever is wrong with it is said, and then nothing was.
+A request is answered only when all of it is registered. If anything is wrong, the answer says what, and nothing was
+registered.
 """
 
 import msgspec
@@ -16,15 +17,15 @@ from ropewalk.protocol.body import BODY_SECONDS, KEYED, gather
 from ropewalk.protocol.publications import PublicationLimits, decode_gently
 
 
-class PublishDoor:
+class PublishEndpoint:
     def __init__(
-        self, publisher: Publisher, guard: KeyGuard, limits: PublicationLimits, stats: Stats, patience: float = BODY_SECONDS
+        self, publisher: Publisher, guard: KeyGuard, limits: PublicationLimits, stats: Stats, timeout: float = BODY_SECONDS
     ) -> None:
         self._publisher = publisher
         self._guard = guard
         self._limits = limits
         self._stats = stats
-        self._patience = patience
+        self._timeout = timeout
 
     def routes(self, path: str) -> list[web.RouteDef]:
         return [web.route("*", path, self.handle)]
@@ -62,7 +63,7 @@ class PublishDoor:
 
     async def _take(self, request: web.Request) -> dict[str, object]:
         limit = self._limits.max_publish_size
-        body = await gather(request.content.iter_any(), request.headers, limit, KEYED, self._patience)
+        body = await gather(request.content.iter_any(), request.headers, limit, KEYED, self._timeout)
         match await decode_gently(body, self._limits, request.headers.get("Idempotency-Key", "")):
             case RemoteDisconnect() as order:
                 return {"disconnected": await self._publisher.disconnect(order)}

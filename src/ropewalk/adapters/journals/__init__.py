@@ -1,1 +1,1 @@
-"""The durable record of what was registered, and its absence."""
+"""The durable record of what was registered, and the implementation without one."""

@@ -1,4 +1,4 @@
-"""The absence of a journal: nothing is kept, nothing waits, and there is nothing to read."""
+"""The journal that is switched off: nothing is written, nothing waits, and there is nothing to read."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 
@@ -7,7 +7,7 @@ from ropewalk.model.journal import Consumer, Recovered, Row, ShardMark, ShardSpa
 
 
 class NoJournal:
-    """Fills `ports.Journal`, `ports.JournalReader` and `ports.ConsumerStore`."""
+    """Implements `ports.Journal`, `ports.JournalReader` and `ports.ConsumerStore`."""
 
     instant = True
 
@@ -29,7 +29,7 @@ class NoJournal:
     def note(self, rows: Sequence[Row]) -> None:
         """Kept nowhere, as asked."""
 
-    def trouble(self) -> str:
+    def health(self) -> str:
         return ""
 
     def gauges(self) -> dict[str, float]:

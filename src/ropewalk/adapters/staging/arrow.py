@@ -1,6 +1,6 @@
 """A staged body: an Arrow IPC stream of rows to publish, checked before anything of it counts.
 
-The rule it keeps: what a body takes in memory is bounded by its own size. Hence plain columns only, and none compressed.
+Invariant: what a body takes in memory is bounded by its own size. Hence plain columns only, and none compressed.
 """
 
 import struct
@@ -36,7 +36,7 @@ _BATCH_COMPRESSION = 10
 
 
 class ArrowRows:
-    """Fills `ports.Rows`; the class itself is a `ports.RowReader` once it is given its limits."""
+    """Implements `ports.Rows`; the class itself is a `ports.RowReader` once it is given its limits."""
 
     def __init__(self, body: bytes, limits: PublicationLimits) -> None:
         self._limits = limits

@@ -1,6 +1,6 @@
 """Transactions in files: a directory an application, in it a state file and a directory a batch with a file a piece.
 
-The rule it keeps: a state file is replaced whole, and only after everything it speaks of is on disk. All of it runs in threads.
+Invariant: a state file is replaced whole, and only after everything it speaks of is on disk. All of it runs in threads.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from zlib import crc32
 import msgspec
 
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.transactions import AppRecord, Decision, Piece
+from ropewalk.model.transactions import AppRecord, Decision, StagedPiece
 
 STATE = "state.json"
 UNFINISHED = ".part"
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class FileStaging:
-    """Fills `ports.Staging` below one directory, which nobody else writes to."""
+    """Implements `ports.Staging` below one directory, which nobody else writes to."""
 
     def __init__(self, directory: Path) -> None:
         self._root = directory
@@ -39,20 +39,20 @@ class FileStaging:
     async def load(self) -> list[AppRecord]:
         return await _in_thread(self._load)
 
-    async def put(self, app: str, batch: int, piece: Piece, data: bytes) -> None:
+    async def put(self, app: str, batch: int, piece: StagedPiece, data: bytes) -> None:
         await _in_thread(self._put, app, batch, piece, data)
 
-    async def discard(self, app: str, batch: int, pieces: Sequence[Piece]) -> None:
+    async def discard(self, app: str, batch: int, pieces: Sequence[StagedPiece]) -> None:
         if pieces:
             await _in_thread(self._discard, self._home(app) / _batch_name(batch), pieces)
 
     async def discard_batch(self, app: str, batch: int) -> None:
         await _in_thread(_remove_tree, self._home(app) / _batch_name(batch))
 
-    async def decide(self, app: str, last: int | None, decision: Decision) -> list[Piece]:
+    async def decide(self, app: str, last: int | None, decision: Decision) -> list[StagedPiece]:
         return await _in_thread(self._decide, app, last, decision)
 
-    async def read(self, app: str, batch: int, piece: Piece) -> bytes:
+    async def read(self, app: str, batch: int, piece: StagedPiece) -> bytes:
         return await _in_thread(self._read, self._home(app) / _batch_name(batch), piece)
 
     async def finish(self, app: str, batch: int) -> None:
@@ -64,7 +64,7 @@ class FileStaging:
 
     # --- pieces -------------------------------------------------------------------------------------------------------
 
-    def _put(self, app: str, batch: int, piece: Piece, data: bytes) -> None:
+    def _put(self, app: str, batch: int, piece: StagedPiece, data: bytes) -> None:
         home = self._home(app)
         if not (home / STATE).exists():
             self._write_state(AppRecord(app))
@@ -80,17 +80,17 @@ class FileStaging:
             unfinished.unlink(missing_ok=True)
             raise
 
-    def _discard(self, directory: Path, pieces: Sequence[Piece]) -> None:
+    def _discard(self, directory: Path, pieces: Sequence[StagedPiece]) -> None:
         for piece in pieces:
             (directory / _piece_name(piece)).unlink(missing_ok=True)
 
-    def _read(self, directory: Path, piece: Piece) -> bytes:
+    def _read(self, directory: Path, piece: StagedPiece) -> bytes:
         data = (directory / _piece_name(piece)).read_bytes()
         if not whole(data, piece):
             raise Unavailable(f"a decided piece is damaged: {_piece_name(piece)} in {directory}")
         return data
 
-    def _sealed(self, directory: Path, piece: Piece) -> bool:
+    def _sealed(self, directory: Path, piece: StagedPiece) -> bool:
         """Whether the piece is whole; if so, it is on disk now."""
         try:
             with (directory / _piece_name(piece)).open("rb") as file:
@@ -103,7 +103,7 @@ class FileStaging:
 
     # --- states -------------------------------------------------------------------------------------------------------
 
-    def _decide(self, app: str, last: int | None, decision: Decision) -> list[Piece]:
+    def _decide(self, app: str, last: int | None, decision: Decision) -> list[StagedPiece]:
         directory = self._home(app) / _batch_name(decision.batch)
         broken = [piece for piece in decision.pieces if not self._sealed(directory, piece)]
         if not broken:
@@ -140,7 +140,7 @@ class FileStaging:
 
     def _load_app(self, home: Path) -> AppRecord:
         record = read_state(home / STATE)
-        staged: dict[int, list[Piece]] = {}
+        staged: dict[int, list[StagedPiece]] = {}
         for directory in self._batches(home):
             batch = int(directory.name)
             if record.last is not None and batch <= record.last:
@@ -153,9 +153,9 @@ class FileStaging:
         return [entry for entry in home.iterdir() if _BATCH.fullmatch(entry.name)]
 
 
-def _pieces(directory: Path) -> list[Piece]:
+def _pieces(directory: Path) -> list[StagedPiece]:
     """What was put whole; what was not is removed."""
-    found: list[Piece] = []
+    found: list[StagedPiece] = []
     for path in directory.iterdir():
         if piece := piece_of(path.name):
             found.append(piece)
@@ -164,11 +164,11 @@ def _pieces(directory: Path) -> list[Piece]:
     return found
 
 
-def piece_of(name: str) -> Piece | None:
+def piece_of(name: str) -> StagedPiece | None:
     if not (match := _PIECE.fullmatch(name)):
         return None
     part, attempt, seq, size, crc = match.groups()
-    return Piece(int(part), int(attempt), int(seq), int(size), int(crc, 16))
+    return StagedPiece(int(part), int(attempt), int(seq), int(size), int(crc, 16))
 
 
 def read_state(path: Path) -> AppRecord:
@@ -183,11 +183,11 @@ def _batch_name(batch: int) -> str:
     return f"{batch:010d}"
 
 
-def _piece_name(piece: Piece) -> str:
+def _piece_name(piece: StagedPiece) -> str:
     return f"{piece.part}-{piece.attempt}-{piece.seq}-{piece.size}-{piece.crc:08x}.rows"
 
 
-def whole(data: bytes, piece: Piece) -> bool:
+def whole(data: bytes, piece: StagedPiece) -> bool:
     return len(data) == piece.size and crc32(data) == piece.crc
 
 

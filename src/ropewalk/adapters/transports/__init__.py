@@ -1,1 +1,1 @@
-"""What carries bytes between clients and sessions, and the HTTP doors beside them: one file each."""
+"""Transports between clients and sessions, and the other HTTP endpoints, one file each."""

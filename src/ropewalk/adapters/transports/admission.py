@@ -1,8 +1,8 @@
-"""How many connections there may be, of which kind. Each kind has places of its own, so that none shuts out another.
+"""Limits the number of connections by kind. Each kind has its own limit, so that none can lock out another.
 
-Clients (WebSocket and SSE) are bounded by `--max_conn`. Other HTTP connections (publishers, the API, health, metrics) are
-bounded by `--max_http_conn`. Connections that have not said yet what they want never fill either: beyond a bound the oldest of
-them is dropped. All together stay below the limit of open files.
+Clients (WebSocket and SSE) are limited by `--max_conn`, other HTTP connections (publishers, API, health, metrics) by
+`--max_http_conn`. Connections whose protocol is not known yet count for neither: above a bound the oldest of them is
+dropped. All together stay below the limit of open files.
 """
 
 import logging
@@ -14,8 +14,8 @@ from typing import Protocol
 
 from aiohttp import web
 
-from ropewalk.adapters.transports.answers import refusal
-from ropewalk.adapters.transports.guarding import Answer
+from ropewalk.adapters.transports.http_guard import HttpHandler
+from ropewalk.adapters.transports.responses import refusal
 from ropewalk.model.refusals import Refusal
 
 logger = logging.getLogger("ropewalk.server")
@@ -30,7 +30,7 @@ HTTP_RESERVE = 256
 """HTTP connections beyond their bound that are still answered: health checks, while others keep idle connections open."""
 
 
-class Unknown(Protocol):
+class UndetectedConnection(Protocol):
     def drop(self) -> None: ...
 
 
@@ -44,7 +44,7 @@ class ConnectionLimits:
     idle_timeout: float = 75.0
 
 
-class Admission:
+class ConnectionAdmission:
     """`websockets` and `http` tell how many connections their libraries have open."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Admission:
         self.refusals = refusals
         self._websockets = websockets
         self._http = http
-        self._unknown: dict[Unknown, None] = {}
+        self._unknown: dict[UndetectedConnection, None] = {}
         self._events = 0
         self._upgraded = 0
 
@@ -72,7 +72,7 @@ class Admission:
 
     # --- who may come in ----------------------------------------------------------------------------------------------
 
-    def arrived(self, newcomer: Unknown) -> None:
+    def arrived(self, newcomer: UndetectedConnection) -> None:
         self._unknown[newcomer] = None
         files = self.limits.descriptors
         scarce = bool(files) and self.connections() > files
@@ -83,7 +83,7 @@ class Admission:
             del self._unknown[oldest]
             oldest.drop()
 
-    def left(self, newcomer: Unknown) -> None:
+    def left(self, newcomer: UndetectedConnection) -> None:
         self._unknown.pop(newcomer, None)
 
     def client_may_enter(self) -> bool:
@@ -105,7 +105,7 @@ class Admission:
         crowded = bool(self.limits.http) and self.http_connections() >= self.limits.http
         return CROWDED_IDLE_TIMEOUT if crowded else self.limits.idle_timeout
 
-    def event_stream(self, answer: Answer) -> Answer:
+    def event_stream(self, answer: HttpHandler) -> HttpHandler:
         """A handler whose requests are clients and stay as long as they like."""
 
         async def handle(request: web.Request) -> web.StreamResponse:

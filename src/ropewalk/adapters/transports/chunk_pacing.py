@@ -1,6 +1,6 @@
-"""How much HTTP framing connections make us parse: a chunk of one byte costs as much work as one of kilobytes.
+"""Limits the HTTP framing that connections make the server parse: a chunk of one byte costs as much as one of kilobytes.
 
-What arrives in many lines is parsed in small pieces. The connections that send it take turns, and their lines are paced
+Data with many lines is parsed in small pieces. The connections that send it take turns, and their lines are paced
 together. A chunked body whose framing is larger than the body itself is refused.
 """
 
@@ -13,7 +13,7 @@ from aiohttp import StreamReader, web
 from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 
-from ropewalk.adapters.transports.proxied import ProxiedConnection
+from ropewalk.adapters.transports.proxied_connection import ProxiedConnection
 from ropewalk.adapters.transports.turns import Turns
 from ropewalk.model.refusals import Refusal
 

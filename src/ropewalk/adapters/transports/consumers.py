@@ -1,12 +1,12 @@
-"""The door of readers that have a name: where each of them is, kept by the server so that a reader may forget it.
+"""The endpoint for named readers of the journal. The server keeps their marks, so that a reader need not.
 
-The rule it keeps: a mark lies where the journal has been; what it cannot have given is refused here.
+Invariant: a mark lies within what the journal has given out; anything else is refused here.
 """
 
 from aiohttp import web
 
-from ropewalk.adapters.transports.answers import json_answer, refusal
-from ropewalk.adapters.transports.guarding import body_of, decoded, guarded
+from ropewalk.adapters.transports.http_guard import body_of, decoded, guarded
+from ropewalk.adapters.transports.responses import json_answer, refusal
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.consumers import can_have_given, lag
 from ropewalk.core.transactions import checked_name
@@ -20,7 +20,7 @@ _LONGEST_EPOCH = 64
 Marks = dict[int, ShardMark]
 
 
-class ConsumersDoor:
+class ConsumersEndpoint:
     def __init__(self, store: ConsumerStore, journal: JournalReader, guard: KeyGuard) -> None:
         self._store = store
         self._journal = journal

@@ -1,4 +1,4 @@
-"""What a browser must be told before a page of another origin may read an answer."""
+"""CORS headers: what a browser needs before a page of another origin may read a response."""
 
 from typing import Protocol
 

@@ -1,6 +1,7 @@
-"""One HTTP connection: aiohttp's, with bounds on a peer that does not read its answers or does not use the connection.
+"""One aiohttp connection, with timeouts for a peer that does not read its responses or leaves the connection idle.
 
-Bodies are left as they were sent; `protocol.body` inflates them where one is wanted. `chunk_pacing` bounds their framing.
+Bodies are passed on as they were sent; `protocol.body` inflates them where they are needed. `chunk_pacing` limits their
+framing.
 """
 
 import asyncio

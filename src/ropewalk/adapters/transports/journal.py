@@ -1,6 +1,6 @@
-"""The journal's door: what there is, a range of one shard as an Arrow IPC stream, and what the archive has already.
+"""The journal endpoint: its spans, ranges of one shard as Arrow IPC streams, and how far the archive has come.
 
-The rule it keeps: an answer is bounded, and it is read from the journal no faster than its reader takes it.
+Invariant: a response is bounded, and is read from the journal no faster than its reader takes it.
 """
 
 import asyncio
@@ -10,8 +10,8 @@ from contextlib import aclosing
 import msgspec
 from aiohttp import web
 
-from ropewalk.adapters.transports.answers import json_answer
-from ropewalk.adapters.transports.guarding import body_of, decoded, guarded, number
+from ropewalk.adapters.transports.http_guard import body_of, decoded, guarded, number
+from ropewalk.adapters.transports.responses import json_answer
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.errors import BadRequest, RopewalkError
 from ropewalk.model.journal import ShardSpan, holes_of, oldest_kept, shards_of
@@ -31,7 +31,7 @@ class _Archived(msgspec.Struct, frozen=True):
     positions: dict[int, int]
 
 
-class JournalDoor:
+class JournalEndpoint:
     def __init__(self, journal: JournalReader, guard: KeyGuard) -> None:
         self._journal = journal
         self._guard = guard

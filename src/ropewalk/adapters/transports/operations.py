@@ -1,14 +1,14 @@
-"""The doors of whoever runs the node: is it well, and what does it count. Both answer without touching the backend."""
+"""Endpoints for operators: health and metrics. Both answer without touching the backend."""
 
 from collections.abc import Callable
 
 from aiohttp import web
 
-from ropewalk.adapters.transports.answers import json_answer
+from ropewalk.adapters.transports.responses import json_answer
 from ropewalk.ports import Inspector
 
 
-class OperationsDoor:
+class OperationsEndpoint:
     """`exposition` renders the metrics page when asked; `exposition_type` is its Content-Type."""
 
     def __init__(self, inspector: Inspector, exposition: Callable[[], bytes], exposition_type: str) -> None:

@@ -1,11 +1,11 @@
-"""A debug line for each HTTP request that was answered. Without the query: tokens travel in it."""
+"""A debug log line for each HTTP request. Without the query, because it may contain tokens."""
 
 import logging
 
 from aiohttp.abc import AbstractAccessLogger
 from aiohttp.web import BaseRequest, StreamResponse
 
-from ropewalk.adapters.transports.proxied import client_of
+from ropewalk.adapters.transports.proxied_connection import client_of
 
 logger = logging.getLogger("ropewalk.http")
 

@@ -1,6 +1,6 @@
-"""The REST door: what the backend keeps, page by page. It only reads, and no answer is larger than one page.
+"""The REST endpoint: what the backend keeps, page by page. Read-only.
 
-A page is bounded by number and by bytes, so that one request does not make an answer of a hundred large messages.
+A page is bounded by number and by bytes, so that one request cannot produce a response of a hundred large messages.
 """
 
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 from aiohttp import web
 
-from ropewalk.adapters.transports.answers import json_answer, refusal
-from ropewalk.adapters.transports.guarding import guarded, number
+from ropewalk.adapters.transports.http_guard import guarded, number
+from ropewalk.adapters.transports.responses import json_answer, refusal
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import Member
@@ -23,7 +23,7 @@ _MAX_OFFSET = 2**63 - 1
 _NAME = r"[\s\S]+"  # a dot would leave out line breaks
 
 
-class RestDoor:
+class RestEndpoint:
     def __init__(self, backend: Backend, guard: KeyGuard) -> None:
         self._backend = backend
         self._guard = guard

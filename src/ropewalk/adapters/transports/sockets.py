@@ -1,6 +1,6 @@
 """Listening sockets: bound here, or inherited from systemd, in which case they outlive the process.
 
-They listen from the moment they exist: what connects before the server accepts waits in the kernel's queue.
+They listen as soon as they exist: connections that arrive before the server accepts wait in the kernel's queue.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""The SSE door: a request becomes a session whose messages leave as events, until one side ends it.
+"""The SSE endpoint: a request becomes a session whose messages are sent as events, until one side ends it.
 
-Nothing is answered before the session said yes to everything that was asked. What it wrote until then follows the 200, and
-then the histories, as the client takes them.
+Nothing is sent before the session granted everything that the request asks for. What it wrote until then follows the 200,
+and then the histories, as the client takes them.
 """
 
 import asyncio
@@ -12,15 +12,15 @@ from itertools import product
 
 from aiohttp import web
 
-from ropewalk.adapters.transports.answers import refusal, unreadable
 from ropewalk.adapters.transports.cors import OriginAllowed, cors_headers
-from ropewalk.adapters.transports.proxied import client_of
+from ropewalk.adapters.transports.proxied_connection import client_of
+from ropewalk.adapters.transports.responses import refusal, unreadable
 from ropewalk.adapters.transports.sse_link import SseLink
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import BadRequest, LateBody, TooLarge, Unavailable, UnsupportedEncoding
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
-from ropewalk.ports import Connection, Visitor
+from ropewalk.ports import Connection, SessionHandle
 from ropewalk.protocol.body import ANONYMOUS, BODY_SECONDS, gather
 from ropewalk.protocol.codec import Codec
 from ropewalk.protocol.event_ids import MAX_BYTES, EventIds, parse_event_id
@@ -30,7 +30,7 @@ from ropewalk.protocol.sse_request import subscription_of_query, subscriptions_o
 
 logger = logging.getLogger("ropewalk.sse")
 
-OpenSession = Callable[[ConnectRequest, Connection, Codec], Visitor]
+OpenSession = Callable[[ConnectRequest, Connection, Codec], SessionHandle]
 
 METHODS = "GET, POST, OPTIONS"
 MAX_BODY = 65_536
@@ -47,7 +47,7 @@ _HEADERS = {
 _CODECS = {kind: SseCodec(*kind) for kind in product((True, False), repeat=3)}
 
 
-class SseDoor:
+class SseEndpoint:
     """`keepalive`: after so many silent seconds a comment is sent, which also finds out that the peer is gone."""
 
     def __init__(
@@ -58,7 +58,7 @@ class SseDoor:
         refusals: Counter[str],
         token_param: str = "jid",
         keepalive: float = 15.0,
-        patience: float = BODY_SECONDS,
+        timeout: float = BODY_SECONDS,
     ) -> None:
         self._open_session = open_session
         self._origin_allowed = origin_allowed
@@ -66,7 +66,7 @@ class SseDoor:
         self._refusals = refusals
         self._token_param = token_param
         self._keepalive = keepalive
-        self._patience = patience
+        self._timeout = timeout
 
     def routes(self, path: str = "/events") -> list[web.RouteDef]:
         return [web.route("*", path, self.handle)]
@@ -109,30 +109,30 @@ class SseDoor:
         last = parse_event_id(request.headers.get("Last-Event-ID") or params.get("last_event_id", ""))
         if request.method == "GET":
             return [subscription_of_query(params, last)]
-        body = await gather(request.content.iter_any(), request.headers, MAX_BODY, ANONYMOUS, self._patience)
+        body = await gather(request.content.iter_any(), request.headers, MAX_BODY, ANONYMOUS, self._timeout)
         return subscriptions_of_body(body, last, self._max_subscriptions)
 
     async def _serve(self, request: web.Request, subscriptions: list[Subscribe], cors: dict[str, str]) -> web.StreamResponse:
         link = SseLink(request, self._keepalive)
         keyed = len(subscriptions) > 1
         codec = _CODECS[request.method == "GET", wants_raw(request.query), keyed]
-        visitor = self._open_session(self._connect_request(request), link, codec)
-        link.attach(visitor)
+        session = self._open_session(self._connect_request(request), link, codec)
+        link.attach(session)
         commands: list[asyncio.Task[bool]] = []
         try:
-            if not await visitor.opened():
+            if not await session.opened():
                 return refusal(401, "unauthorized", cors)
             for subscribe in subscriptions:
-                commands.append(asyncio.create_task(visitor.submit(subscribe)))
+                commands.append(asyncio.create_task(session.submit(subscribe)))
                 granted = await link.decided(commands[-1])
                 if link.overfull:
                     raise Unavailable("more messages came than can wait until all subscriptions are granted")
                 if not granted:
                     return refusal(400, f"subscription rejected: {subscribe.identifier}", cors)
-            ids = _event_ids(visitor, subscriptions, keyed)
+            ids = _event_ids(session, subscriptions, keyed)
             return await link.run(web.StreamResponse(headers={**_HEADERS, **cors}), ids)
         finally:
-            visitor.lost()
+            session.lost()
             link.release()
             if commands:
                 await asyncio.wait(commands)
@@ -151,9 +151,9 @@ class SseDoor:
         )
 
 
-def _event_ids(visitor: Visitor, subscriptions: list[Subscribe], keyed: bool) -> EventIds:
+def _event_ids(session: SessionHandle, subscriptions: list[Subscribe], keyed: bool) -> EventIds:
     known = {subscribe.identifier: subscribe.history.streams for subscribe in subscriptions if subscribe.history}
-    ids = EventIds(visitor.streams(), known, keyed)
+    ids = EventIds(session.streams(), known, keyed)
     if ids.longest() > MAX_BYTES:
         raise BadRequest(
             f"the positions of all streams do not fit into an event id of {MAX_BYTES} bytes: "

@@ -1,6 +1,6 @@
-"""One SSE connection as the engine sees it: writes gather here and leave in one piece whenever the socket takes them.
+"""One SSE connection for the engine: writes are collected and sent in one piece whenever the socket takes them.
 
-Until the answer begins, history waits: a request is granted as a whole, or refused with a status.
+History waits until the response begins: a request is granted as a whole, or refused with a status.
 """
 
 import asyncio
@@ -9,12 +9,12 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from ropewalk.adapters.transports.unsent import unsent_bytes
-from ropewalk.ports import Visitor
+from ropewalk.ports import SessionHandle
 from ropewalk.protocol.event_ids import EventIds
 
 HIGH_WATER = 65_536
 EARLY_BYTES = 1024 * 1024  # confirmations and live messages that may come before the answer begins
-FLUSH_PATIENCE = 5.0
+FLUSH_TIMEOUT = 5.0
 _COMMENT = b":\n\n"
 
 
@@ -28,7 +28,7 @@ class SseLink:
         self.overfull = False
         self._request = request
         self._keepalive = keepalive
-        self._visitor: Visitor | None = None
+        self._session: SessionHandle | None = None
         self._ids: EventIds | None = None
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -59,7 +59,7 @@ class SseLink:
             self._closing = True
             self._wake.set()
             # A peer that does not read would hold the handler for ever.
-            asyncio.get_running_loop().call_later(FLUSH_PATIENCE, self._abort)
+            asyncio.get_running_loop().call_later(FLUSH_TIMEOUT, self._abort)
 
     def pending(self) -> int:
         transport = self._request.transport
@@ -85,8 +85,8 @@ class SseLink:
 
     # --- the handler's side ------------------------------------------------------------------------------------------
 
-    def attach(self, visitor: Visitor) -> None:
-        self._visitor = visitor
+    def attach(self, session: SessionHandle) -> None:
+        self._session = session
 
     async def decided(self, command: asyncio.Task[bool]) -> bool:
         """Whether a command was granted: it is done, or its history waits for the answer to begin."""
@@ -122,7 +122,7 @@ class SseLink:
     def release(self) -> None:
         """The end: let the commands go that still wait; nobody hears of what they write."""
         self._closing = True
-        self._visitor = None  # it knows this link: nothing but the garbage collector would free the two
+        self._session = None  # it knows this link: nothing but the garbage collector would free the two
         for _, waiting in self._histories:
             if not waiting.done():
                 waiting.set_result(None)
@@ -161,13 +161,13 @@ class SseLink:
         await writer.drain()
         if self._paused and self.pending() <= HIGH_WATER:
             self._paused = False
-            if self._visitor is not None:
-                self._visitor.writing_resumed()
+            if self._session is not None:
+                self._session.writing_resumed()
 
     def _pause_if_full(self) -> None:
-        if not self._paused and self._visitor is not None and self.pending() > HIGH_WATER:
+        if not self._paused and self._session is not None and self.pending() > HIGH_WATER:
             self._paused = True
-            self._visitor.writing_paused()
+            self._session.writing_paused()
 
     def _abort(self) -> None:
         if self._request.transport is not None:

@@ -1,6 +1,6 @@
-"""The door of applications that publish in batches: stage and commit, or rows that are published as they come.
+"""The endpoint for applications that publish in batches: stage and commit, or rows without a transaction.
 
-The rule it keeps: names and numbers are checked here, and no more bodies are in memory at once than the door has places.
+Invariant: names and numbers are checked here, and the number of bodies in memory at once is bounded.
 """
 
 import asyncio
@@ -8,8 +8,8 @@ import asyncio
 import msgspec
 from aiohttp import web
 
-from ropewalk.adapters.transports.answers import json_answer
-from ropewalk.adapters.transports.guarding import body_of, decoded, guarded, number, whole
+from ropewalk.adapters.transports.http_guard import body_of, decoded, guarded, number, whole
+from ropewalk.adapters.transports.responses import json_answer
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.transactions import MAX_BATCH, checked_name
 from ropewalk.ports import Transactor
@@ -30,7 +30,7 @@ class _Commit(msgspec.Struct, frozen=True):
     pieces: dict[int, int] = {}
 
 
-class TransactionsDoor:
+class TransactionsEndpoint:
     def __init__(self, transactor: Transactor, guard: KeyGuard, max_body: int) -> None:
         self._transactor = transactor
         self._guard = guard

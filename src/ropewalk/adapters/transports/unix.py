@@ -1,4 +1,4 @@
-"""A connection over a Unix socket, as picows can take it: picows sets options of TCP, and a Unix socket has none."""
+"""A Unix socket connection for picows, which sets TCP options that a Unix socket does not have."""
 
 import asyncio
 import socket

@@ -1,7 +1,7 @@
-"""How much of what was written the peer has not received: what waits in this process, and what waits in the kernel.
+"""How many written bytes the peer has not received: those in this process, and those in the kernel's buffer.
 
-The kernel takes more only when a good part of its own buffer, which may be megabytes, is free again. A slow but steady reader
-would look like one that takes nothing to whoever watches the process's own buffer alone.
+The kernel takes more only when a good part of its own buffer, which may be megabytes, is free again. If only the process's
+buffer were watched, a slow but steady reader would look like one that takes nothing.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""WebSocket by picows: one object a connection, which picows calls and the engine writes to.
+"""WebSocket by picows: one object per connection, which picows calls and the engine writes to.
 
-Frames are built by the codec and written raw; picows parses what comes in. Closing waits a moment for the peer's own
-close frame, so that our last words are not lost to a TCP reset. Nothing that comes after our close is handled.
+Frames are built by the codec and written raw; picows parses what comes in. Closing waits briefly for the peer's close frame,
+so that our last frames are not lost to a TCP reset. Nothing that arrives after our close is handled.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from picows import (
 )
 from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
-from ropewalk.adapters.transports.reading import Reading
+from ropewalk.adapters.transports.read_pacing import ReadPacing
 from ropewalk.adapters.transports.turns import Turns
 from ropewalk.adapters.transports.unsent import unsent_bytes
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
-from ropewalk.ports import Connection, Visitor
+from ropewalk.ports import Connection, SessionHandle
 from ropewalk.protocol.codec import Codec
 from ropewalk.protocol.handshake import EXTENDED, asks_positions, chosen_subprotocol, offered_subprotocols, token_of
 from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
@@ -36,7 +36,7 @@ from ropewalk.protocol.websocket_frame import CableCodec, close_frame, pong_fram
 
 logger = logging.getLogger("ropewalk.websocket")
 
-CLOSE_PATIENCE = 1.0
+CLOSE_TIMEOUT = 1.0
 READ_BUFFER = 1024  # grows when needed; picows' default of 16 KiB is most of what an idle connection would cost
 READ_CHUNK = 1024  # of one read: all its frames, 170 empty ones, are handled before anybody else's turn
 KERNEL_BUFFER = 65536  # what the kernel may hold of what a client sends ahead
@@ -45,7 +45,7 @@ MOST_FRAGMENTS = 1024  # of one message
 # Looked up once and not with every frame.
 CLOSE, CONTINUATION, PING, PONG = WSMsgType.CLOSE, WSMsgType.CONTINUATION, WSMsgType.PING, WSMsgType.PONG
 
-Open = Callable[[ConnectRequest, Connection, Codec], Visitor]
+Open = Callable[[ConnectRequest, Connection, Codec], SessionHandle]
 
 
 class PicowsLog:
@@ -94,30 +94,30 @@ class WebSocketConnection(WSListener):
 
     __slots__ = (
         "_closing",
-        "_door",
+        "_endpoint",
         "_going_away",
         "_parts",
         "_paused",
         "_pong",
         "_reading",
         "_request",
+        "_session",
         "_size",
         "_transport",
-        "_visitor",
         "write",
     )
 
-    def __init__(self, door: "WebSocketDoor", request: ConnectRequest) -> None:
-        self._door = door
+    def __init__(self, endpoint: "WebSocketEndpoint", request: ConnectRequest) -> None:
+        self._endpoint = endpoint
         self._request: ConnectRequest | None = request
-        self._visitor: Visitor | None = None
+        self._session: SessionHandle | None = None
         self._parts: list[bytes] | None = None
         self._size = 0
         self._closing = False
         self._going_away = False
         self._paused = False
         self._pong: bytes | None = None
-        self._reading: Reading | None = None
+        self._reading: ReadPacing | None = None
 
     # --- picows calls -------------------------------------------------------------------------------------------------
 
@@ -126,8 +126,8 @@ class WebSocketConnection(WSListener):
         self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER)
         self.write = self._transport.write
         assert self._request is not None
-        self._visitor = self._door.open_session(self._request, self, self._door.codec(self._request))
-        self._door.connections += 1
+        self._session = self._endpoint.open_session(self._request, self, self._endpoint.codec(self._request))
+        self._endpoint.connections += 1
         self._request = None  # nobody needs it once the session is opening
         # picows would keep both for the connection's life: a quarter of what an idle one costs.
         transport.request.headers.clear()
@@ -139,37 +139,37 @@ class WebSocketConnection(WSListener):
             self._going_away = frame.get_close_code() is WSCloseCode.GOING_AWAY
             self.close(WSCloseCode.OK.value, "")
             self._transport.close()
-        elif self._closing or self._visitor is None:
+        elif self._closing or self._session is None:
             self._read().count()
         elif frame.rsv1 or frame.rsv2 or frame.rsv3:
-            self._visitor.malformed("reserved bits are set", WSCloseCode.PROTOCOL_ERROR.value)
+            self._session.malformed("reserved bits are set", WSCloseCode.PROTOCOL_ERROR.value)
         elif kind is PING:
             self._read().count()
             self._pinged(frame.get_payload_as_bytes())
         elif kind is PONG:
             self._read().count()
-            self._visitor.heard()
+            self._session.heard()
         elif frame.fin and self._parts is None and kind is not CONTINUATION:
-            self._visitor.receive(frame.get_payload_as_bytes())
+            self._session.receive(frame.get_payload_as_bytes())
         else:
             self._read().count()
-            self._assemble(self._visitor, kind is CONTINUATION, frame)
+            self._assemble(self._session, kind is CONTINUATION, frame)
 
-    def _assemble(self, visitor: Visitor, continues: bool, frame: WSFrame) -> None:
+    def _assemble(self, session: SessionHandle, continues: bool, frame: WSFrame) -> None:
         if continues is (self._parts is None):
-            visitor.malformed("fragments out of order", WSCloseCode.PROTOCOL_ERROR.value)
+            session.malformed("fragments out of order", WSCloseCode.PROTOCOL_ERROR.value)
             return
         if self._parts is None:
             self._parts = []
         self._parts.append(frame.get_payload_as_bytes())
         self._size += frame.payload_size
-        if self._size > self._door.max_message_size:
-            visitor.malformed("message too big", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.MESSAGE_TOO_BIG)
+        if self._size > self._endpoint.max_message_size:
+            session.malformed("message too big", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.MESSAGE_TOO_BIG)
         elif len(self._parts) > MOST_FRAGMENTS:
-            visitor.malformed("too many fragments", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.FRAGMENTS)
+            session.malformed("too many fragments", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.FRAGMENTS)
         elif frame.fin:
             message, self._parts, self._size = b"".join(self._parts), None, 0
-            visitor.receive(message)
+            session.receive(message)
 
     def _pinged(self, payload: bytes) -> None:
         """Only the newest ping is answered, once all that was read is handled, and when the peer takes what we write: what
@@ -185,30 +185,30 @@ class WebSocketConnection(WSListener):
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._closing = True
-        if self._visitor is not None:
-            self._door.connections -= 1
-            self._visitor.lost(self._going_away)
-            self._visitor = None  # it knows this connection: nothing but the garbage collector would free the two
+        if self._session is not None:
+            self._endpoint.connections -= 1
+            self._session.lost(self._going_away)
+            self._session = None  # it knows this connection: nothing but the garbage collector would free the two
 
     def pause_writing(self) -> None:
         self._paused = True
-        if self._visitor is not None:
-            self._visitor.writing_paused()
+        if self._session is not None:
+            self._session.writing_paused()
 
     def resume_writing(self) -> None:
         self._paused = False
         self._answer_ping()
-        if self._visitor is not None:
-            self._visitor.writing_resumed()
+        if self._session is not None:
+            self._session.writing_resumed()
 
     def unparsable(self, reason: str, code: WSCloseCode) -> None:
         """Picows cannot read on. It sends the close frame, but would wait for ever for a peer that does not take it."""
         if self._closing:
             return
         self._end()
-        if self._visitor is not None:
+        if self._session is not None:
             too_big = code is WSCloseCode.MESSAGE_TOO_BIG
-            self._visitor.malformed(reason, code.value, Refusal.MESSAGE_TOO_BIG if too_big else Refusal.BAD_FRAME)
+            self._session.malformed(reason, code.value, Refusal.MESSAGE_TOO_BIG if too_big else Refusal.BAD_FRAME)
 
     # --- the engine calls ---------------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class WebSocketConnection(WSListener):
     def _end(self) -> None:
         self._closing = True
         self._parts = None
-        asyncio.get_running_loop().call_later(CLOSE_PATIENCE, self._finish)
+        asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self._finish)
 
     def _finish(self) -> None:
         if self._transport.get_write_buffer_size():
@@ -240,13 +240,13 @@ class WebSocketConnection(WSListener):
     def hold_reading(self, hold: bool) -> None:
         self._read().hold(hold)
 
-    def _read(self) -> Reading:
+    def _read(self) -> ReadPacing:
         if self._reading is None:
-            self._reading = Reading(self._transport, self._door.turns)
+            self._reading = ReadPacing(self._transport, self._endpoint.turns)
         return self._reading
 
 
-class WebSocketDoor:
+class WebSocketEndpoint:
     """Decides on upgrade requests and makes picows' protocol objects for the connections that may come in."""
 
     def __init__(

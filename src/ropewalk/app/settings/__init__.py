@@ -1,7 +1,7 @@
 """Settings, declared once in `sections`; flags, variables, TOML keys, help and the reference page derive from there."""
 
 from ropewalk.app.settings.coherence import has_application, require_startable
-from ropewalk.app.settings.loading import load
+from ropewalk.app.settings.loader import load
 from ropewalk.app.settings.reference import help_text
 from ropewalk.app.settings.sections import Settings
 

@@ -1,4 +1,4 @@
-"""Settings that only make sense together: what a server must have before it opens its doors.
+"""Checks of settings that depend on each other, made before the server starts to listen.
 
 Every refusal says what to set instead.
 """

@@ -5,7 +5,7 @@ They only fill what nobody wrote: a value from the file, the environment or a fl
 
 from collections.abc import Mapping
 
-from ropewalk.app.settings.sources import Found
+from ropewalk.app.settings.sources import FoundValues
 from ropewalk.app.settings.values import Value
 
 PRESETS: dict[str, dict[str, Value]] = {
@@ -19,7 +19,7 @@ MODES: dict[str, dict[str, Value]] = {
 }
 
 
-def filled(written: Found) -> Found:
+def filled(written: FoundValues) -> FoundValues:
     """What was written, and what it fills."""
     found = dict(written)
     presets, _ = found.get("presets", ((), ""))
@@ -31,6 +31,6 @@ def filled(written: Found) -> Found:
     return found
 
 
-def _fill(found: Found, values: Mapping[str, Value], origin: str) -> None:
+def _fill(found: FoundValues, values: Mapping[str, Value], origin: str) -> None:
     for name, value in values.items():
         found.setdefault(name, (value, origin))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from json import dumps
 from textwrap import wrap
 
-from ropewalk.app.settings.declaring import Setting
+from ropewalk.app.settings.declarations import Setting
 from ropewalk.app.settings.presets import MODES, PRESETS
 from ropewalk.app.settings.rules import RULE_KEYS
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS, Settings

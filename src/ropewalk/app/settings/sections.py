@@ -6,7 +6,7 @@ A default that is a limit is bounded, so that a server started without thought i
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from ropewalk.app.settings.declaring import (
+from ropewalk.app.settings.declarations import (
     Setting,
     choice,
     choices,
@@ -25,7 +25,7 @@ from ropewalk.model.rules import StreamRule
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerSettings:
     """Where the server listens, and in which mode."""
 
     host: str = text(
@@ -54,7 +54,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Auth:
+class AuthSettings:
     """Who may connect, and to which streams."""
 
     secret: str = secret_text("The one secret from which every key that is not set by itself derives.")
@@ -74,7 +74,7 @@ class Auth:
 
 
 @dataclass(frozen=True)
-class App:
+class AppSettings:
     """The application behind the server: Python channels in this process, or another one that is asked by RPC."""
 
     app: str = text("", "Python channels to run, as `module:app`.")
@@ -114,7 +114,7 @@ class App:
 
 
 @dataclass(frozen=True)
-class Broadcast:
+class BroadcastSettings:
     """How publications come in from applications."""
 
     broadcast_adapter: tuple[str, ...] = choices(("http",), ("http",), "Broadcasters to start.")
@@ -123,7 +123,7 @@ class Broadcast:
 
 
 @dataclass(frozen=True)
-class Api:
+class ApiSettings:
     """The REST API."""
 
     api_path: str = text("/api", "Where the REST API begins.")
@@ -131,7 +131,7 @@ class Api:
 
 
 @dataclass(frozen=True)
-class Broker:
+class BrokerSettings:
     """What is kept of streams, sessions and presence, and how long. `[[streams]]` rules override it by stream."""
 
     broker: str = choice("memory", ("memory",), "Backend that keeps streams, sessions and presence.")
@@ -148,7 +148,7 @@ class Broker:
 
 
 @dataclass(frozen=True)
-class Journal:
+class JournalSettings:
     """What outlives the process: a record on disk of all that is registered, from which streams and sessions are recovered."""
 
     data_dir: str = text("", "Directory of the journal; empty keeps everything in memory only.")
@@ -177,7 +177,7 @@ class Journal:
 
 
 @dataclass(frozen=True)
-class Archive:
+class ArchiveSettings:
     """History beyond what is kept hot: read from the table that the archive job writes from the journal."""
 
     archive_dir: str = text("", "Directory of the archive; empty serves hot history only.")
@@ -188,7 +188,7 @@ class Archive:
 
 
 @dataclass(frozen=True)
-class WebSocket:
+class WebSocketSettings:
     """Pings, and what waits for a slow connection."""
 
     ping_interval: float = duration(3.0, "Time between pings; 0 sends none.")
@@ -204,7 +204,7 @@ class WebSocket:
 
 
 @dataclass(frozen=True)
-class Sse:
+class SseSettings:
     """Server-sent events."""
 
     sse: bool = switch(False, "Serve streams as server-sent events too.")
@@ -212,7 +212,7 @@ class Sse:
 
 
 @dataclass(frozen=True)
-class Limits:
+class LimitSettings:
     """How much anyone may ask for."""
 
     max_conn: int = count(65536, "Clients at once, over WebSocket and SSE; 0 sets no limit.")
@@ -241,7 +241,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Operations:
+class OperationsSettings:
     """Metrics and shutting down."""
 
     metrics_http: str = text("/metrics", "Path of the Prometheus metrics; empty turns them off.")
@@ -254,7 +254,7 @@ class Operations:
 
 
 @dataclass(frozen=True)
-class Logging:
+class LoggingSettings:
     """What is logged, and how."""
 
     log_level: str = choice("info", ("debug", "info", "warn", "error"), "Least serious level to log.")
@@ -266,19 +266,19 @@ class Logging:
 class Settings:
     """Every setting, by section, and where each value came from (setting name → words)."""
 
-    server: Server = Server()
-    auth: Auth = Auth()
-    app: App = App()
-    broadcast: Broadcast = Broadcast()
-    api: Api = Api()
-    broker: Broker = Broker()
-    journal: Journal = Journal()
-    archive: Archive = Archive()
-    websocket: WebSocket = WebSocket()
-    sse: Sse = Sse()
-    limits: Limits = Limits()
-    operations: Operations = Operations()
-    logging: Logging = Logging()
+    server: ServerSettings = ServerSettings()
+    auth: AuthSettings = AuthSettings()
+    app: AppSettings = AppSettings()
+    broadcast: BroadcastSettings = BroadcastSettings()
+    api: ApiSettings = ApiSettings()
+    broker: BrokerSettings = BrokerSettings()
+    journal: JournalSettings = JournalSettings()
+    archive: ArchiveSettings = ArchiveSettings()
+    websocket: WebSocketSettings = WebSocketSettings()
+    sse: SseSettings = SseSettings()
+    limits: LimitSettings = LimitSettings()
+    operations: OperationsSettings = OperationsSettings()
+    logging: LoggingSettings = LoggingSettings()
     streams: tuple[StreamRule, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
 

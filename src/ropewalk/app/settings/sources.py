@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tomllib import TOMLDecodeError, loads
 
-from ropewalk.app.settings.declaring import Setting
+from ropewalk.app.settings.declarations import Setting
 from ropewalk.app.settings.rules import stream_rules
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS
 from ropewalk.app.settings.values import SWITCH, Value, nearest
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.rules import StreamRule
 
-Found = dict[str, tuple[Value, str]]
+FoundValues = dict[str, tuple[Value, str]]
 
 CONFIG_FLAG = "config_path"
 CONFIG_VARIABLE = "ROPEWALK_CONFIG_PATH"
@@ -61,7 +61,7 @@ def _value_after(name: str, waiting: list[str]) -> str:
     return waiting.pop()
 
 
-def from_flags(given: Mapping[str, str]) -> Found:
+def from_flags(given: Mapping[str, str]) -> FoundValues:
     return {
         name: (read(SETTINGS[name], value, f"flag --{name}"), f"flag --{name}")
         for name, value in given.items()
@@ -72,9 +72,9 @@ def from_flags(given: Mapping[str, str]) -> Found:
 # --- environment -----------------------------------------------------------------------------------------------------
 
 
-def from_environment(environ: Mapping[str, str]) -> Found:
+def from_environment(environ: Mapping[str, str]) -> FoundValues:
     """Other variables with our prefix are let be: container platforms set such ones of their own."""
-    found: Found = {}
+    found: FoundValues = {}
     for setting in SETTINGS.values():
         for variable in setting.variables:
             value = environ.get(variable)
@@ -94,8 +94,8 @@ def find_file(given: Mapping[str, str], environ: Mapping[str, str], here: Path) 
     return next((path for name in STANDARD_FILES if (path := here / name).is_file()), None)
 
 
-def from_file(path: Path) -> tuple[Found, tuple[StreamRule, ...]]:
-    found: Found = {}
+def from_file(path: Path) -> tuple[FoundValues, tuple[StreamRule, ...]]:
+    found: FoundValues = {}
     tables = _tables(path)
     rules = stream_rules(tables.pop("streams", []), str(path))
     tables.pop("pipeline", None)  # read by whoever runs jobs

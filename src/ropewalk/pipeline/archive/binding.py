@@ -1,6 +1,6 @@
 """Which table a query writes, remembered beside its checkpoint, so that it never goes on in another one.
 
-The rule it keeps: a query that has archived something refuses a table that is not there, is another one, or has less than what
+Invariant: a query that has archived something refuses a table that is not there, is another one, or has less than what
 it left. Otherwise an archive that vanished would be begun anew in silence, and the journal told to let go of what it had.
 """
 

@@ -1,6 +1,6 @@
 """Compaction: small files of one date and shard are joined, with the same rows in the same order; large ones are left alone.
 
-The rule it keeps: one commit removes the old and adds the new, so that every reader sees all rows once, before and after. A
+Invariant: one commit removes the old and adds the new, so that every reader sees all rows once, before and after. A
 file that is not as it was written is left as it is: joined with others it would have a right digest again.
 """
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 from ropewalk.pipeline.archive.layout import BODY, write_file
 from ropewalk.pipeline.archive.log import add_actions, opened, replace
 from ropewalk.pipeline.checked import DamagedFile, read_file
-from ropewalk.pipeline.offsets import LIFE
+from ropewalk.pipeline.offsets import GENERATION_SIZE
 
 MAX_BYTES = 512 << 20
 """Compressed bytes that go into one file: a shard's day is held in memory while it is sorted."""
@@ -80,9 +80,9 @@ def _files(table: DeltaTable) -> list[_File]:
     names = ("partition.date", "partition.shard", "min.position", "max.position", "path", "size_bytes", "num_records")
     rows = zip(*(files[name].to_pylist() for name in names), strict=True)
     return sorted(
-        _File(date, shard, first // LIFE, first, path, size, count)
+        _File(date, shard, first // GENERATION_SIZE, first, path, size, count)
         for date, shard, first, last, path, size, count in rows
-        if first // LIFE == last // LIFE
+        if first // GENERATION_SIZE == last // GENERATION_SIZE
     )
 
 

@@ -1,6 +1,6 @@
 """The archive's layout: columns, directories, and how one Parquet file is written and described.
 
-The rule it keeps: a file holds rows of one date and one generation of a shard, sorted by (stream, offset, position), in small
+Invariant: a file holds rows of one date and one generation of a shard, sorted by (stream, offset, position), in small
 row groups.
 """
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ropewalk.core.digests import digest
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.offsets import LIFE
+from ropewalk.pipeline.offsets import GENERATION_SIZE
 from ropewalk.pipeline.rows import GAP
 
 ROW_GROUP = 4096
@@ -92,7 +92,9 @@ def partitioned(rows: pa.Table) -> Iterator[tuple[str, int, pa.Table]]:
     Raises UserMistake.
     """
     shards, body = _shard_column(rows), _body(rows)
-    keys = pa.table({"date": _dates(body["timestamp"]), "shard": shards, "generation": pc.divide(body["position"], LIFE)})
+    keys = pa.table(
+        {"date": _dates(body["timestamp"]), "shard": shards, "generation": pc.divide(body["position"], GENERATION_SIZE)}
+    )
     parts = keys.group_by(keys.column_names).aggregate([]).to_pylist()
     for part in parts:
         mine = reduce(pc.and_, (pc.equal(keys[name], value) for name, value in part.items()))
@@ -105,7 +107,7 @@ def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row
     ordered = rows.sort_by([(name, "ascending") for name in _ORDER])
     first, last = _extremes(ordered["position"])
     # Two generations of a shard may come in one batch, and their files would have the same name.
-    generation = f".g{first // LIFE}" if first >= LIFE else ""
+    generation = f".g{first // GENERATION_SIZE}" if first >= GENERATION_SIZE else ""
     where = root / directory(date, shard)
     where.mkdir(parents=True, exist_ok=True)
     place = where / f"{name}{generation}.parquet"

@@ -1,6 +1,6 @@
 """The archive's Delta log, written by delta-rs without a JVM: appending exactly once, replacing, and how far the archive is.
 
-The rule it keeps: whoever commits says whose turn it was, in an application transaction. Two that commit at once from the same
+Invariant: whoever commits says whose turn it was, in an application transaction. Two that commit at once from the same
 state share one, so that the second fails instead of doing the work twice.
 """
 
@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Tra
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import ShardSpan
 from ropewalk.pipeline.archive.layout import PARTITIONS, TABLE, Written
-from ropewalk.pipeline.offsets import LIFE, Spans
+from ropewalk.pipeline.offsets import GENERATION_SIZE, Spans
 
 APPENDING = "ropewalk.archive"
 COMPACTING = "ropewalk.compact"
@@ -81,8 +81,8 @@ def archive_ends(root: str) -> dict[int, int]:
 def _claimed(archived: Sequence[Extent], journal: Sequence[ShardSpan], unreadable: Sequence[int]) -> int | None:
     claimed: int | None = None
     for extent in archived:
-        begins = claimed is None or extent.first % LIFE == 0
-        older = [span for span in journal if span.first // LIFE < extent.generation and span.first < span.end]
+        begins = claimed is None or extent.first % GENERATION_SIZE == 0
+        older = [span for span in journal if span.first // GENERATION_SIZE < extent.generation and span.first < span.end]
         if not (extent.dense and begins and all(_covered(span, archived) for span in older)):
             break
         lost = min((first for first in unreadable if extent.first <= first <= extent.last), default=None)
@@ -93,7 +93,7 @@ def _claimed(archived: Sequence[Extent], journal: Sequence[ShardSpan], unreadabl
 
 
 def _covered(span: ShardSpan, archived: Sequence[Extent]) -> bool:
-    return any(extent.generation == span.first // LIFE and extent.last + 1 >= span.end for extent in archived)
+    return any(extent.generation == span.first // GENERATION_SIZE and extent.last + 1 >= span.end for extent in archived)
 
 
 def append(root: str, app: str, batch: int, files: Sequence[Written]) -> bool:
@@ -209,7 +209,7 @@ def _ends(extents: Sequence[Extent]) -> dict[int, int]:
 def _extents(files: pa.Table) -> list[Extent]:
     if not files.num_rows:
         return []
-    generation = pc.divide(files["min.position"], LIFE)
+    generation = pc.divide(files["min.position"], GENERATION_SIZE)
     groups = files.append_column("generation", generation).group_by(["partition.shard", "generation"], use_threads=False)
     found = groups.aggregate([("min.position", "min"), ("max.position", "max"), ("num_records", "sum")])
     columns = ("partition.shard", "generation", "min.position_min", "max.position_max", "num_records_sum")
@@ -219,7 +219,7 @@ def _extents(files: pa.Table) -> list[Extent]:
 def _with(before: Sequence[Extent], files: Sequence[Written]) -> list[Extent]:
     after = {(extent.shard, extent.generation): extent for extent in before}
     for file in files:
-        new = Extent(file.shard, file.first // LIFE, file.first, file.last, file.positions)
+        new = Extent(file.shard, file.first // GENERATION_SIZE, file.first, file.last, file.positions)
         key = (new.shard, new.generation)
         old = after.get(key)
         after[key] = (

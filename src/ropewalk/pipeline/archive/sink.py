@@ -1,6 +1,6 @@
 """The archive sink: tasks write sorted Parquet files, the driver commits them into the Delta log, once for every batch.
 
-The rule it keeps: a file's name is never used again, so that a batch which runs twice overwrites nothing that is committed.
+Invariant: a file's name is never used again, so that a batch which runs twice overwrites nothing that is committed.
 """
 
 import logging

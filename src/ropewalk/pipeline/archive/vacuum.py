@@ -1,6 +1,6 @@
 """Vacuum: deletes files that no reader and no writer can want any more.
 
-The rule it keeps: a file goes only if no commit since the retention names it, and if it cannot belong to a commit that is still
+Invariant: a file goes only if no commit since the retention names it, and if it cannot belong to a commit that is still
 under way. The commits themselves are asked, not the clock alone: a file's name says which batch wrote it.
 """
 

@@ -18,7 +18,7 @@ from ropewalk.pipeline.registry import StreamOptions, job
 AT_ITS_END = "archive"
 
 
-class ArchiveOptions(StreamOptions, frozen=True, kw_only=True):
+class ArchiveJobOptions(StreamOptions, frozen=True, kw_only=True):
     starting: Annotated[
         str,
         Meta(description="Where the first run begins: `earliest`, `latest`, `archive` (where it ends) or JSON by shard."),
@@ -26,8 +26,8 @@ class ArchiveOptions(StreamOptions, frozen=True, kw_only=True):
     max_rows: int = 500_000
 
 
-@job("archive", "copy the journal into the archive, exactly once", ArchiveOptions)
-def archive(context: Context, options: ArchiveOptions) -> DataStreamWriter:
+@job("archive", "copy the journal into the archive, exactly once", ArchiveJobOptions)
+def archive(context: Context, options: ArchiveJobOptions) -> DataStreamWriter:
     place, checkpoint = context.place, context.checkpoint(options)
     check_started(place.archive_dir, checkpoint)
     begin = beginning(options.starting, place.archive_dir, checkpoint)

@@ -15,7 +15,7 @@ from ropewalk.model.journal import ShardSpan
 from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import Extent, held, opened
 from ropewalk.pipeline.context import Context
-from ropewalk.pipeline.offsets import LIFE
+from ropewalk.pipeline.offsets import GENERATION_SIZE
 from ropewalk.pipeline.registry import BatchOptions, job
 from ropewalk.pipeline.report import AuditReport, Fault, Part
 from ropewalk.pipeline.transforms.audit import COMPARED, differences, faults, shards, streams, within
@@ -107,10 +107,10 @@ def _told(context: Context) -> Callable[[int, int], None]:
     return told
 
 
-Life = tuple[int, int]
+GenerationKey = tuple[int, int]
 """A shard and the number of one of its generations."""
 
-Extents = dict[Life, tuple[int, int, int, int]]
+Extents = dict[GenerationKey, tuple[int, int, int, int]]
 """By generation of a shard: first and last position, rows, different positions."""
 
 
@@ -118,7 +118,7 @@ def _extents(rows: DataFrame | None) -> Extents:
     if rows is None:
         return {}
     found = shards(rows).collect()
-    return {(row["shard"], row["life"]): (row["first"], row["last"], row["rows"], row["different"]) for row in found}
+    return {(row["shard"], row["generation"]): (row["first"], row["last"], row["rows"], row["different"]) for row in found}
 
 
 def _claim_faults(told: Mapping[int, int], archived: Sequence[Extent]) -> list[Fault]:
@@ -131,56 +131,61 @@ def _claim_faults(told: Mapping[int, int], archived: Sequence[Extent]) -> list[F
     ]
 
 
-def _expected(spans: Sequence[ShardSpan], archived: Sequence[Extent]) -> dict[Life, tuple[int, int]]:
+def _expected(spans: Sequence[ShardSpan], archived: Sequence[Extent]) -> dict[GenerationKey, tuple[int, int]]:
     """Positions [first, end) that journal and archive together must have, by what each of them says of itself.
 
     A generation of which the journal tells only where it ended must be in the archive if anything before it is.
     """
-    wanted: dict[Life, tuple[int, int]] = {(each.shard, each.generation): (each.first, each.last + 1) for each in archived}
+    wanted: dict[GenerationKey, tuple[int, int]] = {
+        (each.shard, each.generation): (each.first, each.last + 1) for each in archived
+    }
     since = {shard: min(each.generation for each in archived if each.shard == shard) for shard in {e.shard for e in archived}}
     for span in spans:
-        life = (span.shard, span.first // LIFE)
+        generation = (span.shard, span.first // GENERATION_SIZE)
         gone = span.first == span.end
-        if gone and life not in wanted and life[1] <= since.get(span.shard, life[1]):
+        if gone and generation not in wanted and generation[1] <= since.get(span.shard, generation[1]):
             continue
-        first = life[1] * LIFE if gone and life not in wanted else span.first
-        known = wanted.get(life, (first, first))
-        wanted[life] = (min(known[0], first), max(known[1], span.end))
-    return {life: span for life, span in sorted(wanted.items()) if span[0] < span[1]}
+        first = generation[1] * GENERATION_SIZE if gone and generation not in wanted else span.first
+        known = wanted.get(generation, (first, first))
+        wanted[generation] = (min(known[0], first), max(known[1], span.end))
+    return {generation: span for generation, span in sorted(wanted.items()) if span[0] < span[1]}
 
 
-def _log_faults(found: Extents, wanted: dict[Life, tuple[int, int]]) -> list[Fault]:
+def _log_faults(found: Extents, wanted: dict[GenerationKey, tuple[int, int]]) -> list[Fault]:
     """Positions that neither the journal nor the archive has, between where the log begins and where it ends."""
     faults = []
-    for life, (first, end) in wanted.items():
-        begins, last, _, different = found.get(life, (end, end - 1, 0, 0))
+    for generation, (first, end) in wanted.items():
+        begins, last, _, different = found.get(generation, (end, end - 1, 0, 0))
         missing = max(end, last + 1) - min(first, begins) - different
         if missing:
-            faults.append(Fault("log", _named(life), f"{missing} of the positions {first} to {end - 1} are missing"))
-    strange = [Fault("log", _named(life), "nobody knows of this generation") for life in sorted(found.keys() - wanted.keys())]
+            faults.append(Fault("log", _named(generation), f"{missing} of the positions {first} to {end - 1} are missing"))
+    strange = [
+        Fault("log", _named(generation), "nobody knows of this generation")
+        for generation in sorted(found.keys() - wanted.keys())
+    ]
     return faults + strange
 
 
 def _twice(where: str, extents: Extents) -> list[Fault]:
     return [
-        Fault(where, _named(life), f"{rows - different} positions twice")
-        for life, (_, _, rows, different) in sorted(extents.items())
+        Fault(where, _named(generation), f"{rows - different} positions twice")
+        for generation, (_, _, rows, different) in sorted(extents.items())
         if rows != different
     ]
 
 
-def _named(life: Life) -> str:
-    return f"shard {life[0]} generation {life[1]}"
+def _named(generation: GenerationKey) -> str:
+    return f"shard {generation[0]} generation {generation[1]}"
 
 
-def _common(journal: Extents, archive: Extents) -> dict[Life, tuple[int, int]]:
+def _common(journal: Extents, archive: Extents) -> dict[GenerationKey, tuple[int, int]]:
     """Positions that both have begun with and neither has ended before."""
-    both = {life: (journal[life], archive[life]) for life in journal.keys() & archive.keys()}
-    spans = {life: (max(j[0], a[0]), min(j[1], a[1]) + 1) for life, (j, a) in both.items()}
-    return {life: span for life, span in sorted(spans.items()) if span[0] < span[1]}
+    both = {generation: (journal[generation], archive[generation]) for generation in journal.keys() & archive.keys()}
+    spans = {generation: (max(j[0], a[0]), min(j[1], a[1]) + 1) for generation, (j, a) in both.items()}
+    return {generation: span for generation, span in sorted(spans.items()) if span[0] < span[1]}
 
 
-def _without(archive: DataFrame, common: dict[Life, tuple[int, int]]) -> DataFrame:
+def _without(archive: DataFrame, common: dict[GenerationKey, tuple[int, int]]) -> DataFrame:
     """What the archive alone has: what the journal has let go, and shards it has nothing of."""
     return archive.join(within(archive, common).select("shard", "position"), ["shard", "position"], "left_anti")
 
@@ -191,7 +196,7 @@ def _columns(rows: DataFrame) -> DataFrame:
 
 
 def _stream_faults(by_stream: DataFrame, begins: DataFrame) -> list[Fault]:
-    found = faults(by_stream, begins.select("shard", "life", "first")).limit(EXAMPLES).collect()
+    found = faults(by_stream, begins.select("shard", "generation", "first")).limit(EXAMPLES).collect()
     return [
         Fault("stream", f"{row['stream']} epoch {row['epoch']}", f"{row['holes']} missing, {row['duplicates']} twice")
         for row in found

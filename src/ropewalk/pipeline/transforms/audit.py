@@ -1,7 +1,8 @@
 """Proofs over the log, as tables of what is wrong: an empty one is a proof.
 
 Rows are those of journal and archive under the same columns, with `shard` and `position` naming each of them. A shard that lost
-something begins another life, far above its old positions, and its streams other epochs: everything is proved life by life.
+something begins another generation, far above its old positions, and its streams other epochs: everything is proved generation
+by generation.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ropewalk.pipeline.offsets import LIFE
+from ropewalk.pipeline.offsets import GENERATION_SIZE
 
 COMPARED = (
     *("event", "stream", "epoch", "offset", "timestamp", "key", "value", "uid", "exclude_socket", "broadcast_type"),
@@ -29,7 +30,7 @@ def streams(rows: DataFrame) -> DataFrame:
             F.count("*").alias("rows"),
             F.count_distinct("offset").alias("different"),
             F.min("shard").alias("shard"),
-            F.expr(f"min(position) div {LIFE}").alias("life"),
+            F.expr(f"min(position) div {GENERATION_SIZE}").alias("generation"),
         )
     )
 
@@ -37,10 +38,10 @@ def streams(rows: DataFrame) -> DataFrame:
 def faults(streams: DataFrame, begins: DataFrame) -> DataFrame:
     """Streams with a hole or a duplicate.
 
-    `begins` has the oldest position of each life of a shard: where that is the life's first, offsets begin with 1.
+    `begins` has the oldest position of each generation of a shard: where that is the generation's first, offsets begin with 1.
     """
-    known = streams.join(F.broadcast(begins.withColumnRenamed("first", "oldest")), ["shard", "life"], "left")
-    first = F.when(F.col("oldest") % LIFE == 0, F.lit(1)).otherwise(F.col("first"))
+    known = streams.join(F.broadcast(begins.withColumnRenamed("first", "oldest")), ["shard", "generation"], "left")
+    first = F.when(F.col("oldest") % GENERATION_SIZE == 0, F.lit(1)).otherwise(F.col("first"))
     holes = F.col("last") - first + 1 - F.col("different")
     duplicates = F.col("rows") - F.col("different")
     found = known.select("stream", "epoch", first.alias("first"), "last", holes.alias("holes"), duplicates.alias("duplicates"))
@@ -48,8 +49,8 @@ def faults(streams: DataFrame, begins: DataFrame) -> DataFrame:
 
 
 def shards(rows: DataFrame) -> DataFrame:
-    """By shard and life: first and last position, how many rows, how many different positions."""
-    return rows.groupBy("shard", F.expr(f"position div {LIFE}").alias("life")).agg(
+    """By shard and generation: first and last position, how many rows, how many different positions."""
+    return rows.groupBy("shard", F.expr(f"position div {GENERATION_SIZE}").alias("generation")).agg(
         F.min("position").alias("first"),
         F.max("position").alias("last"),
         F.count("*").alias("rows"),
@@ -67,7 +68,7 @@ def differences(journal: DataFrame, archive: DataFrame) -> DataFrame:
 
 
 def within(rows: DataFrame, common: Mapping[tuple[int, int], tuple[int, int]]) -> DataFrame:
-    """The rows whose position lies in one of the ranges [first, end), which are told by shard and life."""
+    """The rows whose position lies in one of the ranges [first, end), which are told by shard and generation."""
     inside = [
         (F.col("shard") == shard) & (F.col("position") >= first) & (F.col("position") < end)
         for (shard, _), (first, end) in common.items()

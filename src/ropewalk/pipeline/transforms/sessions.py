@@ -17,7 +17,7 @@ from pyspark.sql.streaming.stateful_processor import (
     TimerValues,
 )
 
-from ropewalk.pipeline.transforms.lives import Connection, Life, ended, lived
+from ropewalk.pipeline.transforms.connections import ClosedConnection, OpenConnection, advance, ended
 
 EVENTS = ("connected", "restored", "alive", "subscribed", "disconnected")
 SCHEMA = (
@@ -42,7 +42,7 @@ def connections(rows: DataFrame, vanished_after: float = 7 * 86400.0) -> DataFra
 
 
 def sessions(connections: DataFrame) -> DataFrame:
-    """A row for each session: its life over all its connections, in a batch."""
+    """A row for each session, over all its connections, in a batch."""
     return connections.groupBy("session").agg(
         F.min("began").alias("began"),
         F.max("ended").alias("ended"),
@@ -55,7 +55,8 @@ def sessions(connections: DataFrame) -> DataFrame:
 
 
 class SessionProcessor(StatefulProcessor):
-    """One life for each sid. A sid's rows come in order, for they share a shard; within a batch Spark may mix them."""
+    """One open connection for each sid. A sid's rows come in order, for they share a shard; within a batch Spark may mix
+    them."""
 
     def __init__(self, vanished_after: int) -> None:
         self._vanished_after = vanished_after
@@ -67,12 +68,12 @@ class SessionProcessor(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
         now = timerValues.getCurrentProcessingTimeInMs()
         state = self._state.get()
-        life = Life(*state[:-1]) if state else None
+        open_connection = OpenConnection(*state[:-1]) if state else None
         for row in sorted(rows, key=lambda row: row["position"]):
-            life, connection = lived(life, key[0], row.asDict())
+            open_connection, connection = advance(open_connection, key[0], row.asDict())
             if connection is not None:
                 yield _row(key[0], connection)
-        self._keep(life, now, known=state is not None)
+        self._keep(open_connection, now, known=state is not None)
 
     def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo) -> Iterator[Row]:
         state = self._state.get()
@@ -83,19 +84,19 @@ class SessionProcessor(StatefulProcessor):
             self._handle.registerTimer(due)  # it was heard of since
             return
         self._state.clear()
-        yield _row(key[0], ended(Life(*state[:-1]), kept=False, reason="vanished"))
+        yield _row(key[0], ended(OpenConnection(*state[:-1]), kept=False, reason="vanished"))
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _keep(self, life: Life | None, now: int, known: bool) -> None:
-        if life is None:
+    def _keep(self, open_connection: OpenConnection | None, now: int, known: bool) -> None:
+        if open_connection is None:
             self._state.clear()
             return
-        self._state.update((*asdict(life).values(), now))
+        self._state.update((*asdict(open_connection).values(), now))
         if not known:
             self._handle.registerTimer(now + self._vanished_after)
 
 
-def _row(sid: str, connection: Connection) -> Row:
+def _row(sid: str, connection: ClosedConnection) -> Row:
     return Row(sid=sid, **asdict(connection))

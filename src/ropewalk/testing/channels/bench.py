@@ -1,6 +1,6 @@
 """What a test of channels runs on: the real engine and the memory backend, the app behind them, and a clock that stands still.
 
-The rule it keeps: nothing waits for time. What a test has caused is done when the call that caused it returns.
+Invariant: nothing waits for time. What a test has caused is done when the call that caused it returns.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.protocol.websocket_frame import CableCodec
 from ropewalk.testing.channels.link import Link
-from ropewalk.testing.channels.watching import Watched
+from ropewalk.testing.channels.watched_app import Watched
 from ropewalk.testing.clock import ManualClock
 
 # As the server's defaults are, but for what goes by the time of day: clients are not paced, and a return is never too slow.
-LIMITS = Limits(ping_interval=0, command_rate=0, disconnect_rate=0, resume_patience=86400)
+LIMITS = Limits(ping_interval=0, command_rate=0, disconnect_rate=0, resume_timeout=86400)
 ONE_AT_A_TIME = 1  # handlers that are plain functions run in one thread, so that they run in one order
 CODEC = CableCodec()
 
@@ -85,10 +85,10 @@ class Bench:
     async def settle(self) -> None:
         """Until what was published is delivered, and the sessions that ended are kept or the app has heard of them."""
         departing = self.node.services.departing
-        while departing or self._farewells_wait() or self.app.says_farewell:
+        while departing or self._disconnect_calls_wait() or self.app.disconnecting:
             if departing:
                 await asyncio.wait([session.leaving for session in departing.values() if session.leaving])
-            elif self.app.says_farewell:
+            elif self.app.disconnecting:
                 await self.app.all_said()
             else:
                 await asyncio.sleep(0)
@@ -99,8 +99,8 @@ class Bench:
         await self.settle()
         self.raise_errors()
 
-    def _farewells_wait(self) -> bool:
-        return self.node.services.farewells.room() < LIMITS.disconnect_backlog
+    def _disconnect_calls_wait(self) -> bool:
+        return self.node.services.disconnect_queue.free_slots() < LIMITS.disconnect_backlog
 
     def raise_errors(self) -> None:
         """What handlers raised and no call has raised yet."""

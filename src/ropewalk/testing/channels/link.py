@@ -6,7 +6,7 @@ Read = Callable[[bytes], None]
 
 
 class Link:
-    """Fills `ports.Connection`. `read` gets each text of the server; `ended` is called once, when the server closes."""
+    """Implements `ports.Connection`. `read` gets each text of the server; `ended` is called once, when the server closes."""
 
     def __init__(self, read: Read, ended: Callable[[], None]) -> None:
         self._read = read

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec.json import encode as to_json
 
 from ropewalk.client.effects import Effect, End, Redial, Send
-from ropewalk.client.state import State
+from ropewalk.client.state import ClientState
 from ropewalk.model.closing import INTERNAL_ERROR
 from ropewalk.model.commands import Unsubscribe
 from ropewalk.model.history import GapReason
@@ -28,7 +28,7 @@ CODEC = CableCodec(tells_positions=True)
 
 
 class Connection:
-    """Fills `ports.Connection`. A slow one keeps what it is given until it is fast again."""
+    """Implements `ports.Connection`. A slow one keeps what it is given until it is fast again."""
 
     def __init__(self, receive: Callable[["Connection", bytes], None], closed: Callable[["Connection", int], None]) -> None:
         self._receive = receive
@@ -94,7 +94,7 @@ class SimulatedClient:
         self._ledger = ledger
         self._now = now
         self._observer = observer
-        self._state = State()
+        self._state = ClientState()
         self._seen: dict[str, Seen] = {}
         self._session: Session | None = None
         self._connection: Connection | None = None

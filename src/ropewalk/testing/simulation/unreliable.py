@@ -42,7 +42,7 @@ class Counts(Struct):
 
 
 class UnreliableStreams:
-    """Fills `ports.StreamStore`."""
+    """Implements `ports.StreamStore`."""
 
     def __init__(self, inner: StreamStore, faults: Faults, counts: Counts, chance: Random) -> None:
         self._inner = inner
@@ -119,7 +119,7 @@ class Air:
 
 
 class UnreliableFeed:
-    """Fills `ports.Feed` for one node."""
+    """Implements `ports.Feed` for one node."""
 
     exact = False
 
@@ -155,7 +155,7 @@ class UnreliableFeed:
     async def command(self, order: RemoteDisconnect) -> int:
         return sum([await feed._obey(order) for feed in list(self._air.feeds) if feed._obey is not None])
 
-    def trouble(self) -> str:
+    def health(self) -> str:
         return ""
 
     def hear(self, message: Registered) -> None:
@@ -182,7 +182,7 @@ class UnreliableFeed:
 
 
 class UnreliableBackend:
-    """Fills `ports.Backend` for one node: the truth, seen through a bad network."""
+    """Implements `ports.Backend` for one node: the truth, seen through a bad network."""
 
     def __init__(self, inner: Backend, air: Air) -> None:
         self._inner = inner
@@ -203,7 +203,7 @@ class UnreliableBackend:
     async def stop(self) -> None:
         """The truth goes on."""
 
-    def trouble(self) -> str:
+    def health(self) -> str:
         return ""
 
     async def sweep(self) -> None:

@@ -34,7 +34,7 @@ PEACE_SECONDS = 20.0
 TOLD_STEPS = 60
 """Steps before a failure that are shown with it."""
 
-LIMITS = Limits(max_pending=20_000, resume_patience=1e9, ping_interval=0, command_rate=1e6, command_burst=1_000_000)
+LIMITS = Limits(max_pending=20_000, resume_timeout=1e9, ping_interval=0, command_rate=1e6, command_burst=1_000_000)
 RULES = StreamRules(history_limit=20, history_ttl=60.0)
 STREAM_RULES = (
     StreamRule("skipping/*", slow_consumer=SlowPolicy.DROP),
@@ -76,7 +76,7 @@ class Report(Struct):
 
 
 class ByName:
-    """Fills `ports.Authenticator`: clients say who they are."""
+    """Implements `ports.Authenticator`: clients say who they are."""
 
     async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted:
         return Accepted(msgspec.json.encode({"client": request.params["client"]}).decode())

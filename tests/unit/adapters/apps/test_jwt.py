@@ -1,4 +1,4 @@
-"""The JWT authenticator: which tokens open the door, until when, and what a client without one hears."""
+"""The JWT authenticator: which tokens are accepted, until when, and what a client without one hears."""
 
 import base64
 import json

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.adapters.apps.streams import MAX_STREAM_NAME, PubSubChannel, SignedNameChannel, cable_ready, turbo_streams
-from ropewalk.core.signing import sign_stream
+from ropewalk.core.signatures import sign_stream
 from ropewalk.model.sessions import Rejected, Subscribed
 from ropewalk.ports import Channels
 

@@ -14,7 +14,7 @@ import pytest
 from ropewalk.adapters.archives import DeltaArchive
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Registered
-from tests.archiving import Scribe, flip_payload, message
+from tests.archive_writer import Scribe, flip_payload, message
 
 FOREVER = 10**9
 
@@ -118,7 +118,7 @@ async def test_a_file_is_checked_once_as_long_as_it_stays_the_same(
 ) -> None:
     scribe.archive(run("a", 1, 30))
     await served(archive, 1, 30)
-    monkeypatch.setattr("ropewalk.adapters.archives.shelf.as_written", lambda name, file: pytest.fail("checked again"))
+    monkeypatch.setattr("ropewalk.adapters.archives.parquet_index.as_written", lambda name, file: pytest.fail("checked again"))
     assert await served(archive, 5, 20) == list(range(5, 21))
 
 

@@ -15,7 +15,7 @@ from ropewalk.model.history import ColdPiece
 from ropewalk.model.journal import ShardSpan
 from ropewalk.model.messages import Registered
 from ropewalk.pipeline.archive import compact, vacuum
-from tests.archiving import START, Scribe, message
+from tests.archive_writer import START, Scribe, message
 
 FOREVER = 10**9
 
@@ -28,7 +28,7 @@ class Clock:
         return self.now
 
 
-class PaperJournal:
+class FakeJournal:
     """One shard of a journal, from `first` on; `kept` is where its oldest segment begins."""
 
     def __init__(self, rows: pa.Table, shard: int, kept: int = 0, former: Sequence[ShardSpan] = ()) -> None:
@@ -79,7 +79,7 @@ async def offsets(archive: DeltaArchive, first: int, last: int, limit: int = FOR
 
 async def test_an_archive_that_was_never_written_has_nothing(archive: DeltaArchive) -> None:
     assert await archive.read("a", "e", 1, 10, 10) == ColdPiece()
-    assert archive.trouble() == ""
+    assert archive.health() == ""
 
 
 async def test_a_range_comes_back_as_it_was_registered(scribe: Scribe, archive: DeltaArchive) -> None:
@@ -100,7 +100,7 @@ async def test_an_answer_that_was_cut_says_so(scribe: Scribe, archive: DeltaArch
 async def test_an_answer_ends_when_its_payloads_are_large(
     scribe: Scribe, archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ropewalk.adapters.archives.shelf.MAX_BYTES", 100)
+    monkeypatch.setattr("ropewalk.adapters.archives.parquet_index.MAX_BYTES", 100)
     scribe.archive(run("a", 1, 64, payload=b"x" * 60))
 
     piece = await archive.read("a", "e", 1, 64, FOREVER)
@@ -157,7 +157,7 @@ async def test_what_is_not_archived_yet_comes_from_the_journal(scribe: Scribe) -
     shard = shard_of("a", scribe.shards)
     rows = Scribe(scribe.root, scribe.shards).rows(run("a", 1, 100))
     scribe.archive(run("a", 1, 30))
-    journal = PaperJournal(rows, shard)
+    journal = FakeJournal(rows, shard)
     archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), journal=journal)
 
     assert await offsets(archive, 25, 95) == list(range(25, 96))
@@ -172,7 +172,7 @@ async def test_what_is_not_archived_yet_comes_from_the_journal(scribe: Scribe) -
 
 async def test_when_the_journal_has_let_go_of_its_tail_the_archive_is_looked_at_again(scribe: Scribe) -> None:
     rows = Scribe(scribe.root, scribe.shards).rows(run("a", 1, 100))
-    journal = PaperJournal(rows, shard_of("a", scribe.shards))
+    journal = FakeJournal(rows, shard_of("a", scribe.shards))
     archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), refresh=3600.0, journal=journal)
     scribe.archive(run("a", 1, 30))
     assert await offsets(archive, 1, 100) == list(range(1, 101))
@@ -185,8 +185,8 @@ async def test_when_the_journal_has_let_go_of_its_tail_the_archive_is_looked_at_
 
 
 @pytest.mark.parametrize(("position", "gone"), [(50, True), (150, True), (1020, False), (1500, False)])
-def test_a_life_whose_rows_are_gone_does_not_hide_that_the_next_has_lost_its_beginning(position: int, gone: bool) -> None:
-    journal = PaperJournal(pa.table({"position": range(2000)}), 3, kept=1020, former=[ShardSpan(3, "former", 100, 100)])
+def test_a_generation_whose_rows_are_gone_does_not_hide_that_the_next_has_lost_its_beginning(position: int, gone: bool) -> None:
+    journal = FakeJournal(pa.table({"position": range(2000)}), 3, kept=1020, former=[ShardSpan(3, "former", 100, 100)])
 
     assert begins_after(journal, 3, position) is gone
 
@@ -204,4 +204,4 @@ async def test_a_table_that_cannot_be_read_is_said_and_what_is_known_is_served(s
     (scribe.root / "_delta_log" / "00000000000000000001.json").write_text("{torn")
 
     assert await offsets(archive, 1, 10) == list(range(1, 11))
-    assert "cannot be read" in archive.trouble()
+    assert "cannot be read" in archive.health()

@@ -14,13 +14,13 @@ from ropewalk.model.messages import Position, Publication, Receipt
 from ropewalk.model.rules import StreamRules
 from ropewalk.testing.clock import ManualClock
 from tests.property.effort import EFFORT
-from tests.unit.adapters.backends.paper import PaperJournal
+from tests.unit.adapters.backends.fake_journal import FakeJournal
 
 STREAMS = ("a", "b", "c")
 RULES = StreamRules(history_limit=5, history_ttl=100.0)
 
 
-def backend_on(clock: ManualClock, journal: PaperJournal | None = None) -> MemoryBackend:
+def backend_on(clock: ManualClock, journal: FakeJournal | None = None) -> MemoryBackend:
     return MemoryBackend(Rulebook(RULES), clock, dedup_ttl=60.0, journal=journal)
 
 
@@ -52,7 +52,7 @@ appends = st.lists(st.tuples(st.sampled_from((0.0, 1.0, 40.0)), st.lists(publica
 async def test_a_recovered_backend_answers_as_the_one_before(
     story: list[tuple[float, list[Publication]]], instant: bool, sequel: list[Publication]
 ) -> None:
-    clock, journal = ManualClock(), PaperJournal(instant)
+    clock, journal = ManualClock(), FakeJournal(instant)
     before = backend_on(clock, journal)
     for pause, batch in story:
         clock.advance(pause)
@@ -65,8 +65,8 @@ async def test_a_recovered_backend_answers_as_the_one_before(
         for offset in range(tip.offset + 2):
             position = Position(tip.epoch, offset)
             assert await after.streams.replay(stream, position) == await before.streams.replay(stream, position)
-    known = [publication for publication in sequel if (await before.streams.tip(publication.stream)).offset]
-    assert places(await after.streams.append(known)) == places(await before.streams.append(known))
+    registrations = [publication for publication in sequel if (await before.streams.tip(publication.stream)).offset]
+    assert places(await after.streams.append(registrations)) == places(await before.streams.append(registrations))
 
 
 async def test_a_stream_older_than_the_rows_goes_on_from_its_tip() -> None:
@@ -133,23 +133,23 @@ async def test_a_stream_that_began_anew_within_the_rows_is_in_its_last_epoch() -
 
 
 async def test_a_uid_is_known_as_long_as_it_was_however_long_the_server_was_away() -> None:
-    clock, journal = ManualClock(), PaperJournal()
+    clock, journal = ManualClock(), FakeJournal()
     before = backend_on(clock, journal)
     await before.streams.append([Publication("a", b"1", uid="u")])
     clock.advance(30)
     await before.streams.append([Publication("a", b"1")])
     clock.advance(10_000)
     after = recovered(clock, journal.recovered())
-    known = []
+    registrations = []
     for pause in (29, 1):
         clock.advance(pause)
         [receipt] = await after.streams.append([Publication("a", b"1", uid="u")])
-        known.append(receipt.duplicate)
-    assert known == [True, False]
+        registrations.append(receipt.duplicate)
+    assert registrations == [True, False]
 
 
 async def test_an_idle_stream_is_not_forgotten_for_the_time_the_server_was_away() -> None:
-    clock, journal = ManualClock(), PaperJournal()
+    clock, journal = ManualClock(), FakeJournal()
     [first] = await backend_on(clock, journal).streams.append([Publication("a", b"1")])
     clock.advance(1_000_000)
     after = recovered(clock, journal.recovered())

@@ -1,4 +1,4 @@
-"""The publish door over a real socket: every answer it has, and that a refusal registers nothing."""
+"""The publish endpoint over a real socket: every answer it has, and that a refusal registers nothing."""
 
 import asyncio
 import gzip
@@ -8,20 +8,20 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from ropewalk.adapters.broadcasters.http import PublishDoor
+from ropewalk.adapters.broadcasters.http import PublishEndpoint
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.protocol.publications import PublicationLimits
-from tests.unit.adapters.serving import Client, serving
+from tests.unit.adapters.http_server import Client, serving
 
 LIMITS = PublicationLimits(max_batch=3, max_publish_size=1000)
 GOOD = {"stream": "chat", "data": '{"n":1}'}
 
 
 class Registry:
-    """A publisher that gives positions in one stream life and knows uids."""
+    """A publisher that gives positions in one epoch and knows uids."""
 
     def __init__(self) -> None:
         self.registered: list[Publication] = []
@@ -63,8 +63,8 @@ def stats() -> Stats:
 
 @pytest.fixture
 async def client(registry: Registry, stats: Stats) -> AsyncIterator[Client]:
-    closed = PublishDoor(registry, KeyGuard("k3y", stats.refusals), LIMITS, stats).routes("/_broadcast")
-    opened = PublishDoor(registry, KeyGuard("", stats.refusals), LIMITS, stats).routes("/open")
+    closed = PublishEndpoint(registry, KeyGuard("k3y", stats.refusals), LIMITS, stats).routes("/_broadcast")
+    opened = PublishEndpoint(registry, KeyGuard("", stats.refusals), LIMITS, stats).routes("/open")
     async with serving([*closed, *opened]) as client:
         yield client
 
@@ -138,7 +138,7 @@ async def test_a_missing_or_wrong_key_is_answered_with_401(client: Client, regis
 
 
 @pytest.mark.parametrize("authorization", ["Bearer k3y", "bearer k3y", "Bearer  k3y"])
-async def test_the_right_key_opens_the_door(client: Client, authorization: str) -> None:
+async def test_the_right_key_is_accepted(client: Client, authorization: str) -> None:
     async with client.post("/_broadcast", json=GOOD, headers={"Authorization": authorization}) as response:
         assert response.status == 201
 
@@ -214,7 +214,7 @@ async def test_an_idempotency_key_that_is_no_text_is_refused(client: Client) -> 
 
 async def test_a_body_that_does_not_come_is_not_waited_for_for_ever(registry: Registry, stats: Stats) -> None:
     async with serving(
-        PublishDoor(registry, KeyGuard("", stats.refusals), LIMITS, stats, patience=0.01).routes("/open")
+        PublishEndpoint(registry, KeyGuard("", stats.refusals), LIMITS, stats, timeout=0.01).routes("/open")
     ) as client:
         reader, writer = await asyncio.open_connection(client.host, client.port)
         writer.write(b"POST /open HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")

@@ -7,7 +7,7 @@ from zlib import crc32
 
 import pytest
 
-from ropewalk.adapters.journals.arrow.manifest import FORMAT, LIFE_BITS, NAMES
+from ropewalk.adapters.journals.arrow.manifest import FORMAT, GENERATION_BITS, NAMES
 from ropewalk.adapters.journals.arrow.repair import repair
 from ropewalk.adapters.journals.arrow.verification import verify
 from ropewalk.model.errors import UserMistake
@@ -22,7 +22,7 @@ SPANS = [
     ShardSpan(0, "wf5LzAeE", 0, 48),
     ShardSpan(1, "PqoABN7F", 0, 3),
     ShardSpan(1, "PqoABN7F", 4, 4),
-    ShardSpan(1, "gYJwy-vG", 1 << LIFE_BITS, 1 << LIFE_BITS),
+    ShardSpan(1, "gYJwy-vG", 1 << GENERATION_BITS, 1 << GENERATION_BITS),
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS
+from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS
 from ropewalk.model.errors import Unavailable, UserMistake
 from ropewalk.model.journal import Recovered, RowKind, StreamTip, holes_of
 from ropewalk.testing.clock import ManualClock
@@ -35,7 +35,7 @@ def shorten(path: Path, by: int) -> None:
 
 
 def forget_the_last_group(directory: Path, shards: int) -> None:
-    """As if the server had been killed after the rows and before the witness."""
+    """As if the server had been killed after the rows and before the commit log's entry."""
     (log,) = (directory / "journal").glob("commits-*.log")
     shorten(log, 24 * shards)
 
@@ -58,7 +58,7 @@ async def test_after_a_kill_everything_acknowledged_is_there_and_epochs_stay(tmp
         assert [span.first for span in journal.spans()] == [0, 0, 0]
 
 
-async def test_a_group_that_was_written_whole_counts_though_its_witness_is_missing(tmp_path: Path) -> None:
+async def test_a_group_that_was_written_whole_counts_though_its_entry_in_the_commit_log_is_missing(tmp_path: Path) -> None:
     directory = await killed(tmp_path)
     forget_the_last_group(directory, 3)
     async with running(directory, ManualClock()) as (_, recovered):
@@ -93,7 +93,7 @@ async def test_a_shard_that_lost_what_was_promised_goes_on_above_all_its_positio
         old, lost, new = (span for span in journal.spans() if span.shard == 1)
         assert (old.first, old.end) == (0, len(placed[1]))
         assert (lost.epoch, lost.first, lost.end) == (old.epoch, 2 * len(placed[1]), 2 * len(placed[1]))
-        assert (new.first, new.end) == (1 << LIFE_BITS, 1 << LIFE_BITS)
+        assert (new.first, new.end) == (1 << GENERATION_BITS, 1 << GENERATION_BITS)
         assert old.epoch != new.epoch
         assert journal.gauges()["journal_damaged_shards"] == 1
     assert damaged.read_bytes() == left, "what is left of it stays where it is"
@@ -101,7 +101,7 @@ async def test_a_shard_that_lost_what_was_promised_goes_on_above_all_its_positio
         assert [span for span in journal.spans() if span.shard == 1] == [old, lost, new], "it is told for good"
 
 
-async def test_without_a_witness_a_torn_end_counts_as_a_loss(tmp_path: Path) -> None:
+async def test_without_a_commit_log_a_torn_end_counts_as_a_loss(tmp_path: Path) -> None:
     directory = await killed(tmp_path)
     for log in (directory / "journal").glob("commits-*.log"):
         log.unlink()
@@ -270,7 +270,7 @@ async def test_bad_bytes_and_a_lost_segment_cost_their_own_rows_only_after_every
         assert recovered.reset_shards == (0,)
         await journal.write([publication("stream", 1, at=clock.now + 100)])
         found = await read_all(journal)
-        assert sorted(found[0]) == [*(position for position in range(80) if position not in lost), 1 << LIFE_BITS]
+        assert sorted(found[0]) == [*(position for position in range(80) if position not in lost), 1 << GENERATION_BITS]
         assert all(row.offset == position + 1 for position, row in found[0].items() if position < 80)
         spans = journal.spans()
         assert [(span.epoch, span.first, span.end) for span in spans[:3]] == [

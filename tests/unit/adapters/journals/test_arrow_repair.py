@@ -11,7 +11,7 @@ import pytest
 
 from ropewalk.adapters.journals.arrow.backup import JournalCopy
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, NAMES
+from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS, NAMES
 from ropewalk.adapters.journals.arrow.repair import ArchivedRows, Repaired, repair
 from ropewalk.adapters.journals.arrow.verification import Report, verify
 from ropewalk.model.errors import UserMistake
@@ -26,7 +26,7 @@ def quiet(done: int, total: int) -> None:
     assert 0 <= done <= total
 
 
-class PaperArchive:
+class FakeArchive:
     """Rows by shard and position, as far as the archive has come."""
 
     def __init__(self, tables: dict[int, pa.Table]) -> None:
@@ -36,14 +36,14 @@ class PaperArchive:
         position = self.tables[shard]["position"]
         yield self.tables[shard].filter(pc.and_(pc.greater_equal(position, first), pc.less(position, end)))
 
-    def up_to(self, end: int) -> "PaperArchive":
-        return PaperArchive({shard: rows.filter(pc.less(rows["position"], end)) for shard, rows in self.tables.items()})
+    def up_to(self, end: int) -> "FakeArchive":
+        return FakeArchive({shard: rows.filter(pc.less(rows["position"], end)) for shard, rows in self.tables.items()})
 
 
 class World:
     """A killed journal of three shards, whose segments hold a few batches of three rows, and everything in it."""
 
-    def __init__(self, directory: Path, rows: dict[int, dict[int, Row]], archive: PaperArchive) -> None:
+    def __init__(self, directory: Path, rows: dict[int, dict[int, Row]], archive: FakeArchive) -> None:
         self.directory = directory
         self.rows = rows
         self.archive = archive
@@ -76,7 +76,7 @@ async def world(tmp_path: Path) -> World:
         await journal.sweep()
         everything = await read_all(journal)
         tables = {span.shard: await table(journal, span.shard, span.first, span.end) for span in journal.spans()}
-        return World(as_if_killed(tmp_path / "alive", tmp_path / "killed"), everything, PaperArchive(tables))
+        return World(as_if_killed(tmp_path / "alive", tmp_path / "killed"), everything, FakeArchive(tables))
 
 
 def lost(report: Report) -> list[tuple[int, int, int]]:
@@ -155,7 +155,7 @@ async def test_rows_of_a_generation_that_ended_by_the_damage_come_back_too(world
     async with running(world.directory, ManualClock()) as (journal, recovered):
         assert (recovered.reset_shards, recovered.notes) == ((), ())
         found = await read_all(journal)
-        assert {at: row for at, row in found[1].items() if at < 1 << LIFE_BITS} == world.rows[1]
+        assert {at: row for at, row in found[1].items() if at < 1 << GENERATION_BITS} == world.rows[1]
         assert all(found[shard][at] == row for shard, rows in after.items() for at, row in rows.items())
         assert journal.gauges()["journal_holes"] == 0
 
@@ -234,7 +234,7 @@ async def test_what_retention_removed_is_no_hole_and_a_hole_goes_with_the_rows_b
             assert (recovered.reset_shards, recovered.notes, holes_of(journal.spans())) == ((), (), [])
 
 
-async def test_a_life_of_which_nothing_is_left_is_a_hole_until_retention_takes_younger_rows(world: World) -> None:
+async def test_a_generation_of_which_nothing_is_left_is_a_hole_until_retention_takes_younger_rows(world: World) -> None:
     shutil.rmtree(world.segments()[0].parent)
     clock = ManualClock(1_000_000.0 + ROWS)
     options: dict[str, Any] = {"retention": 600.0, "for_archive": False, "segment_size": 4000}
@@ -274,7 +274,7 @@ async def test_a_damaged_arrow_header_is_told_and_written_anew_without_an_archiv
     assert world.repair(None) == Repaired(False, 0, 0, [])
 
 
-@pytest.mark.parametrize("number", [10**20 - 1, 1 << 63, 99_999, 1, 7 << LIFE_BITS, (1 << LIFE_BITS) + 5])
+@pytest.mark.parametrize("number", [10**20 - 1, 1 << 63, 99_999, 1, 7 << GENERATION_BITS, (1 << GENERATION_BITS) + 5])
 @pytest.mark.parametrize("content", ["one byte", "a copy of another segment"])
 @pytest.mark.parametrize("record", ["recorded", "rebuilt"])
 async def test_a_stray_file_is_named_and_costs_nothing(world: World, number: int, content: str, record: str) -> None:
@@ -301,7 +301,7 @@ async def test_the_archive_of_another_journal_is_refused_and_nothing_is_changed(
     damage(world)
     rows = world.archive.tables[1]
     other = pa.array([b"another"] * len(rows) if column == "value" else ["another key"] * len(rows), rows[column].type)
-    foreign = PaperArchive({1: rows.set_column(rows.schema.get_field_index(column), column, other)})
+    foreign = FakeArchive({1: rows.set_column(rows.schema.get_field_index(column), column, other)})
     before = {path: path.read_bytes() for path in world.directory.rglob("*") if path.is_file()}
     with pytest.raises(UserMistake, match="another journal"):
         world.repair(foreign.rows)
@@ -313,7 +313,7 @@ async def test_rows_that_stand_for_a_gap_in_the_archive_fill_nothing(world: Worl
     spoiled = damage(world)
     rows = world.archive.tables[1]
     gaps = pa.array(["gap"] * len(rows), rows["event"].type)
-    archive = PaperArchive({1: rows.set_column(rows.schema.get_field_index("event"), "event", gaps)})
+    archive = FakeArchive({1: rows.set_column(rows.schema.get_field_index("event"), "event", gaps)})
     assert world.repair(archive.rows) == Repaired(False, 0, len(spoiled), [])
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ropewalk.adapters.journals.arrow import schema
-from ropewalk.adapters.journals.arrow.framing import frame_at, frame_batch
+from ropewalk.adapters.journals.arrow.frames import frame_at, frame_batch
 from ropewalk.adapters.journals.arrow.schema import SCHEMA, encode
 from ropewalk.adapters.journals.arrow.sessions import going_on
 from ropewalk.adapters.journals.arrow.state import TIPS, load_state, state_path, tips_of
@@ -54,7 +54,7 @@ async def test_a_session_that_did_not_change_for_days_is_found_although_the_rows
                 assert told(recovered) == expected
 
 
-async def test_sessions_outlive_a_new_life_of_their_shard(tmp_path: Path) -> None:
+async def test_sessions_outlive_a_new_generation_of_their_shard(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     async with running(tmp_path, clock, durability="memory", **ONE_SHARD) as (journal, _):
         await journal.write([row(RowKind.CONNECTED, "idle", "beginning"), publication("s", 1)])

@@ -158,14 +158,14 @@ async def test_a_segment_that_went_bad_is_left_alone_and_its_hole_is_told_and_re
         await journal.sweep()
         record = load(tmp_path / "journal")
         assert record is not None
-        assert record.lives[0][0].holes == [(1, 2)]
+        assert record.generations[0][0].holes == [(1, 2)]
     async with running(tmp_path, clock, shards=1) as (journal, recovered):
         assert recovered.reset_shards == (0,), "what its streams had come to can not be computed without it"
         assert [(span.first, span.end) for span in journal.spans()[:2]] == [(0, 1), (2, 13)]
         assert sorted((await read_all(journal))[0]) == [0, *range(2, 13)]
 
 
-async def test_retention_takes_segments_with_holes_of_a_former_life_too(tmp_path: Path) -> None:
+async def test_retention_takes_segments_with_holes_of_a_former_generation_too(tmp_path: Path) -> None:
     clock = ManualClock()
     options: dict[str, Any] = {"shards": 1, "segment_size": SEGMENT, "retention": 100.0, "for_archive": False}
     async with running(tmp_path, clock, **options) as (journal, _):

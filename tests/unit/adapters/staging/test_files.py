@@ -7,10 +7,10 @@ import pytest
 
 from ropewalk.adapters.staging.files import FileStaging
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.transactions import AppRecord, Decision, Piece
+from ropewalk.model.transactions import AppRecord, Decision, StagedPiece
 
 DATA = b"some rows"
-PIECE = Piece(0, 0, 0, len(DATA), crc32(DATA))
+PIECE = StagedPiece(0, 0, 0, len(DATA), crc32(DATA))
 
 
 def files(directory: Path) -> list[Path]:

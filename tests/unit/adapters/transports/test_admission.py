@@ -7,7 +7,7 @@ from ropewalk.adapters.transports.admission import (
     CROWDED_IDLE_TIMEOUT,
     HTTP_RESERVE,
     MOST_UNKNOWN,
-    Admission,
+    ConnectionAdmission,
     ConnectionLimits,
 )
 
@@ -27,8 +27,8 @@ class Libraries:
         self.websockets = 0
         self.http = 0
 
-    def admission(self, limits: ConnectionLimits) -> Admission:
-        return Admission(limits, Counter(), lambda: self.websockets, lambda: self.http)
+    def admission(self, limits: ConnectionLimits) -> ConnectionAdmission:
+        return ConnectionAdmission(limits, Counter(), lambda: self.websockets, lambda: self.http)
 
 
 async def test_clients_at_their_bound_take_no_place_of_publishers_and_checks() -> None:

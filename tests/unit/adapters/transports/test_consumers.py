@@ -1,4 +1,4 @@
-"""The door of consumers over a real socket: marks are checked, spelt in one way, and only go forward."""
+"""The endpoint of consumers over a real socket: marks are checked, spelt in one way, and only go forward."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
-from ropewalk.adapters.transports.consumers import ConsumersDoor
+from ropewalk.adapters.transports.consumers import ConsumersEndpoint
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.ring import shard_of
 from ropewalk.testing.clock import ManualClock
 from tests.journals import publication, running
-from tests.unit.adapters.serving import Client, serving
+from tests.unit.adapters.http_server import Client, serving
 
 CLOCK = ManualClock()
 ROWS = 10
@@ -28,10 +28,10 @@ async def journal(tmp_path: Path) -> AsyncIterator[ArrowJournal]:
 
 @pytest.fixture
 async def client(journal: ArrowJournal) -> AsyncIterator[Client]:
-    opened = ConsumersDoor(journal, journal, KeyGuard("", Counter())).routes("/journal")
-    closed = ConsumersDoor(journal, journal, KeyGuard("k3y", Counter())).routes("/closed")
-    doors = (opened, closed)
-    async with serving([route for door in doors for route in door]) as client:
+    opened = ConsumersEndpoint(journal, journal, KeyGuard("", Counter())).routes("/journal")
+    closed = ConsumersEndpoint(journal, journal, KeyGuard("k3y", Counter())).routes("/closed")
+    endpoints = (opened, closed)
+    async with serving([route for endpoint in endpoints for route in endpoint]) as client:
         yield client
 
 

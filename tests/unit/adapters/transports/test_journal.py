@@ -1,4 +1,4 @@
-"""The journal's door over a real socket: what there is, ranges within bounds, and what is said of those that are gone."""
+"""The journal's endpoint over a real socket: what there is, ranges within bounds, and what is said of those that are gone."""
 
 import asyncio
 from collections import Counter
@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from ropewalk.adapters.transports.journal import ARROW_STREAM, DEFAULT_BYTES, MAX_BYTES, JournalDoor
+from ropewalk.adapters.transports.journal import ARROW_STREAM, DEFAULT_BYTES, MAX_BYTES, JournalEndpoint
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.errors import BadRequest, Unavailable
 from ropewalk.model.journal import ShardSpan
-from tests.unit.adapters.serving import Client, serving
+from tests.unit.adapters.http_server import Client, serving
 
 SPANS = [ShardSpan(0, "a", 10, 20), ShardSpan(0, "b", 100, 130), ShardSpan(1, "c", 0, 0)]
 SHOWN = [{"shard": span.shard, "epoch": span.epoch, "first": span.first, "end": span.end} for span in SPANS]
 
 
-class Shelf:
+class FakeJournal:
     """A journal that hands out chunks of itself, and may break in the middle."""
 
     def __init__(self) -> None:
@@ -50,14 +50,14 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf() -> Shelf:
-    return Shelf()
+def journal() -> FakeJournal:
+    return FakeJournal()
 
 
 @pytest.fixture
-async def client(shelf: Shelf) -> AsyncIterator[Client]:
-    opened = JournalDoor(shelf, KeyGuard("", Counter())).routes("/journal")
-    closed = JournalDoor(shelf, KeyGuard("k3y", Counter())).routes("/closed")
+async def client(journal: FakeJournal) -> AsyncIterator[Client]:
+    opened = JournalEndpoint(journal, KeyGuard("", Counter())).routes("/journal")
+    closed = JournalEndpoint(journal, KeyGuard("k3y", Counter())).routes("/closed")
     async with serving([*opened, *closed]) as client:
         yield client
 
@@ -68,10 +68,10 @@ async def test_it_says_what_there_is(client: Client) -> None:
 
 
 async def test_positions_that_were_lost_are_told_as_holes(
-    client: Client, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+    client: Client, journal: FakeJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = [ShardSpan(0, "a", 10, 20), ShardSpan(0, "a", 25, 30), ShardSpan(0, "a", 40, 40), *SPANS[1:]]
-    monkeypatch.setattr(shelf, "spans", lambda: broken)
+    monkeypatch.setattr(journal, "spans", lambda: broken)
     async with client.get("/journal") as response:
         assert (await response.json())["holes"] == [
             {"shard": 0, "epoch": "a", "first": 20, "end": 25},
@@ -79,12 +79,12 @@ async def test_positions_that_were_lost_are_told_as_holes(
         ]
 
 
-async def test_a_range_is_streamed_as_arrow(client: Client, shelf: Shelf) -> None:
+async def test_a_range_is_streamed_as_arrow(client: Client, journal: FakeJournal) -> None:
     async with client.get("/journal/0?from=12&to=15&max_bytes=1000") as response:
         assert (response.status, response.headers["Content-Type"]) == (200, ARROW_STREAM)
         assert await response.read() == b"chunk one, chunk two"
-    assert shelf.asked == [(0, 12, 15, 1000)]
-    assert shelf.released == 1
+    assert journal.asked == [(0, 12, 15, 1000)]
+    assert journal.released == 1
 
 
 @pytest.mark.parametrize("path", ["/journal", "/journal/0", "/journal/0?from=3", "/journal/7"])
@@ -104,20 +104,22 @@ async def test_an_answer_to_head_has_no_body_so_that_the_connection_can_be_used_
     assert b"chunk two" in following
 
 
-async def test_without_bounds_it_is_what_follows_in_the_same_span_up_to_the_usual_size(client: Client, shelf: Shelf) -> None:
+async def test_without_bounds_it_is_what_follows_in_the_same_span_up_to_the_usual_size(
+    client: Client, journal: FakeJournal
+) -> None:
     for query in ("", "?from=15", "?from=101", "?from=50"):
         async with client.get(f"/journal/0{query}") as response:
             assert response.status == 200
-    assert shelf.asked == [(0, first, end, DEFAULT_BYTES) for first, end in ((10, 20), (15, 20), (101, 130), (50, 130))]
+    assert journal.asked == [(0, first, end, DEFAULT_BYTES) for first, end in ((10, 20), (15, 20), (101, 130), (50, 130))]
 
 
-async def test_a_life_whose_rows_are_gone_is_not_where_a_range_begins(
-    client: Client, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+async def test_a_generation_whose_rows_are_gone_is_not_where_a_range_begins(
+    client: Client, journal: FakeJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shelf, "spans", lambda: [ShardSpan(0, "a", 20, 20), *SPANS[1:]])
+    monkeypatch.setattr(journal, "spans", lambda: [ShardSpan(0, "a", 20, 20), *SPANS[1:]])
     async with client.get("/journal/0") as response:
         assert response.status == 200
-    assert shelf.asked == [(0, 100, 130, DEFAULT_BYTES)]
+    assert journal.asked == [(0, 100, 130, DEFAULT_BYTES)]
 
 
 async def test_what_is_gone_is_said_with_what_is_there(client: Client) -> None:
@@ -131,29 +133,31 @@ async def test_a_shard_that_does_not_exist_is_not_found(client: Client) -> None:
 
 
 @pytest.mark.parametrize("query", ["from=x", "to=-1", "max_bytes=0", f"max_bytes={MAX_BYTES + 1}", "from=99999999999999999999"])
-async def test_a_bad_number_is_refused(client: Client, shelf: Shelf, query: str) -> None:
+async def test_a_bad_number_is_refused(client: Client, journal: FakeJournal, query: str) -> None:
     async with client.get(f"/journal/0?{query}") as response:
         assert response.status == 400
-    assert shelf.asked == []
+    assert journal.asked == []
 
 
-async def test_an_answer_that_breaks_in_the_middle_cannot_be_taken_for_a_whole_one(client: Client, shelf: Shelf) -> None:
-    shelf.breaks = True
+async def test_an_answer_that_breaks_in_the_middle_cannot_be_taken_for_a_whole_one(
+    client: Client, journal: FakeJournal
+) -> None:
+    journal.breaks = True
     with pytest.raises(aiohttp.ClientPayloadError):
         async with client.get("/journal/0") as response:
             await response.read()
-    assert shelf.released == 1
+    assert journal.released == 1
 
 
-async def test_a_reader_that_leaves_in_the_middle_lets_go_of_the_journal(client: Client, shelf: Shelf) -> None:
-    shelf.chunks = [b"x" * 1_000_000] * 60
+async def test_a_reader_that_leaves_in_the_middle_lets_go_of_the_journal(client: Client, journal: FakeJournal) -> None:
+    journal.chunks = [b"x" * 1_000_000] * 60
     async with client.get("/journal/0") as response:
         await response.content.read(1000)
         response.close()
     async with client.get("/journal/1?from=10") as response:
         await response.read()
     async with asyncio.timeout(10):
-        while shelf.released < 2:
+        while journal.released < 2:
             await asyncio.sleep(0)
 
 
@@ -168,10 +172,10 @@ async def test_what_the_archive_has_is_passed_on_and_shown(client: Client) -> No
     "body",
     [b"", b"{}", b'{"positions":{"0":131}}', b'{"positions":{"0":-1}}', b'{"positions":{"7":0}}', b'{"positions":{"x":0}}'],
 )
-async def test_positions_that_cannot_be_are_refused(client: Client, shelf: Shelf, body: bytes) -> None:
+async def test_positions_that_cannot_be_are_refused(client: Client, journal: FakeJournal, body: bytes) -> None:
     async with client.post("/journal/archived", data=body) as response:
         assert response.status == 400
-    assert shelf.archived_ends() == {}
+    assert journal.archived_ends() == {}
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/closed"), ("GET", "/closed/0"), ("POST", "/closed/archived")])

@@ -4,18 +4,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ropewalk.adapters.transports.operations import OperationsDoor
-from tests.unit.adapters.serving import Client, serving
+from ropewalk.adapters.transports.operations import OperationsEndpoint
+from tests.unit.adapters.http_server import Client, serving
 
 
 class Patient:
-    """A node whose troubles the test decides on."""
+    """A node whose problems the test decides on."""
 
     def __init__(self) -> None:
-        self.troubles: list[str] = []
+        self.problems: list[str] = []
 
     def health(self) -> list[str]:
-        return self.troubles
+        return self.problems
 
     def gauges(self) -> dict[str, float]:
         return {}
@@ -28,29 +28,29 @@ def node() -> Patient:
 
 @pytest.fixture
 async def client(node: Patient) -> AsyncIterator[Client]:
-    async with serving(OperationsDoor(node, lambda: b"a_metric 1\n", "text/plain; version=9").routes()) as client:
+    async with serving(OperationsEndpoint(node, lambda: b"a_metric 1\n", "text/plain; version=9").routes()) as client:
         yield client
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
-async def test_a_node_without_troubles_is_well(client: Client, method: str) -> None:
+async def test_a_node_without_problems_is_well(client: Client, method: str) -> None:
     async with client.request(method, "/health") as response:
         assert response.status == 200
         assert await response.json() == {"status": "ok"}
 
 
-async def test_a_node_with_troubles_says_which_until_they_are_over(client: Client, node: Patient) -> None:
-    node.troubles = ["the store is away"]
+async def test_a_node_with_problems_says_which_until_they_are_over(client: Client, node: Patient) -> None:
+    node.problems = ["the store is away"]
     async with client.get("/health") as response:
         assert response.status == 503
         assert await response.json() == {"status": "down", "reasons": ["the store is away"]}
-    node.troubles = []
+    node.problems = []
     assert (await client.get("/health")).status == 200
 
 
-async def test_a_node_with_troubles_lives_but_is_not_ready(client: Client, node: Patient) -> None:
-    for troubles, ready in (["the store is away"], 503), ([], 200):
-        node.troubles = troubles
+async def test_a_node_with_problems_lives_but_is_not_ready(client: Client, node: Patient) -> None:
+    for problems, ready in (["the store is away"], 503), ([], 200):
+        node.problems = problems
         assert (await client.get("/health/live")).status == 200
         assert (await client.get("/health/ready")).status == ready
 
@@ -67,6 +67,6 @@ async def test_metrics_are_only_read(client: Client) -> None:
 
 
 async def test_metrics_with_an_empty_path_are_left_out(node: Patient) -> None:
-    async with serving(OperationsDoor(node, lambda: b"", "text/plain").routes(metrics_path="")) as client:
+    async with serving(OperationsEndpoint(node, lambda: b"", "text/plain").routes(metrics_path="")) as client:
         assert (await client.get("/health")).status == 200
         assert (await client.get("/metrics")).status == 404

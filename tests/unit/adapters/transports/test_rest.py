@@ -1,4 +1,4 @@
-"""The REST door over a real socket and the memory backend."""
+"""The REST endpoint over a real socket and the memory backend."""
 
 import asyncio
 from collections import Counter
@@ -8,13 +8,13 @@ from urllib.parse import quote
 import pytest
 
 from ropewalk.adapters.backends.memory import MemoryBackend
-from ropewalk.adapters.transports.rest import RestDoor
+from ropewalk.adapters.transports.rest import RestEndpoint
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from tests.unit.adapters.serving import Client, serving
+from tests.unit.adapters.http_server import Client, serving
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def backend() -> MemoryBackend:
 
 @pytest.fixture
 async def client(backend: MemoryBackend) -> AsyncIterator[Client]:
-    async with serving(RestDoor(backend, KeyGuard("", Counter())).routes()) as client:
+    async with serving(RestEndpoint(backend, KeyGuard("", Counter())).routes()) as client:
         yield client
 
 
@@ -111,7 +111,7 @@ async def test_a_stream_never_heard_of_is_answered_with_404(client: Client) -> N
 
 async def test_a_page_of_large_messages_is_bounded_by_bytes_and_the_next_goes_on(backend: MemoryBackend) -> None:
     large = b'"%s"' % (b"x" * 1_500_000)
-    async with serving(RestDoor(backend, KeyGuard("", Counter())).routes()) as client:
+    async with serving(RestEndpoint(backend, KeyGuard("", Counter())).routes()) as client:
         await backend.streams.append([Publication("large", large) for _ in range(5)])
         first = await get(client, "/api/streams/large/history")
         assert _offsets(first) == [1, 2]
@@ -170,7 +170,7 @@ async def test_an_offset_that_is_none_is_answered_with_400(client: Client, after
 @pytest.mark.parametrize("path", ["/api/streams", "/api/streams/chat/history", "/api/presence/chat/users"])
 async def test_every_answer_needs_the_key(backend: MemoryBackend, path: str) -> None:
     await backend.streams.append([Publication("chat", b"1")])
-    async with serving(RestDoor(backend, KeyGuard("k3y", Counter())).routes()) as client:
+    async with serving(RestEndpoint(backend, KeyGuard("k3y", Counter())).routes()) as client:
         assert (await client.get(path)).status == 401
         assert (await client.get(path, headers={"Authorization": "Bearer wrong"})).status == 401
         assert (await client.get(path, headers={"Authorization": "Bearer k3y"})).status == 200

@@ -1,4 +1,4 @@
-"""The SSE door over a real socket, in front of a real node on the memory backend."""
+"""The SSE endpoint over a real socket, in front of a real node on the memory backend."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from aiohttp import ClientResponse
 from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel
 from ropewalk.adapters.backends.memory import MemoryBackend
-from ropewalk.adapters.transports.sse import MAX_BODY, SseDoor
+from ropewalk.adapters.transports.sse import MAX_BODY, SseEndpoint
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.node import Node
@@ -23,7 +23,7 @@ from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import Subscribed
 from ropewalk.ports import Channels
 from ropewalk.protocol.handshake import AllowedOrigins
-from tests.unit.adapters.serving import Client, serving
+from tests.unit.adapters.http_server import Client, serving
 
 DEADLINE = 10.0
 CHAT = '{"channel":"$pubsub","stream_name":"chat"}'
@@ -63,16 +63,16 @@ async def node() -> AsyncIterator[Node]:
 
 
 @asynccontextmanager
-async def door(node: Node, *origins: str, most: int = 3) -> AsyncIterator[Client]:
+async def endpoint(node: Node, *origins: str, most: int = 3) -> AsyncIterator[Client]:
     async with serving(
-        SseDoor(node.open, AllowedOrigins(origins), most, node.services.stats.refusals, keepalive=0.05).routes()
+        SseEndpoint(node.open, AllowedOrigins(origins), most, node.services.stats.refusals, keepalive=0.05).routes()
     ) as client:
         yield client
 
 
 @pytest.fixture
 async def client(node: Node) -> AsyncIterator[Client]:
-    async with door(node) as client:
+    async with endpoint(node) as client:
         yield client
 
 
@@ -306,7 +306,7 @@ async def test_long_histories_of_many_subscriptions_arrive_whole_one_after_anoth
         {"command": "subscribe", "identifier": CHAT.replace("chat", name), "history": {"since": 1}}
         for name in [*names, *names[:1]]
     ]
-    async with door(node, most=30) as client:
+    async with endpoint(node, most=30) as client:
         async with client.post("/events", data="\n".join(map(json.dumps, commands))) as response:
             found = await positions(response, 40)
         assert found == [(name, offset) for name in names for offset in (1, 2)]
@@ -346,7 +346,7 @@ async def test_a_node_that_shuts_down_says_so_and_ends_the_answer(client: Client
 
 
 async def test_who_is_not_known_is_answered_with_401() -> None:
-    async with running_node(known=False) as node, door(node) as client:
+    async with running_node(known=False) as node, endpoint(node) as client:
         assert (await client.get("/events?stream=chat")).status == 401
         assert not node.services.sessions
 
@@ -413,7 +413,7 @@ async def test_without_a_list_every_page_may_read_but_not_with_credentials(clien
 
 
 async def test_with_a_list_the_named_page_may_read_with_credentials(node: Node) -> None:
-    async with door(node, "*.example.com") as client, client.get("/events?stream=chat", headers=PAGE) as response:
+    async with endpoint(node, "*.example.com") as client, client.get("/events?stream=chat", headers=PAGE) as response:
         assert response.headers["Access-Control-Allow-Origin"] == "https://app.example.com"
         assert response.headers["Access-Control-Allow-Credentials"] == "true"
         assert response.headers["Vary"] == "Origin"
@@ -421,7 +421,7 @@ async def test_with_a_list_the_named_page_may_read_with_credentials(node: Node) 
 
 async def test_with_a_list_every_other_page_is_answered_with_403(node: Node) -> None:
     headers = {"Origin": "https://evil.test"}
-    async with door(node, "*.example.com") as client:
+    async with endpoint(node, "*.example.com") as client:
         for method in ("GET", "POST", "OPTIONS"):
             response = await client.request(method, "/events?stream=chat", headers=headers)
             assert response.status == 403

@@ -8,14 +8,14 @@ import pytest
 from aiohttp import web
 
 from ropewalk.adapters.transports import sse_link
-from ropewalk.adapters.transports.sse import SseDoor
+from ropewalk.adapters.transports.sse import SseEndpoint
 from ropewalk.model.commands import Command
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import Codec
 from ropewalk.protocol.handshake import AllowedOrigins
-from tests.unit.adapters.serving import Client, serving
+from tests.unit.adapters.http_server import Client, serving
 
 DEADLINE = 10.0
 
@@ -80,7 +80,7 @@ def sessions() -> Sessions:
 
 @pytest.fixture
 async def client(sessions: Sessions) -> AsyncIterator[Client]:
-    async with serving(SseDoor(sessions.open, AllowedOrigins([]), 3, Counter()).routes()) as client:
+    async with serving(SseEndpoint(sessions.open, AllowedOrigins([]), 3, Counter()).routes()) as client:
         yield client
 
 
@@ -125,7 +125,7 @@ async def test_a_full_socket_pauses_the_session_and_an_emptied_one_resumes_it(cl
 async def test_a_closed_connection_whose_peer_never_reads_is_ended_all_the_same(
     client: Client, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sse_link, "FLUSH_PATIENCE", 0.05)
+    monkeypatch.setattr(sse_link, "FLUSH_TIMEOUT", 0.05)
     _, writer, session = await stuck(client, sessions)
     session.connection.close(1000, "")
     session.connection.close(1000, "")

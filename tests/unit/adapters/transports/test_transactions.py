@@ -1,4 +1,4 @@
-"""The door of transactions over a real socket: what it hands on, and every refusal it has."""
+"""The endpoint of transactions over a real socket: what it hands on, and every refusal it has."""
 
 import asyncio
 from collections import Counter
@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
-from ropewalk.adapters.transports.transactions import MAX_COMMIT, PLACES, TransactionsDoor
+from ropewalk.adapters.transports.transactions import MAX_COMMIT, PLACES, TransactionsEndpoint
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.errors import Conflict, LimitReached, MalformedPublication, RopewalkError, Unavailable
 from ropewalk.model.transactions import Committed, Produced, Staged
-from tests.unit.adapters.serving import Client, serving
+from tests.unit.adapters.http_server import Client, serving
 
 STAGE = "/journal/transactions/app/5/stage?part=1&attempt=2&seq=3"
 COMMIT = "/journal/transactions/app/5/commit"
@@ -64,8 +64,8 @@ def desk() -> Desk:
 
 @pytest.fixture
 async def client(desk: Desk) -> AsyncIterator[Client]:
-    opened = TransactionsDoor(desk, KeyGuard("", Counter()), 100).routes("/journal")
-    closed = TransactionsDoor(desk, KeyGuard("k3y", Counter()), 100).routes("/closed")
+    opened = TransactionsEndpoint(desk, KeyGuard("", Counter()), 100).routes("/journal")
+    closed = TransactionsEndpoint(desk, KeyGuard("k3y", Counter()), 100).routes("/closed")
     async with serving([*opened, *closed]) as client:
         yield client
 

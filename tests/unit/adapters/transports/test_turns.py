@@ -8,10 +8,10 @@ from typing import Any
 from aiohttp import StreamReader, web
 
 from ropewalk.adapters.transports.admission import ConnectionLimits
-from ropewalk.adapters.transports.door import Door
-from ropewalk.adapters.transports.reading import FRAMES_A_SECOND, FRAMES_AT_ONCE, Reading
+from ropewalk.adapters.transports.read_pacing import FRAMES_A_SECOND, FRAMES_AT_ONCE, ReadPacing
+from ropewalk.adapters.transports.shared_port import SharedPort
 from ropewalk.adapters.transports.turns import BURST_SECONDS, Turns
-from ropewalk.adapters.transports.websocket import WebSocketDoor
+from ropewalk.adapters.transports.websocket import WebSocketEndpoint
 from ropewalk.protocol.proxies import TrustedProxies
 
 PIECE_CHUNKS = 4096 // len(b"1\r\n \r\n")
@@ -102,7 +102,7 @@ async def test_who_asks_for_time_makes_all_the_others_wait() -> None:
 # --- HTTP -------------------------------------------------------------------------------------------------------------
 
 
-def door_to(bodies: list[StreamReader]) -> Door:
+def door_to(bodies: list[StreamReader]) -> SharedPort:
     async def swallow(request: web.BaseRequest) -> web.StreamResponse:
         bodies.append(request.content)
         async for _ in request.content.iter_any():
@@ -110,19 +110,19 @@ def door_to(bodies: list[StreamReader]) -> Door:
         return web.Response()
 
     proxies = TrustedProxies()
-    sockets = WebSocketDoor(lambda *_: None, (), lambda _: True, "jid", 1, False, False, proxies)  # type: ignore[arg-type]
-    door = Door(sockets, ConnectionLimits(), Counter(), 60.0, proxies)
-    door.http = web.Server(swallow)
-    return door
+    sockets = WebSocketEndpoint(lambda *_: None, (), lambda _: True, "jid", 1, False, False, proxies)  # type: ignore[arg-type]
+    shared_port = SharedPort(sockets, ConnectionLimits(), Counter(), 60.0, proxies)
+    shared_port.http = web.Server(swallow)
+    return shared_port
 
 
 async def test_tiny_chunks_of_many_connections_are_parsed_a_piece_at_a_time_in_turn() -> None:
     bodies: list[StreamReader] = []
-    door, wires = door_to(bodies), [Wire() for _ in range(12)]
+    shared_port, wires = door_to(bodies), [Wire() for _ in range(12)]
     for wire in wires:
-        knock = door.knock()
-        knock.connection_made(wire)
-        knock.data_received(HEAD)
+        detector = shared_port.detector()
+        detector.connection_made(wire)
+        detector.data_received(HEAD)
     while len(bodies) < len(wires):
         await asyncio.sleep(0)
     for wire in wires:
@@ -140,7 +140,7 @@ async def test_tiny_chunks_of_many_connections_are_parsed_a_piece_at_a_time_in_t
     for wire in wires:
         assert isinstance(wire.protocol, asyncio.Protocol)
         wire.protocol.data_received(b"0\r\n\r\n")
-    await door.http.shutdown()
+    await shared_port.http.shutdown()
 
 
 async def test_what_the_parser_kept_back_while_nobody_read_is_parsed_once_somebody_does() -> None:
@@ -155,11 +155,11 @@ async def test_what_the_parser_kept_back_while_nobody_read_is_parsed_once_somebo
             pass
         return web.Response()
 
-    door, wire = door_to([]), Wire()
-    door.http = web.Server(late)
-    knock = door.knock()
-    knock.connection_made(wire)
-    knock.data_received(HEAD)
+    shared_port, wire = door_to([]), Wire()
+    shared_port.http = web.Server(late)
+    detector = shared_port.detector()
+    detector.connection_made(wire)
+    detector.data_received(HEAD)
     assert isinstance(wire.protocol, asyncio.Protocol)
     chunks = b"10\r\n" + b" " * 16 + b"\r\n"
     for _ in range(40):
@@ -176,7 +176,7 @@ async def test_what_the_parser_kept_back_while_nobody_read_is_parsed_once_somebo
     wire.protocol.data_received(b"0\r\n\r\n")
     while not bodies[0].is_eof():
         await asyncio.sleep(0)
-    await door.http.shutdown()
+    await shared_port.http.shutdown()
 
 
 # --- WebSocket --------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ async def test_what_the_parser_kept_back_while_nobody_read_is_parsed_once_somebo
 
 async def test_connections_that_send_many_control_frames_are_read_again_one_after_another() -> None:
     turns, wires = Turns(), [Wire() for _ in range(5)]
-    readings = [Reading(wire, turns) for wire in wires]
+    readings = [ReadPacing(wire, turns) for wire in wires]
     for reading in readings:
         for _ in range(FRAMES_AT_ONCE + 10):
             reading.count()
@@ -198,7 +198,7 @@ async def test_connections_that_send_many_control_frames_are_read_again_one_afte
 
 async def test_a_connection_that_is_past_its_rate_rests() -> None:
     wire = Wire()
-    reading = Reading(wire, Turns())
+    reading = ReadPacing(wire, Turns())
     for _ in range(60 * FRAMES_A_SECOND):
         reading.count()
     for _ in range(100):
@@ -208,7 +208,7 @@ async def test_a_connection_that_is_past_its_rate_rests() -> None:
 
 async def test_a_connection_whose_session_holds_it_is_not_read_after_its_turn() -> None:
     wire = Wire()
-    reading = Reading(wire, Turns())
+    reading = ReadPacing(wire, Turns())
     for _ in range(FRAMES_AT_ONCE):
         reading.count()
     reading.hold(True)

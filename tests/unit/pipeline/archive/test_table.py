@@ -25,8 +25,8 @@ from ropewalk.pipeline.context import Context, Place
 from ropewalk.pipeline.jobs.compact import CompactOptions
 from ropewalk.pipeline.jobs.compact import compact as compact_job
 from ropewalk.pipeline.jobs.replay import ReplayOptions, replay
-from ropewalk.pipeline.offsets import LIFE
-from tests.archiving import Scribe, flip_payload, message
+from ropewalk.pipeline.offsets import GENERATION_SIZE
+from tests.archive_writer import Scribe, flip_payload, message
 
 
 @pytest.fixture
@@ -157,9 +157,9 @@ def test_a_new_generation_of_a_shard_is_claimed_once_the_older_one_is_archived_t
     scribe.archive(run("a", 1, 10))
     scribe.begin_generation()
     scribe.archive(run("b", 1, 4))
-    root, end = str(scribe.root), LIFE + 4
+    root, end = str(scribe.root), GENERATION_SIZE + 4
     assert archived_positions(root) == {0: end}
-    older, newer = ShardSpan(0, "e", 0, 10), ShardSpan(0, "f", LIFE, end)
+    older, newer = ShardSpan(0, "e", 0, 10), ShardSpan(0, "f", GENERATION_SIZE, end)
     assert archived_positions(root, {0: [older, newer]}) == {0: end}
     assert archived_positions(root, {0: [ShardSpan(0, "e", 0, 11), newer]}) == {0: 10}, "a row of the older one is missing"
 
@@ -170,9 +170,9 @@ def test_two_generations_in_one_batch_become_two_files(scribe: Scribe) -> None:
     both = pa.concat_tables([older, scribe.rows(run("b", 1, 4))])
     append(str(scribe.root), "query", 0, written(scribe, "both", both))
     assert len(DeltaTable(scribe.root).file_uris()) == 2
-    assert archived_positions(str(scribe.root)) == {0: LIFE + 4}
+    assert archived_positions(str(scribe.root)) == {0: GENERATION_SIZE + 4}
     compact(str(scribe.root))
-    assert archived_positions(str(scribe.root)) == {0: LIFE + 4}
+    assert archived_positions(str(scribe.root)) == {0: GENERATION_SIZE + 4}
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut short"])

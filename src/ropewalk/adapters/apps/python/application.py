@@ -7,16 +7,25 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ropewalk.adapters.apps.python.containment import ContainedTasks, run_contained
-from ropewalk.adapters.apps.python.loading import load_app, put_on_path, split
-from ropewalk.adapters.apps.python.serving import Serving
+from ropewalk.adapters.apps.python.loader import load_app, put_on_path, split
+from ropewalk.adapters.apps.python.running_app import RunningApp
 from ropewalk.adapters.apps.python.sources import Sources
 from ropewalk.adapters.apps.python.threads import Threads
 from ropewalk.adapters.apps.python.watchdog import Watchdog
-from ropewalk.adapters.apps.slots import WAIT_TIMEOUT, Wanted, always
+from ropewalk.adapters.apps.slots import WAIT_TIMEOUT, StillWanted, always
 from ropewalk.channels import App, Runner
 from ropewalk.channels.replies import failed
 from ropewalk.core.stats import Stats
-from ropewalk.model.application import Action, Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
+from ropewalk.model.application import (
+    Action,
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    RestoreCall,
+    RestoreResult,
+)
 from ropewalk.model.errors import ApplicationError, RopewalkError, ServerError, Unavailable, UserMistake
 from ropewalk.ports import Publisher
 
@@ -58,7 +67,7 @@ class PythonApplication:
         self._directory = directory
         self._calls = 0
         self._publisher: Publisher | None = None
-        self._serving: Serving | None = None
+        self._serving: RunningApp | None = None
         self._sources: Sources | None = None
         self._watching: asyncio.Task[None] | None = None
         self._contained: ContainedTasks | None = None
@@ -102,10 +111,10 @@ class PythonApplication:
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    async def connect(self, caller: Caller, wanted: Wanted = always) -> Admission:
-        return await self._ask(lambda app, runner: app.handle_connect(caller, runner), wanted=wanted)
+    async def connect(self, context: CallContext, wanted: StillWanted = always) -> ConnectResult:
+        return await self._ask(lambda app, runner: app.handle_connect(context, runner), wanted=wanted)
 
-    async def command(self, call: Call) -> Answer:
+    async def command(self, call: CommandCall) -> CommandResult:
         """Whoever called an action that fails may be waiting: the error says what to reply."""
         try:
             return await self._ask(lambda app, runner: app.handle_command(call, runner))
@@ -113,16 +122,16 @@ class PythonApplication:
             error.reply = failed(call.data, error) if call.action is Action.PERFORM else None
             raise
 
-    async def restored(self, comeback: Comeback) -> Greeting:
-        return await self._ask(lambda app, runner: app.handle_restored(comeback, runner))
+    async def restored(self, restore_call: RestoreCall) -> RestoreResult:
+        return await self._ask(lambda app, runner: app.handle_restored(restore_call, runner))
 
-    async def disconnect(self, farewell: Farewell) -> None:
+    async def disconnect(self, disconnect_call: DisconnectCall) -> None:
         """Never `Unavailable` once it has been asked: its handlers have run, and must not run again for the same session."""
-        await self._ask(lambda app, runner: self._dismiss(app, farewell, runner), overdue=ApplicationError)
+        await self._ask(lambda app, runner: self._dismiss(app, disconnect_call, runner), overdue=ApplicationError)
 
-    async def _dismiss(self, app: App, farewell: Farewell, runner: Runner) -> None:
+    async def _dismiss(self, app: App, disconnect_call: DisconnectCall, runner: Runner) -> None:
         self._threads.check()  # while it can still be said later
-        publications = await app.handle_disconnect(farewell, runner)
+        publications = await app.handle_disconnect(disconnect_call, runner)
         if publications and self._publisher is not None:
             try:
                 await self._publisher.publish(publications)
@@ -133,7 +142,7 @@ class PythonApplication:
         self,
         ask: Callable[[App, Runner], Coroutine[Any, Any, T]],
         overdue: type[ServerError] = Unavailable,
-        wanted: Wanted = always,
+        wanted: StillWanted = always,
     ) -> T:
         self._stats.app_calls += 1
         self._calls += 1
@@ -150,7 +159,7 @@ class PythonApplication:
         finally:
             self._calls -= 1
 
-    def _current(self) -> Serving:
+    def _current(self) -> RunningApp:
         if self._serving is None:
             raise Unavailable("the app does not run")
         return self._serving
@@ -172,14 +181,14 @@ class PythonApplication:
         await old.end(self._timeout)
         return True
 
-    async def _begin(self, publisher: Publisher) -> Serving:
+    async def _begin(self, publisher: Publisher) -> RunningApp:
         try:
             app = self._load()
         except UserMistake as mistake:
             if mistake.__cause__ is not None:
                 logger.error("the app cannot be loaded", exc_info=mistake.__cause__)
             raise
-        return await Serving.begin(app, self._threads, publisher)
+        return await RunningApp.begin(app, self._threads, publisher)
 
     async def _watch(self) -> None:
         while True:
@@ -191,7 +200,7 @@ class PythonApplication:
 
     # --- what is seen of it -------------------------------------------------------------------------------------------
 
-    def trouble(self) -> str:
+    def health(self) -> str:
         if self._serving is None:
             return "the app does not run"
         return "every thread of the app is held by a handler that does not return" if self._threads.exhausted() else ""

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from ropewalk.channels.running import name_of, run
+from ropewalk.channels.runner import name_of, run
 
 MOST_FRAMES = 4
 """Of the code that a handler is in, innermost last."""

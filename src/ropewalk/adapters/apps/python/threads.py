@@ -16,9 +16,9 @@ from queue import SimpleQueue
 
 from msgspec import Struct
 
-from ropewalk.adapters.apps.slots import WAIT_TIMEOUT, Slots, Wanted, always
+from ropewalk.adapters.apps.slots import WAIT_TIMEOUT, Slots, StillWanted, always
 from ropewalk.channels import Runner
-from ropewalk.channels.running import name_of
+from ropewalk.channels.runner import name_of
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import Unavailable
 
@@ -32,7 +32,7 @@ class Outcome(Struct, frozen=True):
     error: BaseException | None = None
 
 
-class Job(Struct, frozen=True):
+class ThreadJob(Struct, frozen=True):
     future: Future[Outcome]
     work: Callable[[], object]
 
@@ -56,7 +56,7 @@ class Threads:
         self._wait_timeout = wait_timeout
         self._slots = Slots(size, stats, max_wait=self._max_wait, clock=time.monotonic)
         self._started = 0
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[ThreadJob | None] = SimpleQueue()
         self._abandoned = 0
         self._named: set[str] = set()
 
@@ -66,7 +66,7 @@ class Threads:
         await self._slots.acquire()
         return await self._run(handler, args)
 
-    def within(self, limit: asyncio.Timeout, wanted: Wanted = always) -> Runner:
+    def within(self, limit: asyncio.Timeout, wanted: StillWanted = always) -> Runner:
         """The runner of one call, whose `limit` stands still while a handler waits for its thread.
 
         A handler whose thread comes when the call is no longer `wanted` does not run.
@@ -118,7 +118,7 @@ class Threads:
         future: Future[Outcome] = Future()
         running = asyncio.wrap_future(future)
         running.add_done_callback(lambda _: self._slots.release())
-        self._jobs.put(Job(future, work))
+        self._jobs.put(ThreadJob(future, work))
         if self._started < self._slots.active:
             self._started += 1
             threading.Thread(target=self._serve, name=f"ropewalk-channels-{self._started}", daemon=True).start()

@@ -6,10 +6,18 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ropewalk.adapters.apps.rpc import records
-from ropewalk.adapters.apps.rpc.calling import Calls
+from ropewalk.adapters.apps.rpc.calls import Calls
 from ropewalk.adapters.apps.rpc.messages import COMMAND, CONNECT, DISCONNECT, RESTORE, M, Method, Q
-from ropewalk.adapters.apps.slots import Wanted, always
-from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
+from ropewalk.adapters.apps.slots import StillWanted, always
+from ropewalk.model.application import (
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    RestoreCall,
+    RestoreResult,
+)
 from ropewalk.model.errors import ApplicationError
 from ropewalk.ports import Publisher
 
@@ -42,36 +50,40 @@ class RpcApplication(ABC):
     async def _ask(self, method: Method[Q, M], sid: str, request: Q, seconds: float) -> M:
         """One attempt, as `calling.Attempt` has it; UnknownMethod where the application has no such method."""
 
-    async def connect(self, caller: Caller, wanted: Wanted = always) -> Admission:
-        return await self._call(CONNECT, caller.sid, records.connection_request(caller), records.admission, wanted)
+    async def connect(self, context: CallContext, wanted: StillWanted = always) -> ConnectResult:
+        return await self._call(CONNECT, context.sid, records.connection_request(context), records.connect_result, wanted)
 
-    async def command(self, call: Call) -> Answer:
-        return await self._call(COMMAND, call.caller.sid, records.command_message(call), records.answer)
+    async def command(self, call: CommandCall) -> CommandResult:
+        return await self._call(COMMAND, call.context.sid, records.command_message(call), records.command_result)
 
-    async def restored(self, comeback: Comeback) -> Greeting:
+    async def restored(self, restore_call: RestoreCall) -> RestoreResult:
         if not self._restore:
-            return Greeting()
-        request = records.restore_request(comeback)
+            return RestoreResult()
+        request = records.restore_request(restore_call)
 
-        async def attempt(seconds: float) -> Greeting:
+        async def attempt(seconds: float) -> RestoreResult:
             try:
-                return records.greeting(await self._ask(RESTORE, comeback.caller.sid, request, seconds))
+                return records.restore_result(await self._ask(RESTORE, restore_call.context.sid, request, seconds))
             except UnknownMethod:
                 self._forget_restore()
-                return Greeting()
+                return RestoreResult()
 
         return await self._calls.make(attempt)
 
-    async def disconnect(self, farewell: Farewell) -> None:
-        await self._call(DISCONNECT, farewell.caller.sid, records.disconnect_request(farewell), records.acknowledged)
+    async def disconnect(self, disconnect_call: DisconnectCall) -> None:
+        await self._call(
+            DISCONNECT, disconnect_call.context.sid, records.disconnect_request(disconnect_call), records.acknowledged
+        )
 
-    def trouble(self) -> str:
-        return self._calls.trouble()
+    def health(self) -> str:
+        return self._calls.health()
 
     def gauges(self) -> dict[str, float]:
         return self._calls.gauges()
 
-    async def _call(self, method: Method[Q, M], sid: str, request: Q, read: Callable[[M], T], wanted: Wanted = always) -> T:
+    async def _call(
+        self, method: Method[Q, M], sid: str, request: Q, read: Callable[[M], T], wanted: StillWanted = always
+    ) -> T:
         async def attempt(seconds: float) -> T:
             return read(await self._ask(method, sid, request, seconds))
 

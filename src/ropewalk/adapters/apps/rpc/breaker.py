@@ -1,6 +1,7 @@
-"""A circuit breaker: when nearly everything fails, it stops asking for a while, and then asks a few to see. Time is passed in.
+"""A circuit breaker: when nearly all calls fail, it stops calling for a while and then lets a few calls through. Time is passed
+in.
 
-Whoever is let in holds the number of the breaker's life at that moment: what a call of an earlier life has to say is old news.
+A call remembers the number of the breaker's state at its start. Results of calls from an earlier state are ignored.
 """
 
 from collections import deque

@@ -74,7 +74,7 @@ def _usable(target: str) -> bool:
     return found is not None and int(found[1]) <= 65535
 
 
-class Channels:
+class GrpcChannels:
     def __init__(self, hosts: Sequence[str], open_channel: Callable[[str], Channel]) -> None:
         """Begins to connect at once."""
         self._channels = [open_channel(host) for host in hosts]

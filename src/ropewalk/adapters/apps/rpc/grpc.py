@@ -8,8 +8,8 @@ from grpc import StatusCode
 from grpc.aio import AioRpcError, Channel
 
 from ropewalk.adapters.apps.rpc.application import PROTOCOL, RpcApplication, UnknownMethod
-from ropewalk.adapters.apps.rpc.calling import Busy, Calls, Unreachable
-from ropewalk.adapters.apps.rpc.channels import Channels, opener, targets
+from ropewalk.adapters.apps.rpc.calls import ApplicationUnreachable, Busy, Calls
+from ropewalk.adapters.apps.rpc.channels import GrpcChannels, opener, targets
 from ropewalk.adapters.apps.rpc.messages import M, Method, Q
 from ropewalk.adapters.apps.rpc.protobuf import PACKAGE, decode, encode
 from ropewalk.model.errors import ApplicationError, ServerError, Unanswered, Unavailable
@@ -43,10 +43,10 @@ class GrpcApplication(RpcApplication):
         self._targets = targets(host)
         self._open_channel = opener(tls, tls_root_ca, max_recv, max_send)
         self._tls = tls
-        self._channels: Channels | None = None
+        self._channels: GrpcChannels | None = None
 
     async def start(self, publisher: Publisher) -> None:
-        self._channels = Channels(self._targets, self._open_channel)
+        self._channels = GrpcChannels(self._targets, self._open_channel)
         log.info("the application is asked over gRPC", extra={"host": self._host, "tls": self._tls})
 
     async def stop(self) -> None:
@@ -58,11 +58,11 @@ class GrpcApplication(RpcApplication):
         if self._channels is None:
             raise Unavailable("the connection to the application is closed")
         body, deadline = encode(request), time.monotonic() + seconds
-        away: Unreachable | None = None
+        away: ApplicationUnreachable | None = None
         for channel in self._channels.in_turn():
             try:
                 return decode(await _send(channel, method.name, sid, body, deadline - time.monotonic()), method.response)
-            except Unreachable as error:
+            except ApplicationUnreachable as error:
                 away = error
         raise away or Unavailable("there is nobody to ask")
 
@@ -87,7 +87,7 @@ def _translated(error: AioRpcError) -> ServerError:
     text = f"{code.name}: {details}" if details else code.name
     match code:
         case StatusCode.UNAVAILABLE:
-            return Unreachable(text)
+            return ApplicationUnreachable(text)
         # The library says the same of a message that is too large, and that will be so next time.
         case StatusCode.RESOURCE_EXHAUSTED if _TOO_LARGE not in details:
             return Busy(text)

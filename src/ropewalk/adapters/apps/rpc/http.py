@@ -15,8 +15,8 @@ from yarl import URL
 
 from ropewalk.adapters.apps.rpc.application import PROTOCOL, RpcApplication, UnknownMethod
 from ropewalk.adapters.apps.rpc.breaker import Breaker
-from ropewalk.adapters.apps.rpc.calling import AskAgain, Calls, Unreachable
-from ropewalk.adapters.apps.rpc.messages import M, Message, Method, Q, from_plain
+from ropewalk.adapters.apps.rpc.calls import ApplicationUnreachable, AskAgain, Calls
+from ropewalk.adapters.apps.rpc.messages import M, Method, Q, RpcMessage, from_plain
 from ropewalk.model.errors import ApplicationError, Unanswered, Unavailable, UserMistake
 from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.ports import Clock, Publisher
@@ -28,7 +28,7 @@ MAX_ANSWER = 1 << 20
 
 
 class GatewayTimeout(AskAgain, Unanswered):
-    """504: a proxy gave the call to the application and lost patience. The application may be working on it yet."""
+    """504: a proxy passed the call to the application and timed out. The application may still be working on it."""
 
     pause = 0.1
 
@@ -123,7 +123,7 @@ class HttpApplication(RpcApplication):
         except TimeoutError:
             raise Unanswered(f"{self._shown} gave no answer in time") from None
         except aiohttp.ClientConnectionError as error:
-            raise Unreachable(f"{self._shown} cannot be reached: {error}") from None
+            raise ApplicationUnreachable(f"{self._shown} cannot be reached: {error}") from None
         except aiohttp.ClientPayloadError:
             # It has done its work, so that to ask again would have it done twice.
             raise Unanswered(f"the answer of {self._shown} was cut off") from None
@@ -142,7 +142,7 @@ def _check(status: int, path: str) -> None:
         case 404:
             raise UnknownMethod(f"the application has no {path} (404)")
         case 502 | 503:
-            raise Unreachable(f"the application did not answer ({status})")
+            raise ApplicationUnreachable(f"the application did not answer ({status})")
         case 504:
             raise GatewayTimeout("the application did not answer in time (504)")
         case _:
@@ -158,7 +158,7 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-def _encode(message: Message) -> bytes:
+def _encode(message: RpcMessage) -> bytes:
     try:
         return msgspec.json.encode(message)
     except UnicodeError:

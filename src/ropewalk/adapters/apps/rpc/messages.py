@@ -24,36 +24,36 @@ def at(number: int) -> Meta:
     return Meta(extra={"number": number})
 
 
-class Message(Struct, frozen=True, omit_defaults=True):
+class RpcMessage(Struct, frozen=True, omit_defaults=True):
     """One message of the wire."""
 
 
-class Env(Message, frozen=True):
+class Env(RpcMessage, frozen=True):
     url: Annotated[str, at(1)] = ""
     headers: Annotated[dict[str, str], at(2)] = {}
     cstate: Annotated[dict[str, str], at(3)] = {}
     istate: Annotated[dict[str, str], at(4)] = {}
 
 
-class EnvResponse(Message, frozen=True):
+class EnvResponse(RpcMessage, frozen=True):
     cstate: Annotated[dict[str, str], at(1)] = {}
     istate: Annotated[dict[str, str], at(2)] = {}
 
 
-class PresenceResponse(Message, frozen=True):
+class PresenceResponse(RpcMessage, frozen=True):
     type: Annotated[str, at(1)] = ""
     id: Annotated[str, at(2)] = ""
     info: Annotated[str, at(3)] = ""
     ttl: Annotated[int, at(4)] = 0
 
 
-class Response(Message, frozen=True):
+class Response(RpcMessage, frozen=True):
     """What all answers begin with; `error_msg` has another number in each."""
 
     status: Annotated[Status, at(1)] = Status.ERROR
 
 
-class ConnectionRequest(Message, frozen=True):
+class ConnectionRequest(RpcMessage, frozen=True):
     env: Annotated[Env, at(3)] = Env()
 
 
@@ -64,7 +64,7 @@ class ConnectionResponse(Response, frozen=True):
     env: Annotated[EnvResponse, at(5)] = EnvResponse()
 
 
-class CommandMessage(Message, frozen=True):
+class CommandMessage(RpcMessage, frozen=True):
     command: Annotated[str, at(1)] = ""
     identifier: Annotated[str, at(2)] = ""
     connection_identifiers: Annotated[str, at(3)] = ""
@@ -83,7 +83,7 @@ class CommandResponse(Response, frozen=True):
     presence: Annotated[PresenceResponse, at(9)] = PresenceResponse()
 
 
-class DisconnectRequest(Message, frozen=True):
+class DisconnectRequest(RpcMessage, frozen=True):
     identifiers: Annotated[str, at(1)] = ""
     subscriptions: Annotated[list[str], at(2)] = []
     env: Annotated[Env, at(5)] = Env()
@@ -93,7 +93,7 @@ class DisconnectResponse(Response, frozen=True):
     error_msg: Annotated[str, at(2)] = ""
 
 
-class RestoreRequest(Message, frozen=True):
+class RestoreRequest(RpcMessage, frozen=True):
     former_sid: Annotated[str, at(1)] = ""
     identifiers: Annotated[str, at(2)] = ""
     subscriptions: Annotated[list[str], at(3)] = []
@@ -107,8 +107,8 @@ class RestoreResponse(Response, frozen=True):
     env: Annotated[EnvResponse, at(5)] = EnvResponse()
 
 
-Q = TypeVar("Q", bound=Message)
-M = TypeVar("M", bound=Message)
+Q = TypeVar("Q", bound=RpcMessage)
+M = TypeVar("M", bound=RpcMessage)
 
 
 class Method(Struct, Generic[Q, M], frozen=True):

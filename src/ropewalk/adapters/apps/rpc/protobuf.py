@@ -18,8 +18,8 @@ from ropewalk.adapters.apps.rpc.messages import (
     Env,
     EnvResponse,
     M,
-    Message,
     PresenceResponse,
+    RpcMessage,
     Status,
     from_plain,
 )
@@ -28,14 +28,14 @@ from ropewalk.model.errors import ApplicationError
 PACKAGE = "anycable"
 
 _METHODS = (CONNECT, COMMAND, DISCONNECT, RESTORE)
-_PARTS: tuple[type[Message], ...] = (Env, EnvResponse, PresenceResponse)
+_PARTS: tuple[type[RpcMessage], ...] = (Env, EnvResponse, PresenceResponse)
 _KINDS = _PARTS + tuple(kind for method in _METHODS for kind in (method.request, method.response))
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {inspect.StrType: _Field.TYPE_STRING, inspect.BoolType: _Field.TYPE_BOOL, inspect.IntType: _Field.TYPE_UINT32}
 
 
-def encode(message: Message) -> bytes:
+def encode(message: RpcMessage) -> bytes:
     """Raises ApplicationError for text that is not Unicode."""
     try:
         encoded: bytes = _classes[type(message)](**msgspec.to_builtins(message)).SerializeToString(deterministic=True)
@@ -81,7 +81,7 @@ def _describe_file() -> Any:
     return file
 
 
-def _describe_message(kind: type[Message], message: Any) -> None:
+def _describe_message(kind: type[RpcMessage], message: Any) -> None:
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)
     for field in described.fields:
@@ -115,7 +115,7 @@ def _describe_map(message: Any, field: Any) -> None:
     field.type_name = f".{PACKAGE}.{message.name}.{entry.name}"
 
 
-def _make_classes() -> dict[type[Message], Any]:
+def _make_classes() -> dict[type[RpcMessage], Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(_describe_file())
     find = pool.FindMessageTypeByName

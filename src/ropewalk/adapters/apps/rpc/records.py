@@ -1,7 +1,7 @@
-"""The engine's records ↔ the messages of the wire. An answer with the status ERROR is an ApplicationError.
+"""Converts between the engine's records and RPC messages. A response with the status ERROR raises ApplicationError.
 
-In a call the `env` carries the state of its subscription as it is. In a comeback and a farewell, which concern all of them, it
-carries the JSON text of each by identifier.
+In a command call the `env` carries the state of its subscription as it is. Restore and disconnect calls concern all
+subscriptions: their `env` carries the JSON text of each state by identifier.
 """
 
 import msgspec
@@ -19,7 +19,17 @@ from ropewalk.adapters.apps.rpc.messages import (
     RestoreResponse,
     Status,
 )
-from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting, Seating, State
+from ropewalk.model.application import (
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    PresenceUpdate,
+    RestoreCall,
+    RestoreResult,
+    State,
+)
 from ropewalk.model.errors import ApplicationError
 from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.model.presence import Member
@@ -30,27 +40,29 @@ _decode_state = msgspec.json.Decoder(State).decode
 # --- what is asked ---------------------------------------------------------------------------------------------------
 
 
-def connection_request(caller: Caller) -> ConnectionRequest:
-    return ConnectionRequest(_env(caller))
+def connection_request(context: CallContext) -> ConnectionRequest:
+    return ConnectionRequest(_env(context))
 
 
-def command_message(call: Call) -> CommandMessage:
-    return CommandMessage(str(call.action), call.identifier, call.caller.ids, call.data, _env(call.caller, call.state))
+def command_message(call: CommandCall) -> CommandMessage:
+    return CommandMessage(str(call.action), call.identifier, call.context.ids, call.data, _env(call.context, call.state))
 
 
-def restore_request(comeback: Comeback) -> RestoreRequest:
-    states = comeback.subscriptions
-    return RestoreRequest(comeback.former, comeback.caller.ids, list(states), _env(comeback.caller, _as_text(states)))
+def restore_request(restore_call: RestoreCall) -> RestoreRequest:
+    states = restore_call.subscriptions
+    return RestoreRequest(
+        restore_call.former, restore_call.context.ids, list(states), _env(restore_call.context, _as_text(states))
+    )
 
 
-def disconnect_request(farewell: Farewell) -> DisconnectRequest:
-    states = farewell.subscriptions
-    return DisconnectRequest(farewell.caller.ids, list(states), _env(farewell.caller, _as_text(states)))
+def disconnect_request(disconnect_call: DisconnectCall) -> DisconnectRequest:
+    states = disconnect_call.subscriptions
+    return DisconnectRequest(disconnect_call.context.ids, list(states), _env(disconnect_call.context, _as_text(states)))
 
 
-def _env(caller: Caller, istate: State | None = None) -> Env:
-    headers = {name: _clean(value) for name, value in caller.headers.items()}
-    return Env(_clean(caller.url), headers, caller.state, istate or {})
+def _env(context: CallContext, istate: State | None = None) -> Env:
+    headers = {name: _clean(value) for name, value in context.headers.items()}
+    return Env(_clean(context.url), headers, context.state, istate or {})
 
 
 def _clean(text: str) -> str:
@@ -65,14 +77,14 @@ def _as_text(states: dict[str, State]) -> State:
 # --- what is answered ------------------------------------------------------------------------------------------------
 
 
-def admission(response: ConnectionResponse) -> Admission:
+def connect_result(response: ConnectionResponse) -> ConnectResult:
     accepted = _accepted(response.status, response.error_msg)
     transmissions = tuple(response.transmissions)
-    return Admission(accepted, response.identifiers, transmissions, response.env.cstate, response.error_msg)
+    return ConnectResult(accepted, response.identifiers, transmissions, response.env.cstate, response.error_msg)
 
 
-def answer(response: CommandResponse) -> Answer:
-    return Answer(
+def command_result(response: CommandResponse) -> CommandResult:
+    return CommandResult(
         accepted=_accepted(response.status, response.error_msg),
         transmissions=tuple(response.transmissions),
         streams=tuple(response.streams),
@@ -80,17 +92,17 @@ def answer(response: CommandResponse) -> Answer:
         stop_all=response.stop_streams,
         state=response.env.cstate,
         own=response.env.istate,
-        seating=_seating(response.presence),
+        presence_update=_presence_update(response.presence),
         disconnect=response.disconnect,
         reason=response.error_msg,
     )
 
 
-def greeting(response: RestoreResponse) -> Greeting:
-    """An application that does not accept the comeback wants the session closed, whatever else it says."""
+def restore_result(response: RestoreResponse) -> RestoreResult:
+    """An application that does not accept a restored session wants it closed, whatever else it answers."""
     refused = not _accepted(response.status, response.error_msg)
     own = {identifier: _changes(text) for identifier, text in response.env.istate.items()}
-    return Greeting(tuple(response.transmissions), response.env.cstate, own, disconnect=response.disconnect or refused)
+    return RestoreResult(tuple(response.transmissions), response.env.cstate, own, disconnect=response.disconnect or refused)
 
 
 def acknowledged(response: DisconnectResponse) -> None:
@@ -104,14 +116,14 @@ def _accepted(status: Status, reason: str) -> bool:
     return status is Status.SUCCESS
 
 
-def _seating(presence: PresenceResponse) -> Seating | None:
+def _presence_update(presence: PresenceResponse) -> PresenceUpdate | None:
     match presence.type:
         case "":
             return None
         case "leave":
-            return Seating(False, Member(presence.id, _info(presence.info)))
+            return PresenceUpdate(False, Member(presence.id, _info(presence.info)))
         case "join" if presence.id:
-            return Seating(True, Member(presence.id, _info(presence.info)))
+            return PresenceUpdate(True, Member(presence.id, _info(presence.info)))
         case "join":
             raise ApplicationError("the application lets somebody without an id join a presence set")
         case other:

@@ -1,18 +1,18 @@
-"""The memory backend: streams, sessions and presence of one process; with a journal, they outlive it.
+"""The memory backend: streams, sessions and presence of one process. With a journal they survive a restart.
 
-The rule it keeps: no method suspends but an append that waits for the journal, so each is one step on the event loop.
+Invariant: no method suspends except an append that waits for the journal. So each call is one step of the event loop.
 """
 
 import secrets
 from collections.abc import Callable
 
-from ropewalk.adapters.backends.memory.committing import Commit, DirectCommit, GroupCommit
+from ropewalk.adapters.backends.memory.commits import Commit, DirectCommit, JournaledCommit
 from ropewalk.adapters.backends.memory.feed import LocalFeed
-from ropewalk.adapters.backends.memory.known import Known
 from ropewalk.adapters.backends.memory.presence import MemoryPresence
-from ropewalk.adapters.backends.memory.recovery import Recovery
+from ropewalk.adapters.backends.memory.recovery import MemoryRecovery
+from ropewalk.adapters.backends.memory.registrations import Registrations
 from ropewalk.adapters.backends.memory.sessions import MemorySessions
-from ropewalk.adapters.backends.memory.shelf import SWEPT_AT_ONCE, Shelf
+from ropewalk.adapters.backends.memory.stream_table import SWEPT_AT_ONCE, StreamTable
 from ropewalk.adapters.backends.memory.streams import MemoryStreams
 from ropewalk.core.roster import Roster
 from ropewalk.core.rules import Rulebook
@@ -30,7 +30,7 @@ def random_epoch() -> str:
 
 
 class MemoryBackend:
-    """Fills `ports.Backend`. Every store is bounded: history by its rules, the others by the limits given here.
+    """Implements `ports.Backend`. Every store is bounded: history by its rules, the others by the limits given here.
 
     A stream is forgotten when nobody published to it for `idle_factor` times the longest of: its history TTL, the TTL of
     idempotency keys, 30 seconds.
@@ -53,11 +53,11 @@ class MemoryBackend:
     ) -> None:
         self._clock = clock
         self._roster = Roster(max_members)
-        self._known = Known(dedup_ttl, dedup_limit)
-        self._shelf = Shelf(rulebook, new_epoch, idle_factor, max(dedup_ttl, LEAST_MEMORY))
+        self._registrations = Registrations(dedup_ttl, dedup_limit)
+        self._table = StreamTable(rulebook, new_epoch, idle_factor, max(dedup_ttl, LEAST_MEMORY))
         self.feed = LocalFeed()
-        self._commit = _commit(self._shelf, self._known, clock, self.feed, journal)
-        self.streams = MemoryStreams(self._shelf, self._commit, clock)
+        self._commit = _commit(self._table, self._registrations, clock, self.feed, journal)
+        self.streams = MemoryStreams(self._table, self._commit, clock)
         self.sessions = MemorySessions(
             clock, sessions_limit, max_session_size, max_sessions_size, stats or Stats(), lasting=journal is not None
         )
@@ -65,11 +65,11 @@ class MemoryBackend:
 
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
         """Put back what a journal holds; before anything else is asked of this backend."""
-        recovery = Recovery(recovered, self._clock())
-        recovery.streams(self._shelf, self._known)
+        recovery = MemoryRecovery(recovered, self._clock())
+        recovery.streams(self._table, self._registrations)
         sessions = recovery.sessions(self.sessions, sessions_ttl)
         recovery.members(self._roster, presence_ttl)
-        return Restored(len(self._shelf.logs), recovery.messages, sessions, recovery.interrupted())
+        return Restored(len(self._table.logs), recovery.messages, sessions, recovery.interrupted())
 
     async def start(self) -> None:
         """There is nothing to open."""
@@ -77,31 +77,31 @@ class MemoryBackend:
     async def stop(self) -> None:
         await self._commit.settle()
 
-    def trouble(self) -> str:
+    def health(self) -> str:
         return ""
 
     async def sweep(self) -> None:
         now = self._clock()
-        self._shelf.sweep(now)
-        self._known.uids.expire(now, SWEPT_AT_ONCE)
+        self._table.sweep(now)
+        self._registrations.uids.expire(now, SWEPT_AT_ONCE)
         self.sessions.sweep()
 
     def rules_changed(self) -> None:
-        self._shelf.rules_changed()
+        self._table.rules_changed()
 
     def gauges(self) -> dict[str, float]:
         return {
-            "streams": len(self._shelf.logs),
-            "history_messages": self._shelf.kept.messages,
-            "history_bytes": self._shelf.kept.bytes,
+            "streams": len(self._table.logs),
+            "history_messages": self._table.kept.messages,
+            "history_bytes": self._table.kept.bytes,
             "sessions_kept": len(self.sessions),
             "sessions_kept_bytes": self.sessions.size,
             "presence_members": self._roster.members,
-            "dedup_keys": len(self._known.uids),
+            "dedup_keys": len(self._registrations.uids),
         }
 
 
-def _commit(shelf: Shelf, known: Known, clock: Clock, feed: LocalFeed, journal: Journal | None) -> Commit:
+def _commit(table: StreamTable, registrations: Registrations, clock: Clock, feed: LocalFeed, journal: Journal | None) -> Commit:
     if journal is None or journal.instant:
-        return DirectCommit(shelf, known, clock, feed, journal)
-    return GroupCommit(shelf, known, clock, feed, journal)
+        return DirectCommit(table, registrations, clock, feed, journal)
+    return JournaledCommit(table, registrations, clock, feed, journal)

@@ -1,6 +1,6 @@
 """The feed of a single process: a call.
 
-The rule it keeps: what is registered is delivered in the step in which it becomes readable, so nothing is lost, late or twice.
+Invariant: what is registered is delivered in the step in which it becomes readable, so nothing is lost, late or twice.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +13,7 @@ def _nobody(messages: Sequence[Registered]) -> None:
 
 
 class LocalFeed:
-    """Fills `ports.Feed`."""
+    """Implements `ports.Feed`."""
 
     exact = True
 
@@ -38,5 +38,5 @@ class LocalFeed:
     async def command(self, order: RemoteDisconnect) -> int:
         return await self._obey(order)
 
-    def trouble(self) -> str:
+    def health(self) -> str:
         return ""

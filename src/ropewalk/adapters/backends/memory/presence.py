@@ -1,4 +1,4 @@
-"""Presence in memory: the roster, with this process's clock."""
+"""Presence in memory: the roster with this process's clock."""
 
 from ropewalk.core.roster import Roster
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
@@ -6,7 +6,7 @@ from ropewalk.ports import Clock
 
 
 class MemoryPresence:
-    """Fills `ports.PresenceStore`."""
+    """Implements `ports.PresenceStore`."""
 
     def __init__(self, roster: Roster, clock: Clock) -> None:
         self._roster = roster

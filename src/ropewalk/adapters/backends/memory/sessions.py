@@ -1,7 +1,7 @@
-"""Sessions in memory, while their connection is gone.
+"""Sessions in memory whose connection is gone.
 
-The rule it keeps: a sid is given out once, never after its time, and the oldest is given up when there are too many or when
-they hold too many bytes. A session whose time is over is given out once more, so that the application can be told.
+Invariant: a sid is given out once and never after its TTL. The oldest session is dropped when there are too many or when
+they hold too many bytes. An expired session is given out once more, so that the application can be told.
 """
 
 import logging
@@ -41,7 +41,8 @@ class _Kept(msgspec.Struct, frozen=True, gc=False):
 
 
 class MemorySessions:
-    """Fills `ports.SessionStore`. `limit` counts sessions; `max_size` bounds the bytes of one, `max_total` of all of them."""
+    """Implements `ports.SessionStore`. `limit` counts sessions; `max_size` bounds the bytes of one, `max_total` of all of
+    them."""
 
     def __init__(self, clock: Clock, limit: int, max_size: int, max_total: int, stats: Stats, lasting: bool = False) -> None:
         self._clock = clock

@@ -1,7 +1,7 @@
-"""Streams in memory, as readers and publishers see them: a shelf of logs, and one of the ways to commit to it."""
+"""Streams in memory, for readers and publishers: the stream table and one of the ways to commit to it."""
 
-from ropewalk.adapters.backends.memory.committing import Commit
-from ropewalk.adapters.backends.memory.shelf import Shelf
+from ropewalk.adapters.backends.memory.commits import Commit
+from ropewalk.adapters.backends.memory.stream_table import StreamTable
 from ropewalk.core.history import BEFORE_ALL
 from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position
@@ -9,15 +9,15 @@ from ropewalk.ports import Clock
 
 
 class MemoryStreams:
-    """Fills `ports.StreamStore`. Readers never suspend, and see what is committed only."""
+    """Implements `ports.StreamStore`. Readers never suspend, and see what is committed only."""
 
-    def __init__(self, shelf: Shelf, commit: Commit, clock: Clock) -> None:
-        self._shelf = shelf
+    def __init__(self, table: StreamTable, commit: Commit, clock: Clock) -> None:
+        self._table = table
         self._clock = clock
         self.append = commit.append  # itself, not a method around it: that would be a tenth of what a single append costs
 
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
-        log = self._shelf.logs.get(stream)
+        log = self._table.logs.get(stream)
         if log is not None:
             return log.after(position, self._clock())
         if position.offset == 0:
@@ -25,17 +25,17 @@ class MemoryStreams:
         return Gap(stream, GapReason.EPOCH_CHANGED, "", 1, 0)
 
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
-        log = self._shelf.logs.get(stream)
+        log = self._table.logs.get(stream)
         return Replay(stream, "", 0) if log is None else log.since(timestamp, self._clock())
 
     async def tip(self, stream: str) -> Position:
-        log = self._shelf.logs.get(stream)
+        log = self._table.logs.get(stream)
         return BEFORE_ALL if log is None else Position(log.epoch, log.tip)
 
     async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
         now = self._clock()
-        return [self._shelf.logs[name].summary(now) for name in self._shelf.names.after(after, limit)]
+        return [self._table.logs[name].summary(now) for name in self._table.names.after(after, limit)]
 
     async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
-        log = self._shelf.logs.get(stream)
+        log = self._table.logs.get(stream)
         return None if log is None else log.page(after, limit, self._clock())

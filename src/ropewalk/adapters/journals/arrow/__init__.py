@@ -1,14 +1,14 @@
-"""The journal in Arrow IPC segments by shard: it recovers, writes in groups, serves readers, and lets go of what may go.
+"""The journal in Arrow IPC segments by shard: recovery, group commit, reads, and retention.
 
-The rule it keeps: what it has promised it finds again, or it says that it does not.
+Invariant: what was acknowledged is found again, or the loss is reported.
 
-    journal/journal.json, journal.copy.json   the journal's record of itself: shards, lives, holes, stopped in order or not
-    journal/commits-N.log                     the witness: how far each group brought each shard
-    journal/shard=NN/<first position>.arrow   a segment: a plain Arrow IPC stream whose messages prove themselves
-    journal/shard=NN/<first position>.idx     where its batches lie, once another segment follows it
-    journal/shard=NN/<first position>.state   where it begins: how far streams and producers had come, rows of open sessions
-    journal/shard=NN/*.damaged                what a repair replaced, as it was
-    journal/consumers/*.json                  how far readers with a name have come
+    journal/journal.json, journal.copy.json   the manifest: shards, generations, holes, clean shutdown or not
+    journal/commits-N.log                     the commit log: how far each group brought each shard
+    journal/shard=NN/<first position>.arrow   a segment: a plain Arrow IPC stream with a checksum in each message
+    journal/shard=NN/<first position>.idx     where its batches are, once another segment follows it
+    journal/shard=NN/<first position>.state   the state at its beginning: tips, producers, rows of open sessions
+    journal/shard=NN/*.damaged                files that a repair replaced
+    journal/consumers/*.json                  the marks of named readers
 """
 
 import asyncio
@@ -18,18 +18,18 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ropewalk.adapters.journals.arrow.commits import Commits
-from ropewalk.adapters.journals.arrow.committing import GroupCommit, Rolling
+from ropewalk.adapters.journals.arrow.commit_log import CommitLog
 from ropewalk.adapters.journals.arrow.consumers import Consumers
 from ropewalk.adapters.journals.arrow.disk import Disk, boot_id, lock
+from ropewalk.adapters.journals.arrow.group_commit import GroupCommit, Rolling
 from ropewalk.adapters.journals.arrow.logs import ShardLog
 from ropewalk.adapters.journals.arrow.manifest import Manifest, save
-from ropewalk.adapters.journals.arrow.reading import Reader
+from ropewalk.adapters.journals.arrow.reader import Reader
 from ropewalk.adapters.journals.arrow.recovery import recover
 from ropewalk.adapters.journals.arrow.retention import Retention
-from ropewalk.adapters.journals.arrow.settling import Site
+from ropewalk.adapters.journals.arrow.shard_recovery import Site
 from ropewalk.adapters.journals.arrow.upkeep import Upkeep
-from ropewalk.adapters.journals.arrow.writing import Writer
+from ropewalk.adapters.journals.arrow.writer import Writer
 from ropewalk.model.errors import BadRequest, Unavailable, UserMistake
 from ropewalk.model.journal import Consumer, Recovered, Row, ShardMark, ShardSpan
 from ropewalk.ports import Clock
@@ -46,7 +46,7 @@ def random_epoch() -> str:
 
 
 class ArrowJournal:
-    """Fills `ports.Journal`, `ports.JournalReader` and `ports.ConsumerStore`.
+    """Implements `ports.Journal`, `ports.JournalReader` and `ports.ConsumerStore`.
 
     In order: `open`, take what it recovered, `start`, …, `stop`. Durability is when an acknowledgement is given: `memory` at
     once, `journal` when the rows are written, `fsync` when they are on disk. Sizes are bytes, times seconds, and a retention
@@ -89,7 +89,7 @@ class ArrowJournal:
         self._queue_size = queue_size
         self._tips_seconds = tips_seconds
         self._lock = -1
-        self._generation = 0
+        self._revision = 0
         self._archived: dict[int, int] = {}
         self._logs: list[ShardLog] = []
 
@@ -117,10 +117,10 @@ class ArrowJournal:
         recovery = recover(self._site, horizon)
         self._consumers.load()
         self._recovery = recovery
-        self._logs, self._archived, self._generation = recovery.logs, recovery.archived, recovery.generation
-        self._commits = Commits(self._site.directory, self._disk)
+        self._logs, self._archived, self._revision = recovery.logs, recovery.archived, recovery.revision
+        self._commit_log = CommitLog(self._site.directory, self._disk)
         self._commit = GroupCommit(
-            self._site.directory, self._logs, self._commits, recovery.group, self._rolling, self._disk, self._clock
+            self._site.directory, self._logs, self._commit_log, recovery.group, self._rolling, self._disk, self._clock
         )
         self._reader = Reader(self._logs)
         self._upkeep = Upkeep(
@@ -135,7 +135,7 @@ class ArrowJournal:
         )
         self._writer = Writer(self._commit, self._queue_size, self._probe, self._upkeep.rolled)
         self._save()
-        self._commits.begin(recovery.group, {log.shard: log.active.end for log in self._logs})
+        self._commit_log.begin(recovery.group, {log.shard: log.active.end for log in self._logs})
         return recovery.answer
 
     async def start(self) -> None:
@@ -150,11 +150,11 @@ class ArrowJournal:
         self._upkeep.thread.shutdown(wait=True)
         self._reader.close()
         self._commit.close()
-        self._commits.close()
+        self._commit_log.close()
         with suppress(OSError):  # not stopped in order then, which the next start finds out
             for log in self._logs:
                 self._disk.sync(log.fd)
-            # Without waiting for the journal, what was dropped had been acknowledged: these are not the ends that were given.
+            # Without waiting for the journal, dropped rows had been acknowledged: the recorded ends would be too low.
             self._save(clean=not (self.instant and self._writer.dropped_rows))
         for log in self._logs:
             log.close()
@@ -173,12 +173,12 @@ class ArrowJournal:
             return
         answer = asyncio.get_running_loop().create_future()
         if not self._writer.hand_over(rows, answer):
-            raise Unavailable(self._writer.trouble or "the journal cannot keep up")
+            raise Unavailable(self._writer.failure or "the journal cannot keep up")
         await answer
 
     def note(self, rows: Sequence[Row]) -> None:
         if rows and not self._writer.hand_over(rows):
-            self._writer.drop(rows, self._writer.trouble or "the journal cannot keep up")
+            self._writer.drop(rows, self._writer.failure or "the journal cannot keep up")
 
     def spans(self) -> list[ShardSpan]:
         return self._reader.spans()
@@ -208,15 +208,15 @@ class ArrowJournal:
     async def forget(self, name: str) -> bool:
         return await asyncio.to_thread(self._consumers.forget, name)
 
-    def trouble(self) -> str:
-        return self._writer.trouble
+    def health(self) -> str:
+        return self._writer.failure
 
     async def sweep(self) -> None:
         """Seal what was not sealed yet, and let go of what may go. Called now and then; another thread does it."""
         await asyncio.get_running_loop().run_in_executor(self._upkeep.thread, self._upkeep.sweep)
 
     def gauges(self) -> dict[str, float]:
-        segments = [segment for log in self._logs for life in log.lives for segment in life.segments]
+        segments = [segment for log in self._logs for generation in log.generations for segment in generation.segments]
         recovered = self._recovery.answer
         return {
             "journal_rows": sum(segment.rows for segment in segments),
@@ -231,8 +231,10 @@ class ArrowJournal:
             "journal_lost_rows": self._upkeep.lost_rows,
             "journal_damaged_batches": self._reader.damaged_batches,
             "journal_damaged_shards": self._recovery.damaged,
-            "journal_holes": sum(len(life.holes) for log in self._logs for life in log.lives),
-            "journal_hole_rows": sum(end - first for log in self._logs for life in log.lives for first, end in life.holes),
+            "journal_holes": sum(len(generation.holes) for log in self._logs for generation in log.generations),
+            "journal_hole_rows": sum(
+                end - first for log in self._logs for generation in log.generations for first, end in generation.holes
+            ),
             "journal_shards_reset": len(recovered.reset_shards),
             "journal_cut_bytes": recovered.cut_bytes,
             **self._consumers.gauges(self._reader.spans()),
@@ -244,16 +246,16 @@ class ArrowJournal:
         path.unlink()
 
     def _save(self, clean: bool = False) -> None:
-        self._generation += 1
-        lives = [[life.record() for life in log.lives] for log in self._logs]
+        self._revision += 1
+        generations = [[generation.record() for generation in log.generations] for log in self._logs]
         record = Manifest(
-            self._generation,
+            self._revision,
             len(self._logs),
             self._durability,
             self._site.boot_id,
             clean,
             self._commit.group,
-            lives,
+            generations,
             self._archived,
         )
         save(self._site.directory, record, self._disk)

@@ -1,7 +1,7 @@
-"""A consistent copy of a journal, made from its files while a server may write to them.
+"""Makes a consistent copy of a journal's files while a server may write to them.
 
-The rule it keeps: everything committed before the copy began is in it, and no group is in it by halves. A restored copy says
-that it may lack rows, so that every stream begins a new epoch and no position is given twice.
+Invariant: everything committed before the copy began is in it, and no group is in it partially. A restored copy is marked as
+incomplete, so that every stream begins a new epoch and no position is given twice.
 """
 
 import os
@@ -14,11 +14,11 @@ from typing import BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ropewalk.adapters.journals.arrow.commits import Witness
+from ropewalk.adapters.journals.arrow.commit_log import CommittedEnds
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.inspection import Chain, missing_head
-from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord, Manifest, save
-from ropewalk.adapters.journals.arrow.recovery import chains_of, record_of, still_recorded, witness_of
+from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS, GenerationRecord, Manifest, save
+from ropewalk.adapters.journals.arrow.recovery import chains_of, committed_ends_of, record_of, still_recorded
 from ropewalk.adapters.journals.arrow.segment import Hole, index_path, load_index, scan
 from ropewalk.adapters.journals.arrow.state import state_path
 from ropewalk.adapters.journals.arrow.survey import Progress
@@ -40,10 +40,10 @@ class Copied(Struct, frozen=True):
 
 
 class View(Struct, frozen=True):
-    """A journal at one moment: its record, what was committed, and its files by shard and life."""
+    """A journal at one moment: its record, what was committed, and its files by shard and generation."""
 
     manifest: Manifest
-    witness: Witness
+    committed: CommittedEnds
     chains: list[list[Chain]]
 
     def closed(self) -> Iterator[tuple[Chain, int]]:
@@ -62,11 +62,11 @@ def view(directory: Path) -> View:
         manifest = record_of(directory)
         if manifest is None:
             raise UserMistake(f"there is no journal in {directory.parent}")
-        witness = witness_of(directory, manifest)
+        committed = committed_ends_of(directory, manifest)
         with suppress(FileNotFoundError):
-            chains = [chains_of(directory, manifest, witness, shard) for shard in range(manifest.shards)]
+            chains = [chains_of(directory, manifest, committed, shard) for shard in range(manifest.shards)]
             if still_recorded(directory, manifest):
-                return View(manifest, witness, chains)
+                return View(manifest, committed, chains)
     raise Unavailable(f"the files of {directory} change faster than they can be read")
 
 
@@ -75,14 +75,14 @@ def as_committed(seen: View) -> View | None:
     chains = []
     for of_shard in seen.chains:
         *former, current = of_shard
-        end = seen.witness.ends.get(current.shard, 0)
+        end = seen.committed.ends.get(current.shard, 0)
         begun_before = [path for path in current.paths if int(path.stem) <= end]
-        if end >> LIFE_BITS == current.record.number and len(begun_before) < len(current.paths):
+        if end >> GENERATION_BITS == current.record.number and len(begun_before) < len(current.paths):
             if not begun_before:
                 return None
             current = replace(current, paths=begun_before, promised=max(current.record.end, end))
         chains.append([*former, current])
-    return View(seen.manifest, seen.witness, chains)
+    return View(seen.manifest, seen.committed, chains)
 
 
 def _open(path: Path) -> BinaryIO | None:
@@ -200,7 +200,7 @@ class JournalCopy:
     # --- once all is there ---
 
     def _finish(self, seen: View) -> Copied:
-        lives = [[_record(chain, self._holes(chain)) for chain in chains] for chains in seen.chains]
+        generations = [[_record(chain, self._holes(chain)) for chain in chains] for chains in seen.chains]
         wanted = {path for chains in seen.chains for chain in chains for path in chain.paths}
         for path in self._copied.keys() - wanted:  # retention took it after it was copied
             for each in (self._copied[path], state_path(self._copied[path]), index_path(self._copied[path])):
@@ -216,14 +216,14 @@ class JournalCopy:
             manifest.durability,
             manifest.boot_id,
             clean=True,
-            group=seen.witness.group,
-            lives=lives,
+            group=seen.committed.group,
+            generations=generations,
             archived=manifest.archived,
             incomplete=True,
         )
         save(self._target, record, self._disk)
-        holes = sum(end - first for own in lives for life in own for first, end in life.holes)
-        rows = sum(life.end - life.first for own in lives for life in own) - holes
+        holes = sum(end - first for own in generations for generation in own for first, end in generation.holes)
+        rows = sum(generation.end - generation.first for own in generations for generation in own) - holes
         return Copied(manifest.shards, rows, holes, sum(self._copied[path].stat().st_size for path in wanted))
 
     def _holes(self, chain: Chain) -> list[Hole]:
@@ -237,6 +237,6 @@ class JournalCopy:
         return found
 
 
-def _record(chain: Chain, holes: list[Hole]) -> LifeRecord:
+def _record(chain: Chain, holes: list[Hole]) -> GenerationRecord:
     first = chain.record.first
-    return LifeRecord(chain.record.epoch, chain.record.number, first, max(first, chain.promised), holes)
+    return GenerationRecord(chain.record.epoch, chain.record.number, first, max(first, chain.promised), holes)

@@ -1,7 +1,7 @@
-"""How far readers with a name have come: a small file each, replaced whole.
+"""The marks of named readers: one small file for each, replaced atomically.
 
-The rule it keeps: what is in memory is on disk. Consumers are never changed in place, for retention looks at them meanwhile.
-One whose file cannot be read is not taken for one that was never heard of: it holds all rows, and does not begin anew.
+Invariant: what is in memory is on disk. Consumers are never changed in place, because retention reads them meanwhile. A
+consumer whose file cannot be read is not treated as unknown: it holds all rows and does not start over.
 """
 
 import logging
@@ -12,7 +12,7 @@ from threading import Lock
 
 import msgspec
 
-from ropewalk.adapters.journals.arrow.checked import checked, unchecked
+from ropewalk.adapters.journals.arrow.checksum import checked, unchecked
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.core.consumers import lag, moved, needed_from, pinned
 from ropewalk.model.errors import Conflict, LimitReached, Unavailable

@@ -1,6 +1,6 @@
-"""The few things the journal does to files, in one place, so that a test can make the disk small or bad.
+"""All file operations of the journal, so that a test can simulate a full or failing disk.
 
-The rule it keeps: bytes go to a place the caller names, never to "the end", so that what a failed write left is written over.
+Invariant: bytes are written at an offset that the caller names, never appended, so that a failed write is overwritten.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""A journal as its maintenance sees it: files that can be checked, repaired and copied, beside the server that writes them."""
+"""Verify, repair and copy a journal's files, beside the server that writes them."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""What is found of a shard at start, before anything is decided or changed.
+"""Reads the files of a shard at start, before anything is decided or changed.
 
-The rule it keeps: what is young enough to matter is read to the last bit; the rest is taken by its index, and is checked when
-somebody reads it.
+Invariant: segments that are recent enough to matter are read completely. Older ones are taken by their index, and are
+checked when they are read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,24 +10,24 @@ from pathlib import Path
 import pyarrow as pa
 from msgspec import Struct
 
-from ropewalk.adapters.journals.arrow.framing import OPENING, Frame, frame_at
-from ropewalk.adapters.journals.arrow.manifest import LifeRecord
+from ropewalk.adapters.journals.arrow.frames import OPENING, Frame, frame_at
+from ropewalk.adapters.journals.arrow.manifest import GenerationRecord
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, load_index, mapped, scan
 from ropewalk.adapters.journals.arrow.state import load_state
 
 ALWAYS_READ = 2
-"""Last segments of the life in use that are read whatever their age: the last group lies there."""
+"""Last segments of the generation in use that are read whatever their age: the last group lies there."""
 
 
 class Chain(Struct, frozen=True):
-    """The files of a life. Positions below `promised` were written; `ended`: and no others, so far as anybody was told.
+    """The files of a generation. Positions below `promised` were written; `ended`: and no others, so far as anybody was told.
 
     `left_over`: files that should be gone already.
-    `strays`: files in the shard's directory that are no segments; the life in use has them.
+    `strays`: files in the shard's directory that are no segments; the generation in use has them.
     """
 
     shard: int
-    record: LifeRecord
+    record: GenerationRecord
     paths: Sequence[Path]
     left_over: Sequence[Path]
     promised: int
@@ -43,8 +43,8 @@ class Chain(Struct, frozen=True):
         return self.promised, self.ended
 
 
-class Found(Struct):
-    """A life as it is on disk.
+class InspectedGeneration(Struct):
+    """A generation as it is on disk.
 
     `read_from`: segments from this one on were read to the last bit. `spare`: bytes behind the last whole batch of the last
     segment. `unborn`: last files in which nothing was ever promised, and which cannot be written to. `lost`: holes that nobody
@@ -69,8 +69,8 @@ class Found(Struct):
 
 
 def missing_head(chain: Chain) -> list[Hole]:
-    """Positions that should lie before the first file, or in the files of a life that has none. What retention removed is not
-    among them: the record tells the oldest position that was kept, and is written before a file is removed."""
+    """Positions that should lie before the first file, or in the files of a generation that has none. What retention removed
+    is not among them: the record tells the oldest position that was kept, and is written before a file is removed."""
     first = chain.record.first
     end = int(chain.paths[0].stem) if chain.paths else chain.promised
     return [(first, end)] if end > first else []
@@ -99,9 +99,9 @@ class Scans:
         return max(last, default=0)
 
 
-def inspect(chain: Chain, oldest: int, scans: Scans) -> Found:
-    """Follow a life's segments from one to the next."""
-    found = Found(chain, [], _read_from(chain, oldest))
+def inspect(chain: Chain, oldest: int, scans: Scans) -> InspectedGeneration:
+    """Follow a generation's segments from one to the next."""
+    found = InspectedGeneration(chain, [], _read_from(chain, oldest))
     known = chain.record.holes
     found.lost = found.missing_head if chain.in_use else list(_unknown(found.missing_head, known))
     for number, path in enumerate(chain.paths):
@@ -143,7 +143,7 @@ def _unknown(holes: Sequence[Hole], known: Sequence[Hole]) -> Iterator[Hole]:
 def _read_from(chain: Chain, oldest: int) -> int:
     """The first segment that must be read: all before it hold older rows only, and are summed up in the state beside it.
 
-    Of a former life, whose state nobody needs, all may be so old. Then none is read: readers find out what is good of it.
+    Of a former generation, whose state nobody needs, all may be so old. Then none is read: readers find out what is good of it.
     """
     paths, shard = chain.paths, chain.shard
     indexed = [load_index(path, shard, int(path.stem)) for path in paths]

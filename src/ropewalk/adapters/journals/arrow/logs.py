@@ -1,6 +1,7 @@
-"""A shard's log: its lives, oldest first, each a chain of segments. The last life's last segment is the one that grows.
+"""The log of a shard: its generations, oldest first, each a chain of segments. Only the last segment of the last generation
+grows.
 
-The rule it keeps: lists of lives and segments are replaced, never changed in place, because readers go through them meanwhile.
+Invariant: lists of generations and segments are replaced, never changed in place, because readers use them concurrently.
 """
 
 import os
@@ -9,17 +10,17 @@ from pathlib import Path
 from threading import Lock
 
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.framing import frame_opening
-from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord
+from ropewalk.adapters.journals.arrow.frames import frame_opening
+from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS, GenerationRecord
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, segment_path
 from ropewalk.model.journal import ShardSpan
 
-ENDED_LIVES = 64
-"""Of how many lives whose rows are gone a shard still tells where they ended."""
+ENDED_GENERATIONS = 64
+"""For how many generations without rows a shard still records where they ended."""
 
 
-class Life:
-    """One name of a shard's positions: an unbroken chain of segments. `holes` are in order.
+class Generation:
+    """One generation of a shard: an unbroken run of positions in a chain of segments. `holes` are in order.
 
     `reached` is where it begins and ends while it has no segments: at its beginning, or where its last one ended.
     `missing_head` is a hole before its first segment, whose files are gone though retention did not remove them.
@@ -33,7 +34,7 @@ class Life:
         self.epoch = epoch
         self.number = number
         self.segments = segments
-        self.reached = number << LIFE_BITS if reached is None else reached
+        self.reached = number << GENERATION_BITS if reached is None else reached
         self.missing_head = missing_head
         self.holes = self._holes()
         self._changing = Lock()
@@ -66,7 +67,7 @@ class Life:
         return True
 
     def forget_holes(self) -> None:
-        """Of a life without segments: from now on only where it ended is told."""
+        """For a generation without segments: from now on only its end is recorded."""
         self.missing_head = ()
         self.holes = []
 
@@ -84,8 +85,8 @@ class Life:
     def _holes(self) -> list[Hole]:
         return [*self.missing_head, *(hole for segment in self.segments for hole in segment.holes)]
 
-    def record(self) -> LifeRecord:
-        return LifeRecord(self.epoch, self.number, self.first, self.end, self.holes)
+    def record(self) -> GenerationRecord:
+        return GenerationRecord(self.epoch, self.number, self.first, self.end, self.holes)
 
     def spans(self, shard: int) -> list[ShardSpan]:
         """What lies around the holes. The first and the last one may be empty: then the hole is at the beginning or the end."""
@@ -98,41 +99,41 @@ class Life:
         return [*spans, ShardSpan(shard, self.epoch, first, self.end)]
 
 
-def remembered(lives: list[Life]) -> list[Life]:
-    """Without former lives in which nothing ever happened, and without those that ended longest ago of too many."""
-    former = [life for life in lives[:-1] if life.end > life.number << LIFE_BITS]
-    surplus = max(0, sum(1 for life in former if not life.segments) - ENDED_LIVES)
-    gone = [life for life in former if not life.segments][:surplus]
-    return [*(life for life in former if life not in gone), lives[-1]]
+def remembered(generations: list[Generation]) -> list[Generation]:
+    """Without former generations in which nothing ever happened, and without those that ended longest ago of too many."""
+    former = [generation for generation in generations[:-1] if generation.end > generation.number << GENERATION_BITS]
+    surplus = max(0, sum(1 for generation in former if not generation.segments) - ENDED_GENERATIONS)
+    gone = [generation for generation in former if not generation.segments][:surplus]
+    return [*(generation for generation in former if generation not in gone), generations[-1]]
 
 
 class ShardLog:
     """`fd` is open on the segment that grows."""
 
-    __slots__ = ("began", "fd", "lives", "shard")
+    __slots__ = ("began", "fd", "generations", "shard")
 
-    def __init__(self, shard: int, lives: list[Life]) -> None:
+    def __init__(self, shard: int, generations: list[Generation]) -> None:
         self.shard = shard
-        self.lives = lives
+        self.generations = generations
         self.fd = -1
         self.began = 0.0  # when the segment that grows got its first row of this run
 
     @property
-    def current(self) -> Life:
-        return self.lives[-1]
+    def current(self) -> Generation:
+        return self.generations[-1]
 
     @property
     def active(self) -> Segment:
-        return self.lives[-1].segments[-1]
+        return self.generations[-1].segments[-1]
 
     def spans(self) -> list[ShardSpan]:
-        return [span for life in self.lives for span in life.spans(self.shard)]
+        return [span for generation in self.generations for span in generation.spans(self.shard)]
 
     def grow(self, directory: Path, disk: Disk, sync: bool) -> None:
-        """Begin a new segment at the end of the current life. Raises OSError, and then nothing has changed."""
-        life = self.current
-        path = segment_path(directory, self.shard, life.end)
-        opening = frame_opening(self.shard, life.epoch, life.end)
+        """Begin a new segment at the end of the current generation. Raises OSError, and then nothing has changed."""
+        generation = self.current
+        path = segment_path(directory, self.shard, generation.end)
+        opening = frame_opening(self.shard, generation.epoch, generation.end)
         fd = disk.open(path)
         try:
             disk.truncate(fd, 0)
@@ -146,8 +147,8 @@ class ShardLog:
             raise
         self.close()
         self.fd = fd
-        fresh = Segment(path, self.shard, life.end, len(opening))
-        life.change(lambda segments: [*segments, fresh])
+        fresh = Segment(path, self.shard, generation.end, len(opening))
+        generation.change(lambda segments: [*segments, fresh])
 
     def reopen(self, disk: Disk) -> None:
         """Go on where the last segment ends; whatever lies behind goes."""

@@ -1,7 +1,8 @@
-"""What the journal knows of itself: its format, its shards, their lives, and whether it was stopped in order.
+"""The manifest: the journal's format, its shards, their generations, and whether it was shut down cleanly.
 
-The rule it keeps: it is written whole and twice, with a checksum, so that one bad file costs nothing. A record that cannot be
-read, or that a newer version wrote, is never taken for a new journal.
+Invariant: it is written as a whole and twice, with a checksum, so that one bad file does no harm. A manifest that cannot be
+read, or that a newer version wrote, is never taken for a new journal. The names of the JSON keys are part of the format and
+do not change.
 """
 
 from collections.abc import Callable
@@ -9,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
-from ropewalk.adapters.journals.arrow.checked import checked, unchecked
+from ropewalk.adapters.journals.arrow.checksum import checked, unchecked
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import LIFE_BITS as LIFE_BITS
+from ropewalk.model.journal import GENERATION_BITS as GENERATION_BITS
 
 FORMAT = 2
-"""1: without a number, and with `promised` beside a life's end. 2: with the holes of each life."""
+"""1: without a number, and with `promised` beside a generation's end. 2: with the holes of each generation."""
 
 NAMES = ("journal.json", "journal.copy.json")
 
 
-class LifeRecord(Struct, frozen=True):
+class GenerationRecord(Struct, frozen=True):
     """`first` is the oldest position still kept, `end` the first one not written yet when this was recorded. They are the same
-    for a life whose rows are gone. `holes` are positions between the two that cannot be read any more."""
+    for a generation whose rows are gone. `holes` are positions between the two that cannot be read any more."""
 
     epoch: str
     number: int
@@ -34,18 +35,19 @@ class LifeRecord(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """`clean`: the journal was stopped in order and the ends are exact. `lives` are by shard, oldest first, the last in use.
+    """`clean`: the journal was stopped in order and the ends are exact. `generations` are by shard, oldest first, the last in
+    use.
 
     `incomplete`: positions may have been given of which nothing is here, as in a backup of a journal that went on.
     """
 
-    generation: int
+    revision: int = field(name="generation")
     shards: int
     durability: str
     boot_id: str
     clean: bool
     group: int
-    lives: list[list[LifeRecord]]
+    generations: list[list[GenerationRecord]] = field(name="lives")
     archived: dict[int, int] = {}
     incomplete: bool = False
     format: int = FORMAT
@@ -65,13 +67,13 @@ def load(directory: Path) -> Manifest | None:
     found = [raw for name in NAMES if (raw := _load(directory / name)) is not None]
     if not found:
         return None
-    return _migrated(directory, max(found, key=_generation))
+    return _migrated(directory, max(found, key=_revision))
 
 
 def stored_format(directory: Path) -> int | None:
     """The format that is on disk; None where there is no record that can be read."""
     found = [raw for name in NAMES if (raw := _load(directory / name)) is not None]
-    return int(max(found, key=_generation).get("format", 1)) if found else None
+    return int(max(found, key=_revision).get("format", 1)) if found else None
 
 
 def damaged_copies(directory: Path) -> list[str]:
@@ -82,13 +84,13 @@ def damaged_copies(directory: Path) -> list[str]:
 def _load(path: Path) -> dict[str, Any] | None:
     try:
         raw = msgspec.json.decode(unchecked(path.read_bytes()), type=dict[str, Any])
-        _generation(raw)
+        _revision(raw)
     except (FileNotFoundError, ValueError, KeyError, TypeError):  # msgspec's errors are ValueErrors
         return None
     return raw
 
 
-def _generation(raw: dict[str, Any]) -> int:
+def _revision(raw: dict[str, Any]) -> int:
     return int(raw["generation"])
 
 
@@ -112,17 +114,21 @@ def _migrated(directory: Path, raw: dict[str, Any]) -> Manifest | None:
 
 
 def _with_holes(raw: dict[str, Any]) -> dict[str, Any]:
-    """From 1 to 2: what had been promised beyond the end of a life is a hole before its end."""
-    return {**raw, "format": 2, "lives": [[_life_with_holes(life) for life in lives] for lives in raw["lives"]]}
+    """From 1 to 2: what had been promised beyond the end of a generation is a hole before its end."""
+    return {
+        **raw,
+        "format": 2,
+        "lives": [[_generation_with_holes(generation) for generation in generations] for generations in raw["lives"]],
+    }
 
 
-def _life_with_holes(life: dict[str, Any]) -> dict[str, Any]:
-    first, end, promised = life["first"], life["end"], life.get("promised", 0)
+def _generation_with_holes(generation: dict[str, Any]) -> dict[str, Any]:
+    first, end, promised = generation["first"], generation["end"], generation.get("promised", 0)
     if promised <= end:
-        return {**life, "holes": []}
+        return {**generation, "holes": []}
     if first == end:  # all of its rows are gone, and only where it ended is told
-        return {**life, "first": promised, "end": promised, "holes": []}
-    return {**life, "end": promised, "holes": [(end, promised)]}
+        return {**generation, "first": promised, "end": promised, "holes": []}
+    return {**generation, "end": promised, "holes": [(end, promised)]}
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _with_holes}

@@ -1,7 +1,7 @@
-"""From files to a journal that goes on: what is missing is told from what was never promised, and cut accordingly.
+"""Recovers a journal from its files: tells lost rows from rows that were never acknowledged, and truncates accordingly.
 
-The rule it keeps: a shard that lost something that was promised, or may have, goes on under a new name of its own, at positions
-that were never given, and its streams begin anew; what is left of it can be read as before. A shard that lost nothing keeps
+Invariant: a shard that lost acknowledged rows, or may have, begins a new generation at positions that were never given, and
+its streams begin new epochs. What is left of the old generation can still be read. A shard that lost nothing keeps
 everything.
 """
 
@@ -12,17 +12,17 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ropewalk.adapters.journals.arrow.commits import Witness, testimony
-from ropewalk.adapters.journals.arrow.cutting import drop_group
-from ropewalk.adapters.journals.arrow.framing import frame_at, frame_opening
-from ropewalk.adapters.journals.arrow.inspection import Chain, Found, Scans, inspect, named_by_its_opening
-from ropewalk.adapters.journals.arrow.listing import Listing, Promised, listing
+from ropewalk.adapters.journals.arrow.commit_log import CommittedEnds, read_commits
+from ropewalk.adapters.journals.arrow.frames import frame_at, frame_opening
+from ropewalk.adapters.journals.arrow.inspection import Chain, InspectedGeneration, Scans, inspect, named_by_its_opening
 from ropewalk.adapters.journals.arrow.logs import ShardLog
-from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, LifeRecord, Manifest, load
+from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS, GenerationRecord, Manifest, load
 from ropewalk.adapters.journals.arrow.schema import MICROSECONDS, decode
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, mapped, table_of
-from ropewalk.adapters.journals.arrow.settling import Settled, Site, settle
+from ropewalk.adapters.journals.arrow.segment_files import Listing, Promised, listing
+from ropewalk.adapters.journals.arrow.shard_recovery import RecoveredShard, Site, recover_shard
 from ropewalk.adapters.journals.arrow.state import producers_of, session_rows, tips_of
+from ropewalk.adapters.journals.arrow.truncation import drop_group
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Recovered, Row, RowKind
 
@@ -30,38 +30,38 @@ NAMED_HOLES = 8
 """Of how many holes a line of the log tells the positions."""
 
 
-class Recovery(Struct, frozen=True):
-    """What a journal goes on with. `group` is the last one that counts, `damaged` the shards that lost something."""
+class JournalRecovery(Struct, frozen=True):
+    """The recovered journal. `group` is the last committed group, `damaged` the number of shards that lost something."""
 
     logs: list[ShardLog]
     group: int
-    generation: int
+    revision: int
     archived: dict[int, int]
     damaged: int
     answer: Recovered
 
 
-def recover(site: Site, horizon: float) -> Recovery:
+def recover(site: Site, horizon: float) -> JournalRecovery:
     manifest = record_of(site.directory)
     site = msgspec.structs.replace(site, shards=_shards(site, manifest))
-    witness = witness_of(site.directory, manifest)
-    chains = [chains_of(site.directory, manifest, witness, shard, site.new_epoch()) for shard in range(site.shards)]
+    committed = committed_ends_of(site.directory, manifest)
+    chains = [chains_of(site.directory, manifest, committed, shard, site.new_epoch()) for shard in range(site.shards)]
     scans = Scans()
     newest = scans.newest(chains)
     oldest = newest - round(min(horizon * MICROSECONDS, newest))
-    lives = [[inspect(chain, oldest, scans) for chain in of_shard] for of_shard in chains]
-    current = [found[-1] for found in lives]
+    generations = [[inspect(chain, oldest, scans) for chain in of_shard] for of_shard in chains]
+    current = [found[-1] for found in generations]
     group = max((found.tail[0].group for found in current if found.tail), default=0)
-    flaws = _flaws(site, manifest, current, witness, group)
+    flaws = _flaws(site, manifest, current, committed, group)
     doubt = _doubt(site, manifest)
-    settled = [settle(site, shard, lives[shard], flaw or doubt, bool(flaw)) for shard, flaw in enumerate(flaws)]
-    return Recovery(
-        [each.log for each in settled],
-        max(group, witness.group),
-        manifest.generation if manifest else 0,
+    recovered = [recover_shard(site, shard, generations[shard], flaw or doubt, bool(flaw)) for shard, flaw in enumerate(flaws)]
+    return JournalRecovery(
+        [each.log for each in recovered],
+        max(group, committed.group),
+        manifest.revision if manifest else 0,
         dict(manifest.archived) if manifest else {},
         sum(1 for flaw in flaws if flaw),
-        _answer(settled, _notes(lives, flaws, doubt, settled), oldest),
+        _answer(recovered, _notes(generations, flaws, doubt, recovered), oldest),
     )
 
 
@@ -80,7 +80,7 @@ def record_of(directory: Path) -> Manifest | None:
 def still_recorded(directory: Path, manifest: Manifest) -> bool:
     """Whether the record is the same as before the files were listed. The server writes it before it removes files."""
     now = load(directory)
-    return now is not None and now.generation == manifest.generation
+    return now is not None and now.revision == manifest.revision
 
 
 def begun(directory: Path) -> bool:
@@ -103,44 +103,45 @@ def _shards(site: Site, manifest: Manifest | None) -> int:
     return shards
 
 
-def witness_of(directory: Path, manifest: Manifest | None) -> Witness:
+def committed_ends_of(directory: Path, manifest: Manifest | None) -> CommittedEnds:
     if manifest is None:
-        return Witness({}, 0, True)
-    recorded = {shard: lives[-1].end for shard, lives in enumerate(manifest.lives)}
+        return CommittedEnds({}, 0, True)
+    recorded = {shard: generations[-1].end for shard, generations in enumerate(manifest.generations)}
     if manifest.clean:
-        return Witness(recorded, manifest.group, True)
-    seen = testimony(directory, manifest.shards)
+        return CommittedEnds(recorded, manifest.group, True)
+    seen = read_commits(directory, manifest.shards)
     ends = {shard: max(end, seen.ends.get(shard, 0)) for shard, end in recorded.items()}
-    return Witness(ends, max(seen.group, manifest.group), seen.whole)
+    return CommittedEnds(ends, max(seen.group, manifest.group), seen.whole)
 
 
-def chains_of(directory: Path, manifest: Manifest | None, witness: Witness, shard: int, epoch: str = "") -> list[Chain]:
-    """The lives of a shard: those recorded and those begun since. The last one is in use. A new shard begins with `epoch`."""
-    records = list(manifest.lives[shard]) if manifest else []
+def chains_of(directory: Path, manifest: Manifest | None, committed: CommittedEnds, shard: int, epoch: str = "") -> list[Chain]:
+    """The generations of a shard: those recorded and those begun since. The last one is in use. A new shard begins with
+    `epoch`."""
+    records = list(manifest.generations[shard]) if manifest else []
     ended = {record.number for record in records[:-1]}
-    ends = {record.number: _promised(shard, record, witness) for record in records}
-    files = listing(directory, shard, Promised(ends, frozenset(ends if witness.whole else ended)))
+    ends = {record.number: _promised(shard, record, committed) for record in records}
+    files = listing(directory, shard, Promised(ends, frozenset(ends if committed.whole else ended)))
     paths = files.segments
     for number in sorted(set(paths) - {record.number for record in records}):
         first = int(paths[number][0].stem)
-        records.append(LifeRecord(named_by_its_opening(paths[number]) or epoch, number, first, first))
-    records = sorted(records, key=lambda record: record.number) or [LifeRecord(epoch, 0, 0, 0)]
-    return [_chain(shard, record, files, witness, record.number in ended, record is records[-1]) for record in records]
+        records.append(GenerationRecord(named_by_its_opening(paths[number]) or epoch, number, first, first))
+    records = sorted(records, key=lambda record: record.number) or [GenerationRecord(epoch, 0, 0, 0)]
+    return [_chain(shard, record, files, committed, record.number in ended, record is records[-1]) for record in records]
 
 
-def _chain(shard: int, record: LifeRecord, files: Listing, witness: Witness, ended: bool, in_use: bool) -> Chain:
+def _chain(shard: int, record: GenerationRecord, files: Listing, committed: CommittedEnds, ended: bool, in_use: bool) -> Chain:
     paths = files.segments.get(record.number, [])
     left_over = [path for path in paths if int(path.stem) < record.first]
     kept = paths[len(left_over) :]
     # A segment that is there was begun when everything before it was written, whatever else is known.
     begun = max((int(path.stem) for path in kept), default=0)
-    promised = max(_promised(shard, record, witness), begun)
+    promised = max(_promised(shard, record, committed), begun)
     return Chain(shard, record, kept, left_over, promised, ended, in_use, files.strays if in_use else ())
 
 
-def _promised(shard: int, record: LifeRecord, witness: Witness) -> int:
-    seen = witness.ends.get(shard, 0)
-    return max(record.end, seen) if seen >> LIFE_BITS == record.number else record.end
+def _promised(shard: int, record: GenerationRecord, committed: CommittedEnds) -> int:
+    seen = committed.ends.get(shard, 0)
+    return max(record.end, seen) if seen >> GENERATION_BITS == record.number else record.end
 
 
 def _doubt(site: Site, manifest: Manifest | None) -> str:
@@ -158,19 +159,21 @@ def _doubt(site: Site, manifest: Manifest | None) -> str:
     return ""
 
 
-def _flaws(site: Site, manifest: Manifest | None, current: list[Found], witness: Witness, group: int) -> list[str]:
+def _flaws(
+    site: Site, manifest: Manifest | None, current: list[InspectedGeneration], committed: CommittedEnds, group: int
+) -> list[str]:
     """Why each shard counts as damaged; "" where it does not."""
-    # More than one group without a witness cannot be: it is the witness that lost something.
-    believable = witness.whole and group <= witness.group + 1
-    # After the machine itself went down the witness may be torn as well: it was never asked to be on disk.
+    # More than one group without an entry in the commit log is impossible: the commit log itself lost something.
+    believable = committed.whole and group <= committed.group + 1
+    # After a crash of the machine the commit log may be torn as well: it is never synced.
     crashed = manifest is not None and manifest.boot_id != site.boot_id
     doubtful = not believable and not crashed
-    if group > witness.group:
+    if group > committed.group:
         drop_group([found for found in current if found.tail and found.tail[0].group == group])
     return [_flaw(found, doubtful) for found in current]
 
 
-def _flaw(found: Found, doubtful: bool) -> str:
+def _flaw(found: InspectedGeneration, doubtful: bool) -> str:
     if found.lost:
         return f"{_positions(found.lost)} are missing or not as they were written"
     if found.spare and doubtful:
@@ -178,16 +181,18 @@ def _flaw(found: Found, doubtful: bool) -> str:
     return ""
 
 
-def _notes(lives: list[list[Found]], flaws: list[str], doubt: str, settled: list[Settled]) -> list[str]:
+def _notes(
+    generations: list[list[InspectedGeneration]], flaws: list[str], doubt: str, recovered: list[RecoveredShard]
+) -> list[str]:
     notes = [f"every stream begins a new epoch: {doubt}"] if doubt else []
     for shard, flaw in enumerate(flaws):
-        notes += [f"{path} is no segment of this journal and is left alone" for path in lives[shard][-1].chain.strays]
+        notes += [f"{path} is no segment of this journal and is left alone" for path in generations[shard][-1].chain.strays]
         if flaw:
             notes.append(f"shard {shard} is damaged and its streams begin new epochs: {flaw}. {_WAY_ON}")
-        for former in lives[shard][:-1]:
+        for former in generations[shard][:-1]:
             if former.lost:
-                notes.append(f"shard {shard} lost {_positions(former.lost)} of a former life. {_WAY_ON}")
-        if not settled[shard].whole:
+                notes.append(f"shard {shard} lost {_positions(former.lost)} of a former generation. {_WAY_ON}")
+        if not recovered[shard].whole:
             notes.append(f"shard {shard} lost the record of how far its producers and its quiet streams had come")
     return notes
 
@@ -201,35 +206,37 @@ def _positions(holes: list[Hole]) -> str:
     return f"positions from {told}{more}"
 
 
-def _answer(settled: list[Settled], notes: list[str], oldest: int) -> Recovered:
-    kept = [each for each in settled if not each.anew]
-    segments = [segment for each in settled for segment in _segments(each.log)]
+def _answer(recovered: list[RecoveredShard], notes: list[str], oldest: int) -> Recovered:
+    kept = [each for each in recovered if not each.anew]
+    segments = [segment for each in recovered for segment in _segments(each.log)]
     return Recovered(
-        shards=len(settled),
+        shards=len(recovered),
         tips=[tip for each in kept for tip in tips_of(each.state)],
-        rows=chain(_session_rows(settled), _publications([each.log for each in kept], oldest)),
+        rows=chain(_session_rows(recovered), _publications([each.log for each in kept], oldest)),
         producers={
-            (producer, each.log.shard): sequence for each in settled for producer, sequence in producers_of(each.state).items()
+            (producer, each.log.shard): sequence
+            for each in recovered
+            for producer, sequence in producers_of(each.state).items()
         },
         newest=max((segment.newest for segment in segments), default=0) / MICROSECONDS,
-        cut_bytes=sum(each.cut_bytes for each in settled),
-        reset_shards=tuple(each.log.shard for each in settled if each.anew),
+        cut_bytes=sum(each.cut_bytes for each in recovered),
+        reset_shards=tuple(each.log.shard for each in recovered if each.anew),
         notes=tuple(notes),
     )
 
 
 def _segments(log: ShardLog) -> list[Segment]:
-    return [segment for life in log.lives for segment in life.segments]
+    return [segment for generation in log.generations for segment in generation.segments]
 
 
-def _session_rows(settled: list[Settled]) -> Iterator[Row]:
+def _session_rows(recovered: list[RecoveredShard]) -> Iterator[Row]:
     """However old they are."""
-    for each in settled:
+    for each in recovered:
         yield from session_rows(each.state)
 
 
 def _publications(logs: list[ShardLog], oldest: int) -> Iterator[Row]:
-    """Those of the present life: the others have no epoch any more."""
+    """Those of the present generation: the others have no epoch any more."""
     for log in logs:
         for segment in log.current.segments:
             if segment.rows and segment.newest >= oldest:

@@ -1,7 +1,7 @@
-"""Fills the holes of a stopped journal with rows from its archive, at their positions, and writes damaged headers anew.
+"""Fills the holes of a stopped journal with rows from its archive, at their positions, and rewrites damaged headers.
 
-The rule it keeps: a segment is replaced atomically, and the damaged file is kept beside it. Rows that do not fit the rest of
-the journal are refused.
+Invariant: a segment is replaced atomically, and the damaged file is kept beside it. Rows that do not fit the rest of the
+journal are refused.
 """
 
 import os
@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from ropewalk.adapters.journals.arrow.committing import BATCH_ROWS
 from ropewalk.adapters.journals.arrow.disk import Disk, lock
-from ropewalk.adapters.journals.arrow.framing import frame_batch, frame_opening
-from ropewalk.adapters.journals.arrow.inspection import Found
-from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, Manifest, save
+from ropewalk.adapters.journals.arrow.frames import frame_batch, frame_opening
+from ropewalk.adapters.journals.arrow.group_commit import BATCH_ROWS
+from ropewalk.adapters.journals.arrow.inspection import InspectedGeneration
+from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS, Manifest, save
 from ropewalk.adapters.journals.arrow.schema import INT64, KINDS, SCHEMA
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, index_path, scan, segment_path, table_of
 from ropewalk.adapters.journals.arrow.survey import Progress, stateless, survey
@@ -61,47 +61,57 @@ def _repair(data_dir: Path, archived: ArchivedRows | None, progress: Progress, d
     manifest = found.manifest
     if not found.recorded:
         save(found.directory, manifest, disk)
-    damaged = [(life, segment) for lives in found.lives for life in lives for segment in _damaged(found.directory, life)]
-    missing = {(life.chain.shard, hole) for life, segment in damaged for hole in segment.holes}
+    damaged = [
+        (generation, segment)
+        for generations in found.generations
+        for generation in generations
+        for segment in _damaged(found.directory, generation)
+    ]
+    missing = {(generation.chain.shard, hole) for generation, segment in damaged for hole in segment.holes}
     filled: set[tuple[int, Hole]] = set()
     kept: list[str] = []
-    for life, segment in damaged:
-        runs = {hole: list(_runs(life, hole, archived, manifest.shards)) for hole in segment.holes} if archived else {}
+    for generation, segment in damaged:
+        runs = {hole: list(_runs(generation, hole, archived, manifest.shards)) for hole in segment.holes} if archived else {}
         if segment.headless or any(runs.values()):
-            kept += _replace(life, segment, runs, disk)
+            kept += _replace(generation, segment, runs, disk)
             filled |= {(segment.shard, _extent(run)) for of_hole in runs.values() for run in of_hole}
     if filled:
         save(found.directory, _without(manifest, filled), disk)
     lost, found_again = (sum(end - first for _, (first, end) in ranges) for ranges in (missing, filled))
     headers = sum(each.headless for _, each in damaged)
-    without_state = tuple(shard for shard, lives in enumerate(found.lives) if _without_state(lives[-1], filled))
+    without_state = tuple(
+        shard for shard, generations in enumerate(found.generations) if _without_state(generations[-1], filled)
+    )
     return Repaired(not found.recorded, found_again, lost - found_again, kept, headers, without_state)
 
 
-def _without_state(life: Found, filled: set[tuple[int, Hole]]) -> bool:
+def _without_state(generation: InspectedGeneration, filled: set[tuple[int, Hole]]) -> bool:
     """Where all rows from the first one on are back, they tell it again."""
-    begin = life.chain.record.number << LIFE_BITS
-    return stateless(life) and not any(hole[0] == begin and (life.chain.shard, hole) in filled for hole in life.missing_head)
+    begin = generation.chain.record.number << GENERATION_BITS
+    return stateless(generation) and not any(
+        hole[0] == begin and (generation.chain.shard, hole) in filled for hole in generation.missing_head
+    )
 
 
-def _damaged(directory: Path, life: Found) -> Iterator[Segment]:
-    """Segments with holes or without a header. Where a life's first files are missing, an empty segment stands for them."""
-    for first, end in life.missing_head:
-        gone = Segment(segment_path(directory, life.chain.shard, first), life.chain.shard, first, 0)
+def _damaged(directory: Path, generation: InspectedGeneration) -> Iterator[Segment]:
+    """Segments with holes or without a header. Where a generation's first files are missing, an empty segment stands for
+    them."""
+    for first, end in generation.missing_head:
+        gone = Segment(segment_path(directory, generation.chain.shard, first), generation.chain.shard, first, 0)
         gone.skip(end, 0)
         yield gone
-    yield from (segment for segment in life.segments if segment.holes or segment.headless)
+    yield from (segment for segment in generation.segments if segment.holes or segment.headless)
 
 
 # --- what the archive has --------------------------------------------------------------------------------------------
 
 
-def _runs(life: Found, hole: Hole, archived: ArchivedRows, shards: int) -> Iterator[Any]:
+def _runs(generation: InspectedGeneration, hole: Hole, archived: ArchivedRows, shards: int) -> Iterator[Any]:
     """Tables of consecutive positions of the hole. Raises UserMistake for rows that cannot have been in this journal."""
-    shard = life.chain.shard
+    shard = generation.chain.shard
     tables = [_journal_rows(table) for table in archived(shard, *hole)]
     rows = pa.concat_tables([SCHEMA.empty_table(), *tables]).sort_by("position").combine_chunks()
-    if rows.num_rows and not _fits(life, hole, archived, rows, shards):
+    if rows.num_rows and not _fits(generation, hole, archived, rows, shards):
         raise UserMistake(
             f"this is the archive of another journal: its rows around positions {hole[0]} to {hole[1]} of shard {shard} differ"
         )
@@ -122,22 +132,22 @@ def _journal_rows(table: Any) -> Any:
     return rows.filter(pc.is_in(rows["event"], pa.array(list(KINDS))))
 
 
-def _fits(life: Found, hole: Hole, archived: ArchivedRows, rows: Any, shards: int) -> bool:
+def _fits(generation: InspectedGeneration, hole: Hole, archived: ArchivedRows, rows: Any, shards: int) -> bool:
     """Keys belong to the shard, positions are unique, and the rows on both sides of the hole equal those of the journal."""
-    shard, (first, end) = life.chain.shard, hole
+    shard, (first, end) = generation.chain.shard, hole
     unique = len(set(rows["position"].to_pylist())) == rows.num_rows
     if not unique or any(shard_of(key, shards) != shard for key in set(rows["key"].to_pylist())):
         return False
     for position in (first - 1, end):
-        own = _row_at(life, position)
+        own = _row_at(generation, position)
         theirs = [row for table in archived(shard, position, position + 1) for row in _journal_rows(table).to_pylist()]
         if own is not None and theirs and theirs != [own]:
             return False
     return True
 
 
-def _row_at(life: Found, position: int) -> dict[str, object] | None:
-    segment = next((each for each in life.segments if each.first <= position < each.end), None)
+def _row_at(generation: InspectedGeneration, position: int) -> dict[str, object] | None:
+    segment = next((each for each in generation.segments if each.first <= position < each.end), None)
     if segment is None or any(first <= position < end for first, end in segment.holes):
         return None
     table = table_of(segment)
@@ -148,12 +158,12 @@ def _row_at(life: Found, position: int) -> dict[str, object] | None:
 # --- writing it back -------------------------------------------------------------------------------------------------
 
 
-def _replace(life: Found, segment: Segment, runs: dict[Hole, list[Any]], disk: Disk) -> list[str]:
+def _replace(generation: InspectedGeneration, segment: Segment, runs: dict[Hole, list[Any]], disk: Disk) -> list[str]:
     """Answers the name under which the old file is kept, if there was one."""
     path = segment.path
     path.parent.mkdir(exist_ok=True)
     fresh = path.with_suffix(".repaired")
-    disk.replace(fresh, b"".join(_pieces(life, segment, runs)))
+    disk.replace(fresh, b"".join(_pieces(generation, segment, runs)))
     filled = sum(run.num_rows for of_hole in runs.values() for run in of_hole)
     if scan(fresh, segment.shard, segment.first, segment.end, ended=True)[0].rows != segment.rows + filled:
         raise OSError(f"{fresh} does not read back as it was written")
@@ -164,9 +174,9 @@ def _replace(life: Found, segment: Segment, runs: dict[Hole, list[Any]], disk: D
     return kept
 
 
-def _pieces(life: Found, segment: Segment, runs: dict[Hole, list[Any]]) -> Iterator[bytes]:
+def _pieces(generation: InspectedGeneration, segment: Segment, runs: dict[Hole, list[Any]]) -> Iterator[bytes]:
     data = segment.path.read_bytes() if segment.path.exists() else b""
-    yield frame_opening(segment.shard, life.chain.record.epoch, segment.first)
+    yield frame_opening(segment.shard, generation.chain.record.epoch, segment.first)
     for batch in range(len(segment.firsts)):
         first, end, begin, until = segment.limits(batch)
         if (first, end) in runs:
@@ -198,11 +208,11 @@ def _extent(run: Any) -> Hole:
 
 
 def _without(manifest: Manifest, filled: set[tuple[int, Hole]]) -> Manifest:
-    lives = [
+    generations = [
         [msgspec.structs.replace(record, holes=list(_left(record.holes, _of(filled, shard)))) for record in own]
-        for shard, own in enumerate(manifest.lives)
+        for shard, own in enumerate(manifest.generations)
     ]
-    return msgspec.structs.replace(manifest, generation=manifest.generation + 1, lives=lives)
+    return msgspec.structs.replace(manifest, revision=manifest.revision + 1, generations=generations)
 
 
 def _of(filled: set[tuple[int, Hole]], shard: int) -> list[Hole]:

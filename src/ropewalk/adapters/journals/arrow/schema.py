@@ -1,7 +1,7 @@
-"""The journal's columns, and rows to record batches and back.
+"""The journal's columns, and the conversion between rows and record batches.
 
-The rule it keeps: what a row does not have is null, and comes back as the row's default. Types are plain and all nullable,
-because Spark compares them to the letter.
+Invariant: a missing value is null, and becomes the row's default again. Types are plain and nullable, because Spark compares
+schemas exactly.
 """
 
 from array import array

@@ -1,6 +1,6 @@
-"""One segment file: an Arrow IPC stream of consecutive positions, and where each of its batches lies.
+"""One segment file: an Arrow IPC stream of consecutive positions, and the place of each batch in it.
 
-The rule it keeps: `end` and `size` move only when everything below them is written, so a reader who goes by them needs no lock.
+Invariant: `end` and `size` move only when everything below them is written, so that a reader who goes by them needs no lock.
 """
 
 import mmap
@@ -16,7 +16,7 @@ from zlib import crc32
 import pyarrow as pa
 
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.framing import BATCH, OPENING, Frame, frame_at, frame_opening, frames_after
+from ropewalk.adapters.journals.arrow.frames import BATCH, OPENING, Frame, frame_at, frame_opening, frames_after
 
 INDEX = struct.Struct("<4sIQQQqI")  # magic, batches, first, end, size, newest, shard; then the two columns and a checksum
 INDEX_MAGIC = b"RwI1"

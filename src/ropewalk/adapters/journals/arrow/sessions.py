@@ -1,6 +1,6 @@
-"""Which rows of a shard a recovery needs to know its sessions: of those that are not over, from the last full account on.
+"""Selects the session rows of a shard that a recovery needs: of open sessions, from their last full record on.
 
-The rule it keeps: what is left depends on the rows and their order only, never on their age.
+Invariant: the selection depends only on the rows and their order, never on their age.
 """
 
 from typing import Any

@@ -1,10 +1,10 @@
-"""What is known of a shard where a segment begins, kept beside the segment: how far its streams and producers had come, and the
-rows of the sessions that were not over.
+"""The state of a shard at the beginning of a segment, saved beside it: tips of streams, sequences of producers, rows of open
+sessions.
 
-The rule it keeps: it is made of tables merged by Arrow, never row by row, and what it says can always be told again from older
-segments while they are there. So no row of a session has to be written again because time passes.
+Invariant: it is made of tables merged by Arrow, never row by row, and can always be computed again from older segments while
+they exist. So no session row has to be rewritten because time passes.
 
-The file holds a batch of streams and producers, and then batches of session rows; older versions wrote the first one only.
+The file holds a batch of streams and producers, and then batches of session rows. Older versions wrote only the first one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.framing import frame_at, frame_batch
+from ropewalk.adapters.journals.arrow.frames import frame_at, frame_batch
 from ropewalk.adapters.journals.arrow.schema import INT64, MICROSECONDS, SCHEMA, STRING, TIME, decode
 from ropewalk.adapters.journals.arrow.sessions import going_on, of_sessions
 from ropewalk.model.journal import Row, RowKind, StreamTip
@@ -30,7 +30,7 @@ BATCH_ROWS = 4096
 """Session rows of one batch at the most: a column of text may not be larger than 2 GiB."""
 
 
-class State(Struct, frozen=True):
+class ShardState(Struct, frozen=True):
     """`tips` has a line for each stream and producer, `sessions` has rows of the journal in their order."""
 
     tips: Any
@@ -41,21 +41,21 @@ class State(Struct, frozen=True):
         return int(self.tips.num_rows + self.sessions.num_rows)
 
 
-EMPTY = State(TIPS.empty_table(), SCHEMA.empty_table())
+EMPTY = ShardState(TIPS.empty_table(), SCHEMA.empty_table())
 
 
 def state_path(segment: Path) -> Path:
     return segment.with_suffix(".state")
 
 
-def save_state(segment: Path, shard: int, first: int, state: State, disk: Disk) -> None:
+def save_state(segment: Path, shard: int, first: int, state: ShardState, disk: Disk) -> None:
     tips = pa.RecordBatch.from_arrays([_whole(column) for column in state.tips.columns], schema=TIPS)
     sessions = state.sessions.to_batches(max_chunksize=BATCH_ROWS)
     frames = [frame_batch(batch, shard, first, 0, members=1 + len(sessions)) for batch in (tips, *sessions)]
     disk.replace(state_path(segment), b"".join(frames))
 
 
-def load_state(segment: Path, shard: int, first: int) -> State | None:
+def load_state(segment: Path, shard: int, first: int) -> ShardState | None:
     """None if there is none that can be believed."""
     messages: list[bytes] = []
     members = at = 0
@@ -72,30 +72,30 @@ def load_state(segment: Path, shard: int, first: int) -> State | None:
     if not messages or len(messages) != members:
         return None
     tips, *sessions = messages
-    return State(_table([tips], TIPS), _table(sessions, SCHEMA))
+    return ShardState(_table([tips], TIPS), _table(sessions, SCHEMA))
 
 
-def merge(before: State, tables: Iterable[Any]) -> State:
+def merge(before: ShardState, tables: Iterable[Any]) -> ShardState:
     """The state after the rows of these tables, which follow it in this order."""
     streams, producers, sessions = [_of(before, STREAM)], [_of(before, PRODUCER)], before.sessions
     for table in tables:
         streams.append(_columns(STREAM, _published(table), "stream", "epoch", "offset"))
         producers.append(_columns(PRODUCER, table.filter(table["producer"].is_valid()), "producer", "epoch", "sequence"))
         sessions = going_on(pa.concat_tables([sessions, of_sessions(table)]))
-    return State(pa.concat_tables([_latest(streams), _latest(producers)]), sessions)
+    return ShardState(pa.concat_tables([_latest(streams), _latest(producers)]), sessions)
 
 
-def without_tips(state: State) -> State:
-    return State(_of(state, PRODUCER), state.sessions)
+def without_tips(state: ShardState) -> ShardState:
+    return ShardState(_of(state, PRODUCER), state.sessions)
 
 
-def younger(state: State, oldest: float) -> State:
+def younger(state: ShardState, oldest: float) -> ShardState:
     """Without the streams that were not published to since; producers stay, an application may come back after weeks."""
     young = pc.greater_equal(state.tips["timestamp"].cast(INT64), int(oldest * MICROSECONDS))
-    return State(state.tips.filter(pc.or_(young, pc.equal(state.tips["kind"], PRODUCER))), state.sessions)
+    return ShardState(state.tips.filter(pc.or_(young, pc.equal(state.tips["kind"], PRODUCER))), state.sessions)
 
 
-def tips_of(state: State) -> list[StreamTip]:
+def tips_of(state: ShardState) -> list[StreamTip]:
     table = _of(state, STREAM)
     columns = [table[name].to_pylist() for name in ("name", "epoch", "reached")]
     times = table["timestamp"].cast(INT64).to_pylist()
@@ -105,12 +105,12 @@ def tips_of(state: State) -> list[StreamTip]:
     ]
 
 
-def producers_of(state: State) -> dict[str, int]:
+def producers_of(state: ShardState) -> dict[str, int]:
     table = _of(state, PRODUCER)
     return dict(zip(table["name"].to_pylist(), table["reached"].to_pylist(), strict=True))
 
 
-def session_rows(state: State) -> Iterator[Row]:
+def session_rows(state: ShardState) -> Iterator[Row]:
     for batch in state.sessions.to_batches():
         yield from decode(batch, 0)
 
@@ -119,7 +119,7 @@ def _published(table: Any) -> Any:
     return table.filter(pc.equal(table["event"], RowKind.PUBLISH.value))
 
 
-def _of(state: State, kind: str) -> Any:
+def _of(state: ShardState, kind: str) -> Any:
     return state.tips.filter(pc.equal(state.tips["kind"], kind))
 
 

@@ -1,6 +1,6 @@
-"""Reads all of a journal without changing anything, for verification, repair and backup.
+"""Reads a whole journal without changing anything, for verification, repair and backup.
 
-The rule it keeps: a server may write meanwhile. Everything committed before the survey began is covered; later rows are not.
+Invariant: a server may write meanwhile. Everything committed before the survey began is covered; later rows are not.
 """
 
 from collections.abc import Callable
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from ropewalk.adapters.journals.arrow.commits import Witness
-from ropewalk.adapters.journals.arrow.framing import Frame
-from ropewalk.adapters.journals.arrow.inspection import Chain, Found, Scans, inspect
-from ropewalk.adapters.journals.arrow.manifest import LIFE_BITS, Manifest, load
-from ropewalk.adapters.journals.arrow.rebuilding import rebuilt
-from ropewalk.adapters.journals.arrow.recovery import begun, chains_of, still_recorded, witness_of
+from ropewalk.adapters.journals.arrow.commit_log import CommittedEnds
+from ropewalk.adapters.journals.arrow.frames import Frame
+from ropewalk.adapters.journals.arrow.inspection import Chain, InspectedGeneration, Scans, inspect
+from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS, Manifest, load
+from ropewalk.adapters.journals.arrow.manifest_rebuild import rebuilt
+from ropewalk.adapters.journals.arrow.recovery import begun, chains_of, committed_ends_of, still_recorded
 from ropewalk.adapters.journals.arrow.segment import Segment
 from ropewalk.adapters.journals.arrow.state import load_state
 from ropewalk.model.errors import Unavailable, UserMistake
@@ -26,13 +26,14 @@ ATTEMPTS = 10
 
 
 class Survey(Struct, frozen=True):
-    """`recorded`: the record could be read; else `manifest` was made from the files. `lives` are by shard, the oldest first."""
+    """`recorded`: the record could be read; else `manifest` was made from the files. `generations` are by shard, the oldest
+    first."""
 
     directory: Path
     manifest: Manifest
     recorded: bool
-    witness: Witness
-    lives: list[list[Found]]
+    committed: CommittedEnds
+    generations: list[list[InspectedGeneration]]
 
 
 def survey(data_dir: Path, progress: Progress) -> Survey:
@@ -51,20 +52,20 @@ def survey(data_dir: Path, progress: Progress) -> Survey:
 def _survey(directory: Path, progress: Progress) -> Survey:
     recorded = load(directory)
     manifest = recorded or rebuilt(directory)
-    witness = witness_of(directory, manifest)
-    chains = [chains_of(directory, manifest, witness, shard) for shard in range(manifest.shards)]
+    committed = committed_ends_of(directory, manifest)
+    chains = [chains_of(directory, manifest, committed, shard) for shard in range(manifest.shards)]
     if recorded is not None and not still_recorded(directory, recorded):
         raise FileNotFoundError  # else what retention removed just now would be taken for a hole
     scans = _ToldScans(chains, progress)
-    lives = [[inspect(chain, 0, scans) for chain in of_shard] for of_shard in chains]
-    return Survey(directory, manifest, recorded is not None, witness, lives)
+    generations = [[inspect(chain, 0, scans) for chain in of_shard] for of_shard in chains]
+    return Survey(directory, manifest, recorded is not None, committed, generations)
 
 
-def stateless(life: Found) -> bool:
-    """Whether the state of the producers and quiet streams of a life in use is lost: older rows are gone, and no state that can
-    be read tells of them."""
-    segments = life.segments
-    if not segments or segments[0].first == life.chain.record.number << LIFE_BITS:
+def stateless(generation: InspectedGeneration) -> bool:
+    """Whether the state of the producers and quiet streams of a generation in use is lost: older rows are gone, and no state
+    that can be read tells of them."""
+    segments = generation.segments
+    if not segments or segments[0].first == generation.chain.record.number << GENERATION_BITS:
         return False
     return all(load_state(segment.path, segment.shard, segment.first) is None for segment in segments)
 

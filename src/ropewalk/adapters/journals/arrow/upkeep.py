@@ -1,6 +1,6 @@
-"""What keeps a journal in shape while it runs: segments are sealed after they were full, and go when they may.
+"""Background maintenance of a running journal: seals full segments and removes those that retention allows.
 
-The rule it keeps: one thread does all of it, and neither writers nor readers wait for it.
+Invariant: one thread does all of it, and neither writers nor readers wait for it.
 """
 
 import logging
@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from ropewalk.adapters.journals.arrow.consumers import Consumers
-from ropewalk.adapters.journals.arrow.cutting import remove
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.logs import Life, ShardLog, remembered
+from ropewalk.adapters.journals.arrow.logs import Generation, ShardLog, remembered
 from ropewalk.adapters.journals.arrow.retention import Going, Retention, going
-from ropewalk.adapters.journals.arrow.sealing import seal
+from ropewalk.adapters.journals.arrow.seal import seal
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment
+from ropewalk.adapters.journals.arrow.truncation import remove
 from ropewalk.ports import Clock
 
 log = logging.getLogger("ropewalk.journal")
@@ -66,18 +66,18 @@ class Upkeep:
             self._let_go(leaving)
 
     def _holes(self) -> list[Hole]:
-        return [hole for shard in self._logs for life in shard.lives for hole in life.holes]
+        return [hole for shard in self._logs for generation in shard.generations for hole in generation.holes]
 
     def _seal_all(self, shard: ShardLog) -> None:
-        for life in shard.lives:
-            in_use = life is shard.current
-            for segment in life.segments[: -1 if in_use else None]:
+        for generation in shard.generations:
+            in_use = generation is shard.current
+            for segment in generation.segments[: -1 if in_use else None]:
                 if not segment.sealed and segment.path not in self._bad:
-                    self._seal(life, segment, in_use)
+                    self._seal(generation, segment, in_use)
 
-    def _seal(self, life: Life, segment: Segment, in_use: bool) -> None:
+    def _seal(self, generation: Generation, segment: Segment, in_use: bool) -> None:
         try:
-            sealed = seal(life, segment, in_use, self._clock() - self._tips_seconds, self._disk)
+            sealed = seal(generation, segment, in_use, self._clock() - self._tips_seconds, self._disk)
         except OSError as error:  # it is tried again at the next sweep
             log.warning("segment %s cannot be sealed yet: %s", segment.path.name, error.strerror or error)
             return
@@ -90,11 +90,11 @@ class Upkeep:
         """From memory, then from the record, then from the disk: a crash between leaves files that the next start removes."""
         gone = {id(each.segment) for each in leaving}
         for shard in {each.log.shard: each.log for each in leaving}.values():
-            for number, life in enumerate(shard.lives):
-                if life.let_go(lambda segment: id(segment) in gone):
-                    for older in (each for each in shard.lives[:number] if not each.segments):
+            for number, generation in enumerate(shard.generations):
+                if generation.let_go(lambda segment: id(segment) in gone):
+                    for older in (each for each in shard.generations[:number] if not each.segments):
                         older.forget_holes()
-            shard.lives = remembered(shard.lives)
+            shard.generations = remembered(shard.generations)
         lost = sum(each.segment.rows for each in leaving if each.lost)
         if lost:
             self.lost_rows += lost

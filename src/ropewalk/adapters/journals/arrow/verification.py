@@ -1,4 +1,4 @@
-"""Checks a journal: reads every byte of it and changes nothing. A server may run on it meanwhile."""
+"""Verifies a journal: reads every byte and changes nothing. A server may run meanwhile."""
 
 import fcntl
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.consumers import load_consumer
-from ropewalk.adapters.journals.arrow.inspection import Found
+from ropewalk.adapters.journals.arrow.inspection import InspectedGeneration
 from ropewalk.adapters.journals.arrow.manifest import damaged_copies, stored_format
 from ropewalk.adapters.journals.arrow.segment import index_path, load_index
 from ropewalk.adapters.journals.arrow.state import load_state, state_path
@@ -59,8 +59,8 @@ def verify(data_dir: Path, progress: Progress) -> Report:
         str(found.directory),
         stored_format(found.directory) or 0,
         in_use(found.directory),
-        [_shard(shard, lives) for shard, lives in enumerate(found.lives)],
-        [hole for lives in found.lives for life in lives for hole in _holes(life)],
+        [_shard(shard, generations) for shard, generations in enumerate(found.generations)],
+        [hole for generations in found.generations for generation in generations for hole in _holes(generation)],
         [*_record(found), *_headers(found), *_consumers(found.directory)],
         _remarks(found),
     )
@@ -78,23 +78,23 @@ def in_use(directory: Path) -> bool:
     return False
 
 
-def _holes(life: Found) -> Iterator[HoleReport]:
-    shard, epoch = life.chain.shard, life.chain.record.epoch
-    for hole in life.missing_head:
+def _holes(generation: InspectedGeneration) -> Iterator[HoleReport]:
+    shard, epoch = generation.chain.shard, generation.chain.record.epoch
+    for hole in generation.missing_head:
         yield HoleReport(shard, epoch, *hole, "")
-    for segment in life.segments:
+    for segment in generation.segments:
         yield from (HoleReport(shard, epoch, *hole, str(segment.path)) for hole in segment.holes)
 
 
-def _shard(shard: int, lives: list[Found]) -> ShardReport:
-    segments = [segment for life in lives for segment in life.segments]
+def _shard(shard: int, generations: list[InspectedGeneration]) -> ShardReport:
+    segments = [segment for generation in generations for segment in generation.segments]
     return ShardReport(
         shard,
-        sum(1 for life in lives if life.segments),
+        sum(1 for generation in generations if generation.segments),
         len(segments),
         sum(segment.rows for segment in segments),
         sum(segment.size for segment in segments),
-        sum(hole.end - hole.first for life in lives for hole in _holes(life)),
+        sum(hole.end - hole.first for generation in generations for hole in _holes(generation)),
     )
 
 
@@ -102,10 +102,10 @@ def _record(found: Survey) -> list[str]:
     if not found.recorded:
         return ["the journal's record of itself cannot be read (journal.json and its copy): a server does not start with it"]
     return [
-        f"shard {life.chain.shard}: the state of its producers and quiet streams cannot be read, and older rows are gone"
-        for lives in found.lives
-        for life in lives[-1:]
-        if stateless(life)
+        f"shard {generation.chain.shard}: the state of its producers and quiet streams cannot be read, and older rows are gone"
+        for generations in found.generations
+        for generation in generations[-1:]
+        if stateless(generation)
     ]
 
 
@@ -113,9 +113,9 @@ def _headers(found: Survey) -> list[str]:
     return [
         f"the Arrow schema at the beginning of shard={segment.shard:02}/{segment.path.name} is damaged: the server reads its "
         "rows, other programs cannot; `ropewalk journal repair` writes it anew"
-        for lives in found.lives
-        for life in lives
-        for segment in life.segments
+        for generations in found.generations
+        for generation in generations
+        for segment in generation.segments
         if segment.headless
     ]
 
@@ -137,11 +137,13 @@ def _readable(path: Path) -> bool:
 
 def _remarks(found: Survey) -> list[str]:
     remarks = [f"{name} is damaged; the other copy is good" for name in damaged_copies(found.directory) if found.recorded]
-    if not found.witness.whole:
+    if not found.committed.whole:
         remarks.append("the log of commits is damaged: a torn end of a shard cannot be told from a loss")
-    for stray in (path for lives in found.lives for life in lives for path in life.chain.strays):
+    for stray in (path for generations in found.generations for generation in generations for path in generation.chain.strays):
         remarks.append(f"{stray} is a stray file: no segment of this journal, and left alone")
-    for segment in (segment for lives in found.lives for life in lives for segment in life.segments):
+    for segment in (
+        segment for generations in found.generations for generation in generations for segment in generation.segments
+    ):
         name = f"shard={segment.shard:02}/{segment.path.name}"
         if index_path(segment.path).exists() and load_index(segment.path, segment.shard, segment.first) is None:
             remarks.append(f"the index of {name} is damaged or outdated")

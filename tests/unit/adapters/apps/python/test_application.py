@@ -11,12 +11,20 @@ import pytest
 from ropewalk.adapters.apps.python import PythonApplication
 from ropewalk.channels import App, Channel, Connection, action
 from ropewalk.core.stats import Stats
-from ropewalk.model.application import Action, Admission, Call, Caller, Comeback, Farewell, Greeting
+from ropewalk.model.application import (
+    Action,
+    CallContext,
+    CommandCall,
+    ConnectResult,
+    DisconnectCall,
+    RestoreCall,
+    RestoreResult,
+)
 from ropewalk.model.errors import ApplicationError, Unavailable, UserMistake
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.ports import Application
 
-BO = Caller("s-1", ids='{"name":"Bo"}')
+BO = CallContext("s-1", ids='{"name":"Bo"}')
 ROOM = '{"channel":"Room"}'
 
 
@@ -49,8 +57,8 @@ async def running(
         await application.stop()
 
 
-def perform(name: str) -> Call:
-    return Call(BO, Action.PERFORM, ROOM, data=f'{{"action":"{name}"}}')
+def perform(name: str) -> CommandCall:
+    return CommandCall(BO, Action.PERFORM, ROOM, data=f'{{"action":"{name}"}}')
 
 
 def chat() -> App:
@@ -88,18 +96,18 @@ def chat() -> App:
 
 async def test_it_fills_the_port() -> None:
     application: Application = PythonApplication(chat, Stats())
-    assert application.trouble() == "the app does not run"
+    assert application.health() == "the app does not run"
     assert application.gauges() == {"app_calls_active": 0.0, "app_calls_waiting": 0.0}
 
 
 async def test_every_call_is_answered_and_counted() -> None:
     stats, press = Stats(), Press()
     async with running(chat(), stats, press) as application:
-        assert application.trouble() == ""
-        assert await application.connect(BO) == Admission(True, '{"name":"Bo","thread":true}')
-        assert (await application.command(Call(BO, Action.SUBSCRIBE, ROOM))).streams == ("room",)
-        assert await application.restored(Comeback(BO, "s-0", {ROOM: {}})) == Greeting(own={ROOM: {"back": "true"}})
-        await application.disconnect(Farewell(BO, {ROOM: {}}))
+        assert application.health() == ""
+        assert await application.connect(BO) == ConnectResult(True, '{"name":"Bo","thread":true}')
+        assert (await application.command(CommandCall(BO, Action.SUBSCRIBE, ROOM))).streams == ("room",)
+        assert await application.restored(RestoreCall(BO, "s-0", {ROOM: {}})) == RestoreResult(own={ROOM: {"back": "true"}})
+        await application.disconnect(DisconnectCall(BO, {ROOM: {}}))
     assert press.published == [Publication("room", b'"left"')]
     assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (4, 0, 0)
 
@@ -124,7 +132,7 @@ async def test_a_call_that_takes_too_long_is_unavailable_and_names_its_handler(c
     assert any(vars(record).get("handler") == "Room.hang" for record in caplog.records)
 
 
-async def test_a_farewell_that_takes_too_long_is_not_said_again() -> None:
+async def test_a_disconnect_call_that_takes_too_long_is_not_said_again() -> None:
     app = App()
 
     @app.on_disconnect
@@ -133,13 +141,13 @@ async def test_a_farewell_that_takes_too_long_is_not_said_again() -> None:
 
     async with running(app, timeout=0) as application:
         with pytest.raises(ApplicationError, match="no answer"):
-            await application.disconnect(Farewell(BO))
+            await application.disconnect(DisconnectCall(BO))
 
 
-async def test_a_farewell_whose_broadcasts_cannot_be_published_is_not_said_again() -> None:
+async def test_a_disconnect_call_whose_broadcasts_cannot_be_published_is_not_said_again() -> None:
     async with running(chat(), press=Press(down=True)) as application:
         with pytest.raises(ApplicationError, match="lost: no power"):
-            await application.disconnect(Farewell(BO, {ROOM: {}}))
+            await application.disconnect(DisconnectCall(BO, {ROOM: {}}))
 
 
 async def test_calls_are_seen_while_they_are_under_way() -> None:
@@ -154,12 +162,12 @@ async def test_calls_are_seen_while_they_are_under_way() -> None:
         calls = [asyncio.get_running_loop().create_task(application.connect(BO)) for _ in range(3)]
         await asyncio.to_thread(begun.acquire)
         assert application.gauges() == {"app_calls_active": 1.0, "app_calls_waiting": 2.0}
-        assert application.trouble() == ""
+        assert application.health() == ""
         open.set()
         assert all([(await call).accepted for call in calls])
 
 
-async def test_an_app_whose_threads_are_all_held_is_in_trouble() -> None:
+async def test_an_app_whose_threads_are_all_held_is_unhealthy() -> None:
     app, begun, open = App(), threading.Semaphore(0), threading.Event()
 
     @app.on_connect
@@ -177,11 +185,11 @@ async def test_an_app_whose_threads_are_all_held_is_in_trouble() -> None:
         await asyncio.to_thread(begun.acquire)
         call.cancel()
         await asyncio.wait([call])
-        assert "every thread" in application.trouble()
+        assert "every thread" in application.health()
         with pytest.raises(Unavailable, match="held by handlers"):
             await application.connect(BO)
         with pytest.raises(Unavailable, match="held by handlers"):
-            await application.disconnect(Farewell(BO))
+            await application.disconnect(DisconnectCall(BO))
         assert (await application.command(perform("think"))).accepted
         open.set()
 
@@ -201,7 +209,7 @@ async def test_an_app_that_does_not_run_cannot_be_asked() -> None:
         pass
     with pytest.raises(Unavailable, match="does not run"):
         await application.connect(BO)
-    assert application.trouble() == "the app does not run"
+    assert application.health() == "the app does not run"
 
 
 async def test_a_startup_that_fails_keeps_the_server_from_starting(caplog: pytest.LogCaptureFixture) -> None:

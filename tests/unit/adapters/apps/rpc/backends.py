@@ -7,19 +7,27 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from ropewalk.adapters.apps.rpc.application import RpcApplication
-from ropewalk.adapters.apps.rpc.calling import Calls
+from ropewalk.adapters.apps.rpc.calls import Calls
 from ropewalk.adapters.apps.rpc.grpc import GrpcApplication
 from ropewalk.adapters.apps.rpc.http import HttpApplication
 from ropewalk.core.stats import Stats
-from ropewalk.model.application import Admission, Answer, Call, Caller, Comeback, Farewell, Greeting
+from ropewalk.model.application import (
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    RestoreCall,
+    RestoreResult,
+)
 from ropewalk.model.errors import ServerError
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.ports import Application
 from tests.rpc_servers import GrpcServer, HttpServer
 
-PATIENCE = 20.0
-CALLER = Caller("sid", "http://x/cable", {"cookie": "a=1", "REMOTE_ADDR": "10.0.0.1"}, "", {"c": "1"})
-WELCOME = Admission(True, "me", ('{"type":"welcome"}',), {"seen": "1"})
+TIMEOUT = 20.0
+CONTEXT = CallContext("sid", "http://x/cable", {"cookie": "a=1", "REMOTE_ADDR": "10.0.0.1"}, "", {"c": "1"})
+WELCOME = ConnectResult(True, "me", ('{"type":"welcome"}',), {"seen": "1"})
 
 T = TypeVar("T")
 A = TypeVar("A", bound=Application)
@@ -34,17 +42,17 @@ class Scripted:
         self.script = deque(script)
         self.asked: list[Any] = []
 
-    async def connect(self, caller: Caller) -> Admission:
-        return await self._next(caller, WELCOME)
+    async def connect(self, context: CallContext) -> ConnectResult:
+        return await self._next(context, WELCOME)
 
-    async def command(self, call: Call) -> Answer:
-        return await self._next(call, Answer())
+    async def command(self, call: CommandCall) -> CommandResult:
+        return await self._next(call, CommandResult())
 
-    async def restored(self, comeback: Comeback) -> Greeting:
-        return await self._next(comeback, Greeting())
+    async def restored(self, restore_call: RestoreCall) -> RestoreResult:
+        return await self._next(restore_call, RestoreResult())
 
-    async def disconnect(self, farewell: Farewell) -> None:
-        await self._next(farewell, None)
+    async def disconnect(self, disconnect_call: DisconnectCall) -> None:
+        await self._next(disconnect_call, None)
 
     async def _next(self, asked: object, otherwise: T) -> T:
         self.asked.append(asked)
@@ -83,7 +91,7 @@ class NoPublisher:
 
 def calls(stats: Stats | None = None, **options: Any) -> Calls:
     """With time enough for a busy machine, unless a test is about time."""
-    return Calls(stats or Stats(), **{"command_timeout": PATIENCE, **options})
+    return Calls(stats or Stats(), **{"command_timeout": TIMEOUT, **options})
 
 
 def once(stats: Stats | None = None) -> Calls:
@@ -107,13 +115,13 @@ def asking(server: Server, calls: Calls, restore: bool = False) -> RpcApplicatio
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not condition():
             await asyncio.sleep(0.005)
 
 
 async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             try:
                 return await ask()

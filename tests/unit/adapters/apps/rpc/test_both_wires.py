@@ -7,12 +7,22 @@ from collections.abc import Callable
 import pytest
 
 from ropewalk.core.stats import Stats
-from ropewalk.model.application import Action, Admission, Answer, Call, Caller, Comeback, Farewell, Greeting, Seating
+from ropewalk.model.application import (
+    Action,
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    PresenceUpdate,
+    RestoreCall,
+    RestoreResult,
+)
 from ropewalk.model.errors import ApplicationError, Unavailable
 from ropewalk.model.presence import Member
 from tests.rpc_servers import GrpcServer, HttpServer
 from tests.unit.adapters.apps.rpc.backends import (
-    CALLER,
+    CONTEXT,
     WELCOME,
     Scripted,
     Server,
@@ -27,7 +37,7 @@ from tests.unit.adapters.apps.rpc.backends import (
 
 Serve = Callable[[Scripted], Server]
 
-KNOWN = Caller(CALLER.sid, CALLER.url, CALLER.headers, '{"user":1}', CALLER.state)
+KNOWN = CallContext(CONTEXT.sid, CONTEXT.url, CONTEXT.headers, '{"user":1}', CONTEXT.state)
 SUBSCRIPTIONS = {"a": {"$w": "chat", "ж": "\u2028"}, "b": {}}
 
 
@@ -43,16 +53,16 @@ def serve(request: pytest.FixtureRequest) -> Serve:
 async def test_a_connect_arrives_as_it_was_asked_and_its_admission_comes_back(serve: Serve) -> None:
     backend, stats = Scripted(), Stats()
     async with serve(backend) as server, running(asking(server, calls(stats))) as application:
-        assert await application.connect(CALLER) == WELCOME
-    assert backend.asked == [CALLER]
+        assert await application.connect(CONTEXT) == WELCOME
+    assert backend.asked == [CONTEXT]
     assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (1, 0, 0)
 
 
 async def test_a_client_that_is_refused_is_no_failure(serve: Serve) -> None:
-    refused = Admission(False, "", ('{"type":"disconnect"}',), {}, "who are you")
+    refused = ConnectResult(False, "", ('{"type":"disconnect"}',), {}, "who are you")
     stats = Stats()
     async with serve(Scripted(refused)) as server, running(asking(server, calls(stats))) as application:
-        assert await application.connect(CALLER) == refused
+        assert await application.connect(CONTEXT) == refused
     assert stats.app_calls_failed == 0
 
 
@@ -60,16 +70,18 @@ async def test_an_error_of_the_application_says_what_it_said(serve: Serve) -> No
     backend, stats = Scripted(ApplicationError("undefined method"), ApplicationError("")), Stats()
     async with serve(backend) as server, running(asking(server, calls(stats))) as application:
         with pytest.raises(ApplicationError, match="undefined method"):
-            await application.connect(CALLER)
+            await application.connect(CONTEXT)
         with pytest.raises(ApplicationError, match="did not say which"):
-            await application.command(Call(KNOWN, Action.SUBSCRIBE, "a"))
+            await application.command(CommandCall(KNOWN, Action.SUBSCRIBE, "a"))
     assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (2, 2, 0)
 
 
 @pytest.mark.parametrize("action", Action)
 async def test_a_command_and_its_answer_arrive_whole(serve: Serve, action: Action) -> None:
-    call = Call(KNOWN, action, '{"channel":"Chat"}', {"$w": "chat", "n": "1"}, '{"action":"speak","text":"ж 😀 \\u0000"}')
-    answer = Answer(
+    call = CommandCall(
+        KNOWN, action, '{"channel":"Chat"}', {"$w": "chat", "n": "1"}, '{"action":"speak","text":"ж 😀 \\u0000"}'
+    )
+    answer = CommandResult(
         accepted=action is not Action.SUBSCRIBE,
         transmissions=("one", "two"),
         streams=("chat", "чат"),
@@ -77,54 +89,54 @@ async def test_a_command_and_its_answer_arrive_whole(serve: Serve, action: Actio
         stop_all=True,
         state={"c": ""},
         own={"n": "2"},
-        seating=Seating(True, Member("7", b'{"name":"ann"}')),
+        presence_update=PresenceUpdate(True, Member("7", b'{"name":"ann"}')),
         disconnect=True,
         reason="because",
     )
     backend = Scripted(answer)
     async with serve(backend) as server, running(asking(server, calls())) as application:
         assert await application.command(call) == answer
-        assert await application.command(call) == Answer()
+        assert await application.command(call) == CommandResult()
     assert backend.asked == [call, call]
 
 
-async def test_a_farewell_arrives_with_the_state_of_every_subscription(serve: Serve) -> None:
-    farewell = Farewell(KNOWN, SUBSCRIPTIONS)
+async def test_a_disconnect_call_arrives_with_the_state_of_every_subscription(serve: Serve) -> None:
+    disconnect_call = DisconnectCall(KNOWN, SUBSCRIPTIONS)
     backend = Scripted(None, ApplicationError("no"))
     async with serve(backend) as server, running(asking(server, calls())) as application:
-        await application.disconnect(farewell)
+        await application.disconnect(disconnect_call)
         with pytest.raises(ApplicationError, match="no"):
-            await application.disconnect(farewell)
-    assert backend.asked[0] == farewell
+            await application.disconnect(disconnect_call)
+    assert backend.asked[0] == disconnect_call
 
 
 async def test_every_call_says_whose_it_is_and_which_protocol(serve: Serve) -> None:
     async with serve(Scripted()) as server, running(asking(server, calls(), restore=True)) as application:
-        await application.connect(CALLER)
-        await application.command(Call(KNOWN, Action.SUBSCRIBE, "a"))
-        await application.restored(Comeback(KNOWN, "former"))
-        await application.disconnect(Farewell(KNOWN))
+        await application.connect(CONTEXT)
+        await application.command(CommandCall(KNOWN, Action.SUBSCRIBE, "a"))
+        await application.restored(RestoreCall(KNOWN, "former"))
+        await application.disconnect(DisconnectCall(KNOWN))
     prefix = "" if serve is GrpcServer else "x-anycable-meta-"
     seen = [(each["method"], each[f"{prefix}sid"], each[f"{prefix}protov"]) for each in server.seen]
     assert seen == [(method, "sid", "v1") for method in ("Connect", "Command", "Restore", "Disconnect")]
 
 
-# --- comebacks --------------------------------------------------------------------------------------------------------
+# --- restore calls --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_comeback_is_told_where_the_application_wants_to_hear_of_it(serve: Serve) -> None:
-    greeting = Greeting(("hello again",), {"c": ""}, {"a": {"$w": ""}}, disconnect=True)
-    comeback = Comeback(KNOWN, "former", SUBSCRIPTIONS)
-    backend = Scripted(greeting)
+async def test_a_restore_call_is_told_where_the_application_wants_to_hear_of_it(serve: Serve) -> None:
+    restore_result = RestoreResult(("hello again",), {"c": ""}, {"a": {"$w": ""}}, disconnect=True)
+    restore_call = RestoreCall(KNOWN, "former", SUBSCRIPTIONS)
+    backend = Scripted(restore_result)
     async with serve(backend) as server, running(asking(server, calls(), restore=True)) as application:
-        assert await application.restored(comeback) == greeting
-    assert backend.asked == [comeback]
+        assert await application.restored(restore_call) == restore_result
+    assert backend.asked == [restore_call]
 
 
-async def test_a_comeback_is_not_told_unasked(serve: Serve) -> None:
+async def test_a_restore_call_is_not_told_unasked(serve: Serve) -> None:
     backend, stats = Scripted(), Stats()
     async with serve(backend) as server, running(asking(server, calls(stats))) as application:
-        assert await application.restored(Comeback(KNOWN, "former")) == Greeting()
+        assert await application.restored(RestoreCall(KNOWN, "former")) == RestoreResult()
     assert (backend.asked, stats.app_calls) == ([], 0)
 
 
@@ -133,7 +145,7 @@ async def test_an_application_without_restore_is_asked_for_it_once(serve: Serve,
     backend, stats = Scripted(NotImplementedError()), Stats()
     async with serve(backend) as server, running(asking(server, calls(stats), restore=True)) as application:
         for _ in range(3):
-            assert await application.restored(Comeback(KNOWN, "former")) == Greeting()
+            assert await application.restored(RestoreCall(KNOWN, "former")) == RestoreResult()
     assert len(backend.asked) == 1
     assert stats.app_calls_failed == 0
     assert len([record for record in caplog.records if "Restore" in record.message]) == 1
@@ -149,7 +161,7 @@ async def test_an_application_that_hangs_is_given_up_in_time(serve: Serve) -> No
         running(asking(server, calls(stats, command_timeout=0.05))) as application,
     ):
         with pytest.raises(Unavailable):
-            await application.connect(CALLER)
+            await application.connect(CONTEXT)
     assert (stats.app_calls_failed, stats.app_calls_retried) == (1, 0)
 
 
@@ -159,9 +171,9 @@ async def test_a_storm_longer_than_the_budget_of_one_call_is_answered_to_the_las
     async with serve(slow) as server:
         asked = calls(stats, concurrency=1, command_timeout=patient)
         async with running(asking(server, asked)) as application:
-            crowd = [asyncio.ensure_future(application.connect(CALLER)) for _ in range(2 * int(patient / slow.seconds))]
+            crowd = [asyncio.ensure_future(application.connect(CONTEXT)) for _ in range(2 * int(patient / slow.seconds))]
             assert await asyncio.gather(*crowd) == [WELCOME] * len(crowd)
-            assert application.trouble() == ""
+            assert application.health() == ""
     assert (stats.app_calls_failed, stats.app_calls_retried) == (0, 0)
 
 
@@ -169,11 +181,11 @@ async def test_a_slow_call_does_not_stall_others(serve: Serve) -> None:
     event = asyncio.Event()
     backend = Scripted(event)
     async with serve(backend) as server, running(asking(server, calls())) as application:
-        slow = asyncio.ensure_future(application.connect(CALLER))
+        slow = asyncio.ensure_future(application.connect(CONTEXT))
         await until(lambda: len(backend.asked) == 1)
         assert application.gauges()["app_calls_active"] == 1
         for _ in range(40):
-            await application.connect(CALLER)
+            await application.connect(CONTEXT)
         assert not slow.done()
         event.set()
         assert await slow == WELCOME
@@ -183,38 +195,38 @@ async def test_a_slow_call_does_not_stall_others(serve: Serve) -> None:
 async def test_a_call_outlives_a_restart_of_the_application(serve: Serve) -> None:
     backend, stats = Scripted(), Stats()
     async with serve(backend) as server, running(asking(server, calls(stats))) as application:
-        await application.connect(CALLER)
+        await application.connect(CONTEXT)
         await server.stop()
-        call = asyncio.ensure_future(application.connect(CALLER))
+        call = asyncio.ensure_future(application.connect(CONTEXT))
         await until(lambda: stats.app_calls_retried > 0)
         await server.start()
         assert await call == WELCOME
     assert stats.app_calls_failed == 0
 
 
-async def test_an_application_that_is_away_is_a_trouble_until_it_is_back(serve: Serve) -> None:
+async def test_an_application_that_is_away_is_unhealthy_until_it_is_back(serve: Serve) -> None:
     async with serve(Scripted()) as server, running(asking(server, once())) as application:
-        await until_answered(lambda: application.connect(CALLER))
-        assert application.trouble() == ""
+        await until_answered(lambda: application.connect(CONTEXT))
+        assert application.health() == ""
         await server.stop()
         for _ in range(3):
             with pytest.raises(Unavailable):
-                await application.connect(CALLER)
-        assert "does not answer" in application.trouble()
+                await application.connect(CONTEXT)
+        assert "does not answer" in application.health()
         await server.start()
-        assert await until_answered(lambda: application.connect(CALLER)) == WELCOME
-        assert application.trouble() == ""
+        assert await until_answered(lambda: application.connect(CONTEXT)) == WELCOME
+        assert application.health() == ""
 
 
 async def test_a_caller_who_is_gone_is_cancelled_and_nobody_else(serve: Serve) -> None:
     backend, stats = Scripted(asyncio.Event()), Stats()
     async with serve(backend) as server, running(asking(server, calls(stats))) as application:
-        gone = asyncio.ensure_future(application.connect(CALLER))
+        gone = asyncio.ensure_future(application.connect(CONTEXT))
         await until(lambda: len(backend.asked) == 1)
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
-        assert await application.connect(CALLER) == WELCOME
+        assert await application.connect(CONTEXT) == WELCOME
     assert stats.app_calls_failed == 0
 
 
@@ -223,18 +235,18 @@ async def test_who_asks_when_it_is_stopped_is_told_so(serve: Serve) -> None:
     async with serve(backend) as server:
         application = asking(server, calls())
         with pytest.raises(Unavailable, match="closed"):
-            await application.connect(CALLER)
+            await application.connect(CONTEXT)
         async with running(application):
-            call = asyncio.ensure_future(application.connect(CALLER))
+            call = asyncio.ensure_future(application.connect(CONTEXT))
             await until(lambda: len(backend.asked) == 1)
         with pytest.raises(Unavailable):
             await call
         with pytest.raises(Unavailable, match="closed"):
-            await application.connect(CALLER)
+            await application.connect(CONTEXT)
 
 
 async def test_text_that_no_wire_can_carry_costs_only_its_own_call(serve: Serve) -> None:
     async with serve(Scripted()) as server, running(asking(server, calls())) as application:
         with pytest.raises(ApplicationError, match="Unicode"):
-            await application.command(Call(KNOWN, Action.SUBSCRIBE, "\ud800"))
-        assert await application.connect(Caller("sid", "http://x/", {"cookie": "\udcff"})) == WELCOME
+            await application.command(CommandCall(KNOWN, Action.SUBSCRIBE, "\ud800"))
+        assert await application.connect(CallContext("sid", "http://x/", {"cookie": "\udcff"})) == WELCOME

@@ -9,17 +9,17 @@ import uvloop
 
 from ropewalk.adapters.apps.rpc.grpc import GrpcApplication
 from ropewalk.core.stats import Stats
-from ropewalk.model.application import Action, Answer, Call
+from ropewalk.model.application import Action, CommandCall, CommandResult
 from ropewalk.model.errors import ApplicationError, Unavailable, UserMistake
 from tests.rpc_servers import CERTIFICATE, GrpcServer, Refusal
-from tests.unit.adapters.apps.rpc.backends import CALLER, WELCOME, Scripted, calls, once, running
+from tests.unit.adapters.apps.rpc.backends import CONTEXT, WELCOME, Scripted, calls, once, running
 
 
 @pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED"])
 async def test_what_may_pass_is_asked_again(code: str) -> None:
     backend, stats = Scripted(Refusal(code), Refusal(code)), Stats()
     async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls(stats))) as application:
-        assert await application.connect(CALLER) == WELCOME
+        assert await application.connect(CONTEXT) == WELCOME
     assert len(backend.asked) == 3
     assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (1, 0, 2)
 
@@ -29,7 +29,7 @@ async def test_a_call_that_was_given_up_over_there_is_not_asked_again(code: str)
     backend = Scripted(Refusal(code))
     async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls())) as application:
         with pytest.raises(Unavailable, match=code):
-            await application.connect(CALLER)
+            await application.connect(CONTEXT)
     assert len(backend.asked) == 1
 
 
@@ -38,15 +38,15 @@ async def test_any_other_code_is_the_applications_error(code: str) -> None:
     backend = Scripted(Refusal(code))
     async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls())) as application:
         with pytest.raises(ApplicationError, match=code):
-            await application.connect(CALLER)
+            await application.connect(CONTEXT)
     assert len(backend.asked) == 1
 
 
 async def test_an_answer_that_is_too_large_is_not_asked_for_again() -> None:
-    backend = Scripted(Answer(transmissions=("x" * 2000,)))
+    backend = Scripted(CommandResult(transmissions=("x" * 2000,)))
     async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls(), max_recv=1000)) as application:
         with pytest.raises(ApplicationError, match="larger than max"):
-            await application.command(Call(CALLER, Action.PERFORM, "a"))
+            await application.command(CommandCall(CONTEXT, Action.PERFORM, "a"))
     assert len(backend.asked) == 1
 
 
@@ -54,7 +54,7 @@ async def test_a_call_that_is_too_large_is_not_sent() -> None:
     backend = Scripted()
     async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls(), max_send=1000)) as application:
         with pytest.raises(ApplicationError, match="larger than max"):
-            await application.command(Call(CALLER, Action.PERFORM, "a", data="x" * 2000))
+            await application.command(CommandCall(CONTEXT, Action.PERFORM, "a", data="x" * 2000))
     assert backend.asked == []
 
 
@@ -62,7 +62,7 @@ async def test_a_name_is_resolved() -> None:
     async with GrpcServer(Scripted()) as server:
         application = GrpcApplication(f"dns:///localhost:{server.port}", calls())
         async with running(application):
-            assert await application.connect(CALLER) == WELCOME
+            assert await application.connect(CONTEXT) == WELCOME
 
 
 # --- a list of members ------------------------------------------------------------------------------------------------
@@ -74,10 +74,10 @@ async def test_members_of_a_list_take_turns() -> None:
         host = f"grpc-list://{first.host},localhost:{second.port}"
         async with running(GrpcApplication(host, calls())) as application:
             while not one.asked or not other.asked:
-                await application.connect(CALLER)
+                await application.connect(CONTEXT)
             asked = len(one.asked), len(other.asked)
             for _ in range(20):
-                await application.connect(CALLER)
+                await application.connect(CONTEXT)
     assert (len(one.asked) - asked[0], len(other.asked) - asked[1]) == (10, 10)
 
 
@@ -88,10 +88,10 @@ async def test_where_one_member_is_away_the_next_is_asked() -> None:
         async with running(application):
             await first.stop()
             for _ in range(20):
-                assert await application.connect(CALLER) == WELCOME
+                assert await application.connect(CONTEXT) == WELCOME
             await second.stop()
             await first.start()
-            assert await application.connect(CALLER) == WELCOME
+            assert await application.connect(CONTEXT) == WELCOME
     assert len(other.asked) == 20
     assert stats.app_calls_failed == 0
 
@@ -102,7 +102,7 @@ async def test_a_member_that_refuses_is_passed_over_without_a_pause() -> None:
         application = GrpcApplication(f"grpc-list://{first.host},{second.host}", calls(stats))
         async with running(application):
             for _ in range(10):
-                assert await application.connect(CALLER) == WELCOME
+                assert await application.connect(CONTEXT) == WELCOME
     assert stats.app_calls_retried == 0
 
 
@@ -133,11 +133,11 @@ async def test_with_tls_the_certificate_must_be_one_to_believe() -> None:
     async with GrpcServer(Scripted(), tls=True) as server:
         trusting = GrpcApplication(server.host, calls(), tls=True, tls_root_ca=str(CERTIFICATE))
         async with running(trusting):
-            assert await trusting.connect(CALLER) == WELCOME
+            assert await trusting.connect(CONTEXT) == WELCOME
         suspicious = GrpcApplication(server.host, once(), tls=True)
         async with running(suspicious):
             with pytest.raises(Unavailable):
-                await suspicious.connect(CALLER)
+                await suspicious.connect(CONTEXT)
 
 
 def test_root_certificates_that_cannot_be_read_are_a_mistake() -> None:
@@ -151,7 +151,7 @@ def test_root_certificates_that_cannot_be_read_are_a_mistake() -> None:
 def test_it_works_on_the_event_loop_of_the_server() -> None:
     async def conversation() -> None:
         async with GrpcServer(Scripted()) as server, running(GrpcApplication(server.host, calls())) as application:
-            assert await asyncio.gather(*(application.connect(CALLER) for _ in range(100))) == [WELCOME] * 100
+            assert await asyncio.gather(*(application.connect(CONTEXT) for _ in range(100))) == [WELCOME] * 100
 
     uvloop.run(conversation())
 

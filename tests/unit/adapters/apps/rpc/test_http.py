@@ -11,11 +11,11 @@ from aiohttp.test_utils import TestServer
 
 from ropewalk.adapters.apps.rpc.http import MAX_ANSWER, HttpApplication
 from ropewalk.core.stats import Stats
-from ropewalk.model.application import Admission
+from ropewalk.model.application import ConnectResult
 from ropewalk.model.errors import ApplicationError, Unanswered, Unavailable, UserMistake
 from ropewalk.testing.clock import ManualClock
 from tests.rpc_servers import CERTIFICATE, HttpServer, Refusal
-from tests.unit.adapters.apps.rpc.backends import CALLER, WELCOME, Scripted, calls, once, running
+from tests.unit.adapters.apps.rpc.backends import CONTEXT, WELCOME, Scripted, calls, once, running
 
 
 @asynccontextmanager
@@ -42,7 +42,7 @@ async def test_the_secret_is_sent_with_every_call() -> None:
     async with HttpServer(Scripted(), secret="s3cret") as server:
         application = HttpApplication(server.url, "s3cret", calls())
         async with running(application):
-            assert await application.connect(CALLER) == WELCOME
+            assert await application.connect(CONTEXT) == WELCOME
     assert server.seen[0]["authorization"] == "Bearer s3cret"
     assert server.seen[0]["content-type"] == "application/json"
 
@@ -53,7 +53,7 @@ async def test_a_wrong_secret_is_called_unauthorized_and_is_not_tried_again(secr
         application = HttpApplication(server.url, secret, calls())
         async with running(application):
             with pytest.raises(ApplicationError, match="unauthorized"):
-                await application.connect(CALLER)
+                await application.connect(CONTEXT)
     assert len(server.seen) == 1
     assert ("authorization" in server.seen[0]) is bool(secret)
 
@@ -64,11 +64,11 @@ async def test_the_secret_shows_neither_in_logs_nor_in_errors(caplog: pytest.Log
     async with running(application):
         for _ in range(12):
             with pytest.raises(Unavailable) as caught:
-                await application.connect(CALLER)
+                await application.connect(CONTEXT)
             assert "s3cret" not in str(caught.value)
     assert caplog.records
     assert "s3cret" not in "".join(str(vars(record)) for record in caplog.records)
-    assert "s3cret" not in application.trouble()
+    assert "s3cret" not in application.health()
 
 
 @pytest.mark.parametrize("url", ["", "localhost:50051", "ftp://x/", "http://", "http://[::1", "http://x:99999/"])
@@ -86,10 +86,10 @@ def test_a_user_and_a_secret_cannot_both_be_sent() -> None:
 async def test_the_certificate_must_be_one_to_believe() -> None:
     async with HttpServer(Scripted(), tls=True) as server:
         async with running(HttpApplication(server.url, "", calls(), tls_root_ca=str(CERTIFICATE))) as trusting:
-            assert await trusting.connect(CALLER) == WELCOME
+            assert await trusting.connect(CONTEXT) == WELCOME
         async with running(HttpApplication(server.url, "", once())) as suspicious:
             with pytest.raises(Unavailable):
-                await suspicious.connect(CALLER)
+                await suspicious.connect(CONTEXT)
     with pytest.raises(UserMistake, match="nowhere"):
         HttpApplication("https://x/", "", calls(), tls_root_ca="/nowhere.pem")
 
@@ -102,7 +102,7 @@ async def test_only_200_is_an_answer_and_nothing_else_is_asked_again(status: int
     backend = Scripted(Refusal(status=status))
     async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls())) as application:
         with pytest.raises(ApplicationError, match=str(status)):
-            await application.connect(CALLER)
+            await application.connect(CONTEXT)
     assert len(backend.asked) == 1
 
 
@@ -111,20 +111,20 @@ async def test_a_gateway_that_has_no_answer_is_asked_again(status: int) -> None:
     stats = Stats()
     backend = Scripted(Refusal(status=status))
     async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls(stats))) as application:
-        assert await application.connect(CALLER) == WELCOME
-        assert application.trouble() == ""
+        assert await application.connect(CONTEXT) == WELCOME
+        assert application.health() == ""
     assert (len(backend.asked), stats.app_calls_failed, stats.app_calls_retried) == (2, 0, 1)
 
 
 @pytest.mark.parametrize("status", [502, 503, 504])
-async def test_a_gateway_that_never_has_an_answer_is_a_trouble_and_opens_the_circuit(status: int) -> None:
+async def test_a_gateway_that_never_has_an_answer_is_unhealthy_and_opens_the_circuit(status: int) -> None:
     backend = Scripted(*[Refusal(status=status)] * 20)
     async with HttpServer(backend) as server, running(HttpApplication(server.url, "", once())) as application:
         for _ in range(10):
             with pytest.raises(Unavailable, match=str(status)) as caught:
-                await application.connect(CALLER)
+                await application.connect(CONTEXT)
             assert isinstance(caught.value, Unanswered) is (status == 504)
-        assert application.trouble() == "the application does not answer"
+        assert application.health() == "the application does not answer"
         assert application.gauges()["app_circuit_open"] == 1
 
 
@@ -133,14 +133,14 @@ async def test_redirects_are_not_followed() -> None:
         moved = web.HTTPTemporaryRedirect(f"{elsewhere.url}/connect")
         async with answering(moved) as application:
             with pytest.raises(ApplicationError, match="307"):
-                await application.connect(CALLER)
+                await application.connect(CONTEXT)
     assert elsewhere.seen == []
 
 
 async def test_a_status_may_be_a_name_and_null_is_nothing() -> None:
     answer = {"status": "SUCCESS", "identifiers": "me", "transmissions": None, "env": {"cstate": {"gone": None}}, "news": 1}
     async with answering(web.json_response(answer)) as application:
-        assert await application.connect(CALLER) == Admission(True, "me", (), {"gone": ""})
+        assert await application.connect(CONTEXT) == ConnectResult(True, "me", (), {"gone": ""})
 
 
 @pytest.mark.parametrize(
@@ -151,19 +151,19 @@ async def test_a_status_may_be_a_name_and_null_is_nothing() -> None:
 async def test_an_answer_that_cannot_be_read_is_the_applications_error(body: bytes) -> None:
     async with answering(web.Response(body=body)) as application:
         with pytest.raises(ApplicationError, match=r"cannot be read|nested more than 128 deep"):
-            await application.connect(CALLER)
+            await application.connect(CONTEXT)
 
 
 async def test_an_answer_that_does_not_end_is_cut_off() -> None:
     async with answering(web.Response(body=b" " * (MAX_ANSWER + 1))) as application:
         with pytest.raises(ApplicationError, match="larger than"):
-            await application.connect(CALLER)
+            await application.connect(CONTEXT)
 
 
 async def test_a_compressed_answer_is_not_unpacked() -> None:
     packed = web.Response(body=b'{"status":1}', headers={"Content-Encoding": "gzip"})
     async with answering(packed) as application:
-        assert (await application.connect(CALLER)).accepted, "the body is read as it came"
+        assert (await application.connect(CONTEXT)).accepted, "the body is read as it came"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ async def test_a_server_that_breaks_off_is_asked_again_only_if_it_had_not_answer
         application = HttpApplication(f"http://127.0.0.1:{port}", "", at_most_twice)
         async with running(application):
             with pytest.raises(error):
-                await application.connect(CALLER)
+                await application.connect(CONTEXT)
     assert (stats.app_calls_retried > 0) is retried
 
 
@@ -210,17 +210,17 @@ async def test_the_circuit_opens_when_nothing_gets_through_and_closes_when_it_do
             for _ in range(10):
                 assert application.gauges()["app_circuit_open"] == 0
                 with pytest.raises(Unavailable, match="cannot be reached"):
-                    await application.connect(CALLER)
+                    await application.connect(CONTEXT)
             assert application.gauges()["app_circuit_open"] == 1
             await server.start()
             with pytest.raises(Unavailable, match="left alone"):
-                await application.connect(CALLER)
+                await application.connect(CONTEXT)
             clock.advance(5)
             for _ in range(5):
                 assert application.gauges()["app_circuit_open"] == 1
-                assert await application.connect(CALLER) == WELCOME
+                assert await application.connect(CONTEXT) == WELCOME
             assert application.gauges()["app_circuit_open"] == 0
-            assert application.trouble() == ""
+            assert application.health() == ""
     said = [record.message for record in caplog.records]
     assert len([line for line in said if "left alone" in line]) == 1
     assert len([line for line in said if "get through again" in line]) == 1
@@ -231,5 +231,5 @@ async def test_errors_of_the_application_do_not_open_the_circuit() -> None:
     async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls())) as application:
         for _ in range(40):
             with pytest.raises(ApplicationError):
-                await application.connect(CALLER)
-        assert await application.connect(CALLER) == WELCOME
+                await application.connect(CONTEXT)
+        assert await application.connect(CONTEXT) == WELCOME

@@ -19,11 +19,11 @@ from ropewalk.adapters.apps.rpc.messages import (
     DisconnectResponse,
     Env,
     EnvResponse,
-    Message,
     Method,
     PresenceResponse,
     RestoreRequest,
     RestoreResponse,
+    RpcMessage,
     Status,
     from_plain,
 )
@@ -44,7 +44,7 @@ ENV_BYTES = field(1, b"http://x/cable") + entry(2, b"cookie", b"a=1") + entry(3,
 CHANGES = EnvResponse({"c": "1"}, {"i": ""})
 CHANGES_BYTES = entry(1, b"c", b"1") + entry(2, b"i", b"")
 
-SAMPLES: dict[str, tuple[Message, bytes]] = {
+SAMPLES: dict[str, tuple[RpcMessage, bytes]] = {
     "ConnectionRequest": (ConnectionRequest(ENV), field(3, ENV_BYTES)),
     "ConnectionResponse": (
         ConnectionResponse(Status.SUCCESS, "me", ["a", "b"], "no", CHANGES),

@@ -17,46 +17,56 @@ from ropewalk.adapters.apps.rpc.messages import (
     RestoreResponse,
     Status,
 )
-from ropewalk.model.application import Action, Admission, Answer, Call, Caller, Comeback, Farewell, Greeting, Seating
+from ropewalk.model.application import (
+    Action,
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    PresenceUpdate,
+    RestoreCall,
+    RestoreResult,
+)
 from ropewalk.model.errors import ApplicationError
 from ropewalk.model.presence import Member
 
-CALLER = Caller("sid", "http://x/cable", {"cookie": "a=1", "REMOTE_ADDR": "10.0.0.1"}, "me", {"c": "1"})
+CONTEXT = CallContext("sid", "http://x/cable", {"cookie": "a=1", "REMOTE_ADDR": "10.0.0.1"}, "me", {"c": "1"})
 ENV = Env("http://x/cable", {"cookie": "a=1", "REMOTE_ADDR": "10.0.0.1"}, {"c": "1"})
 
 
 def test_a_connect_tells_where_the_client_comes_from() -> None:
-    assert records.connection_request(CALLER) == ConnectionRequest(ENV)
+    assert records.connection_request(CONTEXT) == ConnectionRequest(ENV)
 
 
 def test_a_command_brings_the_state_of_its_subscription() -> None:
-    message = records.command_message(Call(CALLER, Action.PERFORM, "id", {"i": "2"}, '{"action":"speak"}'))
+    message = records.command_message(CommandCall(CONTEXT, Action.PERFORM, "id", {"i": "2"}, '{"action":"speak"}'))
     env = Env(ENV.url, ENV.headers, {"c": "1"}, {"i": "2"})
     assert message == CommandMessage("message", "id", "me", '{"action":"speak"}', env)
 
 
-def test_farewells_and_comebacks_bring_the_state_of_every_subscription_as_json_text() -> None:
+def test_disconnect_calls_and_restore_calls_bring_the_state_of_every_subscription_as_json_text() -> None:
     subscriptions = {"a": {"$w": "chat"}, "b": {}}
-    farewell = records.disconnect_request(Farewell(CALLER, subscriptions))
-    comeback = records.restore_request(Comeback(CALLER, "former", subscriptions))
-    assert (farewell.identifiers, comeback.identifiers, comeback.former_sid) == ("me", "me", "former")
-    for request in (farewell, comeback):
+    disconnect_call = records.disconnect_request(DisconnectCall(CONTEXT, subscriptions))
+    restore_call = records.restore_request(RestoreCall(CONTEXT, "former", subscriptions))
+    assert (disconnect_call.identifiers, restore_call.identifiers, restore_call.former_sid) == ("me", "me", "former")
+    for request in (disconnect_call, restore_call):
         assert request.subscriptions == ["a", "b"]
         assert {name: json.loads(text) for name, text in request.env.istate.items()} == {"a": {"$w": "chat"}}
 
 
 def test_bytes_of_a_header_that_are_no_text_are_replaced() -> None:
-    caller = Caller("sid", "http://x/\udcff", {"cookie": "név=\udcfa"})
-    env = records.connection_request(caller).env
+    context = CallContext("sid", "http://x/\udcff", {"cookie": "név=\udcfa"})
+    env = records.connection_request(context).env
     assert env.headers["cookie"].startswith("név=\ufffd")
     assert "\ufffd" in env.url
 
 
 def test_an_admission_is_read() -> None:
     response = ConnectionResponse(Status.SUCCESS, "me", ["hi"], env=EnvResponse({"c": "1"}))
-    assert records.admission(response) == Admission(True, "me", ("hi",), {"c": "1"})
+    assert records.connect_result(response) == ConnectResult(True, "me", ("hi",), {"c": "1"})
     refused = ConnectionResponse(Status.FAILURE, transmissions=["bye"], error_msg="who are you")
-    assert records.admission(refused) == Admission(False, "", ("bye",), {}, "who are you")
+    assert records.connect_result(refused) == ConnectResult(False, "", ("bye",), {}, "who are you")
 
 
 def test_an_answer_is_read() -> None:
@@ -71,11 +81,11 @@ def test_an_answer_is_read() -> None:
         stopped_streams=["old"],
         presence=PresenceResponse("join", "7", '{"n": 1}'),
     )
-    seating = Seating(True, Member("7", b'{"n": 1}'))
-    assert records.answer(response) == Answer(
-        True, ("t",), ("s",), ("old",), True, {"c": ""}, {"i": "2"}, seating, (), True, "why"
+    presence_update = PresenceUpdate(True, Member("7", b'{"n": 1}'))
+    assert records.command_result(response) == CommandResult(
+        True, ("t",), ("s",), ("old",), True, {"c": ""}, {"i": "2"}, presence_update, (), True, "why"
     )
-    assert records.answer(CommandResponse(Status.FAILURE)) == Answer(accepted=False)
+    assert records.command_result(CommandResponse(Status.FAILURE)) == CommandResult(accepted=False)
 
 
 @pytest.mark.parametrize(
@@ -89,15 +99,15 @@ def test_an_answer_is_read() -> None:
     ],
 )
 def test_presence_info_is_json_text_or_becomes_a_string(info: str, expected: bytes) -> None:
-    answer = records.answer(CommandResponse(Status.SUCCESS, presence=PresenceResponse("leave", "7", info)))
-    assert answer.seating == Seating(False, Member("7", expected))
+    answer = records.command_result(CommandResponse(Status.SUCCESS, presence=PresenceResponse("leave", "7", info)))
+    assert answer.presence_update == PresenceUpdate(False, Member("7", expected))
 
 
 @pytest.mark.parametrize("depth", [129, 500, 9000])
 def test_presence_info_that_is_nested_too_deeply_is_the_applications_error(depth: int) -> None:
     presence = PresenceResponse("join", "7", "[" * depth + "]" * depth)
     with pytest.raises(ApplicationError, match="nested more than 128 deep"):
-        records.answer(CommandResponse(Status.SUCCESS, presence=presence))
+        records.command_result(CommandResponse(Status.SUCCESS, presence=presence))
 
 
 @pytest.mark.parametrize(
@@ -105,33 +115,33 @@ def test_presence_info_that_is_nested_too_deeply_is_the_applications_error(depth
 )
 def test_a_presence_that_makes_no_sense_is_the_applications_error(presence: PresenceResponse) -> None:
     with pytest.raises(ApplicationError, match="presence"):
-        records.answer(CommandResponse(Status.SUCCESS, presence=presence))
+        records.command_result(CommandResponse(Status.SUCCESS, presence=presence))
 
 
-def test_a_greeting_is_read() -> None:
+def test_a_restore_result_is_read() -> None:
     env = EnvResponse({"c": ""}, {"a": '{"i":"2","gone":""}'})
     response = RestoreResponse(Status.SUCCESS, transmissions=["t"], env=env)
-    assert records.greeting(response) == Greeting(("t",), {"c": ""}, {"a": {"i": "2", "gone": ""}})
+    assert records.restore_result(response) == RestoreResult(("t",), {"c": ""}, {"a": {"i": "2", "gone": ""}})
 
 
-def test_a_comeback_that_is_not_accepted_ends_the_session() -> None:
-    assert records.greeting(RestoreResponse(Status.FAILURE)).disconnect
-    assert records.greeting(RestoreResponse(Status.SUCCESS, disconnect=True)).disconnect
+def test_a_restore_call_that_is_not_accepted_ends_the_session() -> None:
+    assert records.restore_result(RestoreResponse(Status.FAILURE)).disconnect
+    assert records.restore_result(RestoreResponse(Status.SUCCESS, disconnect=True)).disconnect
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"i":1}', "[" * 9000], ids=["empty", "cut", "a number", "deep"])
 def test_a_state_that_is_not_json_text_of_strings_is_the_applications_error(text: str) -> None:
     with pytest.raises(ApplicationError, match="state of a subscription"):
-        records.greeting(RestoreResponse(Status.SUCCESS, env=EnvResponse(istate={"a": text})))
+        records.restore_result(RestoreResponse(Status.SUCCESS, env=EnvResponse(istate={"a": text})))
 
 
 def test_an_error_is_an_error_in_every_answer() -> None:
     with pytest.raises(ApplicationError, match="it broke"):
-        records.admission(ConnectionResponse(error_msg="it broke"))
+        records.connect_result(ConnectionResponse(error_msg="it broke"))
     with pytest.raises(ApplicationError, match="it broke"):
-        records.answer(CommandResponse(error_msg="it broke"))
+        records.command_result(CommandResponse(error_msg="it broke"))
     with pytest.raises(ApplicationError, match="it broke"):
-        records.greeting(RestoreResponse(error_msg="it broke"))
+        records.restore_result(RestoreResponse(error_msg="it broke"))
     with pytest.raises(ApplicationError, match="did not say which"):
         records.acknowledged(DisconnectResponse())
     records.acknowledged(DisconnectResponse(Status.FAILURE))

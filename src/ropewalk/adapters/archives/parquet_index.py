@@ -1,0 +1,239 @@
+"""Parquet files of the archive, read by row group. Sync, made for threads; files never change, so what is known stays true.
+
+Invariant: an answer holds every row of the asked range that the files have, up to its bounds, in order, each once.
+A file that was changed or cut nevertheless gives no row: its content is compared with the digest in its name before the first
+one, and again when its size or its times are others. Files are read, never mapped: a mapped file that is cut short ends the
+process.
+"""
+
+import errno
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ropewalk.adapters.archives.footer import Footer, RowGroup
+from ropewalk.adapters.archives.rows import COLUMNS, KEYS, chosen, registered
+from ropewalk.core.digests import as_written
+from ropewalk.model.history import ColdPiece
+from ropewalk.model.messages import Registered
+
+FOOTERS = 512
+CHECKED = 65536
+EXTENTS = 16384
+SHARED = 262144
+"""Extents of row groups that many streams share. Whoever reads such a group's keys learns the extents of all its streams."""
+
+MAX_BYTES = 16 << 20
+"""Payload bytes after which an answer ends with the row group, whatever its limit of messages."""
+
+BROKEN = (OSError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError, pa.ArrowException)
+"""What reading bytes that are not a Parquet file, or not one of the archive, ends in."""
+
+T = TypeVar("T")
+
+
+class UnreadableFile(OSError):
+    """A file that is there and is not what was written."""
+
+    def __init__(self, reason: str, path: str) -> None:
+        super().__init__(errno.EIO, reason, path)
+
+
+class File(NamedTuple):
+    """One file as the Delta log tells of it; what it does not tell is as wide as can be."""
+
+    path: str
+    first_stream: str
+    last_stream: str
+    first_offset: int
+    last_offset: int
+    last_time: float
+
+
+class RowGroupExtent(NamedTuple):
+    """The rows of one epoch of a stream in one row group: the numbers are exact."""
+
+    path: str
+    group: int
+    first: int
+    last: int
+    last_time: float
+
+
+class HistoryRange(NamedTuple):
+    stream: str
+    epoch: str
+    first: int
+    last: int
+    limit: int
+    since: float
+
+
+class Bounds(NamedTuple):
+    """Of one epoch of a stream within a row group."""
+
+    first: int
+    last: int
+    last_time: float
+
+
+class ParquetIndex:
+    """The files below one root. What was read of them is remembered, the least used is forgotten first."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._as_written: Remembered[bool] = Remembered(CHECKED)
+        self._footers: Remembered[Footer] = Remembered(FOOTERS)
+        self._extents: Remembered[tuple[RowGroupExtent, ...]] = Remembered(EXTENTS)
+        self._shared: Remembered[dict[tuple[str, str], Bounds]] = Remembered(SHARED, weigh=len)
+
+    def read(self, files: Sequence[File], wanted: HistoryRange) -> ColdPiece:
+        """Raises FileNotFoundError where a file is gone, and UnreadableFile where one is not what was written."""
+        waiting = sorted(self._in_range(files, wanted), key=lambda extent: extent.first)
+        found: dict[int, Registered] = {}
+        for place, extent in enumerate(waiting):
+            found.update((message.offset, message) for message in self._messages(extent, wanted))
+            following = waiting[place + 1].first if place + 1 < len(waiting) else None
+            if following is not None and _enough(found, wanted.limit, following):
+                # Only what lies surely below everything that was not read may be told.
+                return ColdPiece(_lowest(found, wanted.limit, following), more=True)
+        return ColdPiece(_lowest(found, wanted.limit, None), more=len(found) > wanted.limit)
+
+    def _in_range(self, files: Sequence[File], wanted: HistoryRange) -> Iterator[RowGroupExtent]:
+        for file in files:
+            if not file.first_stream <= wanted.stream <= file.last_stream or file.last_time < wanted.since:
+                continue
+            if file.last_offset < wanted.first or file.first_offset > wanted.last:
+                continue
+            for extent in self._extents_of(file.path, wanted.stream, wanted.epoch):
+                if extent.last >= wanted.first and extent.first <= wanted.last and extent.last_time >= wanted.since:
+                    yield extent
+
+    def _extents_of(self, path: str, stream: str, epoch: str) -> tuple[RowGroupExtent, ...]:
+        def look() -> tuple[RowGroupExtent, ...]:
+            found = (self._extent(path, group, stream, epoch) for group in self._footer(path).of(stream))
+            return tuple(extent for extent in found if extent is not None)
+
+        return self._extents.get((path, stream, epoch), look)
+
+    def _extent(self, path: str, group: RowGroup, stream: str, epoch: str) -> RowGroupExtent | None:
+        if group.one_stream and group.epoch is not None:
+            same = group.epoch == epoch
+            return RowGroupExtent(path, group.number, group.first_offset, group.last_offset, group.last_time) if same else None
+
+        def look() -> dict[tuple[str, str], Bounds]:
+            with _reading(path):
+                return _bounds(self._group(path, group.number, KEYS))
+
+        bounds = self._shared.get((path, group.number), look).get((stream, epoch))
+        return RowGroupExtent(path, group.number, *bounds) if bounds else None
+
+    def _messages(self, extent: RowGroupExtent, wanted: HistoryRange) -> list[Registered]:
+        try:
+            self._check(extent.path)
+            with _reading(extent.path):
+                rows = self._group(extent.path, extent.group, COLUMNS)
+                rows = chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since)
+                # Of one extent, which is in order, no more than the limit can be needed. One more tells that there are more.
+                return registered(rows.slice(0, wanted.limit + 1))
+        except UnreadableFile:
+            # What was read of the file before may be wrong too, and its owner may put the right one back.
+            self._extents.forget((extent.path, wanted.stream, wanted.epoch))
+            self._shared.forget((extent.path, extent.group))
+            self._footers.forget(extent.path)
+            raise
+
+    def _group(self, path: str, number: int, columns: list[str]) -> pa.Table:
+        # With its footer known a file is opened without reading anything.
+        with pq.ParquetFile(self._root / path, metadata=self._footer(path).metadata) as file:
+            return file.read_row_group(number, columns=columns, use_threads=False)
+
+    def _footer(self, path: str) -> Footer:
+        def look() -> Footer:
+            with _reading(path):
+                return Footer(pq.read_metadata(self._root / path))
+
+        return self._footers.get(path, look)
+
+    def _check(self, path: str) -> None:
+        """Only for files whose rows are about to be told: which files those are is found out without reading all of each."""
+        place = self._root / path
+
+        def look() -> bool:
+            with place.open("rb") as file:
+                return as_written(place.name, file)
+
+        with _reading(path):
+            found = place.stat()
+            same = self._as_written.get((path, found.st_size, found.st_mtime_ns, found.st_ctime_ns), look)
+        if not same:
+            raise UnreadableFile("it was changed after it was written", path)
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    try:
+        yield
+    except UnreadableFile:
+        raise
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, "it is missing", path) from error
+    except BROKEN as error:
+        raise UnreadableFile(str(error), path) from error
+
+
+class Remembered(Generic[T]):
+    """A bounded memory that threads share. `weigh` tells how much of the limit a thing takes."""
+
+    def __init__(self, limit: int, weigh: Callable[[T], int] = lambda made: 1) -> None:
+        self._limit = limit
+        self._weigh = weigh
+        self._weight = 0
+        self._known: OrderedDict[Hashable, T] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Two threads may make the same thing at once; that costs time only."""
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+        made = make()
+        with self._lock:
+            if key not in self._known:
+                self._known[key] = made
+                self._weight += self._weigh(made)
+            while self._weight > self._limit:
+                self._weight -= self._weigh(self._known.popitem(last=False)[1])
+        return made
+
+    def forget(self, key: Hashable) -> None:
+        with self._lock:
+            if key in self._known:
+                self._weight -= self._weigh(self._known.pop(key))
+
+
+def _bounds(keys: pa.Table) -> dict[tuple[str, str], Bounds]:
+    """Of every stream and epoch in a row group. Rows without an epoch are no publications."""
+    found = keys.filter(pc.is_valid(keys["epoch"])).group_by(["stream", "epoch"], use_threads=False)
+    ends = found.aggregate([("offset", "min"), ("offset", "max"), ("timestamp", "max")])
+    names = ("stream", "epoch", "offset_min", "offset_max")
+    columns = [*(ends[name].to_pylist() for name in names), ends["timestamp_max"].cast(pa.int64()).to_pylist()]
+    return {(stream, epoch): Bounds(first, last, time / 1e6) for stream, epoch, first, last, time in zip(*columns, strict=True)}
+
+
+def _enough(found: dict[int, Registered], limit: int, following: int) -> bool:
+    told = [message for offset, message in found.items() if offset < following]
+    return len(told) >= limit or (bool(told) and sum(len(message.payload) for message in told) >= MAX_BYTES)
+
+
+def _lowest(found: dict[int, Registered], limit: int, below: int | None) -> tuple[Registered, ...]:
+    offsets = sorted(offset for offset in found if below is None or offset < below)
+    return tuple(found[offset] for offset in offsets[:limit])

@@ -1,0 +1,223 @@
+"""The composition root: builds a server from its settings. The only place that imports both engine and adapters."""
+
+import time
+from dataclasses import dataclass
+from math import inf
+
+from aiohttp import web
+
+from ropewalk import __version__
+from ropewalk.adapters.apps.jwt import JwtAuthenticator
+from ropewalk.adapters.apps.noauth import NoAuth
+from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
+from ropewalk.adapters.broadcasters.http import PublishEndpoint
+from ropewalk.adapters.metrics.prometheus import MetricsPage
+from ropewalk.adapters.transports.admission import ConnectionLimits
+from ropewalk.adapters.transports.operations import OperationsEndpoint
+from ropewalk.adapters.transports.rest import RestEndpoint
+from ropewalk.adapters.transports.shared_port import SharedPort
+from ropewalk.adapters.transports.sse import SseEndpoint
+from ropewalk.adapters.transports.websocket import WebSocketEndpoint
+from ropewalk.app.application import application_of, forwarding_of
+from ropewalk.app.archive import tiered
+from ropewalk.app.journal import JournalKeeper, RecoveringBackend, StoredJournal, journal_of, sessions_key
+from ropewalk.app.keys import Guards, Keys, guards_of, keys_of
+from ropewalk.app.registry import BACKENDS, resolve
+from ropewalk.app.settings import Settings
+from ropewalk.app.transactions import journal_routes, transactions_of
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
+from ropewalk.dashboard.demo import DemoPage
+from ropewalk.engine.node import Node
+from ropewalk.engine.session_log import JournalSessionLog, SessionLog
+from ropewalk.engine.transactions import Transactions
+from ropewalk.model.limits import Limits
+from ropewalk.model.rules import StreamRules
+from ropewalk.ports import Authenticator, Backend, Channels
+from ropewalk.protocol.handshake import AllowedOrigins
+from ropewalk.protocol.proxies import TrustedProxies
+from ropewalk.protocol.publications import PublicationLimits
+
+IDLE_FACTOR = 10.0  # history TTLs for which a stream that lives in memory only is remembered
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A node and the parts of its endpoints, before anything listens.
+
+    `kept` is the backend without the archive before it. `rules`, `authenticators`, `channels` and the keys of `guards` can be
+    replaced while the node runs.
+    """
+
+    node: Node
+    backend: Backend
+    journal: StoredJournal
+    keeper: JournalKeeper
+    transactions: Transactions | None
+    stats: Stats
+    keys: Keys
+    guards: Guards
+    rules: Rulebook
+    kept: RecoveringBackend
+    authenticators: list[Authenticator]
+    channels: list[Channels]
+
+
+def build(settings: Settings) -> Parts:
+    keys = keys_of(settings)
+    stats = Stats()
+    broker = settings.broker
+    rules = Rulebook(default_rules(settings), settings.streams)
+    journal = journal_of(settings)
+    kept = bool(settings.journal.data_dir)
+    backend: RecoveringBackend = resolve(BACKENDS, broker.broker)(
+        rules,
+        time.time,
+        dedup_ttl=broker.dedup_ttl,
+        dedup_limit=broker.dedup_limit,
+        max_session_size=settings.limits.max_session_size,
+        max_sessions_size=settings.limits.max_sessions_size,
+        journal=journal if kept else None,
+        stats=stats,
+        # What is written down is not lost by being idle, so its epoch must not change: the journal keeps every tip anyway.
+        idle_factor=inf if kept else IDLE_FACTOR,
+    )
+    session_log = JournalSessionLog(journal, time.time) if kept else SessionLog()
+    whole = tiered(settings, backend, journal)
+    authenticating, channeling = authenticators(settings, keys), channels(settings, keys)
+    node = Node(
+        whole,
+        authenticating,
+        channeling,
+        rules,
+        _limits(settings),
+        stats,
+        time.time,
+        session_log,
+        application_of(settings, keys, stats),
+        forwarding_of(settings, keys),
+        sessions_key(settings, keys.sessions),
+    )
+    keeper = JournalKeeper(settings, journal, backend)
+    transactions = transactions_of(settings, node.broker)
+    return Parts(
+        node,
+        whole,
+        journal,
+        keeper,
+        transactions,
+        stats,
+        keys,
+        guards_of(keys, stats.refusals),
+        rules,
+        backend,
+        authenticating,
+        channeling,
+    )
+
+
+def default_rules(settings: Settings) -> StreamRules:
+    return StreamRules(settings.broker.history_limit, settings.broker.history_ttl)
+
+
+def authenticators(settings: Settings, keys: Keys) -> list[Authenticator]:
+    chain: list[Authenticator] = []
+    if keys.jwt:
+        chain.append(JwtAuthenticator(keys.jwt, settings.auth.jwt_param, settings.auth.enforce_jwt, time.time))
+    if settings.auth.noauth:
+        chain.append(NoAuth())
+    return chain
+
+
+def channels(settings: Settings, keys: Keys) -> list[Channels]:
+    auth, longest = settings.auth, settings.limits.max_stream_name
+    chain: list[Channels] = [
+        PubSubChannel(auth.public_streams, keys.streams, auth.streams_whisper, auth.streams_presence, longest)
+    ]
+    if auth.turbo_streams:
+        chain.append(turbo_streams(keys.turbo_streams, longest))
+    if auth.cable_ready:
+        chain.append(cable_ready(keys.cable_ready, longest))
+    return chain
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        max_pending=settings.websocket.ws_max_pending_size,
+        write_timeout=settings.websocket.ws_write_timeout,
+        max_subscriptions=settings.limits.max_subscriptions,
+        max_member_info=settings.limits.max_member_info,
+        command_rate=settings.limits.command_rate,
+        command_burst=settings.limits.command_burst,
+        command_backlog=settings.limits.command_backlog,
+        sessions_ttl=settings.broker.sessions_ttl,
+        presence_ttl=settings.broker.presence_ttl,
+        resume_timeout=settings.broker.resume_patience,
+        ping_interval=settings.websocket.ping_interval,
+        ping_precision=settings.websocket.ping_timestamp_precision,
+        pong_timeout=settings.websocket.pong_timeout,
+        max_stream_name=settings.limits.max_stream_name,
+        max_identifier=settings.limits.max_identifier,
+        max_payload=settings.limits.max_publish_size,
+        disconnect_mode=settings.app.disconnect_mode,
+        disconnect_rate=settings.app.disconnect_rate,
+        disconnect_backlog=settings.app.disconnect_backlog_size,
+    )
+
+
+def _websocket_endpoint(settings: Settings, parts: Parts) -> WebSocketEndpoint:
+    return WebSocketEndpoint(
+        open_session=parts.node.open,
+        paths=settings.server.path,
+        origin_allowed=_origins(settings, parts.stats),
+        token_param=settings.auth.jwt_param,
+        max_message_size=settings.limits.max_message_size,
+        native_pings=settings.websocket.enable_native_pings,
+        secure=bool(settings.server.ssl_cert),
+        proxies=TrustedProxies(settings.server.trusted_proxies),
+    )
+
+
+def _origins(settings: Settings, stats: Stats) -> AllowedOrigins:
+    return AllowedOrigins(settings.server.allowed_origins, settings.server.require_origin, stats.refusals)
+
+
+def shared_port_of(settings: Settings, parts: Parts) -> SharedPort:
+    websocket = _websocket_endpoint(settings, parts)
+    limits = settings.limits
+    return SharedPort(
+        websocket,
+        ConnectionLimits(limits.max_conn, limits.max_http_conn, idle_timeout=limits.http_keepalive_timeout),
+        parts.stats.refusals,
+        settings.websocket.ws_write_timeout,
+        TrustedProxies(settings.server.trusted_proxies),
+        settings.server.proxy_protocol,
+    )
+
+
+def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort) -> list[web.RouteDef]:
+    """The HTTP endpoints that are served under these settings."""
+    node, api = parts.node, settings.api.api_path.rstrip("/")
+    bounds = PublicationLimits(
+        settings.limits.max_stream_name, settings.limits.max_publish_batch, settings.limits.max_publish_size
+    )
+    metrics = MetricsPage(parts.stats, node, parts.transactions.gauges if parts.transactions else dict, __version__)
+    operations = OperationsEndpoint(node, metrics.render, metrics.content_type)
+    routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
+    guards = parts.guards
+    if "http" in settings.broadcast.broadcast_adapter and guards.broadcast is not None:
+        publish = PublishEndpoint(node.broker, guards.broadcast, bounds, parts.stats)
+        routes += publish.routes(settings.broadcast.http_broadcast_path)
+    if guards.api is not None:
+        routes += PublishEndpoint(node.broker, guards.api, bounds, parts.stats).routes(f"{api}/publish")
+        routes += RestEndpoint(parts.backend, guards.api).routes(api)
+    if settings.sse.sse:
+        origins, most = _origins(settings, parts.stats), settings.limits.max_subscriptions
+        sse = SseEndpoint(node.open, origins, most, parts.stats.refusals, settings.auth.jwt_param)
+        routes.append(web.route("*", settings.sse.sse_path, shared_port.admission.event_stream(sse.handle)))
+    if parts.transactions is not None and guards.journal is not None:
+        routes += journal_routes(settings, parts.journal, parts.transactions, guards.journal)
+    if settings.server.demo:
+        root = "/" not in {*settings.server.path, *(route.path for route in routes)}
+        routes += DemoPage(settings.server.path[0], f"{api}/publish", root).routes()
+    return [*routes, *(web.get(path, shared_port.upgrade) for path in settings.server.path)]

@@ -1,0 +1,145 @@
+"""The journal of a server: made from the settings, opened before the endpoints and closed after them.
+
+Invariant: what the journal holds is restored into the backend before any client can ask for it.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Protocol
+
+from ropewalk.app.registry import JOURNALS, resolve
+from ropewalk.app.settings import Settings
+from ropewalk.model.errors import UserMistake
+from ropewalk.model.journal import Recovered, Restored
+from ropewalk.ports import Backend, ConsumerStore, Journal, JournalReader
+
+logger = logging.getLogger("ropewalk.journal")
+
+SWEEP_SECONDS = 10.0
+
+KEY_BYTES = 32
+
+FORMER_RENEWAL = 60.0
+"""Seconds within which an older version told every session again."""
+
+
+class StoredJournal(Journal, JournalReader, ConsumerStore, Protocol):
+    """A journal with its own lifecycle: `open`, `start`, `sweep` now and then, `stop`."""
+
+    def open(self, horizon: float) -> Recovered:
+        """Looks back `horizon` seconds from its newest row. Raises UserMistake where it cannot be had."""
+
+    async def start(self) -> None: ...
+    async def sweep(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+class RecoveringBackend(Backend, Protocol):
+    def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
+        """Put back what a journal holds, before anything else is asked of this backend."""
+
+    def rules_changed(self) -> None:
+        """The rulebook it was made with says something else now."""
+
+
+def journal_of(settings: Settings) -> StoredJournal:
+    journal = settings.journal
+    if not journal.data_dir:
+        absent: StoredJournal = resolve(JOURNALS, "none")()
+        return absent
+    stored: StoredJournal = resolve(JOURNALS, "journal")(
+        journal.data_dir,
+        time.time,
+        durability=journal.durability,
+        shards=journal.journal_shards,
+        segment_size=journal.journal_segment_size,
+        retention=journal.journal_retention,
+        retention_size=journal.journal_retention_size,
+        hard_limit=journal.journal_hard_limit,
+        for_archive=bool(settings.archive.archive_dir),
+        consumer_ttl=journal.journal_consumer_ttl,
+    )
+    return stored
+
+
+def sessions_key(settings: Settings, derived: bytes) -> bytes:
+    """The key of fingerprints in kept sessions: derived from the secret, or else one that is kept beside the journal, so that
+    sessions resume after a restart without asking the application. Empty without either."""
+    if derived or not settings.journal.data_dir:
+        return derived
+    path = Path(settings.journal.data_dir, "sessions.key")
+    try:
+        if path.exists() and len(key := path.read_bytes()) == KEY_BYTES:
+            return key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        key = secrets.token_bytes(KEY_BYTES)
+        with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(key)
+    except OSError as error:
+        raise UserMistake(f"the key of kept sessions cannot be had: {error}") from None
+    return key
+
+
+def horizon(settings: Settings) -> float:
+    """How many seconds of the journal can matter to a backend: the longest for which it keeps anything.
+
+    Sessions are found however old their rows are, but not in a journal that an older version has written: it told them again
+    and again instead.
+    """
+    broker = settings.broker
+    ruled = [rule.history_ttl for rule in settings.streams if rule.history_ttl is not None]
+    return max(broker.history_ttl, broker.dedup_ttl, broker.sessions_ttl + 2 * FORMER_RENEWAL, *ruled)
+
+
+class JournalKeeper:
+    """The journal's lifecycle beside the node's: `start` before it, `stop` after it."""
+
+    def __init__(self, settings: Settings, journal: StoredJournal, backend: RecoveringBackend) -> None:
+        self._settings = settings
+        self._journal = journal
+        self._backend = backend
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        recovered = self._journal.open(horizon(self._settings))
+        broker = self._settings.broker
+        restored = self._backend.recover(recovered, broker.sessions_ttl, broker.presence_ttl)
+        await self._journal.start()
+        self._journal.note(restored.interrupted)
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        if self._settings.journal.data_dir:
+            self._announce(recovered, restored)
+
+    async def stop(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
+        await self._journal.stop()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                await self._journal.sweep()
+            except Exception:
+                logger.exception("the journal could not be swept")
+
+    def _announce(self, recovered: Recovered, restored: Restored) -> None:
+        logger.info(
+            "recovered from the journal",
+            extra={
+                "durability": self._settings.journal.durability,
+                "shards": recovered.shards,
+                "streams": restored.streams,
+                "messages": restored.messages,
+                "sessions": restored.sessions,
+                "cut_bytes": recovered.cut_bytes,
+                "reset_shards": len(recovered.reset_shards),
+            },
+        )
+        for note in recovered.notes:
+            logger.warning(note)

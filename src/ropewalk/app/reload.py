@@ -1,0 +1,103 @@
+"""What a running server takes over from changed settings, on SIGHUP, and what it has to say about the rest.
+
+Everything that can be wrong is checked before anything is changed: settings that cannot be used leave the old ones in force.
+"""
+
+import logging
+from dataclasses import replace
+
+from ropewalk.adapters.transports.admission import ConnectionAdmission
+from ropewalk.app import composition, logs
+from ropewalk.app.composition import Parts
+from ropewalk.app.keys import Keys, keys_of
+from ropewalk.app.settings import Settings, require_startable
+from ropewalk.app.settings.sections import SETTINGS
+from ropewalk.app.tls import tls_context
+from ropewalk.core.bearer import KeyGuard
+from ropewalk.model.errors import UserMistake
+
+logger = logging.getLogger("ropewalk.server")
+
+KEYS = ("secret", "jwt_secret", "streams_secret", "turbo_streams_secret", "cable_ready_secret")
+ENDPOINT_KEYS = ("broadcast_key", "api_secret", "journal_token")
+RULES = ("history_limit", "history_ttl")
+CONNECTIONS = ("max_conn", "max_http_conn", "http_keepalive_timeout")
+LOGGING = ("log_level", "log_format")
+SHUTDOWN = ("shutdown_delay", "shutdown_spread", "shutdown_timeout", "reconnect_rate")
+TLS = ("ssl_cert", "ssl_key")
+RELOADABLE = frozenset((*KEYS, "enforce_jwt", *ENDPOINT_KEYS, *RULES, *CONNECTIONS, *LOGGING, *SHUTDOWN, *TLS))
+
+
+def changed(old: Settings, new: Settings) -> list[str]:
+    """Names of the settings that differ; `streams` for the rules."""
+    names = [name for name in SETTINGS if _value(old, name) != _value(new, name)]
+    return [*names, "streams"] if old.streams != new.streams else names
+
+
+def merged(old: Settings, new: Settings) -> Settings:
+    """The old settings with what can be reloaded of the new ones."""
+    sections = {}
+    for section in {SETTINGS[name].section for name in RELOADABLE}:
+        fields = {name: _value(new, name) for name in RELOADABLE if SETTINGS[name].section == section}
+        sections[section] = replace(getattr(old, section), **fields)
+    return replace(old, streams=new.streams, **sections)
+
+
+def require_reloadable(old: Settings, new: Settings) -> None:
+    """Raises UserMistake for settings that would not start, or that switch something on or off which cannot be now."""
+    require_startable(new)
+    if bool(old.server.ssl_cert) != bool(new.server.ssl_cert):
+        raise UserMistake("TLS is switched on or off by a restart only")
+    before, after = keys_of(old), keys_of(merged(old, new))
+    if bool(before.jwt) != bool(after.jwt):
+        raise UserMistake("JWT is switched on or off by a restart only")
+    for name in ("broadcast", "api", "journal"):
+        if (getattr(before, name) is None) != (getattr(after, name) is None):
+            raise UserMistake(f"the endpoints of the {name} key are switched on or off by a restart only")
+    tls_context(new)
+    composition.authenticators(merged(old, new), after)
+
+
+def apply(old: Settings, new: Settings, parts: Parts, admission: ConnectionAdmission) -> Settings:
+    """Put the new settings into force as far as possible, and say so. Raises UserMistake, and then nothing has changed."""
+    require_reloadable(old, new)
+    settings = merged(old, new)
+    keys = keys_of(settings)
+    parts.authenticators[:] = composition.authenticators(settings, keys)
+    parts.channels[:] = composition.channels(settings, keys)
+    _rekey(parts, keys)
+    if changed_rules := old.streams != new.streams or any(_value(old, name) != _value(new, name) for name in RULES):
+        parts.rules.replace(composition.default_rules(settings), settings.streams)
+        parts.kept.rules_changed()
+    limits = settings.limits
+    admission.limits = replace(
+        admission.limits, clients=limits.max_conn, http=limits.max_http_conn, idle_timeout=limits.http_keepalive_timeout
+    )
+    logs.configure(settings.logging.log_level, settings.logging.log_format, payloads=settings.logging.debug)
+    _say(old, new, changed_rules)
+    return settings
+
+
+def _rekey(parts: Parts, keys: Keys) -> None:
+    guards = parts.guards
+    for guard, key in ((guards.broadcast, keys.broadcast), (guards.api, keys.api), (guards.journal, keys.journal)):
+        if isinstance(guard, KeyGuard) and key is not None:
+            guard.key = key
+
+
+def _say(old: Settings, new: Settings, rules: bool) -> None:
+    names = changed(old, new)
+    taken = [name for name in names if name in RELOADABLE or name == "streams"]
+    left = [name for name in names if name not in taken]
+    certificate = "read again" if new.server.ssl_cert else "none"
+    logger.info(
+        "settings reloaded", extra={"changed": " ".join(taken) or "nothing", "certificate": certificate, "rules_changed": rules}
+    )
+    if left:
+        logger.warning("these settings changed too, and need a restart", extra={"settings": " ".join(left)})
+    if "secret" in taken or "http_rpc_secret" in left:
+        logger.warning("the key for RPC over HTTP stays as it is until a restart")
+
+
+def _value(settings: Settings, name: str) -> object:
+    return getattr(getattr(settings, SETTINGS[name].section), name)

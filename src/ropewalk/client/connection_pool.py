@@ -1,0 +1,121 @@
+"""POST from blocking code, over connections that are kept open between calls.
+
+A connection is used by one thread at a time, never by a process that inherited it, and not again once its server has closed
+it.
+"""
+
+import os
+import select
+import ssl
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from socket import socket
+
+from yarl import URL
+
+from ropewalk.client.attempts import NotSent
+from ropewalk.client.errors import CertificateUntrusted, PublishUnavailable
+
+KEPT = 16
+"""Connections that wait for their next use; one more is closed after its call."""
+
+IDLE_SECONDS = 30.0
+"""Servers and the boxes before them close what is silent for a minute or so: we do it first."""
+
+MAX_ANSWER = 8 << 20
+
+_Idle = deque[tuple[float, HTTPConnection]]
+
+
+class ConnectionPool:
+    """The connections of this process to one URL. Its threads share them, for many a thread lives for one request only."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None = None) -> None:
+        self._url = URL(url)
+        self._headers = dict(headers)
+        self._tls = (tls or ssl.create_default_context()) if self._url.scheme == "https" else None
+        self._idle: _Idle = deque()
+        self._process = os.getpid()
+        # Also at the end of the process, so that nothing complains of open sockets there.
+        weakref.finalize(self, _close_all, self._idle)
+
+    def post(self, body: bytes, timeout: float) -> tuple[int, bytes]:
+        """Status and answer. Each wait for the network ends after `timeout` seconds. Raises PublishError."""
+        connection = self._take(timeout) or self._open(timeout)
+        try:
+            answer = self._exchange(connection, body)
+        except (OSError, HTTPException) as error:
+            connection.close()
+            raise PublishUnavailable(f"{self._url} gave no answer: {str(error) or type(error).__name__}") from error
+        except BaseException:
+            connection.close()  # interrupted in the middle of something
+            raise
+        self._keep(connection)
+        return answer
+
+    def _exchange(self, connection: HTTPConnection, body: bytes) -> tuple[int, bytes]:
+        connection.request("POST", self._url.raw_path, body, self._headers)
+        response = connection.getresponse()
+        answer = response.read(MAX_ANSWER)
+        if not response.isclosed():
+            raise HTTPException(f"the answer was cut off, or is longer than {MAX_ANSWER} bytes")
+        return response.status, answer
+
+    def _open(self, timeout: float) -> HTTPConnection:
+        host, port = self._url.raw_host or "", self._url.port
+        plain = self._tls is None
+        connection = (
+            HTTPConnection(host, port, timeout) if plain else HTTPSConnection(host, port, timeout=timeout, context=self._tls)
+        )
+        try:
+            connection.connect()
+        except ssl.SSLCertVerificationError as error:
+            connection.close()
+            raise CertificateUntrusted(str(self._url), error) from error
+        except OSError as error:
+            connection.close()
+            raise NotSent(f"{self._url} cannot be reached: {error}") from error
+        return connection
+
+    def _take(self, timeout: float) -> HTTPConnection | None:
+        self._leave_inherited()
+        while self._idle:
+            try:
+                since, connection = self._idle.pop()
+            except IndexError:  # another thread took it
+                return None
+            if time.monotonic() - since < IDLE_SECONDS and not _spoken_to(connection.sock):
+                connection.sock.settimeout(timeout)
+                return connection
+            connection.close()
+        return None
+
+    def _keep(self, connection: HTTPConnection) -> None:
+        if connection.sock is not None and len(self._idle) < KEPT:
+            self._idle.append((time.monotonic(), connection))
+        else:
+            connection.close()
+
+    def _leave_inherited(self) -> None:
+        """After a fork: the parent goes on using these. Only our handles of them are closed, which the server does not see."""
+        if self._process != os.getpid():
+            _close_all(self._idle)
+            self._process = os.getpid()
+
+
+def _spoken_to(sock: socket) -> bool:
+    """The server owes us nothing, so whatever it says means the end of the connection."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _close_all(idle: _Idle) -> None:
+    while idle:
+        try:
+            idle.pop()[1].close()
+        except IndexError:
+            return

@@ -1,0 +1,267 @@
+"""Atomic join: a snapshot of history, then live messages strictly above it. The order on the wire is confirmation, history
+items, `confirm_history`, live.
+
+If the store answers at once, the whole join is one step of the event loop. Otherwise messages that arrive meanwhile are
+buffered and sent above the snapshot's tip. Either way there is no duplicate, no hole and no inversion.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Sequence
+
+from ropewalk.core.backoff import Backoff, Chance
+from ropewalk.core.delivered import Delivered
+from ropewalk.core.stats import Stats
+from ropewalk.engine.feed import FeedReader
+from ropewalk.engine.hub import Hub, JoinBuffer
+from ropewalk.engine.link import Link
+from ropewalk.engine.replay import Replayer
+from ropewalk.engine.subscription import Subscription, with_sent
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.history import Gap, GapReason, HistoryPage, HistoryRequest, Replay, steps
+from ropewalk.model.messages import Position, Registered
+from ropewalk.ports import StreamStore
+from ropewalk.protocol.codec import Tip
+
+logger = logging.getLogger("ropewalk.engine")
+
+ATTEMPTS = 6
+BETWEEN_ATTEMPTS = Backoff(0.1, 2.0)
+"""Some five seconds until a client is told that the store does not answer."""
+
+HistoryAnswer = Replay | Gap
+
+
+class Joiner:
+    """Joins subscriptions to their streams and answers their history requests."""
+
+    def __init__(self, hub: Hub, feed: FeedReader, store: StreamStore, stats: Stats, chance: Chance) -> None:
+        self._hub = hub
+        self._feed = feed
+        self._store = store
+        self._chance = chance
+        self._replayer = Replayer(stats)
+
+    async def join(
+        self,
+        link: Link,
+        subscription: Subscription,
+        request: HistoryRequest | None,
+        confirm: bool,
+        following: Sequence[bytes] = (),
+        insist: bool = False,
+    ) -> None:
+        """Go live, with history first where it is asked for. `confirm`: this is a subscribe, say so before anything else but
+        what the application wants said right after it. Raises `Unavailable` before anything is said, unless it is told to
+        `insist`, or resumes: then it asks the store until it answers."""
+        subscription.claimed = True
+        self.release(subscription)
+        streams, identifier = subscription.granted.streams, subscription.identifier
+        collected = [self._hub.collect(stream, link.limit) for stream in streams]
+        try:
+            answers = await self._answers(link, streams, request, forever=insist or not confirm)
+            tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
+            if confirm:
+                link.send(link.codec.about("confirm_subscription", identifier, _begun(tips, request)))
+            for frame in following:
+                link.send(frame)
+            if request is not None:
+                await link.ready()
+                answers = [await self._last_page(link, identifier, answer) for answer in answers]
+                tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
+                await self._replayer.answer(link, identifier, request, [list(steps(answer)) for answer in answers], tips)
+            await self._catch_up(link, identifier, answers, collected)
+            if link.open:
+                delivered = [_delivered(answer, buffer) for answer, buffer in zip(answers, collected, strict=True)]
+                self._go_live(link, subscription, delivered)
+        finally:
+            for stream, buffer in zip(streams, collected, strict=True):
+                self._hub.release(stream, buffer)
+
+    async def extend(self, link: Link, subscription: Subscription, streams: Sequence[str]) -> None:
+        """More streams for a subscription: live from now on, or with the others once it has claimed its history."""
+        new = [stream for stream in dict.fromkeys(streams) if stream not in subscription.granted.streams]
+        if subscription.held:
+            subscription.add_streams(new, (), ())
+            self.hold(link, [subscription])
+            return
+        collected = [self._hub.collect(stream, link.limit) for stream in new]
+        try:
+            answers = await self._answers(link, new, None, forever=True)
+            await self._catch_up(link, subscription.identifier, answers, collected)
+            groups = [self._hub.join(stream, subscription.identifier, link.codec, link) for stream in new if link.open]
+            delivered = [_delivered(answer, buffer) for answer, buffer in zip(answers, collected, strict=True)]
+            subscription.add_streams(new, delivered, groups)
+        finally:
+            for stream, buffer in zip(new, collected, strict=True):
+                self._hub.release(stream, buffer)
+
+    def cut(self, link: Link, subscription: Subscription, streams: Collection[str]) -> None:
+        """Nothing more of these streams for a subscription."""
+        for group in subscription.remove_streams(streams):
+            self._hub.leave(group, link)
+
+    async def replay(self, link: Link, subscription: Subscription, request: HistoryRequest) -> None:
+        """Answer a history request of a subscription that is live already: only what this connection was not sent."""
+        await link.ready()
+        try:
+            found = await self._answers(link, subscription.granted.streams, request)
+        except Unavailable:
+            link.send(link.codec.reject_history(subscription.identifier, ()))
+            return
+        owed = [subscription.settle(index, answer) for index, answer in enumerate(found)]
+        await self._replayer.answer(link, subscription.identifier, request, owed)
+
+    # --- restored subscriptions that have not asked for their history yet -----------------------------------------------
+
+    def hold(self, link: Link, subscriptions: Collection[Subscription]) -> None:
+        """Keep what is delivered on their streams from now on, until they claim it, or for `abandon`. Together they may keep as
+        much as the link may have waiting."""
+        streams = sum(len(subscription.granted.streams) for subscription in subscriptions)
+        for subscription in subscriptions if link.open else ():
+            buffers = subscription.buffers = subscription.buffers or {}
+            for stream in subscription.granted.streams:
+                if stream not in buffers:
+                    buffers[stream] = self._hub.collect(stream, link.limit // streams)
+
+    def release(self, subscription: Subscription) -> None:
+        buffers, subscription.buffers = subscription.buffers, None
+        for stream, buffer in (buffers or {}).items():
+            self._hub.release(stream, buffer)
+
+    async def abandon(self, link: Link, subscription: Subscription) -> None:
+        """The resume timeout ended: deliver what was held, report the possible gap before it, and go live."""
+        streams: tuple[str, ...] = ()
+        pages: list[HistoryPage | None] = []
+        while streams != subscription.granted.streams:  # an action may have changed them while the store was asked
+            streams = subscription.granted.streams
+            pages = [await self._page(link, stream) for stream in streams]
+        if not link.open or subscription.claimed:
+            return
+        subscription.claimed = True
+        buffers = [(subscription.buffers or {})[stream] for stream in streams]
+        gaps = [_unclaimed(stream, page, buffer) for stream, page, buffer in zip(streams, pages, buffers, strict=True)]
+        self._replayer.send_at_once(
+            link, subscription.identifier, [message for buffer in buffers for message in buffer.messages]
+        )
+        self._replayer.reject(link, subscription.identifier, gaps)
+        self._go_live(link, subscription, [_live_from(gap, buffer) for gap, buffer in zip(gaps, buffers, strict=True)])
+        self.release(subscription)
+
+    async def _answers(
+        self, link: Link, streams: Sequence[str], request: HistoryRequest | None, forever: bool = False
+    ) -> list[HistoryAnswer]:
+        """What the store says of these streams. A store that fails is asked again, for a while, or (`forever`) while the client
+        is there. Raises `Unavailable`."""
+        failures = 0
+        while True:
+            try:
+                await self._feed.follow(streams)
+                return [await self._answer(stream, request) for stream in streams]
+            except Unavailable as error:
+                failures += 1
+                if not link.open or (failures == ATTEMPTS and not forever):
+                    raise
+                logger.debug("the store is asked again", extra={"reason": str(error), "failures": failures})
+                await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures, self._chance))
+
+    async def _answer(self, stream: str, request: HistoryRequest | None) -> HistoryAnswer:
+        if request is not None:
+            if position := request.streams.get(stream):
+                return await self._store.replay(stream, position)
+            if request.since is not None:
+                return await self._store.since(stream, request.since)
+        tip = await self._store.tip(stream)
+        return Replay(stream, tip.epoch, tip.offset)
+
+    async def _page(self, link: Link, stream: str) -> HistoryPage | None:
+        """Where a stream stands, once everybody on it has come as far."""
+        failures = 0
+        while link.open:
+            try:
+                page = await self._store.page(stream, 0, 1)
+            except Unavailable:
+                failures += 1
+                await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures, self._chance))
+                continue
+            if page is not None:
+                await self._feed.reach(Replay(stream, page.epoch, page.tip))
+            return page
+        return None
+
+    async def _last_page(self, link: Link, identifier: str, answer: HistoryAnswer) -> HistoryAnswer:
+        """For a client that cannot ask for the rest of a long answer: all pages of it but the last, which is returned."""
+        while link.codec.one_way and link.open and isinstance(answer, Gap) and answer.reason is GapReason.PARTIAL:
+            await self._replayer.send(link, identifier, answer.messages)
+            answer = await self._store.replay(answer.stream, Position(answer.epoch, answer.oldest - 1))
+        return answer
+
+    async def _catch_up(
+        self, link: Link, identifier: str, answers: Sequence[HistoryAnswer], collected: Sequence[JoinBuffer]
+    ) -> None:
+        """Hand on what came meanwhile. While a slow client takes it more comes in; the last round finds nothing, and the caller
+        goes live in the same step."""
+        for answer in answers:
+            await self._feed.reach(answer)
+        while late := _taken(answers, collected):
+            await self._replayer.send(link, identifier, late)
+        pairs = list(zip(answers, collected, strict=True))
+        if any(buffer.full and not link.may_skip(answer.stream) for answer, buffer in pairs):
+            link.overflow()
+            return
+        lost = [last for answer, buffer in pairs if (last := _lost(answer, buffer))]
+        gaps = [Gap(last.stream, GapReason.DROPPED, last.epoch, last.offset + 1, last.offset) for last in lost]
+        self._replayer.reject(link, identifier, gaps)
+
+    def _go_live(self, link: Link, subscription: Subscription, delivered: Sequence[Delivered]) -> None:
+        subscription.delivered = tuple(delivered)
+        subscription.groups = tuple(
+            self._hub.join(stream, subscription.identifier, link.codec, link) for stream in subscription.granted.streams
+        )
+
+
+def _taken(answers: Sequence[HistoryAnswer], collected: Sequence[JoinBuffer]) -> list[Registered]:
+    """What was collected above the snapshots, taken out of the buffers."""
+    return [
+        message
+        for answer, buffer in zip(answers, collected, strict=True)
+        for message in buffer.take()
+        if message.epoch != answer.epoch or message.offset > answer.tip
+    ]
+
+
+def _begun(tips: Sequence[Tip], request: HistoryRequest | None) -> Sequence[Tip]:
+    """Those of streams that begin at their tip, because no history of them is asked for."""
+    if request is None:
+        return tips
+    return [] if request.since is not None else [tip for tip in tips if tip[0] not in request.streams]
+
+
+def _delivered(answer: HistoryAnswer, buffer: JoinBuffer) -> Delivered:
+    """After this answer was sent in full, and what came above its tip, except for what was more than could be kept."""
+    sent = with_sent(Delivered(answer.epoch, answer.tip + 1), steps(answer))
+    if (lost := _lost(answer, buffer)) is None:
+        return sent
+    taken = buffer.taken
+    reached = Position(answer.epoch, answer.tip) if taken is None else Position(taken.epoch, taken.offset)
+    return sent.minus(reached, Position(lost.epoch, lost.offset))
+
+
+def _lost(answer: HistoryAnswer, buffer: JoinBuffer) -> Registered | None:
+    """The newest of the messages above the answer's tip that were more than could be kept; None if there are none."""
+    last = buffer.last if buffer.full else None
+    return last if last and (last.epoch != answer.epoch or last.offset > answer.tip) else None
+
+
+def _unclaimed(stream: str, page: HistoryPage | None, buffer: JoinBuffer) -> Gap:
+    """Where the stream stands: as its history says, and as what came since then says."""
+    epoch, oldest, tip = ("", 1, 0) if page is None else (page.epoch, page.oldest, page.tip)
+    if (last := buffer.last) is not None:
+        oldest = oldest if last.epoch == epoch else 1
+        epoch, tip = last.epoch, last.offset
+    return Gap(stream, GapReason.UNCLAIMED, epoch, oldest, tip)
+
+
+def _live_from(gap: Gap, buffer: JoinBuffer) -> Delivered:
+    first = next((message.offset for message in buffer.messages if message.offset and message.epoch == gap.epoch), gap.tip + 1)
+    return Delivered(gap.epoch, first)

@@ -1,0 +1,180 @@
+"""Opens a session: restored from its sid, accepted by an authenticator, or refused. The welcome is always sent first.
+
+A sid is random, made by the server, valid for one restore, and never outlives the token it was issued under. Other
+credentials sent with it must match. The sid is used up only after that check.
+"""
+
+import asyncio
+import logging
+
+from ropewalk.core.credentials import same
+from ropewalk.engine import conversation, presence
+from ropewalk.engine.services import Services
+from ropewalk.engine.session import Session
+from ropewalk.engine.subscription import Subscription
+from ropewalk.model import closing as closings
+from ropewalk.model.errors import LimitReached, ServerError, Unavailable
+from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, SessionSnapshot
+
+logger = logging.getLogger("ropewalk.session")
+
+MOST_NAMES = 8  # former sids a session remembers
+
+
+async def open_session(session: Session, services: Services, request: ConnectRequest) -> None:
+    try:
+        if not await _restore(session, services, request):
+            await _authenticate(session, services, request)
+    except ServerError as error:
+        logger.warning("nobody could say who a client is", extra={"session": session.tag, "reason": str(error)})
+        session.end(closings.AUTH_ERROR)
+    except Exception:
+        logger.exception("opening failed", extra={"session": session.tag})
+        session.end(closings.AUTH_ERROR)
+    session.begin()
+
+
+async def _authenticate(session: Session, services: Services, request: ConnectRequest) -> None:
+    answer = await _identify(session, services, request)
+    if answer is None and services.application is not None:
+        await conversation.connect(session, services, services.application, services.credentials(request))
+        return
+    if not isinstance(answer, Accepted):
+        answer = answer or Refused(closings.UNAUTHORIZED.reason)
+        services.stats.auth_failures += 1
+        logger.debug("refused", extra={"session": session.tag, "reason": answer.reason})
+        session.end(closings.REFUSALS.get(answer.reason, closings.UNAUTHORIZED))
+    elif session.accept(answer.ids, answer.expires_at):
+        services.session_log.connected(session)
+        session.link.send(session.link.codec.welcome(session.sid, None))
+
+
+async def _identify(session: Session, services: Services, request: ConnectRequest) -> Accepted | Refused | None:
+    """None: none of those who are asked here knows the client."""
+    for authenticator in services.authenticators:
+        answer = await authenticator.authenticate(request, session.sid)
+        if answer is not None:
+            return answer
+    return None
+
+
+async def _restore(session: Session, services: Services, request: ConnectRequest) -> bool:
+    """True if the session is restored (or was refused on the way); False if it has to begin anew."""
+    former = request.headers.get("x-anycable-restore-sid") or request.params.get("sid", "")
+    if not (former and session.extended and services.limits.sessions_ttl > 0):
+        return False
+    snapshot = await _find(services, former)
+    if snapshot is None:
+        services.stats.restores_missed += 1
+        return False
+    standing = await _standing(session, services, request, snapshot)
+    if standing is None:
+        return False
+    snapshot = await _take(services, former)
+    if snapshot is None:  # another connection was faster, or it was ended meanwhile
+        services.stats.restores_missed += 1
+        return False
+    if not session.accept(snapshot.ids, standing.expires_at):
+        await _put_back(session, services, former, snapshot)
+        return True
+    session.app = conversation.side_of(request, services, snapshot.app)
+    session.link.names = (session.sid, *snapshot.names)[:MOST_NAMES]
+    session.subscriptions = {
+        name: Subscription(name, granted)
+        for name, granted in snapshot.subscriptions.items()
+        if len(name.encode()) <= services.limits.max_identifier
+    }
+    services.stats.sessions_restored += 1
+    services.session_log.restored(session, former)
+    session.link.send(session.link.codec.welcome(session.sid, list(session.subscriptions)))
+    services.joiner.hold(session.link, session.subscriptions.values())
+    await _readmit(session, services, former, snapshot)
+    if services.application is not None and session.app is not None and session.app.known:
+        telling = conversation.restored(session, services, services.application, former)
+        session.returning = services.tasks.spawn(telling)
+    if session.subscriptions:
+        timeout = services.limits.resume_timeout
+        asyncio.get_running_loop().call_later(timeout, lambda: services.tasks.spawn(_end_resume_timeout(session, services)))
+    return True
+
+
+async def _standing(
+    session: Session, services: Services, request: ConnectRequest, snapshot: SessionSnapshot
+) -> Accepted | None:
+    """How long a kept session may go on: as its token said, or as a newer one of the same client says. None: not now."""
+    if request.token:
+        answer = await _identify(session, services, request)
+        if isinstance(answer, Refused) or (answer is not None and not answer.anonymous):
+            return answer if isinstance(answer, Accepted) and answer.ids == snapshot.ids else None
+    if snapshot.expires_at is not None and snapshot.expires_at <= services.clock():
+        return None
+    if not await _fits(session, services, request, snapshot):
+        return None
+    return Accepted(snapshot.ids, snapshot.expires_at)
+
+
+async def _fits(session: Session, services: Services, request: ConnectRequest, snapshot: SessionSnapshot) -> bool:
+    """An application that admitted the session is asked again when the client shows it something else than it did then: only
+    the application can tell whether that is the same client (a cookie was renewed) or another one."""
+    admitted = snapshot.app.credentials if snapshot.app is not None else None
+    if admitted is None or services.application is None:
+        return True
+    shown = services.credentials(request)
+    if not shown or same(shown, admitted):
+        return True
+    return await conversation.vouched(session, services, services.application, snapshot.ids)
+
+
+async def _find(services: Services, sid: str) -> SessionSnapshot | None:
+    """What could be restored. Nothing changes: whoever shows a sid may not be who it belongs to."""
+    if (alive := services.sessions.get(sid)) is not None:
+        return alive.snapshot() if alive.extended else None
+    await _departed(services, sid)
+    try:
+        return await services.backend.sessions.peek(sid)
+    except Unavailable as error:
+        logger.warning("sessions cannot be restored", extra={"reason": str(error)})
+        return None
+
+
+async def _take(services: Services, sid: str) -> SessionSnapshot | None:
+    if alive := services.sessions.get(sid):  # another connection of a client whose old one only looks alive
+        alive.end(closings.TAKEN_OVER)
+    await _departed(services, sid)
+    try:
+        return await services.backend.sessions.take(sid)
+    except Unavailable as error:
+        logger.warning("sessions cannot be restored", extra={"reason": str(error)})
+        return None
+
+
+async def _departed(services: Services, sid: str) -> None:
+    leaving = services.departing.get(sid)
+    if leaving is not None and leaving.leaving is not None:
+        await asyncio.wait([leaving.leaving])
+
+
+async def _put_back(session: Session, services: Services, former: str, snapshot: SessionSnapshot) -> None:
+    """The client is gone again before it was welcomed, or it was ended meanwhile."""
+    try:
+        if services.revocations.order_for(session.sid, snapshot.ids) is None:
+            return await services.backend.sessions.save(former, snapshot, services.limits.sessions_ttl)
+        services.session_log.revoked(former, closings.REMOTE.reason)
+    except (LimitReached, Unavailable) as error:
+        logger.warning("a session cannot be kept", extra={"reason": str(error)})
+    services.disconnect_queue.put(former, snapshot)
+
+
+async def _readmit(session: Session, services: Services, former: str, snapshot: SessionSnapshot) -> None:
+    """Back into the presence sets: unnoticed within the grace, with a join after it."""
+    if not snapshot.members:
+        return
+    await services.backend.presence.adopt(former, session.sid)
+    for stream, member in snapshot.members.items():
+        await presence.join_stream(session, services, stream, member)
+
+
+async def _end_resume_timeout(session: Session, services: Services) -> None:
+    for subscription in list(session.subscriptions.values()):
+        if not subscription.claimed:
+            await services.joiner.abandon(session.link, subscription)

@@ -1,0 +1,126 @@
+"""Debug logging for `--debug`: every command, write, registered message and application call.
+
+The logger `ropewalk.wire` is at debug level only with `--debug` (`app/logs.py`). What is traced is wrapped when it is made,
+so that it costs nothing otherwise. Only the beginning of a sid is logged, and no headers or state of clients: a reader of
+the log must not be able to take a session over.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from ropewalk.model.application import (
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    RestoreCall,
+    RestoreResult,
+)
+from ropewalk.model.commands import Command
+from ropewalk.model.messages import Registered
+from ropewalk.ports import Application, Connection
+from ropewalk.protocol.websocket_frame import readable
+
+logger = logging.getLogger("ropewalk.wire")
+
+SHOWN_OF_SID = 6
+
+Deliver = Callable[[Sequence[Registered]], None]
+
+
+def tracing() -> bool:
+    return logger.isEnabledFor(logging.DEBUG)
+
+
+def tag_of(sid: str) -> str:
+    """What the log calls a session: the whole sid would let a reader of the log resume it."""
+    return sid[:SHOWN_OF_SID]
+
+
+def received(sid: str, frame: bytes) -> None:
+    logger.debug("in", extra={"session": tag_of(sid), "data": frame.decode(errors="replace")})
+
+
+def submitted(sid: str, command: Command) -> None:
+    """A command that did not come as a frame of its own, such as those of an SSE request."""
+    logger.debug("in", extra={"session": tag_of(sid), "data": command})
+
+
+def traced_delivery(deliver: Deliver) -> Deliver:
+    """`deliver`, and a line for each message before it."""
+
+    def tell(messages: Sequence[Registered]) -> None:
+        for message in messages:
+            position = {"epoch": message.epoch, "offset": message.offset} if message.offset else {"transient": True}
+            data = message.payload.decode(errors="replace")
+            logger.debug("registered", extra={"stream": message.stream, **position, "data": data})
+        deliver(messages)
+
+    return tell
+
+
+def traced_connection(connection: Connection, sid: str) -> Connection:
+    """`connection`, and a line for each write to it."""
+    return cast(Connection, _TracedConnection(connection, sid))
+
+
+def traced_application(application: Application) -> Application:
+    """`application`, and a line for each call of it, with what it was asked and answered."""
+    return cast(Application, _TracedApplication(application))
+
+
+class _TracedConnection:
+    def __init__(self, connection: Connection, sid: str) -> None:
+        self._connection = connection
+        self._sid = sid
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def write(self, data: bytes) -> None:
+        shown = readable(data).replace(self._sid, f"{tag_of(self._sid)}…")
+        logger.debug("out", extra={"session": tag_of(self._sid), "data": shown})
+        self._connection.write(data)
+
+    def close(self, code: int, text: str) -> None:
+        logger.debug("close", extra={"session": tag_of(self._sid), "code": code, "reason": text})
+        self._connection.close(code, text)
+
+
+class _TracedApplication:
+    def __init__(self, application: Application) -> None:
+        self._application = application
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._application, name)
+
+    async def connect(self, context: CallContext, wanted: Callable[[], bool]) -> ConnectResult:
+        connect_result = await self._application.connect(context, wanted)
+        self._told(
+            "connect", context, accepted=connect_result.accepted, ids=connect_result.ids, sent=connect_result.transmissions
+        )
+        return connect_result
+
+    async def command(self, call: CommandCall) -> CommandResult:
+        answer = await self._application.command(call)
+        asked = {"identifier": call.identifier, "data": call.data}
+        self._told(
+            call.action, call.context, **asked, accepted=answer.accepted, streams=answer.streams, sent=answer.transmissions
+        )
+        return answer
+
+    async def restored(self, restore_call: RestoreCall) -> RestoreResult:
+        restore_result = await self._application.restored(restore_call)
+        self._told(
+            "restored", restore_call.context, identifiers=[*restore_call.subscriptions], sent=restore_result.transmissions
+        )
+        return restore_result
+
+    async def disconnect(self, disconnect_call: DisconnectCall) -> None:
+        self._told("disconnect", disconnect_call.context, identifiers=[*disconnect_call.subscriptions])
+        await self._application.disconnect(disconnect_call)
+
+    def _told(self, call: str, context: CallContext, **fields: object) -> None:
+        logger.debug("application", extra={"session": tag_of(context.sid), "call": call, **fields})

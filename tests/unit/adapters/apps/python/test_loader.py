@@ -1,0 +1,98 @@
+"""Which app `module:attribute` is, and what is said where it is none."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ropewalk.adapters.apps.python.loader import load_app, put_on_path
+from ropewalk.channels import App
+from ropewalk.model.errors import UserMistake
+from tests.unit.adapters.apps.python.modules import Project, project
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[Project]:
+    with project(tmp_path) as files:
+        yield files
+
+
+def mistake(spec: str) -> UserMistake:
+    with pytest.raises(UserMistake) as caught:
+        load_app(spec)
+    return caught.value
+
+
+GOOD = "from ropewalk import App\napp = App()\nother = App()\nnumber = 7\nclass place:\n    inner = App()\n"
+
+
+def test_an_app_is_found_by_module_and_attribute(files: Project) -> None:
+    files.write("chat_a.py", GOOD)
+    module = __import__("chat_a")
+    assert load_app("chat_a:app") is module.app
+    assert load_app("chat_a") is module.app
+    assert load_app("chat_a:other") is module.other
+    assert load_app("chat_a:place.inner") is module.place.inner
+
+
+def test_an_app_may_be_in_a_package(files: Project) -> None:
+    files.write("house/__init__.py", "")
+    files.write("house/rooms/chat.py", GOOD)
+    assert isinstance(load_app("house.rooms.chat:app"), App)
+
+
+def test_a_module_that_is_not_there_is_named(files: Project) -> None:
+    files.write("cabin/__init__.py", "")
+    assert str(mistake("nowhere_at_all:app")).startswith(f"there is no module nowhere_at_all in {files.root} ")
+    assert str(mistake("cabin.nowhere:app")).startswith("there is no module cabin.nowhere in ")
+
+
+def test_a_module_that_needs_another_says_which(files: Project) -> None:
+    files.write("chat_b.py", "import not_installed.deep\n")
+    error = mistake("chat_b:app")
+    assert str(error) == "module chat_b needs not_installed, which is not there: is it installed?"
+    assert isinstance(error.__cause__, ModuleNotFoundError)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason", "line"),
+    [
+        ("chat_c", "a = 1\nb = a / 0\n", "ZeroDivisionError: division by zero", 2),
+        ("chat_d", "\n\ndef oops(:\n", "SyntaxError: invalid syntax", 3),
+        ("chat_e", "raise SystemExit('bye')\n", "SystemExit: bye", 1),
+        ("chat_k", "raise KeyboardInterrupt\n", "KeyboardInterrupt", 1),
+    ],
+)
+def test_a_module_that_fails_says_why_and_where(files: Project, name: str, text: str, reason: str, line: int) -> None:
+    path = files.write(f"{name}.py", text)
+    assert str(mistake(f"{name}:app")) == f"module {name} cannot be imported: {reason} ({path}, line {line})"
+
+
+def test_an_attribute_that_is_not_there_is_answered_with_those_that_are(files: Project) -> None:
+    files.write("chat_f.py", GOOD)
+    assert str(mistake("chat_f:application")) == "module chat_f has no application; it has chat_f:app, chat_f:other"
+    files.write("chat_g.py", "")
+    assert str(mistake("chat_g")) == "module chat_g has no app; there is no App in it"
+
+
+def test_what_is_no_app_is_said_to_be_none(files: Project) -> None:
+    files.write("chat_h.py", GOOD)
+    assert str(mistake("chat_h:number")) == "chat_h:number is no ropewalk.App but a int; it has chat_h:app, chat_h:other"
+
+
+def test_a_file_is_answered_with_the_module_that_it_is() -> None:
+    assert str(mistake("house/chat.py:app")) == "house/chat.py is a file: say the module, house.chat:app"
+
+
+@pytest.mark.parametrize("spec", ["", ":app", "a b:app", "a..b", "/tmp/chat:app"])
+def test_what_can_be_no_module_is_refused(spec: str) -> None:
+    assert "say module:attribute" in str(mistake(spec))
+
+
+def test_a_directory_is_put_on_the_path_once_and_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["elsewhere"])
+    monkeypatch.chdir(tmp_path)
+    put_on_path(".")
+    put_on_path(str(tmp_path))
+    assert sys.path == [str(tmp_path.resolve()), "elsewhere"]

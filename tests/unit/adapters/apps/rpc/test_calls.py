@@ -1,0 +1,316 @@
+"""How the application is called, with a clock that the tests move."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ropewalk.adapters.apps.rpc.calls import ApplicationUnreachable, Busy, Calls
+from ropewalk.adapters.apps.rpc.reachability import FADES
+from ropewalk.adapters.apps.slots import StillWanted, always
+from ropewalk.core.stats import Stats
+from ropewalk.model.errors import ApplicationError, Unavailable
+from ropewalk.model.refusals import Refusal
+from tests.unit.adapters.apps.rpc.manual_time import ManualTime, settle
+
+
+class Rig:
+    """Calls on a clock of their own, and an application that does what its script says."""
+
+    def __init__(self, chance: float = 0.0, **options: Any) -> None:
+        self.time = ManualTime()
+        self.stats = Stats()
+        self.calls = Calls(self.stats, clock=self.time.clock, sleep=self.time.sleep, chance=lambda: chance, **options)
+        self.asked: list[tuple[float, float]] = []
+        self.began = self.time.now
+
+    async def ask(self, *script: Exception | float | str, wanted: StillWanted = always) -> str:
+        """Each attempt takes the next step: an error to raise, seconds to take before the next step, or the answer."""
+        steps = iter(script)
+
+        async def attempt(seconds: float) -> str:
+            self.asked.append((round(self.time.now - self.began, 6), round(seconds, 6)))
+            for step in steps:
+                match step:
+                    case Exception():
+                        raise step
+                    case str():
+                        return step
+                    case pause:
+                        await self.time.sleep(pause)
+            raise ApplicationUnreachable("the script is over")
+
+        return await self.calls.make(attempt, wanted)
+
+    def begin(self, *script: Exception | float | str, wanted: StillWanted = always) -> "asyncio.Task[str]":
+        return asyncio.ensure_future(self.ask(*script, wanted=wanted))
+
+    def attempted_at(self) -> list[float]:
+        return [when for when, _ in self.asked]
+
+    def gauges(self) -> tuple[float, float]:
+        gauges = self.calls.gauges()
+        return gauges["app_calls_active"], gauges["app_calls_waiting"]
+
+    async def run(self, work: "Coroutine[Any, Any, str] | asyncio.Task[str]", seconds: float = 100.0) -> str:
+        task = asyncio.ensure_future(work)
+        await self.time.advance(seconds)
+        assert task.done(), "still under way"
+        return task.result()
+
+
+async def test_an_answer_comes_back_and_the_attempt_may_take_the_whole_budget() -> None:
+    rig = Rig()
+    assert await rig.ask("yes") == "yes"
+    assert rig.asked == [(0.0, 3.0)]
+    assert (rig.stats.app_calls, rig.stats.app_calls_failed, rig.stats.app_calls_retried) == (1, 0, 0)
+
+
+async def test_one_attempt_may_be_bounded_by_itself() -> None:
+    rig = Rig(request_timeout=0.5, command_timeout=0.8)
+    assert await rig.run(rig.ask(0.4, ApplicationUnreachable("down"), "yes")) == "yes"
+    assert rig.asked == [(0.0, 0.5), (0.5, 0.3)]
+
+
+# --- retries ----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_application_that_is_away_is_asked_again_after_pauses_that_double() -> None:
+    rig = Rig()
+    down = ApplicationUnreachable("down")
+    with pytest.raises(Unavailable, match="down"):
+        await rig.run(rig.ask(*[down] * 20))
+    assert rig.attempted_at()[:5] == [0.0, 0.1, 0.3, 0.7, 1.5]
+    retried = len(rig.asked) - 1
+    assert (rig.stats.app_calls, rig.stats.app_calls_failed, rig.stats.app_calls_retried) == (1, 1, retried)
+
+
+async def test_the_last_attempts_use_what_is_left_of_the_budget() -> None:
+    rig = Rig()
+    with pytest.raises(Unavailable, match="down"):
+        await rig.run(rig.ask(*[ApplicationUnreachable("down")] * 20))
+    assert rig.attempted_at()[4:] == [1.5, 2.25, 2.625, 2.8125, 2.9125]
+    assert all(when + seconds == pytest.approx(3.0) for when, seconds in rig.asked)
+
+
+async def test_an_application_that_is_back_within_the_budget_is_found() -> None:
+    rig = Rig()
+    assert await rig.run(rig.ask(*[ApplicationUnreachable("down")] * 6, "back")) == "back"
+    assert rig.attempted_at()[-1] == 2.625
+
+
+async def test_a_busy_application_is_asked_again_sooner() -> None:
+    rig = Rig()
+    assert await rig.run(rig.ask(Busy("full"), Busy("full"), Busy("full"), "yes")) == "yes"
+    assert rig.attempted_at() == [0.0, 0.01, 0.03, 0.07]
+    assert (rig.stats.app_calls_failed, rig.stats.app_calls_retried) == (0, 3)
+
+
+async def test_each_reason_to_ask_again_doubles_its_own_pause() -> None:
+    rig = Rig()
+    assert await rig.run(rig.ask(ApplicationUnreachable("down"), Busy("full"), "yes")) == "yes"
+    assert rig.attempted_at() == [0.0, 0.1, 0.11]
+
+
+async def test_chance_makes_a_pause_a_little_longer() -> None:
+    rig = Rig(chance=0.5)
+    assert await rig.run(rig.ask(ApplicationUnreachable("down"), "yes")) == "yes"
+    assert rig.attempted_at() == [0.0, 0.11]
+
+
+@pytest.mark.parametrize("error", [ApplicationError("it broke"), Unavailable("no answer in time")])
+async def test_what_another_attempt_would_not_mend_is_not_asked_again(error: Exception) -> None:
+    rig = Rig()
+    with pytest.raises(type(error), match=str(error)):
+        await rig.ask(error, "yes")
+    assert (rig.stats.app_calls_failed, rig.stats.app_calls_retried) == (1, 0)
+
+
+async def test_the_time_that_attempts_took_is_part_of_the_budget() -> None:
+    rig = Rig()
+    with pytest.raises(Unavailable):
+        await rig.run(rig.ask(2.95, ApplicationUnreachable("lost"), "yes"))
+    assert rig.asked == [(0.0, 3.0)]
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+async def test_no_more_are_under_way_than_there_are_places_and_the_others_keep_their_order() -> None:
+    rig = Rig(concurrency=2)
+    tasks = [rig.begin(1.0, str(number)) for number in range(5)]
+    await settle()
+    assert rig.gauges() == (2, 3)
+    await rig.time.advance(10)
+    assert [task.result() for task in tasks] == ["0", "1", "2", "3", "4"]
+    assert rig.asked == [(0.0, 3.0), (0.0, 3.0), (1.0, 3.0), (1.0, 3.0), (2.0, 3.0)]
+    assert rig.gauges() == (0, 0)
+
+
+async def test_a_storm_against_a_slow_application_is_served_to_the_last_call() -> None:
+    rig = Rig(concurrency=28)
+    tasks = [rig.begin(0.05, "yes") for _ in range(2000)]
+    await rig.time.advance(3.6)
+    assert [task.result() for task in tasks] == ["yes"] * 2000
+    assert rig.calls.health() == ""
+    assert rig.stats.app_calls_failed == 0
+
+
+async def test_waiting_before_a_retry_is_not_part_of_the_budget_either() -> None:
+    rig = Rig(concurrency=1)
+    asking = rig.begin(Busy("full"), "yes")
+    await settle()
+    slow = rig.begin(20.0, "at last")
+    await rig.time.advance(20.0)
+    assert await rig.run(slow, 0.0) == "at last"
+    assert await rig.run(asking, 0.0) == "yes"
+    assert rig.asked[-1] == (20.0, 2.99)
+
+
+async def test_who_waits_for_a_slot_waits_no_longer_than_its_own_bound() -> None:
+    rig = Rig(concurrency=1, wait_timeout=7.0)
+    slow = rig.begin(10.0, "at last")
+    await settle()
+    late = rig.begin("yes")
+    await rig.time.advance(6.9)
+    assert not late.done()
+    await rig.time.advance(0.1)
+    with pytest.raises(Unavailable, match="busy with other calls"):
+        late.result()
+    assert not slow.done()
+    assert rig.gauges() == (1, 0)
+    assert rig.stats.refusals == {Refusal.APP_QUEUE: 1}
+    assert await rig.run(slow) == "at last"
+    assert await rig.ask("the slot is free") == "the slot is free"
+
+
+async def test_a_call_whose_client_has_left_when_its_turn_comes_is_not_made() -> None:
+    rig, gone = Rig(concurrency=1), set[int]()
+    slow = rig.begin(1.0, "at last")
+    await settle()
+    waiting = [rig.begin("yes", wanted=partial(lambda number: number not in gone, number)) for number in range(4)]
+    await settle()
+    gone.update((0, 1, 3))
+    assert await rig.run(slow, 1.0) == "at last"
+    assert waiting[2].result() == "yes"
+    assert [isinstance(task.exception(), Unavailable) for task in waiting] == [True, True, False, True]
+    assert len(rig.asked) == 2
+    assert rig.calls.health() == ""
+    assert rig.gauges() == (0, 0)
+
+
+async def test_a_call_between_two_attempts_holds_no_place() -> None:
+    rig = Rig(concurrency=1)
+    away = rig.begin(ApplicationUnreachable("down"), "back")
+    await settle()
+    assert rig.gauges() == (0, 1)
+    assert await rig.ask("me first") == "me first"
+    assert await rig.run(away) == "back"
+
+
+async def test_when_the_application_is_down_hundreds_of_callers_all_hear_of_it_within_the_budget() -> None:
+    rig = Rig()
+    down = [ApplicationUnreachable("down")] * 20
+    tasks = [rig.begin(*down) for _ in range(500)]
+    await rig.time.advance(3.0)
+    assert all(isinstance(task.exception(), Unavailable) for task in tasks)
+    assert (rig.stats.app_calls, rig.stats.app_calls_failed) == (500, 500)
+    assert rig.gauges() == (0, 0)
+
+
+async def test_when_the_application_hangs_nobody_waits_for_longer_than_the_budget_before_it_is_asked() -> None:
+    rig = Rig(concurrency=28)
+    tasks = [rig.begin(3.0, Unavailable("no answer in time")) for _ in range(500)]
+    await rig.time.advance(3.0)
+    assert rig.calls.health() != ""
+    assert sum(task.done() for task in tasks) >= 500 - 28
+    late = rig.begin("yes")
+    await rig.time.advance(3.0)
+    assert all(isinstance(task.exception(), Unavailable) for task in tasks)
+    assert len(rig.asked) <= 2 * 28
+    assert late.result() == "yes"
+    assert rig.gauges() == (0, 0)
+
+
+async def test_one_more_than_may_wait_is_refused_at_once() -> None:
+    rig = Rig(concurrency=1, queue_limit=2)
+    tasks = [rig.begin(1.0, "yes") for _ in range(3)]
+    await settle()
+    refused = rig.begin("yes")
+    await settle()
+    with pytest.raises(Unavailable, match="2 calls wait"):
+        refused.result()
+    assert rig.stats.refusals == {Refusal.APP_QUEUE: 1}
+    assert rig.gauges() == (1, 2)
+    await rig.time.advance(10)
+    assert [task.result() for task in tasks] == ["yes"] * 3
+
+
+async def test_a_caller_who_is_gone_leaves_its_place_and_counts_as_no_failure() -> None:
+    rig = Rig(concurrency=1)
+    asking, waiting, pausing = rig.begin(1.0, "yes"), rig.begin("yes"), rig.begin("yes")
+    await settle()
+    for task in (asking, waiting):
+        task.cancel()
+    await settle()
+    assert asking.cancelled()
+    assert waiting.cancelled()
+    assert await pausing == "yes"
+    assert rig.gauges() == (0, 0)
+    assert rig.stats.app_calls_failed == 0
+
+
+# --- health -----------------------------------------------------------------------------------------------------------
+
+
+async def miss(rig: Rig, times: int) -> None:
+    for _ in range(times):
+        with pytest.raises(Unavailable):
+            await rig.ask(Unavailable("no answer in time"))
+
+
+async def test_three_calls_in_a_row_without_an_answer_are_unhealthy_until_the_first_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "ropewalk.application")
+    rig = Rig()
+    await miss(rig, 2)
+    assert rig.calls.health() == ""
+    await miss(rig, 3)
+    assert rig.calls.health() == "the application does not answer"
+    await rig.ask("yes")
+    assert rig.calls.health() == ""
+    assert [record.message for record in caplog.records] == ["the application does not answer", "the application answers again"]
+
+
+async def test_an_answer_in_between_begins_the_count_anew() -> None:
+    rig = Rig()
+    await miss(rig, 2)
+    with pytest.raises(ApplicationError):
+        await rig.ask(ApplicationError("it broke"))
+    await miss(rig, 2)
+    assert rig.calls.health() == ""
+
+
+async def test_a_call_that_never_came_to_ask_says_nothing_of_the_application() -> None:
+    rig = Rig(concurrency=1, wait_timeout=3.0)
+    slow = rig.begin(10.0, "at last")
+    late = [rig.begin("yes") for _ in range(5)]
+    await rig.time.advance(3.0)
+    assert all(isinstance(task.exception(), Unavailable) for task in late)
+    assert rig.calls.health() == ""
+    assert await rig.run(slow) == "at last"
+
+
+async def test_a_failure_that_nobody_tries_any_more_fades() -> None:
+    rig = Rig()
+    await miss(rig, 3)
+    rig.time.now += FADES
+    assert rig.calls.health() != ""
+    rig.time.now += 1
+    assert rig.calls.health() == ""
+    await miss(rig, 1)
+    assert rig.calls.health() != ""

@@ -1,0 +1,59 @@
+"""A journal on paper: it remembers its rows, and writes when the test says so."""
+
+import asyncio
+from collections.abc import Sequence
+
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.journal import Recovered, Row
+
+
+class FakeJournal:
+    """Implements `ports.Journal`. With `hold` every write waits for `release` or `refuse`."""
+
+    def __init__(self, instant: bool = False, hold: bool = False) -> None:
+        self.instant = instant
+        self.rows: list[Row] = []
+        self.groups: list[list[Row]] = []
+        self._hold = hold
+        self._writing: asyncio.Future[None] | None = None
+
+    async def write(self, rows: Sequence[Row]) -> None:
+        self.groups.append(list(rows))
+        if self._hold:
+            self._writing = asyncio.get_running_loop().create_future()
+            await self._writing
+        self.rows += rows
+
+    def note(self, rows: Sequence[Row]) -> None:
+        self.rows += rows
+
+    async def release(self) -> None:
+        """The group that is being written is."""
+        (await self._in_hand()).set_result(None)
+        await settle()
+
+    async def refuse(self) -> None:
+        (await self._in_hand()).set_exception(Unavailable("out of ink"))
+        await settle()
+
+    async def _in_hand(self) -> asyncio.Future[None]:
+        await settle()
+        assert self._writing is not None
+        writing, self._writing = self._writing, None
+        return writing
+
+    def health(self) -> str:
+        return ""
+
+    def gauges(self) -> dict[str, float]:
+        return {}
+
+    def recovered(self) -> Recovered:
+        """As if the process had ended here."""
+        return Recovered(rows=self.rows, newest=max((row.timestamp for row in self.rows), default=0.0))
+
+
+async def settle() -> None:
+    """Let everything that can go on go on, until it waits again."""
+    for _ in range(20):
+        await asyncio.sleep(0)
