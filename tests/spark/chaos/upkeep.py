@@ -1,4 +1,4 @@
-"""A process of its own that compacts and vacuums an archive again and again: `python -m tests.spark.chaos.restarts ARCHIVE`.
+"""A process of its own that compacts and vacuums an archive again and again: `python -m tests.spark.chaos.upkeep ARCHIVE`.
 
 It goes on until it is killed, amid a compaction as well as anywhere else.
 """
