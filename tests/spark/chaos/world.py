@@ -121,7 +121,7 @@ class World:
         return Driver(kind, self.server.url, self.home, self._log(kind))
 
     def _tend(self) -> Child:
-        return Child("upkeep", self._log("upkeep"), str(self.home / "archive"))
+        return Child("upkeep", self._log("tending"), str(self.home / "archive"))
 
     def _begin(self, kind: str) -> None:
         paced = [query for query in self.queries[kind] if query in self._setting.paced]
