@@ -26,8 +26,8 @@ ARCHIVED = "ropewalk.archived"
 """Custom metadata of a commit: the archived position of every shard, as JSON."""
 
 HELD = "ropewalk.held"
-"""Custom metadata of a commit: what the archive must hold, as JSON: the extents of all generations of all shards. It is carried
-from commit to commit, so that rows which leave the table in any other way are missed."""
+"""Custom metadata of a commit: what the archive must hold, as JSON: the extents of all generations of all shards. Each
+append carries it on, so that rows which leave the table in any other way are missed."""
 
 _LOOK_BACK = 1000
 """Commits among which the last of ours is looked for; others may have been made by other tools."""
@@ -130,7 +130,11 @@ def reached(table: DeltaTable) -> dict[int, int]:
 
 
 def replace(table: DeltaTable, old: Sequence[str], date: str, shard: int, new: Written) -> None:
-    """One file for many with the same rows. Raises CommitFailedError if another compaction came first."""
+    """One file for many with the same rows. Raises CommitFailedError if another compaction came first.
+
+    It says nothing of what the archive holds: batches may have been appended since `table` was opened, and it would take back
+    what they said.
+    """
     now = milliseconds()
     values: dict[str, str | None] = {"date": date, "shard": str(shard)}
     removed = [RemoveAction(path, False, now, None, values) for path in old]
@@ -140,7 +144,7 @@ def replace(table: DeltaTable, old: Sequence[str], date: str, shard: int, new: W
         "append",
         _SCHEMA,
         list(PARTITIONS),
-        commit_properties=CommitProperties(custom_metadata=_metadata(held(table)), app_transactions=[turn]),
+        commit_properties=CommitProperties(app_transactions=[turn]),
     )
 
 

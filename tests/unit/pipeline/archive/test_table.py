@@ -6,7 +6,9 @@ import shutil
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -109,6 +111,23 @@ def test_a_compaction_rewrites_what_came_since_the_last_not_the_whole_table(scri
     assert len(table(scribe)) == 400
     assert rewritten < 400 * 8
     assert len(DeltaTable(scribe.root).file_uris()) <= 8
+
+
+def test_a_compaction_that_is_overtaken_by_a_batch_takes_nothing_back_of_what_is_archived(
+    scribe: Scribe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first in (1, 11):
+        scribe.archive(run("a", first, first + 9))
+
+    def late(*arguments: Any) -> None:
+        scribe.archive(run("a", 21, 30))
+        replace(*arguments)
+
+    monkeypatch.setattr(import_module("ropewalk.pipeline.archive.compact"), "replace", late)
+    assert compact(str(scribe.root)).files_after == 1
+    assert archived_positions(str(scribe.root)) == {0: 30}
+    scribe.archive(run("a", 31, 40))
+    assert archived_positions(str(scribe.root)) == {0: 40}
 
 
 def test_compaction_takes_days_before_a_date_only(scribe: Scribe) -> None:
