@@ -6,14 +6,13 @@ import shutil
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from ropewalk.model.errors import UserMistake
@@ -119,11 +118,12 @@ def test_a_compaction_that_is_overtaken_by_a_batch_takes_nothing_back_of_what_is
     for first in (1, 11):
         scribe.archive(run("a", first, first + 9))
 
-    def late(*arguments: Any) -> None:
+    def overtaken(**properties: Any) -> CommitProperties:
+        monkeypatch.undo()
         scribe.archive(run("a", 21, 30))
-        replace(*arguments)
+        return CommitProperties(**properties)
 
-    monkeypatch.setattr(import_module("ropewalk.pipeline.archive.compact"), "replace", late)
+    monkeypatch.setattr("ropewalk.pipeline.archive.log.CommitProperties", overtaken)
     assert compact(str(scribe.root)).files_after == 1
     assert archived_positions(str(scribe.root)) == {0: 30}
     scribe.archive(run("a", 31, 40))
