@@ -176,7 +176,7 @@ def test_an_interrupted_run_stops_in_order(terminal: Terminal, server: RunningSe
             process.kill()
 
     assert process.returncode == 130, said
-    assert "archive   stopped" in said
+    assert "archive  stopped" in said
     assert terminal.status()["archive"]["condition"] == "stopped"
 
 
