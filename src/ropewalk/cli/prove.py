@@ -3,6 +3,8 @@
 import argparse
 import logging
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -37,7 +39,11 @@ def run(argv: list[str]) -> int:
             raise UserMistake(f"--{name} is a number from 1 on, not {getattr(wanted, name)}")
     seed = secrets.randbelow(1_000_000) if wanted.seed is None else wanted.seed
     plan = Plan(seed, wanted.steps, wanted.nodes, wanted.clients, wanted.streams, without)
-    logging.getLogger("ropewalk").setLevel(logging.CRITICAL)  # what fails is meant to fail
+    with _quiet():
+        return _prove(plan)
+
+
+def _prove(plan: Plan) -> int:
     with Progress(_words) as progress:
         report = simulate(plan, lambda steps: progress(steps, plan.steps))
     print("\n".join(_summary(report)))
@@ -47,6 +53,18 @@ def run(argv: list[str]) -> int:
         smaller, found = shortest(plan, report, lambda steps: progress(steps, report.steps))
     print("\n".join(_failure(smaller, found)))
     return 1
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What fails in the simulation is meant to fail, and is no news."""
+    logger = logging.getLogger("ropewalk")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _words(done: int, total: int) -> str:

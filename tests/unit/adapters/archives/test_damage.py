@@ -158,7 +158,7 @@ CUT_WHILE_READ = """
 import os, sys
 from pathlib import Path
 import pyarrow.parquet as pq
-from ropewalk.adapters.archives import shelf
+from ropewalk.adapters.archives import parquet_index
 
 root, path = Path(sys.argv[1]), sys.argv[2]
 opened = pq.ParquetFile.read_row_group
@@ -168,10 +168,11 @@ def cut(self, *given, **options):
     return opened(self, *given, **options)
 
 pq.ParquetFile.read_row_group = cut
-file = shelf.File(path, "", "z", 0, 100, float("inf"))
+file = parquet_index.File(path, "", "z", 0, 100, float("inf"))
 try:
-    shelf.Shelf(root).read([file], shelf.Wanted("a", "e", 1, 30, 10, 0.0))
-except shelf.UnreadableFile:
+    wanted = parquet_index.HistoryRange("a", "e", 1, 30, 10, 0.0)
+    parquet_index.ParquetIndex(root).read([file], wanted)
+except parquet_index.UnreadableFile:
     print("said")
 """
 
