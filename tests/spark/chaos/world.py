@@ -13,7 +13,8 @@ from tests.spark.chaos.checkpoints import Checkpoints
 from tests.spark.chaos.processes import Child, Driver, told
 
 # Few shards, for each is a task in every batch.
-FLAGS = ("--public", "--durability", "journal", "--journal_shards", "3", "--dedup_ttl", "3600s")
+# Sessions that ended by themselves would add rows to the journal while it is compared with what was read of it before.
+FLAGS = ("--public", "--durability", "journal", "--journal_shards", "3", "--dedup_ttl", "3600s", "--sessions_ttl", "10800s")
 FINISHED = "transaction finished after a restart"
 
 
