@@ -1,7 +1,7 @@
 """The ports: Protocol classes for what the engine needs from adapters, and for what it offers to them.
 
-Their docstrings state what types cannot: atomicity, order, idempotence, and what may be raised. Every port that an adapter
-implements has a conformance suite in `ropewalk.testing`.
+Their docstrings state what types cannot: atomicity, order, idempotence, and what may be raised. Backends with their feeds,
+journals, staging, authenticators and channels have conformance suites in `ropewalk.testing`.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

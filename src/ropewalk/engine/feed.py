@@ -95,7 +95,8 @@ class FeedReader:
                 in_step = await self._read_on(audience, backlog) if listened else await self._begin(audience)
             except Unavailable as error:
                 failures += 1
-                logger.warning("cannot read a stream", extra={"stream": audience.stream, "reason": str(error)})
+                # The health page says that the store is down; a line here would come once for each stream.
+                logger.debug("cannot read a stream", extra={"stream": audience.stream, "reason": str(error)})
                 await asyncio.sleep(BETWEEN_READS.delay(failures, self._chance))
                 continue
             failures, listened = 0, True

@@ -20,6 +20,9 @@ logger = logging.getLogger("ropewalk.engine")
 
 Write = Callable[[bytes], None]
 
+MESSAGE_BYTES = 200
+"""What a message that waits takes besides its payload, roughly."""
+
 
 class Listener(Protocol):
     """Who listens: its names are the sids that `exclude_socket` may mean; it puts its own writer into the group it joins."""
@@ -105,7 +108,7 @@ class Backlog:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def add(self, message: Registered) -> None:
-        self._room -= len(message.payload)
+        self._room -= len(message.payload) + MESSAGE_BYTES
         if self._room < 0:
             self.overflowed = True
             self.messages.clear()
