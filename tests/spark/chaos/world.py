@@ -174,6 +174,16 @@ class World:
     def failed_queries(self) -> list[str]:
         return [failure for kind in self.queries for failure in told(self._log(kind), "failed")]
 
+    def describe(self) -> str:
+        """What those who should be at work are doing: for a failure that nobody can come back to."""
+        return "\n".join(self._describe(kind) for kind in self.queries)
+
+    def _describe(self, kind: str) -> str:
+        batches = {query: (self.checkpoints.done(query), self.checkpoints.begun(query)) for query in self.queries[kind]}
+        failures = [failure[:2000] for failure in told(self._log(kind), "failed")]
+        doing = self.drivers[kind].threads(self._log(kind))
+        return "\n".join((f"{kind}: batches done and begun: {batches}; failures: {len(failures)}", *failures[-1:], doing))
+
     def log(self, kind: str) -> str:
         return self._log(kind).read_text(errors="replace")[-4000:]
 
