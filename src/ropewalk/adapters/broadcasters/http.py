@@ -9,7 +9,15 @@ from aiohttp import web
 
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.stats import Stats
-from ropewalk.model.errors import BadBody, LateBody, MalformedPublication, TooLarge, Unavailable, UnsupportedEncoding
+from ropewalk.model.errors import (
+    BadBody,
+    LateBody,
+    MalformedPublication,
+    PartitionChanged,
+    TooLarge,
+    Unavailable,
+    UnsupportedEncoding,
+)
 from ropewalk.model.messages import Receipt, RemoteDisconnect
 from ropewalk.model.refusals import Refusal
 from ropewalk.ports import Publisher
@@ -58,8 +66,14 @@ class PublishEndpoint:
             self._stats.publications_refused += 1
             self._guard.refused(Refusal.BAD_BODY)
             return _unreadable(request, 422, "the body cannot be read")
-        except Unavailable as error:
+        except (PartitionChanged, Unavailable) as error:
+            return self._not_registered(error)
+
+    def _not_registered(self, error: PartitionChanged | Unavailable) -> web.Response:
+        if isinstance(error, Unavailable):
             return _answer(503, {"error": str(error)}, {"Retry-After": "1"})
+        self._stats.publications_refused += 1
+        return _answer(409, {"error": str(error)})
 
     async def _take(self, request: web.Request) -> dict[str, object]:
         limit = self._limits.max_publish_size
