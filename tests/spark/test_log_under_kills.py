@@ -53,6 +53,7 @@ async def test_archive_and_journal_are_what_was_published_and_no_reader_misses_a
             await until(lambda: len(traffic.published) >= archived + REST, "something is in the journal only", world)
             await traffic.stop_publishing()
             read = await readers.read_everything()
+        await until(world.deserted, "no session is left", world)
         await asyncio.to_thread(world.restart_server)
         everything = await asyncio.to_thread(
             batch(spark, world.server, columns="journal", archive=tmp_path / "archive").toArrow

@@ -13,8 +13,7 @@ from tests.spark.chaos.checkpoints import Checkpoints
 from tests.spark.chaos.processes import Child, Driver, told
 
 # Few shards, for each is a task in every batch.
-# Sessions that ended by themselves would add rows to the journal while it is compared with what was read of it before.
-FLAGS = ("--public", "--durability", "journal", "--journal_shards", "3", "--dedup_ttl", "3600s", "--sessions_ttl", "10800s")
+FLAGS = ("--public", "--durability", "journal", "--journal_shards", "3", "--dedup_ttl", "3600s")
 FINISHED = "transaction finished after a restart"
 
 
@@ -37,9 +36,10 @@ SINKS = Setting(
     ("archive", "transactional", "idempotent", "keyed"),
 )
 
-# The journal keeps some seconds, and hot history less: whoever reads comes through all three.
+# The journal keeps some seconds, and hot history less: whoever reads comes through all three. Sessions of readers that left are
+# over soon, for each end is a row, and what was read at the end is compared with a journal that does not grow any more.
 TIERS = Setting(
-    ("--journal_segment_size", "16KiB", "--journal_retention_size", "64KiB", "--history_limit", "50"),
+    ("--journal_segment_size", "16KiB", "--journal_retention_size", "64KiB", "--history_limit", "50", "--sessions_ttl", "3s"),
     {"tiers": ["archive", "copy"]},
     ("archive",),
     tended=True,
@@ -141,6 +141,12 @@ class World:
             ends = {str(span["shard"]): span["end"] for span in json.load(answer)["spans"]}
         self._check()
         return all(self.checkpoints.reached(query) == ends for queries in self.queries.values() for query in queries)
+
+    def deserted(self) -> bool:
+        """Whether all sessions are over for good."""
+        with urllib.request.urlopen(f"{self.server.url}/metrics") as answer:
+            told = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
+        return not any(float(told[name]) for name in ("ropewalk_sessions", "ropewalk_sessions_kept"))
 
     def trimmed(self) -> bool:
         """Whether the journal has let go of its beginning in every shard that has rows."""

@@ -82,14 +82,18 @@ def load_state(segment: Path, shard: int, first: int) -> ShardState | None:
 def merge(before: ShardState, tables: Iterable[Any]) -> ShardState:
     """The state after the rows of these tables, which follow it in this order."""
     streams, keys, producers = [_of(before, STREAM)], [_of(before, PARTITION_KEY)], [_of(before, PRODUCER)]
-    sessions = before.sessions
+    sessions, waiting = [before.sessions], 0
     for table in tables:
         published = _published(table)
         streams.append(_columns(STREAM, published, "stream", "epoch", "offset"))
         keys.append(_columns(PARTITION_KEY, _with_partition_key(published), "stream", "key", "offset"))
         producers.append(_columns(PRODUCER, table.filter(table["producer"].is_valid()), "producer", "epoch", "sequence"))
-        sessions = going_on(pa.concat_tables([sessions, of_sessions(table)]))
-    return ShardState(pa.concat_tables([_latest(streams), _latest(keys), _latest(producers)]), sessions)
+        sessions.append(of_sessions(table))
+        waiting += sessions[-1].num_rows
+        if waiting > sessions[0].num_rows + BATCH_ROWS:  # not for every table: each time all open sessions are gone through
+            sessions, waiting = [going_on(pa.concat_tables(sessions))], 0
+    tips = pa.concat_tables([_latest(streams), _latest(keys), _latest(producers)])
+    return ShardState(tips, going_on(pa.concat_tables(sessions)))
 
 
 def without_tips(state: ShardState) -> ShardState:
