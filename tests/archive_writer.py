@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ropewalk.core.ring import shard_of
-from ropewalk.model.journal import RowKind
+from ropewalk.model.journal import GENERATION_SIZE, RowKind
 from ropewalk.model.messages import Registered
 from ropewalk.pipeline.archive import archived_positions
-from ropewalk.pipeline.archive.layout import BODY, ROW_GROUP, partitioned, write_file
+from ropewalk.pipeline.archive.layout import ROW_GROUP, partitioned, write_file
 from ropewalk.pipeline.archive.log import append
-from ropewalk.pipeline.offsets import GENERATION_SIZE
+from ropewalk.protocol.journal_schema import SCHEMA
 from tests.server import RunningServer
 
 START = datetime(2026, 3, 1, 23, 59, tzinfo=UTC)
@@ -42,7 +42,7 @@ class Scribe:
         """Rows as the Spark source gives them. `joined`: pairs of stream and sid, rows that are no messages."""
         rows = [self._row(each.stream, RowKind.PUBLISH, each.timestamp, **_cells(each)) for each in messages]
         rows += [self._row(sid, RowKind.JOINED, START.timestamp(), stream=stream, sid=sid) for stream, sid in joined]
-        return pa.Table.from_pylist(rows, schema=pa.schema([*BODY, ("shard", pa.int32())]))
+        return pa.Table.from_pylist(rows, schema=pa.schema([*SCHEMA, ("shard", pa.int32())]))
 
     def archive(self, messages: Sequence[Registered], joined: Sequence[tuple[str, str]] = ()) -> None:
         """One batch."""

@@ -10,9 +10,9 @@ from datetime import datetime
 import pyarrow as pa
 
 from benchmarks.server import Server
-from ropewalk.pipeline.archive.layout import BODY
 from ropewalk.pipeline.options import Address
 from ropewalk.pipeline.wire import Wire, ipc
+from ropewalk.protocol.journal_schema import SCHEMA
 
 BODY_ROWS = 10_000
 PRODUCER = "bench"
@@ -49,8 +49,8 @@ def archive_rows(streams: Sequence[str], offsets: Sequence[int], position: int, 
         "key": pa.array(streams),
         "value": payloads(count, size),
     }
-    empty = {field.name: pa.nulls(count, field.type) for field in BODY if field.name not in columns}
-    return pa.table({field.name: (columns | empty)[field.name] for field in BODY}, schema=BODY)
+    empty = {field.name: pa.nulls(count, field.type) for field in SCHEMA if field.name not in columns}
+    return pa.table({field.name: (columns | empty)[field.name] for field in SCHEMA}, schema=SCHEMA)
 
 
 def batches(count: int, size: int, streams: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -16,10 +16,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ropewalk.model.messages import Registered
 from ropewalk.pipeline.archive import archived_positions, compact
-from ropewalk.pipeline.archive.layout import BODY, partitioned, write_file
+from ropewalk.pipeline.archive.layout import partitioned, write_file
 from ropewalk.pipeline.archive.log import ARCHIVED
 from ropewalk.pipeline.archive.options import ArchiveOptions
 from ropewalk.pipeline.archive.sink import ArchiveWriter, TaskFiles
+from ropewalk.protocol.journal_schema import SCHEMA
 from tests.archive_writer import Scribe, message
 from tests.cable import cable
 from tests.server import RunningServer, running_server
@@ -99,7 +100,7 @@ def test_files_are_dated_sharded_sorted_and_hold_every_row_as_it_was(feed: Feed)
         body = pq.read_table(feed.root / path, partitioning=None)
         assert {(row["date"], row["shard"]) for row in rows if row["position"] in body["position"].to_pylist()}
         assert place.startswith("date=2026-03-0")
-        assert body.schema.names == BODY.names
+        assert body.schema.names == SCHEMA.names
         assert body == body.sort_by([("stream", "ascending"), ("offset", "ascending"), ("position", "ascending")])
         assert name.rsplit("-", 4)[1:4] == ["0", "0", "0"]
 

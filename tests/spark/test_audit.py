@@ -12,13 +12,12 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
-from ropewalk.model.journal import ShardSpan
+from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
 from ropewalk.pipeline.archive import compact
 from ropewalk.pipeline.archive.layout import TABLE, partitioned, write_file
 from ropewalk.pipeline.archive.log import append
 from ropewalk.pipeline.context import Context, Place
 from ropewalk.pipeline.jobs.audit import report_of
-from ropewalk.pipeline.offsets import GENERATION_SIZE
 from ropewalk.pipeline.report import AuditReport
 from ropewalk.pipeline.transforms.audit import COMPARED
 from ropewalk.pipeline.wire import JournalState

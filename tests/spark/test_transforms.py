@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from ropewalk.model.journal import GENERATION_SIZE
 from ropewalk.pipeline.context import only_with_rows
 from ropewalk.pipeline.jobs.presence import PresenceFold
-from ropewalk.pipeline.offsets import GENERATION_SIZE
 from ropewalk.pipeline.tables import read_table
 from ropewalk.pipeline.transforms import audience, audit, derive, replay, rollup
 from ropewalk.pipeline.transforms.presence import figures, moves

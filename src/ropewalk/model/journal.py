@@ -1,33 +1,97 @@
-"""Journal rows: publications, and what happened to sessions and presence members. Each kind of row has its own name."""
+"""The journal: its columns, the kinds of its rows, generations of positions, and the marks of readers.
+
+Each of them is declared here and nowhere else: the Arrow and Spark schemas, the archive's columns and the page
+`docs/reference/journal-rows.md` derive from it. The order of the columns is the one on disk.
+"""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from itertools import pairwise
+from typing import Annotated, Self
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 GENERATION_BITS = 40
 """The number of a generation is stored above the lowest 40 bits of its positions. So each begins above all positions of the
 one before."""
 
+GENERATION_SIZE = 1 << GENERATION_BITS
+"""Every generation of a shard begins at a multiple of this."""
+
 
 class RowKind(StrEnum):
-    PUBLISH = "publish"
-    CONNECTED = "connected"
-    RESTORED = "restored"
-    ALIVE = "alive"  # a session that goes on, as a whole: written when its other rows have grown longer than that
-    CHANGED = "changed"  # what the application keeps with a session or one of its subscriptions
-    DISCONNECTED = "disconnected"
-    ENDED = "ended"  # the session is over: it cannot be resumed, and the application has been told
-    REVOKED = "revoked"  # a remote disconnect, under the identifier that it names
-    SUBSCRIBED = "subscribed"
-    UNSUBSCRIBED = "unsubscribed"
-    JOINED = "joined"
-    LEFT = "left"
+    """What a row tells. `meaning` is for the reference page."""
+
+    meaning: str
+
+    def __new__(cls, name: str, meaning: str = "") -> Self:
+        kind = str.__new__(cls, name)
+        kind._value_ = name
+        kind.meaning = meaning
+        return kind
+
+    PUBLISH = "publish", "a message was registered"
+    CONNECTED = "connected", "a new session"
+    RESTORED = "restored", "a session came back under a new sid; the whole session, and its `former` sid"
+    ALIVE = "alive", "the whole session again, after its changes had become longer than that"
+    CHANGED = "changed", "what the application keeps with the session or with a subscription has changed"
+    DISCONNECTED = (
+        "disconnected",
+        "the connection is gone; `kept` if the session can be resumed. A second one, without `kept`, if a remote disconnect "
+        "ended it while it was away",
+    )
+    ENDED = "ended", "the session is over: it cannot be resumed, and the application has been told"
+    REVOKED = "revoked", "a remote disconnect came; its key is the identifier it names"
+    SUBSCRIBED = "subscribed", "a subscription began"
+    UNSUBSCRIBED = "unsubscribed", "a subscription ended"
+    JOINED = "joined", "a member came to a presence set"
+    LEFT = "left", "a member left a presence set. Without a `sid`: its time was over"
+
+
+class ColumnType(StrEnum):
+    """The values are Arrow's names."""
+
+    TEXT = "string"
+    BYTES = "binary"
+    NUMBER = "int64"
+    TIME = "timestamp[us, tz=UTC]"
+
+
+class Column(Struct, frozen=True):
+    """A column of the journal. One that is not required is null in rows that have nothing for it."""
+
+    name: str
+    type: ColumnType
+    meaning: str
+    required: bool = False
+
+
+COLUMNS = (
+    Column("position", ColumnType.NUMBER, "place in the shard", required=True),
+    Column("event", ColumnType.TEXT, "what the row tells, see [events](#events)", required=True),
+    Column("stream", ColumnType.TEXT, "where it was published, subscribed or joined"),
+    Column("epoch", ColumnType.TEXT, "with `offset`: the position in the stream, as clients see it"),
+    Column("offset", ColumnType.NUMBER, "place in the epoch of the stream"),
+    Column("timestamp", ColumnType.TIME, "when it was registered", required=True),
+    Column("key", ColumnType.TEXT, "the partition key, which decides the shard", required=True),
+    Column("value", ColumnType.BYTES, "the message, as JSON text; only publications have one"),
+    Column("uid", ColumnType.TEXT, "the publication's idempotency key"),
+    Column("exclude_socket", ColumnType.TEXT, "as [published](http.md#publish)"),
+    Column("broadcast_type", ColumnType.TEXT, "as [published](http.md#publish)"),
+    Column("sid", ColumnType.TEXT, "the session"),
+    Column("detail", ColumnType.TEXT, "what else is known of a session's row, as JSON text"),
+    Column(
+        "producer",
+        ColumnType.TEXT,
+        "the application of what came by a [transaction](journal.md#transactions) or with [numbers](journal.md#numbered-rows)",
+    ),
+    Column("sequence", ColumnType.NUMBER, "the row's number, in the order of its producer"),
+)
 
 
 class Row(Struct, frozen=True, gc=False):
-    """One row of the journal, before it has a position in its shard.
+    """One row of the journal, before it has a position in its shard. Its fields are the columns of the same names, and `kind`
+    is the column `event`.
 
     `key` decides the shard: the stream's partition key, or the sid for what a session does. `detail` is JSON text of what this
     kind needs to be understood again after a restart, see `session_log`. `producer` and `sequence` name a publication that came
@@ -67,10 +131,10 @@ class ShardSpan(Struct, frozen=True):
     Where the first rows of a generation were lost by damage, an empty span says where they began.
     """
 
-    shard: int
-    epoch: str
-    first: int
-    end: int
+    shard: Annotated[int, Meta(description="the number of the shard")]
+    epoch: Annotated[str, Meta(description="the name of the generation")]
+    first: Annotated[int, Meta(description="the first position that can be read")]
+    end: Annotated[int, Meta(description="the position after the last one")]
 
 
 def shards_of(spans: Sequence[ShardSpan]) -> int:
@@ -93,10 +157,11 @@ def oldest_kept(own: Sequence[ShardSpan]) -> ShardSpan | None:
 
 
 class ShardMark(Struct, frozen=True):
-    """A reader's position in one generation of a shard. Rows below it have been read. Encoded as in query parameters."""
+    """A reader's position in one generation of a shard. Rows below it have been read. An empty epoch is before everything.
+    Encoded as in a query's offsets."""
 
-    epoch: str = field(name="e")
-    position: int = field(name="p")
+    epoch: Annotated[str, Meta(description="the name of the generation; empty before everything")] = field(name="e")
+    position: Annotated[int, Meta(description="the next position to read")] = field(name="p")
 
 
 class Consumer(Struct, frozen=True):

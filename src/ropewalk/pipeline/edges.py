@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import ShardSpan, oldest_kept
-from ropewalk.pipeline.offsets import Mark, Marks, Spans, begin_of, earliest, latest
+from ropewalk.model.journal import ShardMark, ShardSpan, oldest_kept
+from ropewalk.pipeline.offsets import Marks, Spans, begin_of, earliest, latest
 from ropewalk.pipeline.options import EARLIEST, LATEST, Edge, SourceOptions
 from ropewalk.pipeline.tiered import ArchiveTable
 from ropewalk.pipeline.wire import Wire
@@ -50,7 +50,7 @@ class Edges:
         archive = ArchiveTable(self._options.archive)
         return {shard: _reaching(own, archive.first(shard)) for shard, own in spans.items()}
 
-    def _since(self, shard: int, own: Sequence[ShardSpan], timestamp: int) -> Mark:
+    def _since(self, shard: int, own: Sequence[ShardSpan], timestamp: int) -> ShardMark:
         oldest = oldest_kept(own)
         if self._options.archive and oldest:
             archived = ArchiveTable(self._options.archive).first_since(shard, timestamp)
@@ -58,7 +58,7 @@ class Edges:
                 return _at(own, archived)
         for span in own:
             if (position := self._halve(span, timestamp)) < span.end:
-                return Mark(span.epoch, position)
+                return ShardMark(span.epoch, position)
         return latest({shard: own})[shard]
 
     def _halve(self, span: ShardSpan, timestamp: int) -> int:
@@ -76,18 +76,18 @@ class Edges:
         return float(registered.timestamp() * 1000)
 
 
-def _reaching(own: Sequence[ShardSpan], archived: int | None) -> Mark:
+def _reaching(own: Sequence[ShardSpan], archived: int | None) -> ShardMark:
     oldest = earliest({0: own})[0]
     return oldest if archived is None or archived >= oldest.position else _at(own, archived)
 
 
-def _at(own: Sequence[ShardSpan], position: int) -> Mark:
+def _at(own: Sequence[ShardSpan], position: int) -> ShardMark:
     """A later generation of a shard begins above all positions of the one before, so a position tells its epoch."""
     if not own:
-        return Mark("", position)
+        return ShardMark("", position)
     span = next((span for span in own if position < span.end), own[-1])
     # Between the end of a generation and the next one's beginning there is nothing; below all that is known there may be.
-    return Mark(span.epoch, max(position, begin_of(span)) if position >= begin_of(own[0]) else position)
+    return ShardMark(span.epoch, max(position, begin_of(span)) if position >= begin_of(own[0]) else position)
 
 
 def _from_json(text: str, spans: Spans, oldest: Marks, left_out: int) -> Marks:
@@ -101,15 +101,15 @@ def _from_json(text: str, spans: Spans, oldest: Marks, left_out: int) -> Marks:
         ) from error
 
 
-def _mark(given: object, oldest: Mark, own: Sequence[ShardSpan]) -> Mark:
+def _mark(given: object, oldest: ShardMark, own: Sequence[ShardSpan]) -> ShardMark:
     match given:
         case int() if given == _LATEST_NUMBER:
-            return Mark(own[-1].epoch, own[-1].end) if own else oldest
+            return ShardMark(own[-1].epoch, own[-1].end) if own else oldest
         case int() if given == _EARLIEST_NUMBER:
             return oldest
         case int() if given >= 0:
             return _at(own, given)
         case {"e": str(epoch), "p": int(position)}:
-            return Mark(epoch, position)
+            return ShardMark(epoch, position)
         case _:
             raise ValueError(given)

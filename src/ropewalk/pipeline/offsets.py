@@ -9,10 +9,7 @@ from typing import NotRequired, TypedDict
 
 from msgspec import Struct
 
-from ropewalk.model.journal import GENERATION_BITS, ShardSpan, oldest_kept
-
-GENERATION_SIZE = 1 << GENERATION_BITS
-"""Every generation of a shard begins at a multiple of this, above all positions of the generations before."""
+from ropewalk.model.journal import GENERATION_SIZE, ShardMark, ShardSpan, oldest_kept
 
 
 class MarkJson(TypedDict):
@@ -25,13 +22,6 @@ class MarkJson(TypedDict):
 
 
 OffsetJson = dict[str, MarkJson]
-
-
-class Mark(Struct, frozen=True, order=True):
-    """A position in one generation of a shard. Rows below it have been read. An empty epoch is before everything."""
-
-    epoch: str
-    position: int
 
 
 class Piece(Struct, frozen=True):
@@ -48,7 +38,7 @@ class Piece(Struct, frozen=True):
         return 0 if self.replaced else self.end - self.first
 
 
-Marks = dict[int, Mark]
+Marks = dict[int, ShardMark]
 Spans = Mapping[int, Sequence[ShardSpan]]
 """By shard, the oldest first; one generation of a shard may have several."""
 
@@ -58,7 +48,7 @@ def encode(marks: Marks) -> OffsetJson:
 
 
 def decode(offset: OffsetJson) -> Marks:
-    return {int(shard): Mark(mark["e"], mark["p"]) for shard, mark in offset.items()}
+    return {int(shard): ShardMark(mark["e"], mark["p"]) for shard, mark in offset.items()}
 
 
 def by_shard(spans: Sequence[ShardSpan], shards: int) -> dict[int, list[ShardSpan]]:
@@ -71,11 +61,11 @@ def by_shard(spans: Sequence[ShardSpan], shards: int) -> dict[int, list[ShardSpa
 
 def earliest(spans: Spans) -> Marks:
     kept = {shard: oldest_kept(own) for shard, own in spans.items()}
-    return {shard: Mark(span.epoch, span.first) if span else Mark("", 0) for shard, span in kept.items()}
+    return {shard: ShardMark(span.epoch, span.first) if span else ShardMark("", 0) for shard, span in kept.items()}
 
 
 def latest(spans: Spans) -> Marks:
-    return {shard: Mark(own[-1].epoch, own[-1].end) if own else Mark("", 0) for shard, own in spans.items()}
+    return {shard: ShardMark(own[-1].epoch, own[-1].end) if own else ShardMark("", 0) for shard, own in spans.items()}
 
 
 def told(spans: Spans) -> OffsetJson:
@@ -91,8 +81,8 @@ def behind(shard: int, read: MarkJson | None, end: MarkJson) -> int:
     """Rows between a query's mark (None: it has read nothing of the shard) and the end that was `told`."""
     own = [ShardSpan(shard, *generation) for generation in end.get("generations", ())]
     last = ShardSpan(shard, end["e"], end["p"] - end["p"] % GENERATION_SIZE, end["p"])
-    start = Mark(read["e"], read["p"]) if read else Mark("", 0)
-    return sum(piece.rows for piece in between(shard, [*own, last], start, Mark(end["e"], end["p"])))
+    start = ShardMark(read["e"], read["p"]) if read else ShardMark("", 0)
+    return sum(piece.rows for piece in between(shard, [*own, last], start, ShardMark(end["e"], end["p"])))
 
 
 def begin_of(span: ShardSpan) -> int:
@@ -100,7 +90,7 @@ def begin_of(span: ShardSpan) -> int:
     return span.first - span.first % GENERATION_SIZE
 
 
-def between(shard: int, own: Sequence[ShardSpan], start: Mark, end: Mark) -> list[Piece]:
+def between(shard: int, own: Sequence[ShardSpan], start: ShardMark, end: ShardMark) -> list[Piece]:
     """What lies between two marks of a shard, in order. Pieces may reach below what is still there: the reader sees to that."""
     if start.epoch == end.epoch:
         return _within(shard, start, end)
@@ -121,12 +111,12 @@ def remaining(spans: Spans, start: Marks, end: Marks) -> dict[int, int]:
     return {shard: sum(piece.rows for piece in between(shard, spans.get(shard, ()), start[shard], end[shard])) for shard in end}
 
 
-def advance(shard: int, own: Sequence[ShardSpan], start: Mark, end: Mark, rows: int) -> Mark:
+def advance(shard: int, own: Sequence[ShardSpan], start: ShardMark, end: ShardMark, rows: int) -> ShardMark:
     """The mark that lies `rows` behind `start` on the way to `end`."""
     left = rows
     for piece in between(shard, own, start, end):
         if piece.rows > left:
-            return Mark(piece.epoch, piece.first + left)
+            return ShardMark(piece.epoch, piece.first + left)
         left -= piece.rows
     return end
 
@@ -140,7 +130,7 @@ def split(piece: Piece, parts: int) -> list[Piece]:
     return [Piece(piece.shard, piece.epoch, first, end) for first, end in pairwise(cuts)]
 
 
-def _within(shard: int, start: Mark, end: Mark) -> list[Piece]:
+def _within(shard: int, start: ShardMark, end: ShardMark) -> list[Piece]:
     # An end that lies before the start: the journal has lost what was read from it, and gives its positions again.
     if end.position < start.position:
         return [Piece(shard, start.epoch, start.position, start.position, replaced=True)]
@@ -167,7 +157,7 @@ def _whole(generations: Sequence[ShardSpan]) -> list[ShardSpan]:
     return [ShardSpan(generation.shard, generation.epoch, begin_of(generation), generation.end) for generation in generations]
 
 
-def _of_an_empty_generation(generations: Sequence[ShardSpan], start: Mark) -> bool:
+def _of_an_empty_generation(generations: Sequence[ShardSpan], start: ShardMark) -> bool:
     """A generation in which nothing happened is forgotten by the journal itself. A mark at its beginning has missed nothing
     of it."""
     begins = [begin_of(generation) for generation in generations]
@@ -175,7 +165,7 @@ def _of_an_empty_generation(generations: Sequence[ShardSpan], start: Mark) -> bo
     return start.epoch != "" and start.position % GENERATION_SIZE == 0 and followed
 
 
-def _forgotten(shard: int, generations: Sequence[ShardSpan], start: Mark) -> list[Piece]:
+def _forgotten(shard: int, generations: Sequence[ShardSpan], start: ShardMark) -> list[Piece]:
     """The journal does not know the epoch of `start`, so it is another one, and how the old one went on nobody can say."""
     # At the beginning of another journal's shard nothing was read yet that could be missed.
     if start.epoch == "" or start.position == 0:
@@ -192,5 +182,5 @@ def _up_to(generations: Sequence[ShardSpan], epoch: str) -> Sequence[ShardSpan]:
     return generations[: epochs.index(epoch) + 1] if epoch in epochs else generations
 
 
-def _until(shard: int, span: ShardSpan, end: Mark) -> Piece:
+def _until(shard: int, span: ShardSpan, end: ShardMark) -> Piece:
     return Piece(shard, span.epoch, span.first, end.position if span.epoch == end.epoch else span.end)

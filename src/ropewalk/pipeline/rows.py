@@ -12,37 +12,16 @@ from msgspec import Struct
 
 from ropewalk.pipeline.offsets import Piece
 from ropewalk.pipeline.options import Columns, Selection, SourceOptions
+from ropewalk.protocol.journal_schema import BINARY, INT64, SCHEMA, STRING, TIME
 
 BATCH_ROWS = 10_000
 GAP = "gap"
 
-_TIME = pa.timestamp("us", tz="UTC")
-_STANDARD = {
-    "key": pa.string(),
-    "value": pa.binary(),
-    "stream": pa.string(),
-    "partition": pa.int32(),
-    "position": pa.int64(),
-    "offset": pa.int64(),
-    "epoch": pa.string(),
-    "timestamp": _TIME,
-    **dict.fromkeys(("event", "sid", "detail", "uid"), pa.string()),
-}
-_HEADERS = ("exclude_socket", "broadcast_type", "producer", "sequence")
 _MAP = pa.map_(pa.string(), pa.string())
-_JOURNAL = {
-    **_STANDARD,
-    **dict.fromkeys(("exclude_socket", "broadcast_type", "producer"), pa.string()),
-    "sequence": pa.int64(),
-}
-_SQL = {
-    pa.string(): "string",
-    pa.binary(): "binary",
-    pa.int32(): "int",
-    pa.int64(): "bigint",
-    _TIME: "timestamp",
-    _MAP: "map<string,string>",
-}
+_TYPES = {**{field.name: field.type for field in SCHEMA}, "partition": pa.int32(), "headers": _MAP}
+_STANDARD = ("key", "value", "stream", "partition", "position", "offset", "epoch", "timestamp", "event", "sid", "detail", "uid")
+_HEADERS = tuple(name for name in SCHEMA.names if name not in _STANDARD)
+_SQL = {STRING: "string", BINARY: "binary", pa.int32(): "int", INT64: "bigint", TIME: "timestamp", _MAP: "map<string,string>"}
 
 
 class KeptRows(Struct, frozen=True):
@@ -55,10 +34,8 @@ class KeptRows(Struct, frozen=True):
 
 
 def arrow_schema(options: SourceOptions) -> pa.Schema:
-    types = dict(_JOURNAL if options.columns is Columns.JOURNAL else _STANDARD)
-    if options.headers:
-        types["headers"] = _MAP
-    return pa.schema(list(types.items()))
+    names = [*_STANDARD, *(_HEADERS if options.columns is Columns.JOURNAL else ()), *(("headers",) if options.headers else ())]
+    return pa.schema([(name, _TYPES[name]) for name in names])
 
 
 def sql_schema(options: SourceOptions) -> str:

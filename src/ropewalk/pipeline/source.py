@@ -11,24 +11,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
-from ropewalk.model.journal import ShardSpan
+from ropewalk.model.journal import ShardMark, ShardSpan
 from ropewalk.pipeline.batch_plan import Load, plan
 from ropewalk.pipeline.cutting import oldest
 from ropewalk.pipeline.edges import Edges
-from ropewalk.pipeline.offsets import (
-    Mark,
-    Marks,
-    OffsetJson,
-    Piece,
-    Spans,
-    advance,
-    between,
-    decode,
-    encode,
-    latest,
-    remaining,
-    told,
-)
+from ropewalk.pipeline.offsets import Marks, OffsetJson, Piece, Spans, advance, between, decode, encode, latest, remaining, told
 from ropewalk.pipeline.options import SourceOptions
 from ropewalk.pipeline.piece_reader import PieceReader
 from ropewalk.pipeline.pushdown import Pushed, absorb
@@ -189,10 +176,10 @@ def _read(options: SourceOptions, partition: InputPartition, kept: KeptRows | No
 
 def complete(begin: Marks, end: Marks) -> Marks:
     """A shard that the query has not read before begins with everything there is."""
-    return {shard: begin.get(shard, Mark("", 0)) for shard in end}
+    return {shard: begin.get(shard, ShardMark("", 0)) for shard in end}
 
 
-def _forward(shard: int, own: Sequence[ShardSpan], begin: Mark, end: Mark) -> list[Piece]:
+def _forward(shard: int, own: Sequence[ShardSpan], begin: ShardMark, end: ShardMark) -> list[Piece]:
     """An end before the start is nothing to read, where a person has given both or a query has just begun."""
     backward = begin.epoch == end.epoch and end.position < begin.position
     return [] if backward else between(shard, own, begin, end)

@@ -4,9 +4,9 @@ import json
 from io import StringIO
 from typing import Any
 
-from ropewalk.model.journal import ShardSpan
+from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
 from ropewalk.pipeline.display import Display, Line, lag_text
-from ropewalk.pipeline.offsets import GENERATION_SIZE, told
+from ropewalk.pipeline.offsets import told
 from ropewalk.pipeline.progress import ProgressTally, QueryProgress, lag_of
 from ropewalk.testing.clock import ManualClock
 

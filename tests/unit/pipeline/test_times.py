@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ropewalk.model.journal import ShardSpan
-from ropewalk.pipeline.offsets import GENERATION_SIZE
+from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
 from ropewalk.pipeline.options import Address
 from ropewalk.pipeline.times import LAST, RowTimes
 from ropewalk.pipeline.wire import JournalRefused, Wire

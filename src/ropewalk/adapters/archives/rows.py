@@ -24,10 +24,8 @@ def microseconds(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def registered(rows: pa.Table) -> list[Registered]:
-    columns = [rows[name].to_pylist() for name in ("stream", "value")]
-    columns += [microseconds(rows).to_pylist()]
-    columns += [rows[name].to_pylist() for name in ("epoch", "offset", "exclude_socket", "broadcast_type")]
+    columns = [microseconds(rows).to_pylist() if name == "timestamp" else rows[name].to_pylist() for name in COLUMNS]
     return [
         Registered(stream, value or b"", time / 1e6, epoch, offset, exclude or "", kind or "")
-        for stream, value, time, epoch, offset, exclude, kind in zip(*columns, strict=True)
+        for stream, epoch, offset, time, value, exclude, kind in zip(*columns, strict=True)
     ]

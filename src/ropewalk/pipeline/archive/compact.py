@@ -14,10 +14,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from msgspec import Struct
 
-from ropewalk.pipeline.archive.layout import BODY, write_file
+from ropewalk.model.journal import GENERATION_SIZE
+from ropewalk.pipeline.archive.layout import write_file
 from ropewalk.pipeline.archive.log import add_actions, opened, replace
 from ropewalk.pipeline.checked import DamagedFile, read_file
-from ropewalk.pipeline.offsets import GENERATION_SIZE
+from ropewalk.protocol.journal_schema import SCHEMA
 
 MAX_BYTES = 512 << 20
 """Compressed bytes that go into one file: a shard's day is held in memory while it is sorted."""
@@ -124,7 +125,7 @@ def _joined(table: DeltaTable, group: Sequence[_File], min_files: int) -> Compac
 
 def _rows(root: Path, file: _File) -> pa.Table:
     try:
-        rows = read_file(root, file.path, BODY.names)
+        rows = read_file(root, file.path, SCHEMA.names)
     except FileNotFoundError:
         raise DamagedFile(file.path, "is missing") from None
     if len(rows) != file.rows:

@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from ropewalk.core.digests import digest
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.offsets import GENERATION_SIZE
+from ropewalk.model.journal import GENERATION_SIZE
 from ropewalk.pipeline.rows import GAP
+from ropewalk.protocol.journal_schema import SCHEMA
 
 ROW_GROUP = 4096
 """Rows. Decoding one row group is what a cold read costs, and files hardly grow with small ones."""
@@ -27,29 +28,8 @@ GROUP_BYTES = 8 << 20
 
 PARTITIONS = ("date", "shard")
 TIMELESS = "1970-01-01"
-BODY = pa.schema(
-    [
-        ("position", pa.int64()),
-        ("event", pa.string()),
-        ("stream", pa.string()),
-        ("epoch", pa.string()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("key", pa.string()),
-        ("value", pa.binary()),
-        ("uid", pa.string()),
-        ("exclude_socket", pa.string()),
-        ("broadcast_type", pa.string()),
-        ("sid", pa.string()),
-        ("detail", pa.string()),
-        ("producer", pa.string()),
-        ("sequence", pa.int64()),
-    ]
-)
-"""What a file holds: the journal's columns."""
-
-TABLE = pa.schema([*BODY, pa.field("date", pa.string()), pa.field("shard", pa.int32())])
-"""What a reader of the table sees."""
+TABLE = pa.schema([*SCHEMA, pa.field("date", pa.string()), pa.field("shard", pa.int32())])
+"""What a reader of the table sees. Files hold the columns of the journal; directories are named by the other two."""
 
 _ORDER = ("stream", "offset", "position")
 _PACKED = ("position", "offset", "timestamp", "sequence")
@@ -118,7 +98,7 @@ def write_file(root: Path, date: str, shard: int, name: str, rows: pa.Table, row
         row_group_size=_fitting(row_group, ordered),
         use_dictionary=["event", "stream", "epoch", "broadcast_type"],
         column_encoding=dict.fromkeys(_PACKED, "DELTA_BINARY_PACKED"),
-        sorting_columns=[pq.SortingColumn(BODY.get_field_index(name)) for name in _ORDER],
+        sorting_columns=[pq.SortingColumn(SCHEMA.get_field_index(name)) for name in _ORDER],
         write_page_index=True,
     )
     # The digest in the name stays as long as the table names the file, so that an audit finds every change in it.
@@ -165,12 +145,12 @@ def _shard_column(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _body(rows: pa.Table) -> pa.Table:
-    missing = [name for name in BODY.names if name not in rows.column_names]
+    missing = [name for name in SCHEMA.names if name not in rows.column_names]
     if missing:
         raise UserMistake(
             f"the archive needs the journal's columns (option columns=journal at the source); missing: {', '.join(missing)}"
         )
-    return rows.select(BODY.names).cast(BODY)
+    return rows.select(SCHEMA.names).cast(SCHEMA)
 
 
 def _extremes(column: pa.ChunkedArray) -> tuple[int, int]:
@@ -184,7 +164,7 @@ def _stats(rows: pa.Table) -> str:
         "numRecords": len(rows),
         "minValues": {name: _told(both["min"]) for name, both in extremes.items()},
         "maxValues": {name: _told(both["max"]) for name, both in extremes.items()},
-        "nullCount": {name: rows[name].null_count for name in BODY.names},
+        "nullCount": {name: rows[name].null_count for name in SCHEMA.names},
     }
     return msgspec.json.encode(stats).decode()
 

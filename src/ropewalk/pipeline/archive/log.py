@@ -16,9 +16,9 @@ from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction, create_table_with_add_actions
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import ShardSpan
+from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
 from ropewalk.pipeline.archive.layout import PARTITIONS, TABLE, Written
-from ropewalk.pipeline.offsets import GENERATION_SIZE, Spans
+from ropewalk.pipeline.offsets import Spans
 
 APPENDING = "ropewalk.archive"
 COMPACTING = "ropewalk.compact"

@@ -11,11 +11,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import ShardSpan
+from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
 from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import Extent, held, opened
 from ropewalk.pipeline.context import Context
-from ropewalk.pipeline.offsets import GENERATION_SIZE
 from ropewalk.pipeline.registry import BatchOptions, job
 from ropewalk.pipeline.report import AuditReport, Fault, Part
 from ropewalk.pipeline.transforms.audit import COMPARED, differences, faults, shards, streams, within

@@ -11,12 +11,9 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from ropewalk.pipeline.offsets import GENERATION_SIZE
+from ropewalk.model.journal import COLUMNS, GENERATION_SIZE
 
-COMPARED = (
-    *("event", "stream", "epoch", "offset", "timestamp", "key", "value", "uid", "exclude_socket", "broadcast_type"),
-    *("sid", "detail", "producer", "sequence"),
-)
+COMPARED = tuple(column.name for column in COLUMNS if column.name != "position")
 
 
 def streams(rows: DataFrame) -> DataFrame:

@@ -7,11 +7,11 @@ from zlib import crc32
 
 import pytest
 
-from ropewalk.adapters.journals.arrow.manifest import FORMAT, GENERATION_BITS, NAMES
+from ropewalk.adapters.journals.arrow.manifest import FORMAT, NAMES
 from ropewalk.adapters.journals.arrow.repair import repair
 from ropewalk.adapters.journals.arrow.verification import verify
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import ShardMark, ShardSpan
+from ropewalk.model.journal import GENERATION_BITS, ShardMark, ShardSpan
 from ropewalk.testing.clock import ManualClock
 from tests.journals import EVER, as_if_killed, made, publication, read_all, running
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from ropewalk.adapters.journals.arrow import logs
-from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS
 from ropewalk.model.errors import BadRequest
-from ropewalk.model.journal import ShardSpan
+from ropewalk.model.journal import GENERATION_BITS, ShardSpan
 from ropewalk.testing.clock import ManualClock
 from tests.journals import as_if_killed, publication, read_all, running, table
 

@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS
 from ropewalk.model.errors import Unavailable, UserMistake
-from ropewalk.model.journal import Recovered, RowKind, StreamTip, holes_of
+from ropewalk.model.journal import GENERATION_BITS, Recovered, RowKind, StreamTip, holes_of
 from ropewalk.testing.clock import ManualClock
 from tests.journals import EVER, QuickDisk, as_if_killed, by_shard, made, publication, read_all, running, session
 

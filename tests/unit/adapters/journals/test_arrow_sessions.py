@@ -9,10 +9,11 @@ import pytest
 
 from ropewalk.adapters.journals.arrow import schema, state
 from ropewalk.adapters.journals.arrow.frames import frame_at, frame_batch
-from ropewalk.adapters.journals.arrow.schema import SCHEMA, encode
+from ropewalk.adapters.journals.arrow.schema import encode
 from ropewalk.adapters.journals.arrow.sessions import going_on
 from ropewalk.adapters.journals.arrow.state import TIPS, load_state, state_path, tips_of
 from ropewalk.model.journal import Recovered, Row, RowKind
+from ropewalk.protocol.journal_schema import SCHEMA
 from ropewalk.testing.clock import ManualClock
 from tests.journals import as_if_killed, publication, running
 

@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import ShardSpan
+from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
 from ropewalk.model.messages import Registered
 from ropewalk.pipeline.archive import Compaction, archived_positions, binding, compact, vacuum
 from ropewalk.pipeline.archive.files import checked_files
@@ -26,7 +26,6 @@ from ropewalk.pipeline.context import Context, Place
 from ropewalk.pipeline.jobs.compact import CompactOptions
 from ropewalk.pipeline.jobs.compact import compact as compact_job
 from ropewalk.pipeline.jobs.replay import ReplayOptions, replay
-from ropewalk.pipeline.offsets import GENERATION_SIZE
 from tests.archive_writer import Scribe, flip_payload, message
 
 

@@ -17,12 +17,13 @@ from msgspec.structs import replace
 from ropewalk.adapters.journals.arrow.commit_log import CommittedEnds
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.inspection import Chain, missing_head
-from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS, GenerationRecord, Manifest, save
+from ropewalk.adapters.journals.arrow.manifest import GenerationRecord, Manifest, save
 from ropewalk.adapters.journals.arrow.recovery import chains_of, committed_ends_of, record_of, still_recorded
 from ropewalk.adapters.journals.arrow.segment import Hole, index_path, load_index, scan
 from ropewalk.adapters.journals.arrow.state import state_path
 from ropewalk.adapters.journals.arrow.survey import Progress
 from ropewalk.model.errors import Unavailable, UserMistake
+from ropewalk.model.journal import GENERATION_BITS
 
 ATTEMPTS = 100
 """Retention may take files away, and a shard may begin a new segment, while the copy is made: then it is looked at again."""

@@ -14,7 +14,7 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from ropewalk.adapters.journals.arrow.schema import SCHEMA
+from ropewalk.protocol.journal_schema import SCHEMA
 
 HEAD = struct.Struct("<Ii")
 RECORD = struct.Struct("<4sIQQqIIII")  # magic, length, first, group, newest, rows, members, shard, checksum

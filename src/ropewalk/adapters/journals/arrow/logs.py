@@ -11,9 +11,9 @@ from threading import Lock
 
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.frames import frame_opening
-from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS, GenerationRecord
+from ropewalk.adapters.journals.arrow.manifest import GenerationRecord
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, segment_path
-from ropewalk.model.journal import ShardSpan
+from ropewalk.model.journal import GENERATION_BITS, ShardSpan
 
 ENDED_GENERATIONS = 64
 """For how many generations without rows a shard still records where they ended."""

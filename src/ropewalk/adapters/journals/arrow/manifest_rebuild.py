@@ -8,9 +8,10 @@ from pathlib import Path
 
 from ropewalk.adapters.journals.arrow.commit_log import CommittedEnds, read_commits
 from ropewalk.adapters.journals.arrow.inspection import named_by_its_opening
-from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS, GenerationRecord, Manifest
+from ropewalk.adapters.journals.arrow.manifest import GenerationRecord, Manifest
 from ropewalk.adapters.journals.arrow.segment import scan
 from ropewalk.adapters.journals.arrow.segment_files import Promised, listing
+from ropewalk.model.journal import GENERATION_BITS
 
 
 def rebuilt(directory: Path) -> Manifest:

@@ -16,7 +16,7 @@ from ropewalk.adapters.journals.arrow.commit_log import CommittedEnds, read_comm
 from ropewalk.adapters.journals.arrow.frames import frame_at, frame_opening
 from ropewalk.adapters.journals.arrow.inspection import Chain, InspectedGeneration, Scans, inspect, named_by_its_opening
 from ropewalk.adapters.journals.arrow.logs import ShardLog
-from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS, GenerationRecord, Manifest, load
+from ropewalk.adapters.journals.arrow.manifest import GenerationRecord, Manifest, load
 from ropewalk.adapters.journals.arrow.schema import MICROSECONDS, decode
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, mapped, table_of
 from ropewalk.adapters.journals.arrow.segment_files import Listing, Promised, listing
@@ -24,7 +24,7 @@ from ropewalk.adapters.journals.arrow.shard_recovery import RecoveredShard, Site
 from ropewalk.adapters.journals.arrow.state import producers_of, session_rows, tips_of
 from ropewalk.adapters.journals.arrow.truncation import drop_group
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import Recovered, Row, RowKind
+from ropewalk.model.journal import GENERATION_BITS, Recovered, Row, RowKind
 
 NAMED_HOLES = 8
 """Of how many holes a line of the log tells the positions."""

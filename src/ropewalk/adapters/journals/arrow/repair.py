@@ -19,12 +19,14 @@ from ropewalk.adapters.journals.arrow.disk import Disk, lock
 from ropewalk.adapters.journals.arrow.frames import frame_batch, frame_opening
 from ropewalk.adapters.journals.arrow.group_commit import BATCH_ROWS
 from ropewalk.adapters.journals.arrow.inspection import InspectedGeneration
-from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS, Manifest, save
-from ropewalk.adapters.journals.arrow.schema import INT64, KINDS, SCHEMA
+from ropewalk.adapters.journals.arrow.manifest import Manifest, save
+from ropewalk.adapters.journals.arrow.schema import KINDS
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, index_path, scan, segment_path, table_of
 from ropewalk.adapters.journals.arrow.survey import Progress, stateless, survey
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.journal import GENERATION_BITS
+from ropewalk.protocol.journal_schema import INT64, SCHEMA
 
 ArchivedRows = Callable[[int, int, int], Iterable[Any]]
 """(shard, first, end) to tables of the rows that the archive has of these positions."""

@@ -1,45 +1,25 @@
-"""The journal's columns, and the conversion between rows and record batches.
+"""The conversion between rows and record batches.
 
-Invariant: a missing value is null, and becomes the row's default again. Types are plain and nullable, because Spark compares
-schemas exactly.
+Invariant: a missing value is null, and becomes the row's default again.
 """
 
 from array import array
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import compress
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from ropewalk.model.journal import Row, RowKind
-
-STRING = pa.string()
-BINARY = pa.binary()
-INT64 = pa.int64()
-TIME = pa.timestamp("us", tz="UTC")
-
-SCHEMA = pa.schema(
-    [
-        ("position", INT64),
-        ("event", STRING),
-        ("stream", STRING),
-        ("epoch", STRING),
-        ("offset", INT64),
-        ("timestamp", TIME),
-        ("key", STRING),
-        ("value", BINARY),
-        ("uid", STRING),
-        ("exclude_socket", STRING),
-        ("broadcast_type", STRING),
-        ("sid", STRING),
-        ("detail", STRING),
-        ("producer", STRING),
-        ("sequence", INT64),
-    ]
-)
+from ropewalk.protocol.journal_schema import BINARY, INT64, SCHEMA, STRING, TIME
 
 MICROSECONDS = 1_000_000
 KINDS = {str(kind): kind for kind in RowKind}
+
+_FIELDS = [field for field in msgspec.structs.fields(Row) if field.name not in ("kind", "timestamp")]
+_NAMES = tuple(SCHEMA.names)
 
 
 def encode(rows: Sequence[Row], first: int) -> tuple[Any, int]:
@@ -48,53 +28,48 @@ def encode(rows: Sequence[Row], first: int) -> tuple[Any, int]:
     streams = [row.stream for row in rows]
     keys = [row.key for row in rows]
     stream_column = _texts(streams)
+    producer_column, sequence_column = _produced(rows)
     published = [row.kind is RowKind.PUBLISH for row in rows]
-    columns = [
-        _numbers(range(first, first + len(rows)), INT64),
-        _events(rows, published),
-        stream_column,
-        _texts([row.epoch for row in rows]),
-        _places([row.offset for row in rows]),
-        _numbers(times, TIME),
+    columns = {
+        "position": _numbers(range(first, first + len(rows)), INT64),
+        "event": _events(rows, published),
+        "stream": stream_column,
+        "epoch": _texts([row.epoch for row in rows]),
+        "offset": _places([row.offset for row in rows]),
+        "timestamp": _numbers(times, TIME),
         # For publications the key is the stream's name, most of the time: one column then serves as both.
-        stream_column if keys == streams else pa.array(keys, STRING),
-        _values(rows, published),
-        _texts([row.uid for row in rows]),
-        _texts([row.exclude_socket for row in rows]),
-        _texts([row.broadcast_type for row in rows]),
-        _texts([row.sid for row in rows]),
-        _texts([row.detail for row in rows]),
-        *_produced(rows),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA), max(times)
+        "key": stream_column if keys == streams else pa.array(keys, STRING),
+        "value": _values(rows, published),
+        "uid": _texts([row.uid for row in rows]),
+        "exclude_socket": _texts([row.exclude_socket for row in rows]),
+        "broadcast_type": _texts([row.broadcast_type for row in rows]),
+        "sid": _texts([row.sid for row in rows]),
+        "detail": _texts([row.detail for row in rows]),
+        "producer": producer_column,
+        "sequence": sequence_column,
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in _NAMES], schema=SCHEMA), max(times)
 
 
 def decode(batch: Any, oldest: int) -> Iterator[Row]:
     """The rows of a batch at or after `oldest` (microseconds), as they were written, to the microsecond of their time."""
-    columns = [column.to_pylist() for column in batch.columns if column.type != TIME]
+    events = batch.column("event").to_pylist()
     times = batch.column("timestamp").cast(INT64).to_pylist()
-    for time, cells in zip(times, zip(*columns, strict=True), strict=True):
-        if time < oldest:
-            continue
-        _, event, stream, epoch, offset, key, value, uid, exclude, kind, sid, detail, producer, sequence = cells
-        if (known := KINDS.get(event)) is None:
-            continue  # of a newer version
-        yield Row(
-            known,
-            key or "",
-            time / MICROSECONDS,
-            stream or "",
-            epoch or "",
-            offset or 0,
-            value or b"",
-            uid or "",
-            exclude or "",
-            kind or "",
-            sid or "",
-            detail or "",
-            producer or "",
-            sequence or 0,
-        )
+    # A kind that is not known is of a newer version.
+    wanted = [time >= oldest and event in KINDS for time, event in zip(times, events, strict=True)]
+    columns = [_cells(batch.column(field.name), field.default) for field in _FIELDS]
+    kinds = map(KINDS.get, compress(events, wanted))
+    seconds = [time / MICROSECONDS for time in compress(times, wanted)]
+    keys, *others = [compress(column, wanted) for column in columns]
+    return map(Row, kinds, keys, seconds, *others)
+
+
+def _cells(column: Any, default: Any) -> list[Any]:
+    missing = "" if default is msgspec.NODEFAULT else default
+    if column.null_count == len(column):
+        return [missing] * len(column)
+    cells: list[Any] = column.to_pylist()
+    return [missing if cell is None else cell for cell in cells] if column.null_count else cells
 
 
 def _numbers(numbers: Sequence[int], kind: Any) -> Any:
@@ -131,6 +106,7 @@ def _values(rows: Sequence[Row], published: list[bool]) -> Any:
 
 
 def _produced(rows: Sequence[Row]) -> tuple[Any, Any]:
+    """A sequence belongs to its producer, and the first one is 0."""
     producers = [row.producer for row in rows]
     if not any(producers):
         return _absent(len(rows), STRING), _absent(len(rows), INT64)

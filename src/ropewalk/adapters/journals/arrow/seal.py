@@ -10,9 +10,9 @@ from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.frames import frame_batch, frame_opening
 from ropewalk.adapters.journals.arrow.group_commit import BATCH_ROWS
 from ropewalk.adapters.journals.arrow.logs import Generation
-from ropewalk.adapters.journals.arrow.schema import INT64
 from ropewalk.adapters.journals.arrow.segment import Segment, save_index, scan, table_of
 from ropewalk.adapters.journals.arrow.state import EMPTY, load_state, merge, save_state, younger
+from ropewalk.protocol.journal_schema import INT64
 
 SMALL_ROWS = 512
 MANY = 64

@@ -10,8 +10,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.frames import BATCH, OPENING, frame_at, frames_after
-from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS
 from ropewalk.adapters.journals.arrow.segment import mapped
+from ropewalk.model.journal import GENERATION_BITS
 
 POSITIONS = 1 << 63
 """All positions lie below this: they are signed 64-bit numbers in Arrow."""

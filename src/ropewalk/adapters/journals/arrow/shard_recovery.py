@@ -12,10 +12,10 @@ from msgspec import Struct
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.inspection import InspectedGeneration
 from ropewalk.adapters.journals.arrow.logs import Generation, ShardLog, remembered
-from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS
 from ropewalk.adapters.journals.arrow.segment import load_index, segment_path, table_of
 from ropewalk.adapters.journals.arrow.state import EMPTY, load_state, merge, save_state, without_tips
 from ropewalk.adapters.journals.arrow.truncation import cut, remove
+from ropewalk.model.journal import GENERATION_BITS
 
 
 class Site(Struct, frozen=True):

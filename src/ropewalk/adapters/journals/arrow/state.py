@@ -17,9 +17,10 @@ from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.adapters.journals.arrow.frames import frame_at, frame_batch
-from ropewalk.adapters.journals.arrow.schema import INT64, MICROSECONDS, SCHEMA, STRING, TIME, decode
+from ropewalk.adapters.journals.arrow.schema import MICROSECONDS, decode
 from ropewalk.adapters.journals.arrow.sessions import going_on, of_sessions
 from ropewalk.model.journal import Row, RowKind, StreamTip
+from ropewalk.protocol.journal_schema import INT64, SCHEMA, STRING, TIME
 
 STREAM = "stream"
 PRODUCER = "producer"

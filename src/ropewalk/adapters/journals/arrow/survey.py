@@ -11,12 +11,13 @@ from msgspec import Struct
 from ropewalk.adapters.journals.arrow.commit_log import CommittedEnds
 from ropewalk.adapters.journals.arrow.frames import Frame
 from ropewalk.adapters.journals.arrow.inspection import Chain, InspectedGeneration, Scans, inspect
-from ropewalk.adapters.journals.arrow.manifest import GENERATION_BITS, Manifest, load
+from ropewalk.adapters.journals.arrow.manifest import Manifest, load
 from ropewalk.adapters.journals.arrow.manifest_rebuild import rebuilt
 from ropewalk.adapters.journals.arrow.recovery import begun, chains_of, committed_ends_of, still_recorded
 from ropewalk.adapters.journals.arrow.segment import Segment
 from ropewalk.adapters.journals.arrow.state import load_state
 from ropewalk.model.errors import Unavailable, UserMistake
+from ropewalk.model.journal import GENERATION_BITS
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that were read so far and all that are to be read."""

@@ -1,0 +1,75 @@
+"""The bytes of the journal: columns, types and messages are those that earlier versions wrote."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from ropewalk.adapters.journals.arrow.frames import frame_batch, frame_opening
+from ropewalk.adapters.journals.arrow.schema import decode, encode
+from ropewalk.model.journal import COLUMNS, Row, RowKind
+from ropewalk.protocol.journal_schema import SCHEMA
+
+SEGMENT = Path(__file__).parents[3] / "fixtures" / "journal_segment.arrow"
+"""The rows below as a version wrote them that named the columns in its schema: the opening, a message for each row, and one
+for all of them."""
+
+ROWS = [
+    Row(RowKind.PUBLISH, "chat", 1001.25, "chat", "e1", 1, b'{"n":1}'),
+    Row(RowKind.PUBLISH, "chat", 1001.5, "chat", "e1", 2, b"", uid="u", exclude_socket="s", broadcast_type="t"),
+    Row(RowKind.PUBLISH, "other key", 1002.000001, "ключ", "e2", 1, bytes(range(256)), producer="app", sequence=5 << 32 | 7),
+    Row(RowKind.PUBLISH, "chat", 1003.0, "chat", "e1", 3, b"3", producer="app", sequence=0),
+    Row(RowKind.CONNECTED, "sid", 1003.5, sid="sid"),
+    *(Row(kind, "sid", 1004.0, "chat", sid="sid", detail="{}") for kind in RowKind if kind is not RowKind.PUBLISH),
+]
+
+
+def test_the_schema_is_the_one_of_all_journals_that_exist() -> None:
+    time = pa.timestamp("us", tz="UTC")
+    literal = pa.schema(
+        [
+            pa.field("position", pa.int64(), nullable=True),
+            pa.field("event", pa.string(), nullable=True),
+            pa.field("stream", pa.string(), nullable=True),
+            pa.field("epoch", pa.string(), nullable=True),
+            pa.field("offset", pa.int64(), nullable=True),
+            pa.field("timestamp", time, nullable=True),
+            pa.field("key", pa.string(), nullable=True),
+            pa.field("value", pa.binary(), nullable=True),
+            pa.field("uid", pa.string(), nullable=True),
+            pa.field("exclude_socket", pa.string(), nullable=True),
+            pa.field("broadcast_type", pa.string(), nullable=True),
+            pa.field("sid", pa.string(), nullable=True),
+            pa.field("detail", pa.string(), nullable=True),
+            pa.field("producer", pa.string(), nullable=True),
+            pa.field("sequence", pa.int64(), nullable=True),
+        ]
+    )
+    assert SCHEMA.equals(literal, check_metadata=True)
+
+
+def test_rows_are_written_byte_for_byte_as_before() -> None:
+    assert segment() == SEGMENT.read_bytes()
+
+
+def test_what_was_written_before_is_read_as_it_was() -> None:
+    with pa.ipc.open_stream(SEGMENT) as reader:
+        batches = list(reader)
+    assert [row for batch in batches[:-1] for row in decode(batch, 0)] == ROWS
+    assert list(decode(batches[-1], 0)) == ROWS
+
+
+@pytest.mark.parametrize("column", [column.name for column in COLUMNS if column.required])
+def test_a_required_column_is_never_null(column: str) -> None:
+    assert encode(ROWS, 0)[0].column(column).null_count == 0
+
+
+@pytest.mark.parametrize("column", [column.name for column in COLUMNS if not column.required])
+def test_another_column_is_null_in_rows_that_have_nothing_for_it(column: str) -> None:
+    assert encode(ROWS, 0)[0].column(column).null_count > 0
+
+
+def segment() -> bytes:
+    messages = [frame_opening(1, "generation", 7)]
+    messages += [frame_batch(encode([row], 7 + at)[0], 1, 7 + at, 0) for at, row in enumerate(ROWS)]
+    return b"".join([*messages, frame_batch(encode(ROWS, 7)[0], 1, 7, 0, group=3, members=1)])
