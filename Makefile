@@ -46,6 +46,7 @@ format: $(STAMPS)/dev ## put the code into its usual form
 docs: $(STAMPS)/dev ## write the reference pages that are drawn from the code
 	@mkdir -p docs/reference
 	$(BIN)/ropewalk config --config_path= --format markdown > docs/reference/settings.md
+	$(BIN)/ropewalk journal columns --format markdown > docs/reference/journal-rows.md
 	$(BIN)/ropewalk pipeline list --config_path= --format markdown > docs/reference/jobs.md
 
 bench: $(STAMPS)/dev ## measure on this machine; writes benchmarks/results/latest.json

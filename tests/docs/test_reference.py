@@ -105,7 +105,7 @@ def test_cli_names_only_flags_that_the_command_has(command: str, capsys: pytest.
     kinds = {
         "token": ("jwt", "stream", "keys"),
         "pipeline": ("list", "run", "status", "stop"),
-        "journal": ("verify", "repair", "backup"),
+        "journal": ("verify", "repair", "backup", "columns"),
     }.get(command)
     for start in [[command, kind] for kind in kinds] if kinds else [[command]]:
         with suppress(SystemExit):  # that is how argparse ends after its help

@@ -1,4 +1,4 @@
-"""`ropewalk journal`: verify a journal, repair it from an archive, back it up.
+"""`ropewalk journal`: verify a journal, repair it from an archive, back it up, list its columns.
 
 Where the journal and the archive are comes from the server's own settings, unless it is said here.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ropewalk.app import maintenance
+from ropewalk.app import journal_reference, maintenance
 from ropewalk.app.settings import load
 from ropewalk.cli.progress import Progress
 from ropewalk.model.errors import Unavailable, UserMistake
@@ -20,7 +20,7 @@ from ropewalk.model.errors import Unavailable, UserMistake
 if TYPE_CHECKING:
     from ropewalk.adapters.journals.arrow.verification import Report
 
-SUMMARY = "verify, repair or back up the journal of a server"
+SUMMARY = "verify, repair or back up the journal of a server, or list its columns"
 SHOWN_HOLES = 50
 STATE_LOST = "the state of producers, quiet streams and sessions is lost for good, for no archive has it; shards"
 STATE_MEANS = (
@@ -31,6 +31,9 @@ STATE_MEANS = (
 
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
+    if wanted.action == "columns":
+        print(journal_reference.as_markdown() if wanted.format == "markdown" else journal_reference.as_table(), end="")
+        return 0
     settings = load([], os.environ)
     data_dir = Path(wanted.directory or settings.journal.data_dir)
     if not str(wanted.directory or settings.journal.data_dir):
@@ -58,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     repair.add_argument("--archive", metavar="ARCHIVE_DIR", help="the archive (default: the server's setting)")
     backup = actions.add_parser("backup", help="make a consistent copy; the server may run", allow_abbrev=False)
     backup.add_argument("--to", metavar="DEST", help="the copy, a new directory (default: DIR.backup-TIME)")
+    columns = actions.add_parser("columns", help="list the columns of its rows", allow_abbrev=False)
+    columns.add_argument("--format", choices=("table", "markdown"), default="table")
     for each in (verify, repair, backup):
         each.add_argument("directory", metavar="DIR", nargs="?", help="the server's data_dir (default: its setting)")
     return parser

@@ -73,7 +73,13 @@ COLUMNS = (
     Column("epoch", ColumnType.TEXT, "with `offset`: the position in the stream, as clients see it"),
     Column("offset", ColumnType.NUMBER, "place in the epoch of the stream"),
     Column("timestamp", ColumnType.TIME, "when it was registered", required=True),
-    Column("key", ColumnType.TEXT, "the partition key, which decides the shard", required=True),
+    Column(
+        "key",
+        ColumnType.TEXT,
+        "what decided the shard: the `partition_key` of a stream (its name, unless it was [published](http.md#publish) with "
+        "another), or the sid of a session",
+        required=True,
+    ),
     Column("value", ColumnType.BYTES, "the message, as JSON text; only publications have one"),
     Column("uid", ColumnType.TEXT, "the publication's idempotency key"),
     Column("exclude_socket", ColumnType.TEXT, "as [published](http.md#publish)"),

@@ -1,0 +1,36 @@
+"""The rows of the journal as text: for the terminal, and as the page of the reference."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ropewalk.app.journal_reference import as_markdown
+from ropewalk.cli.main import main
+from ropewalk.model.journal import COLUMNS
+from ropewalk.pipeline.options import source_options
+from ropewalk.pipeline.rows import sql_schema
+
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
+
+
+def test_the_reference_page_is_the_one_that_the_code_draws() -> None:
+    assert (REFERENCE / "journal-rows.md").read_text() == as_markdown(), "`make docs` draws it"
+
+
+def test_the_command_lists_the_columns_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["journal", "columns"]) == 0
+
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [column.name for column in COLUMNS]
+
+
+def test_the_page_about_spark_lists_the_columns_of_the_source() -> None:
+    chapter = (REFERENCE / "spark.md").read_text().partition("## Columns of the source\n")[2].partition("\n## ")[0]
+    listed = [
+        (name.strip("` "), kind.strip())
+        for names, kinds in re.findall(r"^\| (`[^|]+) \| ([^|]+) \|", chapter, re.MULTILINE)
+        for name, kind in zip(names.split(","), re.split(r",(?! *string>)", kinds), strict=True)
+    ]
+    options = source_options({"url": "http://127.0.0.1:1", "includeHeaders": "true"}, streaming=True)
+
+    assert listed == [tuple(column.strip("`").split("` ")) for column in sql_schema(options).split(", ")]
