@@ -28,7 +28,7 @@ OWN_JOBS = """
 from pathlib import Path
 
 import ropewalk.pipeline
-from ropewalk.pipeline.registry import BatchOptions, StreamOptions
+from ropewalk.pipeline.context import BatchOptions, StreamOptions
 
 
 class Options(StreamOptions, frozen=True, kw_only=True):

@@ -12,7 +12,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.registry import Job, JobOptions
+from ropewalk.pipeline.context import JobOptions
+from ropewalk.pipeline.registry import Job
 
 SECTION = "pipeline"
 SPARK = "spark"

@@ -1,19 +1,43 @@
-"""What a job is given: the server, the archive, a place for its tables, and Spark, which starts when it is first asked for."""
+"""What a job is given: its options, the server, the archive, a place for its tables, and Spark, which starts when it is first
+asked for."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
 from threading import Event, Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from ropewalk.pipeline.options import Address
-from ropewalk.pipeline.registry import StreamOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Say = Callable[[str], None]
+
+
+class JobOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a job's section may say. A key nobody knows is a mistake, not a no-op."""
+
+
+class StreamOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a job that is a query: it goes on until it is stopped. A job's own options come in a subclass."""
+
+    trigger: Annotated[str, Meta(description="Time from one batch to the next: `100ms`, `10s`, `5m`.")] = "10s"
+    starting: Annotated[str, Meta(description="Where the first run begins: `earliest`, `latest` or JSON by shard.")] = (
+        "earliest"
+    )
+    subscribe: Annotated[str, Meta(description="Streams to read, with commas between; empty reads all.")] = ""
+    pattern: Annotated[str, Meta(description="Regular expression of the streams to read.")] = ""
+    max_rows: Annotated[int, Meta(description="Rows of one batch at most; 0 sets no limit.", ge=0)] = 100_000
+    fail_on_data_loss: Annotated[bool, Meta(description="Stop when rows are gone that were never read.")] = True
+    checkpoint: Annotated[str, Meta(description="Directory of the query's progress; empty takes one in `state_dir`.")] = ""
+
+
+class BatchOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a job that comes to an end."""
+
+    every: Annotated[str, Meta(description="Run it again after this time: `30m`, `24h`; empty runs it once.")] = ""
 
 
 class Place(Struct, frozen=True):

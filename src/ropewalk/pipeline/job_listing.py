@@ -7,7 +7,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from ropewalk.pipeline.config import SECTION, RunSettings
-from ropewalk.pipeline.registry import BatchOptions, Job, StreamOptions
+from ropewalk.pipeline.context import BatchOptions, StreamOptions
+from ropewalk.pipeline.registry import Job
 
 HEAD = """\
 # Jobs of the pipeline

@@ -6,47 +6,22 @@ A job is a name, a sentence, its options and a function; whoever runs it sees to
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from ropewalk.model.errors import UserMistake
+from ropewalk.pipeline.context import BatchOptions, Context, JobOptions, StreamOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from ropewalk.pipeline.context import Context
-
 BUILT_IN = ("archive", "compact", "vacuum", "rollup", "sessions", "presence", "derive", "replay", "audit")
-
-
-class JobOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a job's section may say. A key nobody knows is a mistake, not a no-op."""
-
-
-class StreamOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a job that is a query: it goes on until it is stopped. A job's own options come in a subclass."""
-
-    trigger: Annotated[str, Meta(description="Time from one batch to the next: `100ms`, `10s`, `5m`.")] = "10s"
-    starting: Annotated[str, Meta(description="Where the first run begins: `earliest`, `latest` or JSON by shard.")] = (
-        "earliest"
-    )
-    subscribe: Annotated[str, Meta(description="Streams to read, with commas between; empty reads all.")] = ""
-    pattern: Annotated[str, Meta(description="Regular expression of the streams to read.")] = ""
-    max_rows: Annotated[int, Meta(description="Rows of one batch at most; 0 sets no limit.", ge=0)] = 100_000
-    fail_on_data_loss: Annotated[bool, Meta(description="Stop when rows are gone that were never read.")] = True
-    checkpoint: Annotated[str, Meta(description="Directory of the query's progress; empty takes one in `state_dir`.")] = ""
-
-
-class BatchOptions(JobOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a job that comes to an end."""
-
-    every: Annotated[str, Meta(description="Run it again after this time: `30m`, `24h`; empty runs it once.")] = ""
 
 
 O = TypeVar("O", bound=JobOptions)  # noqa: E741  # the usual letter, for options
 Built = TypeVar("Built", "DataStreamWriter", int)
-Body = Callable[["Context", Any], Any]
+Body = Callable[[Context, Any], Any]
 
 
 class Job(Struct, frozen=True):
@@ -71,13 +46,13 @@ def job(
     summary: str = "",
     options: type[O] = StreamOptions,  # type: ignore[assignment]  # mypy wants a default that fits every O
     offline: bool = False,
-) -> Callable[[Callable[["Context", O], Built]], Callable[["Context", O], Built]]:
+) -> Callable[[Callable[[Context, O], Built]], Callable[[Context, O], Built]]:
     """Declare a job. The function gets a Context and the options, whose values come from `[pipeline.NAME]`.
 
     With StreamOptions (or a subclass) it returns `df.writeStream…`, not started; with BatchOptions an exit code.
     """
 
-    def declare(body: Callable[["Context", O], Built]) -> Callable[["Context", O], Built]:
+    def declare(body: Callable[[Context, O], Built]) -> Callable[[Context, O], Built]:
         if name in _jobs and _jobs[name].body is not body:
             raise UserMistake(f"there is a job {name!r} already, from {_jobs[name].body.__module__}")
         _jobs[name] = Job(name, summary or (body.__doc__ or "").partition("\n")[0].strip(), options, body, offline)

@@ -18,11 +18,11 @@ from py4j.protocol import Py4JError
 from ropewalk.model.errors import Unavailable
 from ropewalk.pipeline.board import Board, Note
 from ropewalk.pipeline.config import seconds
-from ropewalk.pipeline.context import Context
+from ropewalk.pipeline.context import BatchOptions, Context, JobOptions, StreamOptions
 from ropewalk.pipeline.display import Display, Line
 from ropewalk.pipeline.metrics import PortTaken, serve_metrics
 from ropewalk.pipeline.progress import ProgressTally, QueryProgress
-from ropewalk.pipeline.registry import BatchOptions, Job, JobOptions, StreamOptions
+from ropewalk.pipeline.registry import Job
 from ropewalk.pipeline.session import lost_jvm
 from ropewalk.pipeline.supervision import INTERRUPTED, Attempt, Condition, Policy, Unit
 

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from ropewalk.pipeline.context import BatchOptions
 from ropewalk.pipeline.job_listing import as_markdown, as_table
-from ropewalk.pipeline.registry import BUILT_IN, BatchOptions, Job, load_jobs
+from ropewalk.pipeline.registry import BUILT_IN, Job, load_jobs
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "jobs.md"
 

@@ -10,9 +10,9 @@ import pytest
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.board import Board
-from ropewalk.pipeline.context import Context, Place
+from ropewalk.pipeline.context import BatchOptions, Context, JobOptions, Place, StreamOptions
 from ropewalk.pipeline.display import Display
-from ropewalk.pipeline.registry import BatchOptions, Job, JobOptions, StreamOptions
+from ropewalk.pipeline.registry import Job
 from ropewalk.pipeline.runner import PipelineRunner, RunPlan
 from ropewalk.testing.clock import ManualClock
 

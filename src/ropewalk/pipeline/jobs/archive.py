@@ -11,9 +11,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.archive.binding import check_started
 from ropewalk.pipeline.archive.log import archive_ends
-from ropewalk.pipeline.context import Context
+from ropewalk.pipeline.context import Context, StreamOptions
 from ropewalk.pipeline.options import EARLIEST
-from ropewalk.pipeline.registry import StreamOptions, job
+from ropewalk.pipeline.registry import job
 
 AT_ITS_END = "archive"
 

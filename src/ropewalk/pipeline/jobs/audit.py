@@ -14,8 +14,8 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
 from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import Extent, held, opened
-from ropewalk.pipeline.context import Context
-from ropewalk.pipeline.registry import BatchOptions, job
+from ropewalk.pipeline.context import BatchOptions, Context
+from ropewalk.pipeline.registry import job
 from ropewalk.pipeline.report import AuditReport, Fault, Part
 from ropewalk.pipeline.transforms.audit import COMPARED, differences, faults, shards, streams, within
 from ropewalk.pipeline.wire import JournalState, Wire

@@ -7,8 +7,8 @@ from msgspec import Meta
 
 from ropewalk.pipeline.checked import DamagedFile
 from ropewalk.pipeline.config import day
-from ropewalk.pipeline.context import Context
-from ropewalk.pipeline.registry import BatchOptions, job
+from ropewalk.pipeline.context import BatchOptions, Context
+from ropewalk.pipeline.registry import job
 
 
 class CompactOptions(BatchOptions, frozen=True, kw_only=True):

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.pipeline.context import Context
-from ropewalk.pipeline.registry import StreamOptions, job
+from ropewalk.pipeline.context import Context, StreamOptions
+from ropewalk.pipeline.registry import job
 from ropewalk.pipeline.supervision import told
 from ropewalk.pipeline.tables import query_id
 from ropewalk.pipeline.transforms.derive import SOURCE, publications, source

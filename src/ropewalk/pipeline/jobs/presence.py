@@ -10,8 +10,8 @@ from msgspec import Meta
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from ropewalk.pipeline.context import Context
-from ropewalk.pipeline.registry import StreamOptions, job
+from ropewalk.pipeline.context import Context, StreamOptions
+from ropewalk.pipeline.registry import job
 from ropewalk.pipeline.tables import JobTable, query_id
 from ropewalk.pipeline.transforms.presence import figures, moves, since
 

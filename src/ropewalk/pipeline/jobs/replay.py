@@ -17,9 +17,9 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import held, opened
 from ropewalk.pipeline.config import moment
-from ropewalk.pipeline.context import Context
+from ropewalk.pipeline.context import BatchOptions, Context
 from ropewalk.pipeline.pace import Bar, Pace, chunks
-from ropewalk.pipeline.registry import BatchOptions, job
+from ropewalk.pipeline.registry import job
 from ropewalk.pipeline.replaying import Selection, check_name, remember
 from ropewalk.pipeline.supervision import INTERRUPTED
 from ropewalk.pipeline.transforms.replay import check_expressions, chosen, in_order, renamed

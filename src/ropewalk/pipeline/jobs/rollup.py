@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ropewalk.pipeline.config import seconds
-from ropewalk.pipeline.context import Context
-from ropewalk.pipeline.registry import StreamOptions, job
+from ropewalk.pipeline.context import Context, StreamOptions
+from ropewalk.pipeline.registry import job
 from ropewalk.pipeline.tables import JobTable, query_id
 from ropewalk.pipeline.transforms.audience import COLUMNS, SCHEMA, intervals, remaining
 from ropewalk.pipeline.transforms.rollup import combined, minutely, newest, timed

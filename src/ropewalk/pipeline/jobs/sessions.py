@@ -6,8 +6,8 @@ from msgspec import Meta
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ropewalk.pipeline.config import seconds
-from ropewalk.pipeline.context import Context
-from ropewalk.pipeline.registry import StreamOptions, job
+from ropewalk.pipeline.context import Context, StreamOptions
+from ropewalk.pipeline.registry import job
 from ropewalk.pipeline.tables import Appending
 from ropewalk.pipeline.transforms.sessions import connections
 

@@ -7,8 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from ropewalk.pipeline.config import seconds
-from ropewalk.pipeline.context import Context
-from ropewalk.pipeline.registry import BatchOptions, job
+from ropewalk.pipeline.context import BatchOptions, Context
+from ropewalk.pipeline.registry import job
 
 
 class VacuumOptions(BatchOptions, frozen=True, kw_only=True):
