@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
+from ropewalk.adapters.journals.arrow.batches import decode
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.schema import decode
 from ropewalk.core.ring import shard_of
 from ropewalk.model.journal import Recovered, Row, RowKind
 from ropewalk.ports import JournalReader

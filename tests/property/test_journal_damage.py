@@ -16,11 +16,11 @@ import pytest
 from msgspec import Struct
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
-from ropewalk.adapters.journals.arrow.manifest import NAMES, damaged_copies
+from ropewalk.adapters.journals.arrow.batches import encode
+from ropewalk.adapters.journals.arrow.maintenance import HoleReport, verify
+from ropewalk.adapters.journals.arrow.records import NAMES, damaged_copies
 from ropewalk.adapters.journals.arrow.repair import repair
-from ropewalk.adapters.journals.arrow.schema import encode
 from ropewalk.adapters.journals.arrow.segment import scan
-from ropewalk.adapters.journals.arrow.verification import HoleReport, verify
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Recovered, Row, ShardSpan, holes_of
 from ropewalk.testing.clock import ManualClock

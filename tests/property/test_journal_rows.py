@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.adapters.journals.arrow.frames import frame_at, frame_batch
-from ropewalk.adapters.journals.arrow.schema import decode, encode
+from ropewalk.adapters.journals.arrow.batches import decode, encode, frame_at, frame_batch
 from ropewalk.model.journal import Row, RowKind
 from tests.property.effort import EFFORT
 

@@ -19,9 +19,8 @@ from ropewalk.model.extras import install
 
 if TYPE_CHECKING:
     from ropewalk.adapters.journals.arrow.backup import Copied
-    from ropewalk.adapters.journals.arrow.files import JournalFiles
+    from ropewalk.adapters.journals.arrow.maintenance import JournalFiles, Report
     from ropewalk.adapters.journals.arrow.repair import ArchivedRows, Repaired
-    from ropewalk.adapters.journals.arrow.verification import Report
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes to do."""

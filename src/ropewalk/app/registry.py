@@ -10,7 +10,7 @@ JOURNALS = {
     "none": "ropewalk.adapters.journals.none:NoJournal",
     "journal": "ropewalk.adapters.journals.arrow:ArrowJournal",
 }
-JOURNAL_FILES = {"journal": "ropewalk.adapters.journals.arrow.files:JournalFiles"}
+JOURNAL_FILES = {"journal": "ropewalk.adapters.journals.arrow.maintenance:JournalFiles"}
 ROW_READERS = {"journal": "ropewalk.adapters.staging.arrow:ArrowRows"}
 ARCHIVES = {"archive": "ropewalk.adapters.archives:DeltaArchive"}
 APPLICATIONS = {

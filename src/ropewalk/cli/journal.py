@@ -18,7 +18,7 @@ from ropewalk.cli.progress import Progress
 from ropewalk.model.errors import Unavailable, UserMistake
 
 if TYPE_CHECKING:
-    from ropewalk.adapters.journals.arrow.verification import Report
+    from ropewalk.adapters.journals.arrow.maintenance import Report
 
 SUMMARY = "verify, repair or back up the journal of a server, or list its columns"
 SHOWN_HOLES = 50

@@ -9,7 +9,7 @@ import pytest
 
 from ropewalk.adapters.journals.arrow import backup
 from ropewalk.adapters.journals.arrow.backup import JournalCopy, View, view
-from ropewalk.adapters.journals.arrow.verification import verify
+from ropewalk.adapters.journals.arrow.maintenance import verify
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Row, ShardMark, ShardSpan
 from ropewalk.testing.clock import ManualClock

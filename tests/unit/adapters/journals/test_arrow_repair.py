@@ -11,9 +11,9 @@ import pytest
 
 from ropewalk.adapters.journals.arrow.backup import JournalCopy
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.manifest import NAMES
+from ropewalk.adapters.journals.arrow.maintenance import Report, verify
+from ropewalk.adapters.journals.arrow.records import NAMES
 from ropewalk.adapters.journals.arrow.repair import ArchivedRows, Repaired, repair
-from ropewalk.adapters.journals.arrow.verification import Report, verify
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import GENERATION_BITS, Row, ShardSpan, holes_of
 from ropewalk.testing.clock import ManualClock

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
-from ropewalk.adapters.journals.arrow.manifest import load
+from ropewalk.adapters.journals.arrow.records import load
 from ropewalk.model.journal import Row
 from ropewalk.testing.clock import ManualClock
 from tests.journals import QuickDisk, publication, read_all, running

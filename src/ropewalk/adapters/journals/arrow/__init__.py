@@ -18,18 +18,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ropewalk.adapters.journals.arrow.commit_log import CommitLog
 from ropewalk.adapters.journals.arrow.consumers import Consumers
 from ropewalk.adapters.journals.arrow.disk import Disk, boot_id, lock
-from ropewalk.adapters.journals.arrow.group_commit import GroupCommit, Rolling
-from ropewalk.adapters.journals.arrow.logs import ShardLog
-from ropewalk.adapters.journals.arrow.manifest import Manifest, save
-from ropewalk.adapters.journals.arrow.reader import Reader
-from ropewalk.adapters.journals.arrow.recovery import recover
-from ropewalk.adapters.journals.arrow.retention import Retention
-from ropewalk.adapters.journals.arrow.shard_recovery import Site
-from ropewalk.adapters.journals.arrow.upkeep import Upkeep
-from ropewalk.adapters.journals.arrow.writer import Writer
+from ropewalk.adapters.journals.arrow.logs import Reader, ShardLog
+from ropewalk.adapters.journals.arrow.records import CommitLog, Manifest, save
+from ropewalk.adapters.journals.arrow.recovery import Site, recover
+from ropewalk.adapters.journals.arrow.upkeep import Retention, Upkeep
+from ropewalk.adapters.journals.arrow.writer import GroupCommit, Rolling, Writer
 from ropewalk.model.errors import BadRequest, Unavailable, UserMistake
 from ropewalk.model.journal import Consumer, Recovered, Row, ShardMark, ShardSpan
 from ropewalk.ports import Clock

@@ -14,14 +14,18 @@ from typing import BinaryIO
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ropewalk.adapters.journals.arrow.commit_log import CommittedEnds
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.inspection import Chain, missing_head
-from ropewalk.adapters.journals.arrow.manifest import GenerationRecord, Manifest, save
-from ropewalk.adapters.journals.arrow.recovery import chains_of, committed_ends_of, record_of, still_recorded
-from ropewalk.adapters.journals.arrow.segment import Hole, index_path, load_index, scan
-from ropewalk.adapters.journals.arrow.state import state_path
-from ropewalk.adapters.journals.arrow.survey import Progress
+from ropewalk.adapters.journals.arrow.inspection import (
+    Chain,
+    Progress,
+    chains_of,
+    committed_ends_of,
+    missing_head,
+    record_of,
+    still_recorded,
+)
+from ropewalk.adapters.journals.arrow.records import CommittedEnds, GenerationRecord, Manifest, save
+from ropewalk.adapters.journals.arrow.segment import Hole, index_path, load_index, scan, state_path
 from ropewalk.model.errors import Unavailable, UserMistake
 from ropewalk.model.journal import GENERATION_BITS
 

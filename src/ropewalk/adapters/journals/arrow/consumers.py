@@ -12,14 +12,13 @@ from threading import Lock
 
 import msgspec
 
-from ropewalk.adapters.journals.arrow.checksum import checked, unchecked
-from ropewalk.adapters.journals.arrow.disk import Disk
+from ropewalk.adapters.journals.arrow.disk import Disk, checked, unchecked
 from ropewalk.core.consumers import lag, moved, needed_from, pinned
 from ropewalk.model.errors import Conflict, LimitReached, Unavailable
 from ropewalk.model.journal import Consumer, ShardMark, ShardSpan
 from ropewalk.ports import Clock
 
-log = logging.getLogger("ropewalk.journal")
+logger = logging.getLogger("ropewalk.journal")
 
 MOST = 1000
 
@@ -47,7 +46,7 @@ class Consumers:
         self._known = {consumer.name: consumer for consumer in found.values() if consumer is not None}
         self._unreadable = {path: path.stat().st_mtime for path, consumer in found.items() if consumer is None}
         for path in self._unreadable:
-            log.error(
+            logger.error(
                 "the marks of a consumer cannot be read: %s. No row is removed by retention until it is moved or forgotten, or "
                 "for as long as a consumer that does not move holds rows",
                 path,

@@ -1,4 +1,4 @@
-"""All file operations of the journal, so that a test can simulate a full or failing disk.
+"""All file operations of the journal, so that a test can simulate a full or failing disk, and small files with a checksum.
 
 Invariant: bytes are written at an offset that the caller names, never appended, so that a failed write is overwritten.
 """
@@ -6,6 +6,7 @@ Invariant: bytes are written at an offset that the caller names, never appended,
 import fcntl
 import os
 from pathlib import Path
+from zlib import crc32
 
 from ropewalk.model.errors import UserMistake
 
@@ -71,3 +72,19 @@ def boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+# --- small files: a body, and a line with its CRC --------------------------------------------------------------------
+
+
+def checked(body: bytes) -> bytes:
+    """`body` has no line end in it, as JSON has none."""
+    return b"%s\n%08x\n" % (body, crc32(body))
+
+
+def unchecked(data: bytes) -> bytes:
+    """Raises ValueError for what is not as it was written."""
+    body, checksum, _ = data.split(b"\n")
+    if int(checksum, 16) != crc32(body):
+        raise ValueError("the checksum is wrong")
+    return body

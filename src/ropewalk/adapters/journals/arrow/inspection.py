@@ -1,19 +1,24 @@
-"""Reads the files of a shard at start, before anything is decided or changed.
+"""Reads the files of a journal without changing anything: for a start, before anything is decided, and for verification,
+repair and backup.
 
 Invariant: segments that are recent enough to matter are read completely. Older ones are taken by their index, and are
-checked when they are read.
+checked when they are read. A server may write meanwhile: everything committed before a survey began is covered; later rows are
+not.
 """
 
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 from msgspec import Struct
 
-from ropewalk.adapters.journals.arrow.frames import OPENING, Frame, frame_at
-from ropewalk.adapters.journals.arrow.manifest import GenerationRecord
-from ropewalk.adapters.journals.arrow.segment import Hole, Segment, load_index, mapped, scan
+from ropewalk.adapters.journals.arrow.batches import OPENING, Frame, frame_at, frame_opening
+from ropewalk.adapters.journals.arrow.records import CommittedEnds, GenerationRecord, Manifest, load, read_commits
+from ropewalk.adapters.journals.arrow.segment import Hole, Listing, Promised, Segment, listing, load_index, mapped, scan
 from ropewalk.adapters.journals.arrow.state import load_state
+from ropewalk.model.errors import Unavailable, UserMistake
+from ropewalk.model.journal import GENERATION_BITS
 
 ALWAYS_READ = 2
 """Last segments of the generation in use that are read whatever their age: the last group lies there."""
@@ -165,3 +170,182 @@ def named_by_its_opening(paths: Sequence[Path]) -> str:
                 schema = pa.ipc.read_schema(pa.py_buffer(bytes(data[: opening.length])))
                 return str(schema.metadata[b"ropewalk.epoch"], "utf-8")
     return ""
+
+
+# --- the files, as records and commits describe them -----------------------------------------------------------------
+
+
+def record_of(directory: Path) -> Manifest | None:
+    """The journal's record of itself; None for a new journal. Raises UserMistake where it exists and cannot be read."""
+    manifest = load(directory)
+    if manifest is None and begun(directory):
+        raise UserMistake(
+            f"the record of the journal in {directory} cannot be read: journal.json and journal.copy.json are missing or "
+            "damaged. Put one of the two files back, or rebuild the record from the rows with "
+            f"`ropewalk journal repair {directory.parent}`: then every stream begins a new epoch"
+        )
+    return manifest
+
+
+def still_recorded(directory: Path, manifest: Manifest) -> bool:
+    """Whether the record is the same as before the files were listed. The server writes it before it removes files."""
+    now = load(directory)
+    return now is not None and now.revision == manifest.revision
+
+
+def begun(directory: Path) -> bool:
+    """A first start that was cut off leaves openings at the most."""
+    segments = [path for shard in directory.glob("shard=*") for path in shard.glob("*.arrow")]
+    return any(directory.glob("commits-*.log")) or any(map(_more_than_an_opening, segments))
+
+
+def _more_than_an_opening(path: Path) -> bool:
+    with mapped(path) as data:
+        opening = frame_at(data, 0)
+        return len(data) > (opening.length if opening else len(frame_opening(0, "", 0)))
+
+
+def committed_ends_of(directory: Path, manifest: Manifest | None) -> CommittedEnds:
+    if manifest is None:
+        return CommittedEnds({}, 0, True)
+    recorded = {shard: generations[-1].end for shard, generations in enumerate(manifest.generations)}
+    if manifest.clean:
+        return CommittedEnds(recorded, manifest.group, True)
+    seen = read_commits(directory, manifest.shards)
+    ends = {shard: max(end, seen.ends.get(shard, 0)) for shard, end in recorded.items()}
+    return CommittedEnds(ends, max(seen.group, manifest.group), seen.whole)
+
+
+def chains_of(directory: Path, manifest: Manifest | None, committed: CommittedEnds, shard: int, epoch: str = "") -> list[Chain]:
+    """The generations of a shard: those recorded and those begun since. The last one is in use. A new shard begins with
+    `epoch`."""
+    records = list(manifest.generations[shard]) if manifest else []
+    ended = {record.number for record in records[:-1]}
+    ends = {record.number: _promised(shard, record, committed) for record in records}
+    files = listing(directory, shard, Promised(ends, frozenset(ends if committed.whole else ended)))
+    paths = files.segments
+    for number in sorted(set(paths) - {record.number for record in records}):
+        first = int(paths[number][0].stem)
+        records.append(GenerationRecord(named_by_its_opening(paths[number]) or epoch, number, first, first))
+    records = sorted(records, key=lambda record: record.number) or [GenerationRecord(epoch, 0, 0, 0)]
+    return [_chain(shard, record, files, committed, record.number in ended, record is records[-1]) for record in records]
+
+
+def _chain(shard: int, record: GenerationRecord, files: Listing, committed: CommittedEnds, ended: bool, in_use: bool) -> Chain:
+    paths = files.segments.get(record.number, [])
+    left_over = [path for path in paths if int(path.stem) < record.first]
+    kept = paths[len(left_over) :]
+    # A segment that is there was begun when everything before it was written, whatever else is known.
+    begun = max((int(path.stem) for path in kept), default=0)
+    promised = max(_promised(shard, record, committed), begun)
+    return Chain(shard, record, kept, left_over, promised, ended, in_use, files.strays if in_use else ())
+
+
+def _promised(shard: int, record: GenerationRecord, committed: CommittedEnds) -> int:
+    seen = committed.ends.get(shard, 0)
+    return max(record.end, seen) if seen >> GENERATION_BITS == record.number else record.end
+
+
+# --- a manifest from the files, when neither of its copies can be read -----------------------------------------------
+
+
+def rebuilt(directory: Path) -> Manifest:
+    """Claims no more than the files show, and is marked as incomplete: every stream begins a new epoch. A shard whose directory
+    is gone is still listed in the commit log."""
+    directories = [path.name.removeprefix("shard=") for path in directory.glob("shard=*")]
+    seen = read_commits(directory, 0)
+    shards = 1 + max([*(int(name) for name in directories if name.isdecimal()), *seen.ends], default=0)
+    generations = [_generations(directory, shard, seen) for shard in range(shards)]
+    return Manifest(1, shards, "journal", "", clean=False, group=seen.group, generations=generations, incomplete=True)
+
+
+def _generations(directory: Path, shard: int, seen: CommittedEnds) -> list[GenerationRecord]:
+    committed_end = seen.ends.get(shard, 0)
+    ends = {committed_end >> GENERATION_BITS: committed_end}
+    exact = frozenset(ends if seen.whole and shard in seen.ends else ())
+    found = listing(directory, shard, Promised(ends, exact)).segments
+    number = max([*found, committed_end >> GENERATION_BITS])
+    found.setdefault(number, [])
+    generations = []
+    for generation, paths in sorted(found.items()):
+        beginning = generation << GENERATION_BITS
+        first = int(paths[0].stem) if paths else max(beginning, committed_end)
+        end = max(first, _end(shard, paths[-1]) if paths else first, committed_end if generation == number else 0)
+        generations.append(GenerationRecord(named_by_its_opening(paths) or secrets.token_urlsafe(6), generation, first, end))
+    return generations
+
+
+def _end(shard: int, path: Path) -> int:
+    """Where the last good batch of a generation's last segment ends."""
+    first = int(path.stem)
+    segment, _ = scan(path, shard, first, (first >> GENERATION_BITS) + 1 << GENERATION_BITS, ended=False)
+    trailing = segment.holes and segment.holes[-1][1] == segment.end
+    return segment.holes[-1][0] if trailing else segment.end
+
+
+# --- the whole journal -----------------------------------------------------------------------------------------------
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that were read so far and all that are to be read."""
+
+ATTEMPTS = 10
+"""Retention may take files away while they are looked at; then it is looked again."""
+
+
+class Survey(Struct, frozen=True):
+    """`recorded`: the record could be read; else `manifest` was made from the files. `generations` are by shard, the oldest
+    first."""
+
+    directory: Path
+    manifest: Manifest
+    recorded: bool
+    committed: CommittedEnds
+    generations: list[list[InspectedGeneration]]
+
+
+def survey(data_dir: Path, progress: Progress) -> Survey:
+    """Raises UserMistake where there is no journal, or one of a newer format."""
+    directory = data_dir / "journal"
+    if not directory.is_dir() or (load(directory) is None and not begun(directory)):
+        raise UserMistake(f"there is no journal in {data_dir}")
+    for _ in range(ATTEMPTS):
+        try:
+            return _survey(directory, progress)
+        except FileNotFoundError:
+            continue
+    raise Unavailable(f"the files of the journal in {data_dir} change faster than they can be read")
+
+
+def _survey(directory: Path, progress: Progress) -> Survey:
+    recorded = load(directory)
+    manifest = recorded or rebuilt(directory)
+    committed = committed_ends_of(directory, manifest)
+    chains = [chains_of(directory, manifest, committed, shard) for shard in range(manifest.shards)]
+    if recorded is not None and not still_recorded(directory, recorded):
+        raise FileNotFoundError  # else what retention removed just now would be taken for a hole
+    scans = _ToldScans(chains, progress)
+    generations = [[inspect(chain, 0, scans) for chain in of_shard] for of_shard in chains]
+    return Survey(directory, manifest, recorded is not None, committed, generations)
+
+
+def stateless(generation: InspectedGeneration) -> bool:
+    """Whether the state of the producers and quiet streams of a generation in use is lost: older rows are gone, and no state
+    that can be read tells of them."""
+    segments = generation.segments
+    if not segments or segments[0].first == generation.chain.record.number << GENERATION_BITS:
+        return False
+    return all(load_state(segment.path, segment.shard, segment.first) is None for segment in segments)
+
+
+class _ToldScans(Scans):
+    def __init__(self, chains: list[list[Chain]], progress: Progress) -> None:
+        super().__init__()
+        self._progress = progress
+        self._total = sum(path.stat().st_size for of_shard in chains for chain in of_shard for path in chain.paths)
+        self._read = 0
+
+    def scan(self, chain: Chain, number: int) -> tuple[Segment, list[Frame]]:
+        found = super().scan(chain, number)
+        self._read += found[0].size
+        self._progress(self._read, max(self._total, self._read))
+        return found

@@ -1,33 +1,66 @@
 """Recovers a journal from its files: tells lost rows from rows that were never acknowledged, and truncates accordingly.
 
 Invariant: a shard that lost acknowledged rows, or may have, begins a new generation at positions that were never given, and
-its streams begin new epochs. What is left of the old generation can still be read. A shard that lost nothing keeps
-everything.
+its streams begin new epochs. What is left of the old generation can still be read: a file that holds or held acknowledged rows
+is neither changed nor renamed, however damaged it is. A shard that lost nothing keeps everything.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from ropewalk.adapters.journals.arrow.commit_log import CommittedEnds, read_commits
-from ropewalk.adapters.journals.arrow.frames import frame_at, frame_opening
-from ropewalk.adapters.journals.arrow.inspection import Chain, InspectedGeneration, Scans, inspect, named_by_its_opening
-from ropewalk.adapters.journals.arrow.logs import ShardLog
-from ropewalk.adapters.journals.arrow.manifest import GenerationRecord, Manifest, load
-from ropewalk.adapters.journals.arrow.schema import MICROSECONDS, decode
-from ropewalk.adapters.journals.arrow.segment import Hole, Segment, mapped, table_of
-from ropewalk.adapters.journals.arrow.segment_files import Listing, Promised, listing
-from ropewalk.adapters.journals.arrow.shard_recovery import RecoveredShard, Site, recover_shard
-from ropewalk.adapters.journals.arrow.state import producers_of, session_rows, tips_of
-from ropewalk.adapters.journals.arrow.truncation import drop_group
-from ropewalk.model.errors import UserMistake
+from ropewalk.adapters.journals.arrow.batches import MICROSECONDS, decode
+from ropewalk.adapters.journals.arrow.disk import Disk
+from ropewalk.adapters.journals.arrow.inspection import (
+    InspectedGeneration,
+    Scans,
+    chains_of,
+    committed_ends_of,
+    inspect,
+    record_of,
+)
+from ropewalk.adapters.journals.arrow.logs import Generation, ShardLog, remembered
+from ropewalk.adapters.journals.arrow.records import CommittedEnds, Manifest
+from ropewalk.adapters.journals.arrow.segment import Hole, Segment, index_path, load_index, remove, segment_path, table_of
+from ropewalk.adapters.journals.arrow.state import (
+    EMPTY,
+    load_state,
+    merge,
+    producers_of,
+    save_state,
+    session_rows,
+    tips_of,
+    without_tips,
+)
 from ropewalk.model.journal import GENERATION_BITS, Recovered, Row, RowKind
 
 NAMED_HOLES = 8
 """Of how many holes a line of the log tells the positions."""
+
+
+class Site(Struct, frozen=True):
+    """Where a journal is, and what recovery has to go by."""
+
+    directory: Path
+    shards: int
+    boot_id: str
+    new_epoch: Callable[[], str]
+    disk: Disk
+
+
+class RecoveredShard(Struct, frozen=True):
+    """`state` is that at the log's end, and `whole` if none of it was lost; `anew`: the shard's streams begin new epochs."""
+
+    log: ShardLog
+    state: Any
+    whole: bool
+    anew: bool
+    cut_bytes: int
 
 
 class JournalRecovery(Struct, frozen=True):
@@ -65,83 +98,12 @@ def recover(site: Site, horizon: float) -> JournalRecovery:
     )
 
 
-def record_of(directory: Path) -> Manifest | None:
-    """The journal's record of itself; None for a new journal. Raises UserMistake where it exists and cannot be read."""
-    manifest = load(directory)
-    if manifest is None and begun(directory):
-        raise UserMistake(
-            f"the record of the journal in {directory} cannot be read: journal.json and journal.copy.json are missing or "
-            "damaged. Put one of the two files back, or rebuild the record from the rows with "
-            f"`ropewalk journal repair {directory.parent}`: then every stream begins a new epoch"
-        )
-    return manifest
-
-
-def still_recorded(directory: Path, manifest: Manifest) -> bool:
-    """Whether the record is the same as before the files were listed. The server writes it before it removes files."""
-    now = load(directory)
-    return now is not None and now.revision == manifest.revision
-
-
-def begun(directory: Path) -> bool:
-    """A first start that was cut off leaves openings at the most."""
-    segments = [path for shard in directory.glob("shard=*") for path in shard.glob("*.arrow")]
-    return any(directory.glob("commits-*.log")) or any(map(_more_than_an_opening, segments))
-
-
-def _more_than_an_opening(path: Path) -> bool:
-    with mapped(path) as data:
-        opening = frame_at(data, 0)
-        return len(data) > (opening.length if opening else len(frame_opening(0, "", 0)))
-
-
 def _shards(site: Site, manifest: Manifest | None) -> int:
     """A journal keeps its number of shards for ever: positions and readers go by it."""
     shards = manifest.shards if manifest else site.shards
     for shard in range(shards):
         (site.directory / f"shard={shard:02}").mkdir(exist_ok=True)
     return shards
-
-
-def committed_ends_of(directory: Path, manifest: Manifest | None) -> CommittedEnds:
-    if manifest is None:
-        return CommittedEnds({}, 0, True)
-    recorded = {shard: generations[-1].end for shard, generations in enumerate(manifest.generations)}
-    if manifest.clean:
-        return CommittedEnds(recorded, manifest.group, True)
-    seen = read_commits(directory, manifest.shards)
-    ends = {shard: max(end, seen.ends.get(shard, 0)) for shard, end in recorded.items()}
-    return CommittedEnds(ends, max(seen.group, manifest.group), seen.whole)
-
-
-def chains_of(directory: Path, manifest: Manifest | None, committed: CommittedEnds, shard: int, epoch: str = "") -> list[Chain]:
-    """The generations of a shard: those recorded and those begun since. The last one is in use. A new shard begins with
-    `epoch`."""
-    records = list(manifest.generations[shard]) if manifest else []
-    ended = {record.number for record in records[:-1]}
-    ends = {record.number: _promised(shard, record, committed) for record in records}
-    files = listing(directory, shard, Promised(ends, frozenset(ends if committed.whole else ended)))
-    paths = files.segments
-    for number in sorted(set(paths) - {record.number for record in records}):
-        first = int(paths[number][0].stem)
-        records.append(GenerationRecord(named_by_its_opening(paths[number]) or epoch, number, first, first))
-    records = sorted(records, key=lambda record: record.number) or [GenerationRecord(epoch, 0, 0, 0)]
-    return [_chain(shard, record, files, committed, record.number in ended, record is records[-1]) for record in records]
-
-
-def _chain(shard: int, record: GenerationRecord, files: Listing, committed: CommittedEnds, ended: bool, in_use: bool) -> Chain:
-    paths = files.segments.get(record.number, [])
-    left_over = [path for path in paths if int(path.stem) < record.first]
-    kept = paths[len(left_over) :]
-    # A segment that is there was begun when everything before it was written, whatever else is known.
-    begun = max((int(path.stem) for path in kept), default=0)
-    promised = max(_promised(shard, record, committed), begun)
-    return Chain(shard, record, kept, left_over, promised, ended, in_use, files.strays if in_use else ())
-
-
-def _promised(shard: int, record: GenerationRecord, committed: CommittedEnds) -> int:
-    seen = committed.ends.get(shard, 0)
-    return max(record.end, seen) if seen >> GENERATION_BITS == record.number else record.end
 
 
 def _doubt(site: Site, manifest: Manifest | None) -> str:
@@ -246,3 +208,123 @@ def _publications(logs: list[ShardLog], oldest: int) -> Iterator[Row]:
 def _decoded(segment: Segment, oldest: int) -> Iterator[Row]:
     for batch in table_of(segment).to_batches():
         yield from decode(batch, oldest)
+
+
+# --- one shard: truncate, and go on in the same generation or in a new one -------------------------------------------
+
+
+def recover_shard(
+    site: Site, shard: int, generations: Sequence[InspectedGeneration], why: str, damaged: bool
+) -> RecoveredShard:
+    """`why` the shard goes on in a new generation, "" if it does not; `damaged`: because its last one is."""
+    used = generations[-1]
+    gone = sum(cut(found, found is used and not damaged, site.disk) for found in generations)
+    log = ShardLog(shard, [_generation(found) for found in generations])
+    state, whole = _state(used, site.disk)
+    if why:
+        state = without_tips(state)
+        log.generations = [*log.generations, Generation(site.new_epoch(), log.current.number + 1, [])]
+    former = [
+        generation
+        for found, generation in zip(generations, log.generations[:-1], strict=False)
+        if _told(generation, damaged and found is used, found)
+    ]
+    log.generations = remembered([*former, log.current])
+    _go_on(log, state, site)
+    return RecoveredShard(log, state, whole, bool(why), gone)
+
+
+def _generation(found: InspectedGeneration) -> Generation:
+    shard, segments = found.chain.shard, found.segments
+    for number, segment in enumerate(segments):
+        follower = segments[number + 1] if found.chain.in_use and number + 1 < len(segments) else None
+        indexed = load_index(segment.path, shard, segment.first) is not None
+        segment.sealed = indexed and (follower is None or load_state(follower.path, shard, follower.first) is not None)
+    return Generation(found.chain.record.epoch, found.chain.record.number, segments, found.end, found.missing_head)
+
+
+def _state(found: InspectedGeneration, disk: Disk) -> tuple[Any, bool]:
+    """The state at the end of a generation, and whether all of it is known. Saves that at the beginning of the last segment."""
+    segments, shard = found.segments, found.chain.shard
+    if not segments:
+        return EMPTY, True
+    begin, last = min(found.read_from, len(segments) - 1), segments[-1]
+    state = load_state(segments[begin].path, shard, segments[begin].first)
+    at_its_beginning = segments[begin].first == found.chain.record.number << GENERATION_BITS
+    while state is None and not at_its_beginning and begin + 1 < len(segments):
+        # Retention took what was before: only states tell of it, and a later one tells of what lies between as well.
+        begin += 1
+        state = load_state(segments[begin].path, shard, segments[begin].first)
+    whole = state is not None or at_its_beginning
+    state = EMPTY if state is None else state
+    between = [segment for segment in segments[begin if whole else 0 : -1] if segment.rows]
+    if between:
+        state = merge(state, map(table_of, between))
+        save_state(last.path, shard, last.first, state, disk)
+    return merge(state, [table_of(last)]) if last.rows else state, whole
+
+
+def _told(former: Generation, damaged: bool, found: InspectedGeneration) -> bool:
+    """Empty files are removed, but the end of the generation is still recorded if it is known."""
+    if any(segment.firsts for segment in former.segments):
+        return True
+    for segment in former.segments:
+        remove(segment.path)
+    former.change(lambda _: [])
+    return not damaged or bool(found.lost)
+
+
+def _go_on(log: ShardLog, state: Any, site: Site) -> None:
+    if log.current.segments:
+        log.reopen(site.disk)
+        return
+    if state.num_rows:
+        first = log.current.end
+        save_state(segment_path(site.directory, log.shard, first), log.shard, first, state, site.disk)
+    log.grow(site.directory, site.disk, sync=True)
+
+
+# --- what does not count ---------------------------------------------------------------------------------------------
+
+
+def drop_group(holders: list[InspectedGeneration]) -> None:
+    """The last group, if some of its batches are not there: all of them or none."""
+    members = holders[0].tail[0].members
+    if sum(len(found.tail) for found in holders) >= members:
+        return
+    for found in holders:
+        while not found.segments[-1].rows:  # it began where the group ended
+            found.unborn = [*found.unborn, found.segments.pop().path]
+        segment = found.segments[-1]
+        size = segment.size
+        for _ in found.tail:
+            segment.drop_last()
+        found.spare += size - segment.size
+
+
+def cut(found: InspectedGeneration, to_its_end: bool, disk: Disk) -> int:
+    """Remove left-over files and, of a generation that goes on, the bytes behind its end. Returns the number of the latter."""
+    for path in found.chain.left_over:
+        remove(path)
+    if not to_its_end:
+        return 0
+    gone = 0
+    for path in found.unborn:
+        gone += path.stat().st_size
+        remove(path)
+    if found.segments:
+        gone += _shorten(found.segments[-1].path, found.segments[-1].size, disk)
+    return gone
+
+
+def _shorten(path: Path, size: int, disk: Disk) -> int:
+    length = path.stat().st_size
+    if length == size:
+        return 0
+    index_path(path).unlink(missing_ok=True)
+    fd = disk.open(path)
+    try:
+        disk.truncate(fd, size)
+    finally:
+        os.close(fd)
+    return length - size

@@ -15,14 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from ropewalk.adapters.journals.arrow.batches import KINDS, frame_batch, frame_opening
 from ropewalk.adapters.journals.arrow.disk import Disk, lock
-from ropewalk.adapters.journals.arrow.frames import frame_batch, frame_opening
-from ropewalk.adapters.journals.arrow.group_commit import BATCH_ROWS
-from ropewalk.adapters.journals.arrow.inspection import InspectedGeneration
-from ropewalk.adapters.journals.arrow.manifest import Manifest, save
-from ropewalk.adapters.journals.arrow.schema import KINDS
+from ropewalk.adapters.journals.arrow.inspection import InspectedGeneration, Progress, stateless, survey
+from ropewalk.adapters.journals.arrow.records import Manifest, save
 from ropewalk.adapters.journals.arrow.segment import Hole, Segment, index_path, scan, segment_path, table_of
-from ropewalk.adapters.journals.arrow.survey import Progress, stateless, survey
+from ropewalk.adapters.journals.arrow.writer import BATCH_ROWS
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import GENERATION_BITS

@@ -1,22 +1,27 @@
-"""One segment file: an Arrow IPC stream of consecutive positions, and the place of each batch in it.
+"""Segment files: an Arrow IPC stream of consecutive positions each, the place of each batch in it, and which files of a
+directory are segments at all.
 
 Invariant: `end` and `size` move only when everything below them is written, so that a reader who goes by them needs no lock.
+A file without our rows and header is taken for a damaged segment only where a segment may have been. Otherwise it is a stray
+file: it is reported, never used and never changed.
 """
 
 import mmap
 import struct
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import pyarrow as pa
+from msgspec import Struct
 
+from ropewalk.adapters.journals.arrow.batches import BATCH, OPENING, Frame, frame_at, frame_opening, frames_after
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.frames import BATCH, OPENING, Frame, frame_at, frame_opening, frames_after
+from ropewalk.model.journal import GENERATION_BITS
 
 INDEX = struct.Struct("<4sIQQQqI")  # magic, batches, first, end, size, newest, shard; then the two columns and a checksum
 INDEX_MAGIC = b"RwI1"
@@ -108,6 +113,15 @@ def segment_path(directory: Path, shard: int, first: int) -> Path:
 
 def index_path(segment: Path) -> Path:
     return segment.with_suffix(".idx")
+
+
+def state_path(segment: Path) -> Path:
+    return segment.with_suffix(".state")
+
+
+def remove(path: Path) -> None:
+    for each in (index_path(path), state_path(path), path):
+        each.unlink(missing_ok=True)
 
 
 # --- reading a segment back ------------------------------------------------------------------------------------------
@@ -214,3 +228,86 @@ def load_index(path: Path, shard: int, first: int) -> Segment | None:
     segment.offsets.frombytes(data[INDEX.size + column : INDEX.size + 2 * column])
     segment.end, segment.size, segment.newest, segment.sealed = end, size, newest, True
     return segment
+
+
+# --- which files are segments ----------------------------------------------------------------------------------------
+
+POSITIONS = 1 << 63
+"""All positions lie below this: they are signed 64-bit numbers in Arrow."""
+
+
+class Listing(Struct, frozen=True):
+    """`segments` are by generation, each in order."""
+
+    segments: dict[int, list[Path]]
+    strays: list[Path]
+
+
+class Promised(Struct, frozen=True):
+    """How far each known generation has come. `exact`: those of which it is certain that no segment can begin behind that."""
+
+    ends: Mapping[int, int]
+    exact: frozenset[int]
+
+
+def listing(directory: Path, shard: int, promised: Promised) -> Listing:
+    named: dict[int, list[Path]] = {}
+    strays: list[Path] = []
+    for path in sorted((directory / f"shard={shard:02}").glob("*.arrow")):
+        if _is_position(path.stem) and path.is_file():
+            named.setdefault(int(path.stem) >> GENERATION_BITS, []).append(path)
+        else:
+            strays.append(path)
+    segments: dict[int, list[Path]] = {}
+    for generation, paths in named.items():
+        ours = {path for path in paths if _is_ours(path, shard)}
+        known = ours or generation in promised.ends or _just_begun(generation, paths, promised)
+        kept: list[Path] = []
+        for path in paths:
+            if path in ours or (known and _may_begin(path, generation, kept, promised)):
+                kept.append(path)
+            else:
+                strays.append(path)
+        if kept:
+            segments[generation] = kept
+    return Listing(segments, sorted(strays))
+
+
+def _is_position(stem: str) -> bool:
+    return stem.isascii() and stem.isdecimal() and len(stem) == 20 and int(stem) < POSITIONS
+
+
+def _is_ours(path: Path, shard: int) -> bool:
+    """It has the header of the segment that it is named as, or a batch that can be in it."""
+    first = int(path.stem)
+    with mapped(path) as data:
+        opening = frame_at(data, 0)
+        if opening is not None and (opening.magic, opening.shard, opening.first) == (OPENING, shard, first):
+            return True
+        generation = first >> GENERATION_BITS
+        return any(
+            (frame.magic, frame.shard, frame.first >> GENERATION_BITS) == (BATCH, shard, generation) and frame.first >= first
+            for _, frame in frames_after(data, 0)
+        )
+
+
+def _just_begun(generation: int, paths: Sequence[Path], promised: Promised) -> bool:
+    """By a start that was cut off before it could record the new generation."""
+    return generation == max(promised.ends, default=-1) + 1 and [int(path.stem) for path in paths] == [
+        generation << GENERATION_BITS
+    ]
+
+
+def _may_begin(path: Path, generation: int, before: Sequence[Path], promised: Promised) -> bool:
+    """Whether a segment of which nothing is left can have begun here: where the one before it ended, or where nobody knows."""
+    first = int(path.stem)
+    if before and (reached := _reached(before[-1])) >= first:
+        return reached == first
+    return generation not in promised.exact or first <= promised.ends[generation]
+
+
+def _reached(path: Path) -> int:
+    """Where the last good batch of a segment ends; its beginning if there is none."""
+    with mapped(path) as data:
+        ends = (frame.first + frame.rows for _, frame in frames_after(data, 0) if frame.magic == BATCH)
+        return max(ends, default=int(path.stem))

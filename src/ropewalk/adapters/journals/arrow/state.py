@@ -2,7 +2,8 @@
 sessions.
 
 Invariant: it is made of tables merged by Arrow, never row by row, and can always be computed again from older segments while
-they exist. So no session row has to be rewritten because time passes.
+they exist. So no session row has to be rewritten because time passes. Which rows of a session are kept depends on the rows and
+their order, never on their age.
 
 The file holds a batch of streams and producers, and then batches of session rows. Older versions wrote only the first one.
 """
@@ -15,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from ropewalk.adapters.journals.arrow.batches import MICROSECONDS, decode, frame_at, frame_batch
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.frames import frame_at, frame_batch
-from ropewalk.adapters.journals.arrow.schema import MICROSECONDS, decode
-from ropewalk.adapters.journals.arrow.sessions import going_on, of_sessions
+from ropewalk.adapters.journals.arrow.segment import state_path
 from ropewalk.model.journal import Row, RowKind, StreamTip
 from ropewalk.protocol.journal_schema import INT64, SCHEMA, STRING, TIME
 
@@ -47,10 +47,6 @@ class ShardState(Struct, frozen=True):
 
 
 EMPTY = ShardState(TIPS.empty_table(), SCHEMA.empty_table())
-
-
-def state_path(segment: Path) -> Path:
-    return segment.with_suffix(".state")
 
 
 def save_state(segment: Path, shard: int, first: int, state: ShardState, disk: Disk) -> None:
@@ -163,5 +159,46 @@ def _table(messages: list[bytes], schema: Any) -> Any:
     return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(each), schema) for each in messages], schema)
 
 
+# --- which rows of sessions a recovery needs -------------------------------------------------------------------------
+
+BEGINNINGS = pa.array([RowKind.CONNECTED.value, RowKind.RESTORED.value, RowKind.ALIVE.value])
+"""Rows that tell all of a session, whatever was said before."""
+
+
+def of_sessions(table: Any) -> Any:
+    """The rows of a table that tell of one session."""
+    return table.filter(pc.and_(table["sid"].is_valid(), pc.not_equal(table["event"], RowKind.PUBLISH.value)))
+
+
+def going_on(rows: Any) -> Any:
+    """Without sessions that have ended, and without what was said of the others before their last full account."""
+    if rows.num_rows == 0:
+        return rows
+    ended = rows.filter(pc.equal(rows["event"], RowKind.ENDED.value))["sid"].unique()
+    rows = rows.filter(pc.invert(pc.is_in(rows["sid"], ended)))
+    places = pa.array(range(rows.num_rows), pa.int64())
+    gone = _by_sid(rows, places, pc.equal(rows["event"], RowKind.DISCONNECTED.value), "min")
+    # A full account after the end, as older versions wrote them, would hide that there was an end.
+    before_its_end = pc.fill_null(pc.less(places, _looked_up(rows["sid"], gone)), True)
+    beginning = pc.and_(pc.is_in(rows["event"], BEGINNINGS), before_its_end)
+    first = _looked_up(rows["sid"], _by_sid(rows, places, beginning, "max"))
+    return rows.filter(pc.fill_null(pc.greater_equal(places, first), False))
+
+
+def _by_sid(rows: Any, places: Any, wanted: Any, which: str) -> Any:
+    """The first or last place of such a row, for each session that has one."""
+    table = pa.table({"sid": rows["sid"].filter(wanted), "place": places.filter(_whole(wanted))})
+    return table.group_by("sid").aggregate([("place", which)])
+
+
+def _looked_up(sids: Any, places: Any) -> Any:
+    """The place for each of these, null where there is none."""
+    found = pc.index_in(_whole(sids), _whole(places["sid"]))
+    return pc.take(_whole(places[places.column_names[1]]), found)
+
+
 def _whole(column: Any) -> Any:
+    """As an array in one piece."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

@@ -5,8 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ropewalk.adapters.journals.arrow.frames import frame_batch, frame_opening
-from ropewalk.adapters.journals.arrow.schema import decode, encode
+from ropewalk.adapters.journals.arrow.batches import decode, encode, frame_batch, frame_opening
 from ropewalk.model.journal import COLUMNS, Row, RowKind
 from ropewalk.protocol.journal_schema import SCHEMA
 

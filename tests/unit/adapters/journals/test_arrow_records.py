@@ -7,9 +7,9 @@ from zlib import crc32
 
 import pytest
 
-from ropewalk.adapters.journals.arrow.manifest import FORMAT, NAMES
+from ropewalk.adapters.journals.arrow.maintenance import verify
+from ropewalk.adapters.journals.arrow.records import FORMAT, NAMES
 from ropewalk.adapters.journals.arrow.repair import repair
-from ropewalk.adapters.journals.arrow.verification import verify
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import GENERATION_BITS, ShardMark, ShardSpan
 from ropewalk.testing.clock import ManualClock

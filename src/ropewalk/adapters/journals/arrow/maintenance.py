@@ -1,4 +1,7 @@
-"""Verifies a journal: reads every byte and changes nothing. A server may run meanwhile."""
+"""Verifies, repairs and copies a journal's files, beside the server that writes them.
+
+Invariant: a verification reads every byte and changes nothing.
+"""
 
 import fcntl
 from collections.abc import Iterator
@@ -6,12 +9,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from ropewalk.adapters.journals.arrow.backup import JournalCopy
 from ropewalk.adapters.journals.arrow.consumers import load_consumer
-from ropewalk.adapters.journals.arrow.inspection import InspectedGeneration
-from ropewalk.adapters.journals.arrow.manifest import damaged_copies, stored_format
-from ropewalk.adapters.journals.arrow.segment import index_path, load_index
-from ropewalk.adapters.journals.arrow.state import load_state, state_path
-from ropewalk.adapters.journals.arrow.survey import Progress, Survey, stateless, survey
+from ropewalk.adapters.journals.arrow.inspection import InspectedGeneration, Progress, Survey, stateless, survey
+from ropewalk.adapters.journals.arrow.records import damaged_copies, stored_format
+from ropewalk.adapters.journals.arrow.repair import ArchivedRows, Repaired, repair
+from ropewalk.adapters.journals.arrow.segment import index_path, load_index, state_path
+from ropewalk.adapters.journals.arrow.state import load_state
 
 
 class ShardReport(Struct, frozen=True):
@@ -150,3 +154,26 @@ def _remarks(found: Survey) -> list[str]:
         if state_path(segment.path).exists() and load_state(segment.path, segment.shard, segment.first) is None:
             remarks.append(f"the state beside {name} is damaged")
     return remarks
+
+
+# --- all of it, for one data directory -------------------------------------------------------------------------------
+
+
+class JournalFiles:
+    """Everything raises UserMistake where there is no journal, or one of a newer format."""
+
+    def __init__(self, data_dir: Path, progress: Progress) -> None:
+        self._data_dir = data_dir
+        self._progress = progress
+
+    def verify(self) -> Report:
+        """Changes nothing, and a server may run."""
+        return verify(self._data_dir, self._progress)
+
+    def repair(self, archived: ArchivedRows | None) -> Repaired:
+        """Raises UserMistake while a server runs. Without an archive no hole is filled."""
+        return repair(self._data_dir, archived, self._progress)
+
+    def copy(self, target: Path) -> JournalCopy:
+        """To be taken in steps, and a server may run."""
+        return JournalCopy(self._data_dir / "journal", target / "journal", self._progress)

@@ -7,11 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ropewalk.adapters.journals.arrow import schema, state
-from ropewalk.adapters.journals.arrow.frames import frame_at, frame_batch
-from ropewalk.adapters.journals.arrow.schema import encode
-from ropewalk.adapters.journals.arrow.sessions import going_on
-from ropewalk.adapters.journals.arrow.state import TIPS, load_state, state_path, tips_of
+from ropewalk.adapters.journals.arrow import batches, state
+from ropewalk.adapters.journals.arrow.batches import encode, frame_at, frame_batch
+from ropewalk.adapters.journals.arrow.segment import state_path
+from ropewalk.adapters.journals.arrow.state import TIPS, going_on, load_state, tips_of
 from ropewalk.model.journal import Recovered, Row, RowKind
 from ropewalk.protocol.journal_schema import SCHEMA
 from ropewalk.testing.clock import ManualClock
@@ -104,7 +103,7 @@ async def test_a_row_of_a_kind_that_is_not_known_yet_is_passed_over(tmp_path: Pa
     clock = ManualClock(1_000_000.0)
     async with running(tmp_path, clock, shards=1) as (journal, _):
         await journal.write([row(RowKind.CONNECTED, "idle"), row(RowKind.CHANGED, "idle")])
-    monkeypatch.delitem(schema.KINDS, "changed")
+    monkeypatch.delitem(batches.KINDS, "changed")
     async with running(tmp_path, clock, shards=1) as (_, recovered):
         assert told(recovered) == [("idle", RowKind.CONNECTED, "")]
 
