@@ -18,22 +18,29 @@ from ropewalk.adapters.transports.rest import RestEndpoint
 from ropewalk.adapters.transports.shared_port import SharedPort
 from ropewalk.adapters.transports.sse import SseEndpoint
 from ropewalk.adapters.transports.websocket import WebSocketEndpoint
-from ropewalk.app.application import application_of, forwarding_of
-from ropewalk.app.archive import tiered
-from ropewalk.app.journal import JournalKeeper, RecoveringBackend, StoredJournal, journal_of, sessions_key
+from ropewalk.app.journal import (
+    JournalKeeper,
+    RecoveringBackend,
+    StoredJournal,
+    journal_of,
+    journal_routes,
+    sessions_key,
+    transactions_of,
+)
 from ropewalk.app.keys import Guards, Keys, guards_of, keys_of
-from ropewalk.app.registry import BACKENDS, resolve
-from ropewalk.app.settings import Settings
-from ropewalk.app.transactions import journal_routes, transactions_of
+from ropewalk.app.registry import APPLICATIONS, ARCHIVES, BACKENDS, resolve
+from ropewalk.app.settings import Settings, has_application
+from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.dashboard.demo import DemoPage
 from ropewalk.engine.node import Node
 from ropewalk.engine.session_log import JournalSessionLog, SessionLog
+from ropewalk.engine.tiered import TieredBackend
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
-from ropewalk.ports import Authenticator, Backend, Channels
+from ropewalk.ports import Application, Archive, Authenticator, Backend, Channels, JournalReader
 from ropewalk.protocol.handshake import AllowedOrigins
 from ropewalk.protocol.proxies import TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
@@ -221,3 +228,73 @@ def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort) -> li
         root = "/" not in {*settings.server.path, *(route.path for route in routes)}
         routes += DemoPage(settings.server.path[0], f"{api}/publish", root).routes()
     return [*routes, *(web.get(path, shared_port.upgrade) for path in settings.server.path)]
+
+
+# --- the application behind the server: Python channels, RPC over gRPC or HTTP, or none ------------------------------
+
+HTTP_SCHEMES = ("http://", "https://")
+
+
+def application_of(settings: Settings, keys: Keys, stats: Stats) -> Application | None:
+    """Raises UserMistake for one that cannot be loaded or named."""
+    app = settings.app
+    if app.app:
+        return _python(settings, stats)
+    if not has_application(settings):
+        return None
+    calls = resolve(APPLICATIONS, "calls")(
+        stats,
+        concurrency=app.rpc_concurrency,
+        command_timeout=app.rpc_command_timeout,
+        request_timeout=app.rpc_request_timeout,
+        wait_timeout=app.app_wait_timeout,
+    )
+    application: Application
+    if app.rpc_host.startswith(HTTP_SCHEMES):
+        application = resolve(APPLICATIONS, "http")(
+            app.rpc_host, keys.rpc, calls, restore=app.rpc_restore, tls_root_ca=app.rpc_tls_root_ca
+        )
+        return application
+    application = resolve(APPLICATIONS, "grpc")(
+        app.rpc_host,
+        calls,
+        restore=app.rpc_restore,
+        tls=app.rpc_enable_tls,
+        tls_root_ca=app.rpc_tls_root_ca,
+        max_recv=app.rpc_max_call_recv_size,
+        max_send=app.rpc_max_call_send_size,
+    )
+    return application
+
+
+def _python(settings: Settings, stats: Stats) -> Application:
+    app = settings.app
+    application: Application = resolve(APPLICATIONS, "python")(
+        app.app,
+        stats,
+        directory=app.app_dir,
+        threads=app.app_threads,
+        timeout=app.app_timeout,
+        wait_timeout=app.app_wait_timeout,
+        reload=app.app_reload,
+    )
+    return application
+
+
+def forwarding_of(settings: Settings, keys: Keys) -> Forwarding:
+    token = f"x-{settings.auth.jwt_param.lower()}" if keys.jwt else ""
+    return Forwarding(settings.app.headers, settings.app.proxy_cookies, token)
+
+
+# --- cold history ----------------------------------------------------------------------------------------------------
+
+
+def tiered(settings: Settings, hot: Backend, journal: JournalReader) -> Backend:
+    """A backend whose streams reach back into the archive, or the plain one without an archive."""
+    chosen = settings.archive
+    if not chosen.archive_dir:
+        return hot
+    archive: Archive = resolve(ARCHIVES, "archive")(
+        chosen.archive_dir, settings.journal.journal_shards, time.time, chosen.archive_refresh, journal
+    )
+    return TieredBackend(hot, archive, chosen.archive_replay_limit)

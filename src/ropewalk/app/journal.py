@@ -1,6 +1,8 @@
-"""The journal of a server: made from the settings, opened before the endpoints and closed after them.
+"""The journal of a server, made from the settings, and what only a server with a journal has: transactions and the endpoints
+for readers.
 
-Invariant: what the journal holds is restored into the backend before any client can ask for it.
+Invariant: the journal is opened before the endpoints and closed after them. What it holds is restored into the backend before
+any client can ask for it.
 """
 
 import asyncio
@@ -8,14 +10,26 @@ import logging
 import os
 import secrets
 import time
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from ropewalk.app.registry import JOURNALS, resolve
+from aiohttp import web
+
+from ropewalk.adapters.staging.files import FileStaging
+from ropewalk.adapters.transports.consumers import ConsumersEndpoint
+from ropewalk.adapters.transports.journal import JournalEndpoint
+from ropewalk.adapters.transports.transactions import TransactionsEndpoint
+from ropewalk.app.registry import JOURNALS, ROW_READERS, resolve
 from ropewalk.app.settings import Settings
+from ropewalk.core.bearer import KeyGuard
+from ropewalk.core.transactions import Ledger
+from ropewalk.engine.transactions import Transactions
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Recovered, Restored
-from ropewalk.ports import Backend, ConsumerStore, Journal, JournalReader
+from ropewalk.model.transactions import StagingLimits
+from ropewalk.ports import Backend, ConsumerStore, Journal, JournalReader, Publisher, RowReader
+from ropewalk.protocol.publications import PublicationLimits
 
 logger = logging.getLogger("ropewalk.journal")
 
@@ -143,3 +157,33 @@ class JournalKeeper:
         )
         for note in recovered.notes:
             logger.warning(note)
+
+
+# --- transactions and endpoints --------------------------------------------------------------------------------------
+
+JOURNAL_PATH = "/journal"
+DIRECTORY = "transactions"
+
+
+def transactions_of(settings: Settings, publisher: Publisher) -> Transactions | None:
+    """None without a place to keep them: a transaction that does not outlive a crash would be none."""
+    journal, limits = settings.journal, settings.limits
+    if not journal.data_dir:
+        return None
+    bounds = PublicationLimits(limits.max_stream_name, limits.max_publish_batch, limits.max_publish_size)
+    read_rows: RowReader = partial(resolve(ROW_READERS, "journal"), limits=bounds)
+    # An application's own share is a half, so that one alone cannot keep all others from staging.
+    staging = StagingLimits(max_bytes=journal.staging_size, max_app_bytes=journal.staging_size // 2)
+    return Transactions(publisher, FileStaging(Path(journal.data_dir) / DIRECTORY), read_rows, Ledger(staging), time.time)
+
+
+def journal_routes(
+    settings: Settings, journal: StoredJournal, transactions: Transactions, guard: KeyGuard
+) -> list[web.RouteDef]:
+    endpoint = TransactionsEndpoint(transactions, guard, settings.journal.max_stage_size)
+    consumers = ConsumersEndpoint(journal, journal, guard)
+    return [
+        *JournalEndpoint(journal, guard).routes(JOURNAL_PATH),
+        *consumers.routes(JOURNAL_PATH),
+        *endpoint.routes(JOURNAL_PATH),
+    ]

@@ -1,11 +1,16 @@
-"""The keys of all endpoints, derived from one secret or set one by one. The word `none` switches a key off on purpose."""
+"""The secrets of a server: the keys of all endpoints, derived from one secret or set one by one, and its certificate.
 
+The word `none` switches a key off on purpose.
+"""
+
+import ssl
 from collections import Counter
 from dataclasses import dataclass
 
 from ropewalk.app.settings import Settings
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.signatures import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, RPC_PHRASE, SESSIONS_PHRASE, derive
+from ropewalk.model.errors import UserMistake
 
 NONE = "none"
 
@@ -70,3 +75,19 @@ def _endpoint_key(own: str, secret: str, phrase: str, public: bool) -> str | Non
     if public or own == NONE:
         return ""
     return own or (derive(secret, phrase) if secret else None)
+
+
+# --- the certificate -------------------------------------------------------------------------------------------------
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """None without a certificate. Raises UserMistake for one that cannot be used."""
+    if not settings.server.ssl_cert:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.server.ssl_cert, settings.server.ssl_key)
+    except (OSError, ssl.SSLError) as error:
+        raise UserMistake(f"the TLS certificate or key cannot be read: {error}") from None
+    return context

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ropewalk.adapters.staging.backup import copy_staging, damaged_staging
+from ropewalk.adapters.staging.files import copy_staging, damaged_staging
+from ropewalk.app.journal import DIRECTORY
 from ropewalk.app.registry import JOURNAL_FILES, resolve
-from ropewalk.app.transactions import DIRECTORY
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.extras import install
 

@@ -9,10 +9,9 @@ from dataclasses import replace
 from ropewalk.adapters.transports.admission import ConnectionAdmission
 from ropewalk.app import composition, logs
 from ropewalk.app.composition import Parts
-from ropewalk.app.keys import Keys, keys_of
+from ropewalk.app.keys import Keys, keys_of, tls_context
 from ropewalk.app.settings import Settings, require_startable
 from ropewalk.app.settings.sections import SETTINGS
-from ropewalk.app.tls import tls_context
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.errors import UserMistake
 

@@ -6,7 +6,7 @@ import pytest
 
 from ropewalk.app.composition import build, http_routes, shared_port_of
 from ropewalk.app.settings import load, require_startable
-from ropewalk.app.settings.paths import chosen_paths, taken_roots
+from ropewalk.app.settings.coherence import chosen_paths, taken_roots
 from ropewalk.model.errors import UserMistake
 
 

@@ -1,6 +1,8 @@
-"""The archive as the server reads it: the Delta log's list of files in memory, row groups read by threads, never by the loop.
+"""The archive as the server reads it: the Delta log's list of files in memory, row groups read by threads, never by the loop,
+and what is in the journal and not yet in the archive.
 
-Invariant: one answer comes from one state of the table, with the journal's tail from exactly where that state ends.
+Invariant: one answer comes from one state of the table, with the journal's tail from exactly where that state ends. The read of
+the tail is bounded: a longer one is not read to its end, and the answer is shorter accordingly.
 """
 
 import asyncio
@@ -12,16 +14,16 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ropewalk.adapters.archives.footer import BEYOND
-from ropewalk.adapters.archives.parquet_index import File, HistoryRange, ParquetIndex
-from ropewalk.adapters.archives.tail import begins_after, read_tail
+from ropewalk.adapters.archives.parquet_index import BEYOND, File, HistoryRange, ParquetIndex, chosen, registered
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import BadRequest, Unavailable
 from ropewalk.model.history import ColdPiece
-from ropewalk.model.journal import shards_of
+from ropewalk.model.journal import oldest_kept, shards_of
+from ropewalk.model.messages import Registered
 from ropewalk.ports import Clock, JournalReader
 
 logger = logging.getLogger("ropewalk.archive")
@@ -183,3 +185,53 @@ def _file(path: str, low: str | None, high: str | None, first: int | None, last:
         2**63 - 1 if last is None else last,
         float("inf") if until is None else until / 1e6,
     )
+
+
+# --- the tail: what is in the journal and not yet in the archive -----------------------------------------------------
+
+PIECE_BYTES = 4 << 20
+TAIL_BYTES = 64 << 20
+"""Bytes of the journal that one request may read. The archive follows within seconds, and then the tail is far shorter."""
+
+
+def begins_after(journal: JournalReader, shard: int, position: int) -> bool:
+    """Whether the journal has let go of what was at this position."""
+    oldest = oldest_kept([span for span in journal.spans() if span.shard == shard])
+    return oldest is not None and oldest.first > position
+
+
+async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: HistoryRange) -> ColdPiece:
+    """Messages at positions from `begin` on; holes of the journal are passed over, which is for the caller to notice.
+    Raises BadRequest where the journal has let go of them meanwhile."""
+    found: list[Registered] = []
+    budget, position, refused = TAIL_BYTES, begin, -1
+    while budget > 0 and not _complete(found, wanted):
+        spans = [span for span in journal.spans() if span.shard == shard and span.end > max(position, span.first)]
+        if not spans:
+            break
+        position = max(position, spans[0].first)
+        data = b"".join([piece async for piece in journal.read(shard, position, spans[0].end, min(budget, PIECE_BYTES))])
+        rows, reached = await asyncio.to_thread(_sift, data, position, wanted)
+        found += rows
+        budget -= len(data)
+        if reached == position == refused:
+            raise BadRequest(f"the journal tells of position {position} in shard {shard} but does not give it")
+        # Nothing came: damage was found just now, and the spans tell of it when they are asked again.
+        refused = position if reached == position else -1
+        position = reached
+    return ColdPiece(tuple(found[: wanted.limit]), more=len(found) > wanted.limit)
+
+
+def _complete(found: list[Registered], wanted: HistoryRange) -> bool:
+    return bool(found) and (found[-1].offset >= wanted.last or len(found) > wanted.limit)
+
+
+def _sift(data: bytes, position: int, wanted: HistoryRange) -> tuple[list[Registered], int]:
+    """The messages from `position` on, and the position after the last row; the same where there are no rows."""
+    with pa.ipc.open_stream(data) as stream:
+        rows = stream.read_all()
+    rows = rows.filter(pc.greater_equal(rows["position"], position))  # it may begin earlier, with a whole batch
+    if not rows.num_rows:
+        return [], position
+    messages = registered(chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since))
+    return messages, rows["position"][-1].as_py() + 1

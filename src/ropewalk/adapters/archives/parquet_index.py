@@ -1,6 +1,7 @@
 """Parquet files of the archive, read by row group. Sync, made for threads; files never change, so what is known stays true.
 
-Invariant: an answer holds every row of the asked range that the files have, up to its bounds, in order, each once.
+Invariant: an answer holds every row of the asked range that the files have, up to its bounds, in order, each once. A row group
+is left out only where its statistics prove that the stream is not in it.
 A file that was changed or cut nevertheless gives no row: its content is compared with the digest in its name before the first
 one, and again when its size or its times are others. Files are read, never mapped: a mapped file that is cut short ends the
 process.
@@ -8,9 +9,11 @@ process.
 
 import errno
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -18,11 +21,118 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ropewalk.adapters.archives.footer import Footer, RowGroup
-from ropewalk.adapters.archives.rows import COLUMNS, KEYS, chosen, registered
 from ropewalk.core.digests import as_written
 from ropewalk.model.history import ColdPiece
 from ropewalk.model.messages import Registered
+
+# --- what a Parquet file says of its row groups ----------------------------------------------------------------------
+
+BEYOND = "\U0010ffff"  # no stream's name is above it, so a row group without statistics is looked at always
+
+
+class RowGroup(NamedTuple):
+    """One row group. `one_stream` and `one_epoch`: all of its rows have the first of the two, so statistics say everything."""
+
+    number: int
+    rows: int
+    first_stream: str
+    last_stream: str
+    one_stream: bool
+    epoch: str | None
+    first_offset: int
+    last_offset: int
+    first_time: float
+    last_time: float
+
+
+class Footer:
+    """Row groups in the file's order, which is that of their streams."""
+
+    def __init__(self, metadata: pq.FileMetaData) -> None:
+        self.metadata = metadata
+        names = {metadata.schema.column(index).name: index for index in range(metadata.num_columns)}
+        self._groups = [_group(metadata.row_group(number), number, names) for number in range(metadata.num_row_groups)]
+        self._lasts = [group.last_stream for group in self._groups]
+
+    def of(self, stream: str) -> Iterator[RowGroup]:
+        """Those that may hold rows of the stream."""
+        for group in self._groups[bisect_left(self._lasts, stream) :]:
+            if group.first_stream > stream:
+                return
+            yield group
+
+
+class _Range(NamedTuple):
+    low: object
+    high: object
+    whole: bool  # no row is without a value
+
+
+def _group(found: pq.RowGroupMetaData, number: int, names: dict[str, int]) -> RowGroup:
+    streams, epochs = _range(found, names["stream"]), _range(found, names["epoch"])
+    offsets, times = _range(found, names["offset"]), _range(found, names["timestamp"])
+    one_stream = streams is not None and streams.whole and streams.low == streams.high
+    one_epoch = epochs is not None and epochs.whole and epochs.low == epochs.high
+    return RowGroup(
+        number,
+        found.num_rows,
+        str(streams.low) if streams else "",
+        str(streams.high) if streams else BEYOND,
+        one_stream,
+        str(epochs.low) if epochs and one_epoch else None,
+        _whole_number(offsets.low) if offsets else 0,
+        _whole_number(offsets.high) if offsets else 2**63 - 1,
+        _seconds(times.low) if times else 0.0,
+        _seconds(times.high) if times else float("inf"),
+    )
+
+
+def _range(group: pq.RowGroupMetaData, column: int) -> _Range | None:
+    statistics = group.column(column).statistics
+    if statistics is None or not statistics.has_min_max:
+        return None
+    return _Range(statistics.min, statistics.max, statistics.has_null_count and statistics.null_count == 0)
+
+
+def _whole_number(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _seconds(value: object) -> float:
+    assert isinstance(value, datetime)
+    return value.timestamp()
+
+
+# --- rows as registered messages -------------------------------------------------------------------------------------
+
+KEYS = ["stream", "epoch", "offset", "timestamp"]
+COLUMNS = [*KEYS, "value", "exclude_socket", "broadcast_type"]
+
+
+def chosen(rows: pa.Table, stream: str, epoch: str, first: int, last: int, since: float) -> pa.Table:
+    """Publications of one epoch of the stream in this range. What else happens to a stream has no epoch."""
+    offsets = rows["offset"]
+    mask = pc.and_(pc.equal(rows["stream"], stream), pc.equal(rows["epoch"], epoch))
+    mask = pc.and_(mask, pc.and_(pc.greater_equal(offsets, first), pc.less_equal(offsets, last)))
+    if since > 0:
+        mask = pc.and_(mask, pc.greater_equal(microseconds(rows), round(since * 1e6)))
+    return rows.filter(mask)
+
+
+def microseconds(rows: pa.Table) -> pa.ChunkedArray:
+    return rows["timestamp"].cast(pa.int64())
+
+
+def registered(rows: pa.Table) -> list[Registered]:
+    columns = [microseconds(rows).to_pylist() if name == "timestamp" else rows[name].to_pylist() for name in COLUMNS]
+    return [
+        Registered(stream, value or b"", time / 1e6, epoch, offset, exclude or "", kind or "")
+        for stream, epoch, offset, time, value, exclude, kind in zip(*columns, strict=True)
+    ]
+
+
+# --- the index -------------------------------------------------------------------------------------------------------
 
 FOOTERS = 512
 CHECKED = 65536

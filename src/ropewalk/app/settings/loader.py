@@ -1,15 +1,178 @@
 """From command line, environment and file to one Settings. Precedence, weakest first:
 
 defaults, presets and modes, the file, PORT, ANYCABLE_* variables, ROPEWALK_* variables, flags.
+
+Each source gives setting name → (value, origin), and reads only what was really written. Presets and modes only fill what
+nobody wrote.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tomllib import TOMLDecodeError, loads
 
-from ropewalk.app.settings.presets import filled
+from ropewalk.app.settings.declarations import Setting
+from ropewalk.app.settings.rules import stream_rules
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS, Settings
-from ropewalk.app.settings.sources import FoundValues, find_file, from_environment, from_file, from_flags, split_flags
+from ropewalk.app.settings.values import SWITCH, Value, nearest
+from ropewalk.model.errors import UserMistake
 from ropewalk.model.rules import StreamRule
+
+# --- where values come from ------------------------------------------------------------------------------------------
+
+FoundValues = dict[str, tuple[Value, str]]
+
+CONFIG_FLAG = "config_path"
+CONFIG_VARIABLE = "ROPEWALK_CONFIG_PATH"
+STANDARD_FILES = ("ropewalk.toml", "/etc/ropewalk/ropewalk.toml")
+
+
+def read(setting: Setting, raw: object, origin: str) -> Value:
+    try:
+        return setting.declared.read(raw)
+    except ValueError as error:
+        raise UserMistake(f"{origin} {error}") from None
+
+
+# --- flags -----------------------------------------------------------------------------------------------------------
+
+
+def split_flags(argv: Sequence[str]) -> dict[str, str]:
+    """`--name value`, `--name=value`, and `--name` alone for a switch; `-` and `_` are one. The last of a name wins."""
+    given: dict[str, str] = {}
+    waiting = list(reversed(argv))
+    while waiting:
+        word = waiting.pop()
+        name, equals, value = word.removeprefix("--").partition("=")
+        name = _known_flag(word, name.replace("-", "_"))
+        if not equals:
+            value = _value_after(name, waiting)
+        given[name] = value
+    return given
+
+
+def _known_flag(word: str, name: str) -> str:
+    if not word.startswith("--"):
+        raise UserMistake(f"unexpected argument {word!r}: settings are written --name value")
+    if name in SETTINGS or name == CONFIG_FLAG:
+        return name
+    raise UserMistake(f"unknown flag --{name}" + nearest(f"--{name}", [f"--{known}" for known in (*SETTINGS, CONFIG_FLAG)]))
+
+
+def _value_after(name: str, waiting: list[str]) -> str:
+    if name in SETTINGS and SETTINGS[name].declared.kind is SWITCH:
+        return "true"
+    if not waiting or waiting[-1].startswith("--"):
+        raise UserMistake(f"flag --{name} needs a value")
+    return waiting.pop()
+
+
+def from_flags(given: Mapping[str, str]) -> FoundValues:
+    return {
+        name: (read(SETTINGS[name], value, f"flag --{name}"), f"flag --{name}")
+        for name, value in given.items()
+        if name in SETTINGS
+    }
+
+
+# --- environment -----------------------------------------------------------------------------------------------------
+
+
+def from_environment(environ: Mapping[str, str]) -> FoundValues:
+    """Other variables with our prefix are let be: container platforms set such ones of their own."""
+    found: FoundValues = {}
+    for setting in SETTINGS.values():
+        for variable in setting.variables:
+            value = environ.get(variable)
+            if value or (value == "" and setting.declared.kind.empty):
+                found[setting.name] = (read(setting, value, f"variable {variable}"), f"variable {variable}")
+    return found
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def find_file(given: Mapping[str, str], environ: Mapping[str, str], here: Path) -> Path | None:
+    """The named file, else the first standard one that exists. An empty name means no file at all."""
+    named = given.get(CONFIG_FLAG, environ.get(CONFIG_VARIABLE))
+    if named is not None:
+        return here / named if named else None
+    return next((path for name in STANDARD_FILES if (path := here / name).is_file()), None)
+
+
+def from_file(path: Path) -> tuple[FoundValues, tuple[StreamRule, ...]]:
+    found: FoundValues = {}
+    tables = _tables(path)
+    rules = stream_rules(tables.pop("streams", []), str(path))
+    tables.pop("pipeline", None)  # read by whoever runs jobs
+    for section, table in tables.items():
+        if section not in SECTIONS:
+            raise UserMistake(f"{path}: {_misplaced(section, table)}")
+        if not isinstance(table, dict):
+            raise UserMistake(f"{path}: {section} is a section and is written [{section}]")
+        for key, raw in table.items():
+            setting = _setting_at(section, key, str(path))
+            found[setting.name] = (read(setting, raw, f"{path}: [{section}] {key}"), f"file {path}")
+    return found, rules
+
+
+def _tables(path: Path) -> dict[str, object]:
+    try:
+        return loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserMistake(f"cannot read {path}: {error.strerror}") from None
+    except (TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserMistake(f"{path} is not TOML: {error}") from None
+
+
+def _misplaced(word: str, value: object) -> str:
+    if not isinstance(value, dict) and word in SETTINGS:
+        return f"{word} belongs in the section [{SETTINGS[word].section}]"
+    if isinstance(value, dict):
+        return f"unknown section [{word}]" + nearest(word, (*SECTIONS, "streams"))
+    return f"unknown key {word}" + nearest(word, tuple(SETTINGS))
+
+
+def _setting_at(section: str, key: str, origin: str) -> Setting:
+    name = key.replace("-", "_")
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise UserMistake(f"{origin}: unknown key {key} in [{section}]" + nearest(name, tuple(SETTINGS)))
+    if setting.section != section:
+        raise UserMistake(f"{origin}: {key} belongs in the section [{setting.section}], not in [{section}]")
+    return setting
+
+
+# --- presets, and the modes that mean several settings at once -------------------------------------------------------
+
+PRESETS: dict[str, dict[str, Value]] = {
+    "broker": {"broker": "memory", "broadcast_adapter": ("http",), "pubsub": "none"},
+}
+MODES: dict[str, dict[str, Value]] = {
+    # In this order, for one mode may switch on the next.
+    "demo": {"public": True, "sse": True},
+    "public": {"noauth": True, "public_streams": True},
+    "debug": {"log_level": "debug"},
+}
+
+
+def filled(written: FoundValues) -> FoundValues:
+    """What was written, and what it fills."""
+    found = dict(written)
+    presets, _ = found.get("presets", ((), ""))
+    for preset in presets if isinstance(presets, tuple) else ():
+        _fill(found, PRESETS[preset], f"preset {preset}")
+    for mode, meant in MODES.items():
+        if mode in found and found[mode][0]:
+            _fill(found, meant, f"mode {mode}")
+    return found
+
+
+def _fill(found: FoundValues, values: Mapping[str, Value], origin: str) -> None:
+    for name, value in values.items():
+        found.setdefault(name, (value, origin))
+
+
+# --- one Settings from all of them -----------------------------------------------------------------------------------
 
 
 def load(argv: Sequence[str], environ: Mapping[str, str], here: Path | None = None) -> Settings:

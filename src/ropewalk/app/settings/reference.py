@@ -8,10 +8,9 @@ from json import dumps
 from textwrap import wrap
 
 from ropewalk.app.settings.declarations import Setting
-from ropewalk.app.settings.presets import MODES, PRESETS
+from ropewalk.app.settings.loader import CONFIG_VARIABLE, MODES, PRESETS, STANDARD_FILES
 from ropewalk.app.settings.rules import RULE_KEYS
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS, Settings
-from ropewalk.app.settings.sources import CONFIG_VARIABLE, STANDARD_FILES
 from ropewalk.app.settings.values import DURATION, KINDS, MILLISECONDS, SIZE, SWITCH, Kind, Value
 from ropewalk.model.rules import StreamRule
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ropewalk.adapters.archives import DeltaArchive, delta
-from ropewalk.adapters.archives.tail import begins_after
+from ropewalk.adapters.archives.delta import begins_after
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import BadRequest, Unavailable
 from ropewalk.model.history import ColdPiece

@@ -8,8 +8,7 @@ from zlib import crc32
 
 import pytest
 
-from ropewalk.adapters.staging.backup import copy_staging, damaged_staging
-from ropewalk.adapters.staging.files import STATE, FileStaging
+from ropewalk.adapters.staging.files import STATE, FileStaging, copy_staging, damaged_staging
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.transactions import Decision, StagedPiece
 
