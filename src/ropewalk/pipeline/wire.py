@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
+from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import ClientError, Unavailable, UserMistake
 from ropewalk.model.journal import ShardSpan
 from ropewalk.pipeline.offsets import OffsetJson, Spans, by_shard
@@ -179,9 +180,6 @@ class Wire:
         return JournalRefused(error.code, reason)
 
     def _wait(self, attempt: int) -> None:
-        # Imported here because the package of the client loads an event loop's worth of libraries that a worker never needs.
-        from ropewalk.core.backoff import Backoff
-
         time.sleep(Backoff(self._address.interval, LONGEST_WAIT).delay(attempt, random.random))
 
 

@@ -14,6 +14,7 @@ from typing import ClassVar, TypeVar
 
 from ropewalk.adapters.apps.rpc.reachability import Reachability
 from ropewalk.adapters.apps.slots import QUEUE_LIMIT, WAIT_TIMEOUT, NoSlot, Sleep, Slots, StillWanted, always
+from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ApplicationError, Unavailable
 from ropewalk.ports import Clock
@@ -22,12 +23,6 @@ T = TypeVar("T")
 
 AttemptFunction = Callable[[float], Awaitable[T]]
 """Asks once and ends within the seconds it is given. Raises `ApplicationError`, or `Unavailable`, or of that an `AskAgain`."""
-
-Chance = Callable[[], float]
-"""A number from 0 up to 1, like `random.random`."""
-
-JITTER = 0.2
-"""The part of a pause that is left to chance, so that callers who failed together do not come back together."""
 
 
 class AskAgain(Unavailable):
@@ -139,8 +134,7 @@ class Calls:
 
     def _pause(self, error: AskAgain, failures: int, left: float) -> float:
         """Doubles each time, but never so that it would leave the rest of the budget unused."""
-        pause = max(error.pause, min(error.pause * 2.0**failures, left / 2))
-        return pause * (1 + JITTER * self._chance())
+        return Backoff(error.pause, max(error.pause, left / 2)).delay(failures, self._chance)
 
     async def _take_slot(self, wanted: StillWanted) -> float:
         """How long it took. Raises NoSlot."""
