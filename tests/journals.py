@@ -14,6 +14,7 @@ from ropewalk.adapters.journals.arrow.batches import decode
 from ropewalk.adapters.journals.arrow.disk import Disk
 from ropewalk.core.ring import shard_of
 from ropewalk.model.journal import Recovered, Row, RowKind
+from ropewalk.model.limits import JournalLimits
 from ropewalk.ports import JournalReader
 from ropewalk.testing.clock import ManualClock
 
@@ -28,8 +29,9 @@ class QuickDisk(Disk):
 
 
 def made(directory: Path, clock: ManualClock, **options: Any) -> ArrowJournal:
-    settings: dict[str, Any] = {"shards": 3, "disk": QuickDisk(), "boot": "this boot", **options}
-    return ArrowJournal(directory, clock, **settings)
+    settings: dict[str, Any] = {"shards": 3, "durability": "journal", "disk": QuickDisk(), "boot": "this boot", **options}
+    limits = JournalLimits(**{name: settings.pop(name) for name in JournalLimits.__struct_fields__ if name in settings})
+    return ArrowJournal(directory, clock, limits, **settings)
 
 
 @asynccontextmanager

@@ -91,7 +91,7 @@ def _write_shard(root: Path, day: int, shard: int, streams: list[Stream], sizes:
 
 
 async def _rounds(root: str, streams: list[Stream], days: int, sizes: Sizes, chance: random.Random) -> Rounds:
-    archive = DeltaArchive(root, sizes.shards, time.time)
+    archive = DeltaArchive(root, sizes.shards, time.time, refresh=2.0)
     groups = _row_groups(Path(root), chance)
     ranges: list[list[float]] = []
     floor: list[list[float]] = []

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ropewalk.adapters.journals.arrow import ArrowJournal
 from ropewalk.adapters.journals.none import NoJournal
+from ropewalk.model.limits import JournalLimits
 from ropewalk.testing.clock import ManualClock
 from ropewalk.testing.journal import AcknowledgingConformance, JournalConformance, KeepingConformance, KeptJournal
 
@@ -15,14 +16,14 @@ class TestNoJournal(JournalConformance):
 
 class TestArrowInMemory(KeepingConformance):
     def make(self, directory: Path) -> KeptJournal:
-        return ArrowJournal(directory, ManualClock(), durability="memory", shards=3)
+        return ArrowJournal(directory, ManualClock(), JournalLimits(shards=3), durability="memory")
 
 
 class TestArrowWritten(AcknowledgingConformance):
     def make(self, directory: Path) -> KeptJournal:
-        return ArrowJournal(directory, ManualClock(), durability="journal", shards=3)
+        return ArrowJournal(directory, ManualClock(), JournalLimits(shards=3), durability="journal")
 
 
 class TestArrowOnDisk(AcknowledgingConformance):
     def make(self, directory: Path) -> KeptJournal:
-        return ArrowJournal(directory, ManualClock(), durability="fsync", shards=3)
+        return ArrowJournal(directory, ManualClock(), JournalLimits(shards=3), durability="fsync")

@@ -5,6 +5,7 @@ import tempfile
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.journals.arrow import ArrowJournal
 from ropewalk.core.rules import Rulebook
+from ropewalk.model.limits import JournalLimits
 from ropewalk.ports import Backend, Journal
 from ropewalk.testing.backend import BackendConformance
 from ropewalk.testing.backend_rig import BackendSetup
@@ -31,7 +32,7 @@ class Journaled:
 
     def __init__(self, setup: BackendSetup, durability: str) -> None:
         self._home = tempfile.TemporaryDirectory()
-        self._journal = ArrowJournal(self._home.name, setup.clock, durability=durability, shards=4)
+        self._journal = ArrowJournal(self._home.name, setup.clock, JournalLimits(shards=4), durability=durability)
         self._backend = made(setup, journal=self._journal)
         self.streams, self.sessions, self.presence = self._backend.streams, self._backend.sessions, self._backend.presence
         self.feed = self._backend.feed

@@ -27,5 +27,5 @@ class TestTieredBackend(BackendConformance):
             dedup_limit=setup.dedup_limit,
             max_members=setup.max_members,
         )
-        archive = DeltaArchive(str(self.home / "archive"), 4, setup.clock)
+        archive = DeltaArchive(str(self.home / "archive"), 4, setup.clock, refresh=2.0)
         return TieredBackend(hot, archive, 1000)

@@ -78,7 +78,7 @@ def written(root: Path, layout: Layout) -> list[Registered]:
 
 
 async def read(root: Path, shards: int, asked: list[Question]) -> list[ColdPiece]:
-    archive = DeltaArchive(str(root), shards, lambda: 0.0)
+    archive = DeltaArchive(str(root), shards, lambda: 0.0, refresh=2.0)
     try:
         return [
             await archive.read(

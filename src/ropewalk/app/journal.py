@@ -27,6 +27,7 @@ from ropewalk.core.transactions import Ledger
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Recovered, Restored
+from ropewalk.model.limits import JournalLimits
 from ropewalk.model.transactions import StagingLimits
 from ropewalk.ports import Backend, ConsumerStore, Journal, JournalReader, Publisher, RowReader
 from ropewalk.protocol.publications import PublicationLimits
@@ -68,14 +69,16 @@ def journal_of(settings: Settings) -> StoredJournal:
     stored: StoredJournal = resolve(JOURNALS, "journal")(
         journal.data_dir,
         time.time,
+        JournalLimits(
+            journal.journal_shards,
+            journal.journal_segment_size,
+            journal.journal_retention,
+            journal.journal_retention_size,
+            journal.journal_hard_limit,
+            journal.journal_consumer_ttl,
+        ),
         durability=journal.durability,
-        shards=journal.journal_shards,
-        segment_size=journal.journal_segment_size,
-        retention=journal.journal_retention,
-        retention_size=journal.journal_retention_size,
-        hard_limit=journal.journal_hard_limit,
         for_archive=bool(settings.archive.archive_dir),
-        consumer_ttl=journal.journal_consumer_ttl,
     )
     return stored
 

@@ -19,6 +19,10 @@ GENERATION_SIZE = 1 << GENERATION_BITS
 """Every generation of a shard begins at a multiple of this."""
 
 
+DURABILITIES = ("memory", "journal", "fsync")
+"""When rows are acknowledged: at once, once they are written, or once they are on the disk."""
+
+
 class RowKind(StrEnum):
     """What a row tells. `meaning` is for the reference page."""
 

@@ -13,7 +13,9 @@ from msgspec import Meta, Struct
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.context import JobOptions
+from ropewalk.pipeline.options import RETRIES
 from ropewalk.pipeline.registry import Job
+from ropewalk.pipeline.supervision import RESTARTS
 
 SECTION = "pipeline"
 SPARK = "spark"
@@ -30,12 +32,12 @@ class RunSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ca_file: Annotated[str, Meta(description="File with the certificates to trust, for a server with a private one.")] = ""
     retries: Annotated[
         int, Meta(description="How often a server that does not answer is asked again: 8 is 25 s, each further one 10 s.", ge=0)
-    ] = 8
+    ] = RETRIES
     archive_dir: Annotated[str, Meta(description="Directory of the archive.")] = ""
     state_dir: Annotated[str, Meta(description="Directory of checkpoints, tables and what `status` shows.")] = ""
     metrics_port: Annotated[int, Meta(description="Port of the Prometheus metrics; 0 takes a free one.")] | None = None
     imports: Annotated[tuple[str, ...], Meta(description="Modules with further jobs.")] = ()
-    restarts: Annotated[int, Meta(description="Failures in a row after which a job is given up.", ge=0)] = 5
+    restarts: Annotated[int, Meta(description="Failures in a row after which a job is given up.", ge=0)] = RESTARTS
     spark: Annotated[dict[str, str], Meta(description="Spark's own settings, by their names.")] = {}
 
 

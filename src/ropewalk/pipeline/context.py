@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from ropewalk.pipeline.options import Address
+from ropewalk.pipeline.options import RETRIES, Address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,7 +48,7 @@ class Place(Struct, frozen=True):
     archive_dir: str
     state_dir: Path
     ca: str = ""
-    retries: int = 8
+    retries: int = RETRIES
 
     @property
     def address(self) -> Address:

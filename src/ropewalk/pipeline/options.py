@@ -15,6 +15,8 @@ from ropewalk.model.errors import UserMistake
 EARLIEST = "earliest"
 LATEST = "latest"
 PARTITION_ROWS = 100_000
+RETRIES = 8
+RETRY_MILLISECONDS = 200
 TOKEN_VARIABLE = "ROPEWALK_JOURNAL_TOKEN"
 
 _SHARED = ("url", "token", "caFile", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
@@ -59,8 +61,8 @@ class Address(Struct, frozen=True):
 
     url: str
     token: str = ""
-    retries: int = 8
-    interval: float = 0.2
+    retries: int = RETRIES
+    interval: float = RETRY_MILLISECONDS / 1000
     ca: str = ""
 
     def __post_init__(self) -> None:
@@ -200,8 +202,8 @@ def _address(options: _Options) -> Address:
     return Address(
         url.rstrip("/"),
         options.text("token", os.environ.get(TOKEN_VARIABLE, "")),
-        options.number("fetchOffset.numRetries", 8),
-        options.number("fetchOffset.retryIntervalMs", 200) / 1000,
+        options.number("fetchOffset.numRetries", RETRIES),
+        options.number("fetchOffset.retryIntervalMs", RETRY_MILLISECONDS) / 1000,
         options.text("caFile"),
     )
 

@@ -38,6 +38,9 @@ class Condition(StrEnum):
 
 ENDED = (Condition.DONE, Condition.STOPPED, Condition.FAILED)
 
+RESTARTS = 5
+"""Failures in a row after which a job is given up, unless the run says otherwise."""
+
 
 class Attempt(Protocol):
     """One start of a job: a query, or a call in a thread."""
@@ -56,7 +59,7 @@ class Attempt(Protocol):
 class Policy(Struct, frozen=True):
     """`restarts` failures in a row are followed by another attempt. `every`: seconds from one good end to the next start."""
 
-    restarts: int = 5
+    restarts: int = RESTARTS
     backoff: Backoff = Backoff(1.0, 60.0)
     every: float | None = None
 

@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from msgspec.json import encode
 
 from ropewalk.model.errors import MalformedPublication
+from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, RemoteDisconnect
 from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
 from ropewalk.model.refusals import Refusal
@@ -31,9 +32,9 @@ _BATCH_INDEX = re.compile(r" - at `\$\[(\d+)\]")
 class PublicationLimits(Struct, frozen=True):
     """How much one publish request may bring."""
 
-    max_stream_name: int = 512
+    max_stream_name: int = Limits().max_stream_name
     max_batch: int = 1000
-    max_publish_size: int = 1_048_576
+    max_publish_size: int = Limits().max_payload
 
 
 class _Meta(Struct):

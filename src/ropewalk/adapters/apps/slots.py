@@ -22,7 +22,6 @@ StillWanted = Callable[[], bool]
 """Whether a call that has waited for its turn should still be made."""
 
 QUEUE_LIMIT = 10_000
-WAIT_TIMEOUT = 30.0
 
 
 def always() -> bool:

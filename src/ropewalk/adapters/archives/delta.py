@@ -55,9 +55,7 @@ class DeltaArchive:
     `shards` is for an archive without a journal: a journal keeps the number of shards it was made with, and that counts.
     """
 
-    def __init__(
-        self, root: str, shards: int, clock: Clock, refresh: float = 2.0, journal: JournalReader | None = None
-    ) -> None:
+    def __init__(self, root: str, shards: int, clock: Clock, refresh: float, journal: JournalReader | None = None) -> None:
         self._root = root
         self._shards = shards
         self._clock = clock

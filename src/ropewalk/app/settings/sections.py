@@ -21,7 +21,17 @@ from ropewalk.app.settings.declarations import (
     text,
     words,
 )
-from ropewalk.model.rules import StreamRule
+from ropewalk.model.journal import DURABILITIES
+from ropewalk.model.limits import APP_LIMITS, JournalLimits, Limits
+from ropewalk.model.rules import StreamRule, StreamRules
+from ropewalk.model.transactions import StagingLimits
+from ropewalk.protocol.publications import PublicationLimits
+
+# What the parts of a server do when nobody says anything else is also what the settings say.
+_SESSION = Limits()
+_STREAM = StreamRules()
+_JOURNAL = JournalLimits()
+_PUBLISH = PublicationLimits()
 
 
 @dataclass(frozen=True)
@@ -80,10 +90,12 @@ class AppSettings:
     app: str = text("", "Python channels to run, as `module:app`.")
     app_dir: str = text(".", "Directory from which the module of --app is imported.")
     app_reload: bool = switch(False, "Load --app again when its files change; for development.")
-    app_threads: int = count(32, "Threads for handlers that are not async.", positive=True)
-    app_timeout: float = duration(10.0, "How long a handler of --app may take, from when it begins.", positive=True)
+    app_threads: int = count(APP_LIMITS.threads, "Threads for handlers that are not async.", positive=True)
+    app_timeout: float = duration(
+        APP_LIMITS.timeout, "How long a handler of --app may take, from when it begins.", positive=True
+    )
     app_wait_timeout: float = duration(
-        30.0,
+        APP_LIMITS.wait_timeout,
         "How long a call to the application, --app or RPC, may wait until it begins: for a thread, or for --rpc_concurrency.",
         positive=True,
     )
@@ -91,9 +103,9 @@ class AppSettings:
         "", "Application to ask: `host:port`, `dns:///host:port`, `grpc-list://h1:p,h2:p`, or a URL for RPC over HTTP."
     )
     norpc: bool = switch(False, "Ask no application, whatever --rpc_host says.")
-    rpc_concurrency: int = count(28, "Calls to the application at once; others wait.", positive=True)
+    rpc_concurrency: int = count(APP_LIMITS.concurrency, "Calls to the application at once; others wait.", positive=True)
     rpc_command_timeout: float = milliseconds(
-        3.0, "How long a call may take with all its retries, from when it begins.", positive=True
+        APP_LIMITS.command_timeout, "How long a call may take with all its retries, from when it begins.", positive=True
     )
     rpc_request_timeout: float = milliseconds(0.0, "How long one try of a call may take; 0 sets no limit of its own.")
     rpc_restore: bool = switch(False, "Tell the application of restored sessions, by the call Restore.")
@@ -105,12 +117,14 @@ class AppSettings:
     headers: tuple[str, ...] = words(("cookie",), "Headers of a connection that the application sees.")
     proxy_cookies: tuple[str, ...] = words((), "Cookies that the application sees; empty shows all.")
     disconnect_mode: str = choice(
-        "auto",
+        _SESSION.disconnect_mode,
         ("auto", "always", "never"),
         "Of which sessions the application hears the end: those it was asked about, all, none.",
     )
-    disconnect_rate: int = count(100, "Ends a second that the application hears of; 0 sets no limit.")
-    disconnect_backlog_size: int = count(4096, "Ends that may wait to be told; more are dropped and counted.", positive=True)
+    disconnect_rate: int = count(int(_SESSION.disconnect_rate), "Ends a second that the application hears of; 0 sets no limit.")
+    disconnect_backlog_size: int = count(
+        _SESSION.disconnect_backlog, "Ends that may wait to be told; more are dropped and counted.", positive=True
+    )
 
 
 @dataclass(frozen=True)
@@ -136,12 +150,15 @@ class BrokerSettings:
 
     broker: str = choice("memory", ("memory",), "Backend that keeps streams, sessions and presence.")
     pubsub: str = choice("none", ("none",), "What carries messages between nodes.")
-    history_limit: int = count(100, "Messages kept for each stream; 0 keeps none.")
-    history_ttl: float = duration(300.0, "How long a message is kept; 0 keeps none.")
-    sessions_ttl: float = duration(300.0, "How long a session whose connection is lost can be resumed; 0 turns resuming off.")
-    presence_ttl: float = duration(15.0, "How long a member stays present after its connection is lost.")
+    history_limit: int = count(_STREAM.history_limit, "Messages kept for each stream; 0 keeps none.")
+    history_ttl: float = duration(_STREAM.history_ttl, "How long a message is kept; 0 keeps none.")
+    sessions_ttl: float = duration(
+        _SESSION.sessions_ttl, "How long a session whose connection is lost can be resumed; 0 turns resuming off."
+    )
+    presence_ttl: float = duration(_SESSION.presence_ttl, "How long a member stays present after its connection is lost.")
     resume_patience: float = duration(
-        2.0, "How long a restored session's streams wait for its history request before they go on and a gap is said."
+        _SESSION.resume_timeout,
+        "How long a restored session's streams wait for its history request before they go on and a gap is said.",
     )
     dedup_ttl: float = duration(300.0, "How long the uid of a publication is known.")
     dedup_limit: int = count(100_000, "How many uids are known at most; the oldest go first.")
@@ -154,24 +171,30 @@ class JournalSettings:
     data_dir: str = text("", "Directory of the journal; empty keeps everything in memory only.")
     durability: str = choice(
         "journal",
-        ("memory", "journal", "fsync"),
+        DURABILITIES,
         "When a publication is acknowledged and delivered: at once, once it is written, or once it is on the disk.",
     )
-    journal_shards: int = count(16, "Shards of a new journal; one that exists keeps the number it was made with.")
+    journal_shards: int = count(_JOURNAL.shards, "Shards of a new journal; one that exists keeps the number it was made with.")
     journal_segment_size: int = size(
-        64 << 20, "Bytes after which a shard's file is closed and the next one begun.", positive=True
+        _JOURNAL.segment_size, "Bytes after which a shard's file is closed and the next one begun.", positive=True
     )
-    journal_retention: float = duration(7 * 86400.0, "How long rows are kept; 0 sets no limit.")
-    journal_retention_size: int = size(16 << 30, "Bytes of the whole journal beyond which the oldest rows go; 0 sets no limit.")
+    journal_retention: float = duration(_JOURNAL.retention, "How long rows are kept; 0 sets no limit.")
+    journal_retention_size: int = size(
+        _JOURNAL.retention_size, "Bytes of the whole journal beyond which the oldest rows go; 0 sets no limit."
+    )
     journal_hard_limit: int = size(
-        64 << 30, "Bytes of the whole journal beyond which rows go that an archive or a consumer needs; 0 sets no limit."
+        _JOURNAL.hard_limit,
+        "Bytes of the whole journal beyond which rows go that an archive or a consumer needs; 0 sets no limit.",
     )
     journal_consumer_ttl: float = duration(
-        7 * 86400.0, "How long a consumer that does not move keeps rows from going that it has not read; 0 keeps none."
+        _JOURNAL.consumer_ttl,
+        "How long a consumer that does not move keeps rows from going that it has not read; 0 keeps none.",
     )
     journal_token: str = secret_text("Bearer key for reading the journal; `none` needs none.")
     staging_size: int = size(
-        1 << 30, "Bytes that uncommitted transactions may take; one application may have half of them.", positive=True
+        StagingLimits().max_bytes,
+        "Bytes that uncommitted transactions may take; one application may have half of them.",
+        positive=True,
     )
     max_stage_size: int = size(16 << 20, "Bytes of one request that stages or publishes rows.", positive=True)
 
@@ -196,10 +219,14 @@ class WebSocketSettings:
     pong_timeout: float = duration(0.0, "How long a client may leave a ping unanswered; 0 waits for ever.")
     enable_native_pings: bool = switch(False, "Also send WebSocket ping frames.")
     ws_write_timeout: float = duration(
-        30.0, "How long a connection may take nothing of what waits for it before it is closed.", positive=True
+        _SESSION.write_timeout,
+        "How long a connection may take nothing of what waits for it before it is closed.",
+        positive=True,
     )
     ws_max_pending_size: int = size(
-        1 << 20, "Bytes that may wait for one connection before its stream's slow_consumer rule acts.", positive=True
+        _SESSION.max_pending,
+        "Bytes that may wait for one connection before its stream's slow_consumer rule acts.",
+        positive=True,
     )
 
 
@@ -221,23 +248,27 @@ class LimitSettings:
         75.0, "How long an HTTP connection may stay open between two requests.", positive=True
     )
     max_message_size: int = size(65536, "Bytes of one message from a client.", positive=True)
-    max_publish_size: int = size(1 << 20, "Bytes of one HTTP publish request.", positive=True)
-    max_publish_batch: int = count(1000, "Publications in one HTTP publish request.", positive=True)
-    max_subscriptions: int = count(256, "Subscriptions of one session.", positive=True)
-    max_identifier: int = size(2048, "Bytes of the identifier of a subscription.", positive=True)
+    max_publish_size: int = size(_PUBLISH.max_publish_size, "Bytes of one HTTP publish request.", positive=True)
+    max_publish_batch: int = count(_PUBLISH.max_batch, "Publications in one HTTP publish request.", positive=True)
+    max_subscriptions: int = count(_SESSION.max_subscriptions, "Subscriptions of one session.", positive=True)
+    max_identifier: int = size(_SESSION.max_identifier, "Bytes of the identifier of a subscription.", positive=True)
     max_session_size: int = size(
         128 << 10, "Bytes of one session that is kept for resuming; a larger one is not kept.", positive=True
     )
     max_sessions_size: int = size(
         256 << 20, "Bytes of all sessions that are kept for resuming; the oldest go first.", positive=True
     )
-    command_rate: int = count(100, "Commands a second one connection may send; 0 sets no limit.")
-    command_burst: int = count(200, "Commands a connection may send at once before its rate counts.", positive=True)
-    command_backlog: float = duration(
-        30.0, "How long commands beyond the rate may keep a connection waiting before it is closed.", positive=True
+    command_rate: int = count(int(_SESSION.command_rate), "Commands a second one connection may send; 0 sets no limit.")
+    command_burst: int = count(
+        _SESSION.command_burst, "Commands a connection may send at once before its rate counts.", positive=True
     )
-    max_stream_name: int = size(512, "Bytes of a stream's name.", positive=True)
-    max_member_info: int = size(4096, "Bytes of what a member says of itself.", positive=True)
+    command_backlog: float = duration(
+        _SESSION.command_backlog,
+        "How long commands beyond the rate may keep a connection waiting before it is closed.",
+        positive=True,
+    )
+    max_stream_name: int = size(_SESSION.max_stream_name, "Bytes of a stream's name.", positive=True)
+    max_member_info: int = size(_SESSION.max_member_info, "Bytes of what a member says of itself.", positive=True)
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ async def test_what_is_not_archived_yet_comes_from_the_journal(scribe: Scribe) -
     rows = Scribe(scribe.root, scribe.shards).rows(run("a", 1, 100))
     scribe.archive(run("a", 1, 30))
     journal = FakeJournal(rows, shard)
-    archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), journal=journal)
+    archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), refresh=2.0, journal=journal)
 
     assert await offsets(archive, 25, 95) == list(range(25, 96))
     assert await offsets(archive, 25, 95, limit=40) == list(range(25, 65))

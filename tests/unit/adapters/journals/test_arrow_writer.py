@@ -12,6 +12,7 @@ import pytest
 from ropewalk.adapters.journals.arrow import ArrowJournal
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.journal import Row
+from ropewalk.model.limits import JournalLimits
 from ropewalk.testing.clock import ManualClock
 from tests.journals import QuickDisk, by_shard, publication, read_all, running, session
 
@@ -174,5 +175,5 @@ async def test_many_writers_share_groups_and_keep_their_order(tmp_path: Path) ->
 
 
 async def test_without_waiting_a_journal_is_instant(tmp_path: Path) -> None:
-    journal = ArrowJournal(tmp_path, ManualClock(), durability="memory")
+    journal = ArrowJournal(tmp_path, ManualClock(), JournalLimits(), durability="memory")
     assert journal.instant

@@ -12,7 +12,7 @@ from ropewalk.adapters.apps.python.running_app import RunningApp
 from ropewalk.adapters.apps.python.sources import Sources
 from ropewalk.adapters.apps.python.threads import Threads
 from ropewalk.adapters.apps.python.watchdog import Watchdog
-from ropewalk.adapters.apps.slots import WAIT_TIMEOUT, StillWanted, always
+from ropewalk.adapters.apps.slots import StillWanted, always
 from ropewalk.channels import App, Runner
 from ropewalk.channels.replies import failed
 from ropewalk.core.stats import Stats
@@ -27,6 +27,7 @@ from ropewalk.model.application import (
     RestoreResult,
 )
 from ropewalk.model.errors import ApplicationError, RopewalkError, ServerError, Unavailable, UserMistake
+from ropewalk.model.limits import APP_LIMITS
 from ropewalk.ports import Publisher
 
 logger = logging.getLogger("ropewalk.channels")
@@ -50,9 +51,9 @@ class PythonApplication:
         load: Callable[[], App] | str,
         stats: Stats,
         *,
-        threads: int = 32,
-        timeout: float = 10.0,
-        wait_timeout: float = WAIT_TIMEOUT,
+        threads: int = APP_LIMITS.threads,
+        timeout: float = APP_LIMITS.timeout,
+        wait_timeout: float = APP_LIMITS.wait_timeout,
         reload: bool = False,
         directory: str = ".",
     ) -> None:

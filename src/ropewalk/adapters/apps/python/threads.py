@@ -16,11 +16,12 @@ from queue import SimpleQueue
 
 from msgspec import Struct
 
-from ropewalk.adapters.apps.slots import WAIT_TIMEOUT, Slots, StillWanted, always
+from ropewalk.adapters.apps.slots import Slots, StillWanted, always
 from ropewalk.channels import Runner
 from ropewalk.channels.runner import name_of
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import Unavailable
+from ropewalk.model.limits import APP_LIMITS
 
 logger = logging.getLogger("ropewalk.channels")
 
@@ -51,7 +52,7 @@ class Threads:
     like that, calls fail at once instead of waiting. Used from one event loop.
     """
 
-    def __init__(self, size: int, stats: Stats, wait_timeout: float = WAIT_TIMEOUT) -> None:
+    def __init__(self, size: int, stats: Stats, wait_timeout: float = APP_LIMITS.wait_timeout) -> None:
         self.size = size
         self._wait_timeout = wait_timeout
         self._slots = Slots(size, stats, max_wait=self._max_wait, clock=time.monotonic)

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from typing import ClassVar, TypeVar
 
 from ropewalk.adapters.apps.rpc.reachability import Reachability
-from ropewalk.adapters.apps.slots import QUEUE_LIMIT, WAIT_TIMEOUT, NoSlot, Sleep, Slots, StillWanted, always
+from ropewalk.adapters.apps.slots import QUEUE_LIMIT, NoSlot, Sleep, Slots, StillWanted, always
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ApplicationError, Unavailable
+from ropewalk.model.limits import APP_LIMITS
 from ropewalk.ports import Clock
 
 T = TypeVar("T")
@@ -53,10 +54,10 @@ class Calls:
         self,
         stats: Stats,
         *,
-        concurrency: int = 28,
-        command_timeout: float = 3.0,
+        concurrency: int = APP_LIMITS.concurrency,
+        command_timeout: float = APP_LIMITS.command_timeout,
         request_timeout: float = 0.0,
-        wait_timeout: float = WAIT_TIMEOUT,
+        wait_timeout: float = APP_LIMITS.wait_timeout,
         queue_limit: int = QUEUE_LIMIT,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,

@@ -26,12 +26,12 @@ from ropewalk.adapters.journals.arrow.recovery import Site, recover
 from ropewalk.adapters.journals.arrow.upkeep import Retention, Upkeep
 from ropewalk.adapters.journals.arrow.writer import GroupCommit, Rolling, Writer
 from ropewalk.model.errors import BadRequest, Unavailable, UserMistake
-from ropewalk.model.journal import Consumer, Recovered, Row, ShardMark, ShardSpan
+from ropewalk.model.journal import DURABILITIES, Consumer, Recovered, Row, ShardMark, ShardSpan
+from ropewalk.model.limits import JournalLimits
 from ropewalk.ports import Clock
 
 MIB = 1024 * 1024
 DAY = 86400.0
-DURABILITIES = ("memory", "journal", "fsync")
 PROBE = b"\0" * 65536
 
 
@@ -44,26 +44,19 @@ class ArrowJournal:
     """Implements `ports.Journal`, `ports.JournalReader` and `ports.ConsumerStore`.
 
     In order: `open`, take what it recovered, `start`, …, `stop`. Durability is when an acknowledgement is given: `memory` at
-    once, `journal` when the rows are written, `fsync` when they are on disk. Sizes are bytes, times seconds, and a retention
-    of 0 is without limit. With `for_archive` nothing goes before the archive has it, but at the hard limit; nor before
-    consumers have it that moved within `consumer_ttl`. `tips_seconds`: how long the end of a stream nobody publishes to is
-    remembered.
+    once, `journal` when the rows are written, `fsync` when they are on disk. With `for_archive` nothing goes before the archive
+    has it, but at the hard limit. `tips_seconds`: how long the end of a stream nobody publishes to is remembered.
     """
 
     def __init__(
         self,
         data_dir: str | Path,
         clock: Clock,
+        limits: JournalLimits,
         *,
-        durability: str = "journal",
-        shards: int = 16,
-        segment_size: int = 64 * MIB,
+        durability: str,
         segment_seconds: float = 3600.0,
-        retention: float = 7 * DAY,
-        retention_size: int = 0,
-        hard_limit: int = 65536 * MIB,
         for_archive: bool = True,
-        consumer_ttl: float = 7 * DAY,
         queue_size: int = 64 * MIB,
         tips_seconds: float = 30 * DAY,
         boot: str | None = None,
@@ -73,14 +66,16 @@ class ArrowJournal:
         if durability not in DURABILITIES:
             raise UserMistake(f"durability is one of {', '.join(DURABILITIES)}, not {durability}")
         self._disk = disk or Disk()
-        self._site = Site(Path(data_dir) / "journal", shards, boot_id() if boot is None else boot, new_epoch, self._disk)
+        boot_now = boot_id() if boot is None else boot
+        self._site = Site(Path(data_dir) / "journal", limits.shards, boot_now, new_epoch, self._disk)
         self._durability = durability
         self._clock = clock
-        self._retention = Retention(retention, retention_size, hard_limit, for_archive)
-        if hard_limit:  # segments that grow never go: all of them together must stay far below the limit
-            segment_size = min(segment_size, max(1, hard_limit // (4 * shards)))
+        self._retention = Retention(limits.retention, limits.retention_size, limits.hard_limit, for_archive)
+        segment_size = limits.segment_size
+        if limits.hard_limit:  # segments that grow never go: all of them together must stay far below the limit
+            segment_size = min(segment_size, max(1, limits.hard_limit // (4 * limits.shards)))
         self._rolling = Rolling(segment_size, segment_seconds, durability == "fsync")
-        self._consumers = Consumers(self._site.directory / "consumers", consumer_ttl, self._disk, clock)
+        self._consumers = Consumers(self._site.directory / "consumers", limits.consumer_ttl, self._disk, clock)
         self._queue_size = queue_size
         self._tips_seconds = tips_seconds
         self._lock = -1
