@@ -26,6 +26,8 @@ nothing for them.
 | column | Arrow type | | meaning |
 |---|---|---|---|
 {{columns}}
+A [body of rows](journal.md#stage) to publish may have {{sent}}.
+
 ## Events
 
 The column `event`. Every row that is not a publication tells of a session or of a member. Readers pass over events that they do
@@ -62,7 +64,8 @@ def as_table() -> str:
 def as_markdown() -> str:
     columns = "".join(f"| `{each.name}` | {each.type} | {_always(each)} | {each.meaning} |\n" for each in COLUMNS)
     events = "".join(f"| `{kind}` | {kind.meaning} |\n" for kind in RowKind)
-    return PAGE.format(columns=columns, events=events, spans=_fields(ShardSpan), marks=_fields(ShardMark))
+    sent = ", ".join(f"`{each.name}`" for each in COLUMNS if each.sent)
+    return PAGE.format(columns=columns, sent=sent, events=events, spans=_fields(ShardSpan), marks=_fields(ShardMark))
 
 
 def _always(column: Column) -> str:

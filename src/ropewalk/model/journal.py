@@ -62,18 +62,20 @@ class ColumnType(StrEnum):
 
 
 class Column(Struct, frozen=True):
-    """A column of the journal. One that is not required is null in rows that have nothing for it."""
+    """A column of the journal. One that is not required is null in rows that have nothing for it. `sent`: a body of rows to
+    publish may have it."""
 
     name: str
     type: ColumnType
     meaning: str
     required: bool = False
+    sent: bool = False
 
 
 COLUMNS = (
     Column("position", ColumnType.NUMBER, "place in the shard", required=True),
     Column("event", ColumnType.TEXT, "what the row tells, see [events](#events)", required=True),
-    Column("stream", ColumnType.TEXT, "where it was published, subscribed or joined"),
+    Column("stream", ColumnType.TEXT, "where it was published, subscribed or joined", sent=True),
     Column("epoch", ColumnType.TEXT, "with `offset`: the position in the stream, as clients see it"),
     Column("offset", ColumnType.NUMBER, "place in the epoch of the stream"),
     Column("timestamp", ColumnType.TIME, "when it was registered", required=True),
@@ -84,18 +86,19 @@ COLUMNS = (
         "another), or the sid of a session",
         required=True,
     ),
-    Column("value", ColumnType.BYTES, "the message, as JSON text; only publications have one"),
-    Column("uid", ColumnType.TEXT, "the publication's idempotency key"),
-    Column("exclude_socket", ColumnType.TEXT, "as [published](http.md#publish)"),
-    Column("broadcast_type", ColumnType.TEXT, "as [published](http.md#publish)"),
+    Column("value", ColumnType.BYTES, "the message, as JSON text; only publications have one", sent=True),
+    Column("uid", ColumnType.TEXT, "the publication's idempotency key", sent=True),
+    Column("exclude_socket", ColumnType.TEXT, "as [published](http.md#publish)", sent=True),
+    Column("broadcast_type", ColumnType.TEXT, "as [published](http.md#publish)", sent=True),
     Column("sid", ColumnType.TEXT, "the session"),
     Column("detail", ColumnType.TEXT, "what else is known of a session's row, as JSON text"),
     Column(
         "producer",
         ColumnType.TEXT,
         "the application of what came by a [transaction](journal.md#transactions) or with [numbers](journal.md#numbered-rows)",
+        sent=True,
     ),
-    Column("sequence", ColumnType.NUMBER, "the row's number, in the order of its producer"),
+    Column("sequence", ColumnType.NUMBER, "the row's number, in the order of its producer", sent=True),
 )
 
 

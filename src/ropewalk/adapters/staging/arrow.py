@@ -10,22 +10,19 @@ import pyarrow as pa
 
 from ropewalk.core.transactions import checked_name
 from ropewalk.model.errors import BadRequest, MalformedPublication
+from ropewalk.model.journal import COLUMNS as JOURNAL_COLUMNS
+from ropewalk.model.journal import ColumnType
 from ropewalk.model.messages import Publication
 from ropewalk.protocol.publications import PublicationLimits, check_uid, payload_of, stream_of
 
 TEXT = (pa.string(), pa.large_string())
 BYTES = (pa.binary(), pa.large_binary())
 
-COLUMNS = {
-    "stream": TEXT,
-    "value": BYTES + TEXT,
-    "uid": TEXT,
-    "broadcast_type": TEXT,
-    "exclude_socket": TEXT,
-    "producer": TEXT,
-    "sequence": (pa.int64(),),
-}
-"""`producer` and `sequence` number a row: the server passes over what it has of that producer up to its last sequence."""
+_TAKEN = {ColumnType.TEXT: TEXT, ColumnType.BYTES: BYTES + TEXT, ColumnType.NUMBER: (pa.int64(),)}
+
+COLUMNS = {column.name: _TAKEN[column.type] for column in JOURNAL_COLUMNS if column.sent}
+"""Those of the journal that a publication has, and the types that are taken for each. `producer` and `sequence` number a row:
+the server passes over what it has of that producer up to its last sequence."""
 
 REQUIRED = ("stream", "value")
 
@@ -53,7 +50,7 @@ class ArrowRows:
         return [self._publication(line, start + index) for index, line in enumerate(lines)]
 
     def _publication(self, line: tuple[Any, ...], index: int) -> Publication:
-        stream, value, uid, broadcast_type, exclude_socket, producer, sequence = line
+        stream, value, uid, exclude_socket, broadcast_type, producer, sequence = line
         if value is None:
             raise MalformedPublication("value must not be null", index)
         if len(value) > self._limits.max_publish_size:
