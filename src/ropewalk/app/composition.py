@@ -34,7 +34,7 @@ from ropewalk.engine.transactions import Transactions
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
 from ropewalk.ports import Authenticator, Backend, Channels
-from ropewalk.protocol.handshake import AllowedOrigins
+from ropewalk.protocol.handshake import PING_UNITS, AllowedOrigins
 from ropewalk.protocol.proxies import TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
 
@@ -154,7 +154,7 @@ def _limits(settings: Settings) -> Limits:
         presence_ttl=settings.broker.presence_ttl,
         resume_timeout=settings.broker.resume_patience,
         ping_interval=settings.websocket.ping_interval,
-        ping_precision=settings.websocket.ping_timestamp_precision,
+        ping_units=PING_UNITS[settings.websocket.ping_timestamp_precision],
         pong_timeout=settings.websocket.pong_timeout,
         max_stream_name=settings.limits.max_stream_name,
         max_identifier=settings.limits.max_identifier,

@@ -76,8 +76,8 @@ class Session:
         self.sid = sid
         self.ids = ""
         self.extended = request.extended
-        self.beat = services.heartbeat.beat(request.params.get("pi", ""), request.params.get("ptp", ""))
-        self.takes_reconnect_in = request.params.get("reconnect_in") == "1"
+        self.beat = services.heartbeat.beat(request.options)
+        self.takes_reconnect_in = request.options.reconnect_in
         self.state = SessionState.OPENING
         self.expires_at: float | None = None
         self.subscriptions: dict[str, Subscription] = {}

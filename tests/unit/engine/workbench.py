@@ -21,7 +21,7 @@ from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Application, Authenticator, Backend
 from ropewalk.protocol.codec import Codec
-from ropewalk.protocol.handshake import asks_positions
+from ropewalk.protocol.handshake import asks_positions, client_options
 from ropewalk.protocol.websocket_frame import CableCodec
 
 CODEC = CableCodec()
@@ -148,8 +148,10 @@ class Workbench:
     def open_connection(self, sid: str = "", extended: bool = True, token: str = "", cookie: str = "", **params: str) -> Client:
         """A connection that is not welcomed yet."""
         connection = RecordingConnection()
+        params = {"sid": sid, **params}
+        options = client_options({}, params)
         request = ConnectRequest(
-            "http://x/cable", "/cable", {"cookie": cookie}, {"sid": sid, **params}, token=token, extended=extended
+            "http://x/cable", "/cable", {"cookie": cookie}, params, token=token, extended=extended, options=options
         )
         codec = TELLING if asks_positions(request.params) and self.codec is CODEC else self.codec
         return Client(self.node.open(request, connection, codec), connection)

@@ -24,7 +24,7 @@ from ropewalk.ports import Connection, SessionHandle
 from ropewalk.protocol.body import ANONYMOUS, BODY_SECONDS, gather
 from ropewalk.protocol.codec import Codec
 from ropewalk.protocol.event_ids import MAX_BYTES, EventIds, parse_event_id
-from ropewalk.protocol.handshake import token_of
+from ropewalk.protocol.handshake import client_options, token_of
 from ropewalk.protocol.sse import SseCodec
 from ropewalk.protocol.sse_request import subscription_of_query, subscriptions_of_body, wants_raw
 
@@ -148,6 +148,7 @@ class SseEndpoint:
             params=params,
             remote=remote,
             token=token_of(self._token_param, headers, params),
+            options=client_options(headers, params),
         )
 
 

@@ -30,7 +30,14 @@ from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, SessionHandle
 from ropewalk.protocol.codec import Codec
-from ropewalk.protocol.handshake import EXTENDED, asks_positions, chosen_subprotocol, offered_subprotocols, token_of
+from ropewalk.protocol.handshake import (
+    EXTENDED,
+    asks_positions,
+    chosen_subprotocol,
+    client_options,
+    offered_subprotocols,
+    token_of,
+)
 from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
 from ropewalk.protocol.websocket_frame import CableCodec, close_frame, pong_frame
 
@@ -317,6 +324,7 @@ class WebSocketEndpoint:
             remote=remote,
             token=token_of(self._token_param, headers, params, offered),
             extended=chosen == EXTENDED,
+            options=client_options(headers, params),
         )
         listener = log.connection = WebSocketConnection(self, connect)
         extra = {"Sec-WebSocket-Protocol": chosen} if chosen else None
