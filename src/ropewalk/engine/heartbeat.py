@@ -11,7 +11,7 @@ from ropewalk.engine.timeouts import Timeouts
 from ropewalk.model.limits import Limits
 from ropewalk.model.sessions import ClientOptions
 from ropewalk.ports import Clock
-from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.codec import SessionCodec
 
 if TYPE_CHECKING:
     from ropewalk.engine.session import Session
@@ -66,7 +66,7 @@ class Heartbeat:
         del self._wheels[beat]
 
     def _ping(self, slot: "dict[Session, None]", timestamp: int) -> None:
-        frames: dict[Codec, bytes] = {}
+        frames: dict[SessionCodec, bytes] = {}
         for session in list(slot):
             codec = session.link.codec
             if codec not in frames:

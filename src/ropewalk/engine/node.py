@@ -32,7 +32,7 @@ from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock, Connection
-from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.codec import SessionCodec
 
 logger = logging.getLogger("ropewalk.node")
 
@@ -166,11 +166,11 @@ class Node:
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
-    def open(self, request: ConnectRequest, connection: Connection, codec: Codec) -> Session:
+    def open(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Session:
         sid = secrets.token_urlsafe(16)
         logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
         if tracing():
-            connection = traced_connection(connection, sid)
+            connection = traced_connection(connection, sid, codec.readable)
         session = Session(self.services, sid, connection, codec, request)
         self.services.stats.connections_accepted += 1
         if self._draining:

@@ -27,7 +27,7 @@ from ropewalk.model.presence import Member
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest, SessionSnapshot
 from ropewalk.ports import Connection
-from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.codec import SessionCodec
 
 logger = logging.getLogger("ropewalk.session")
 
@@ -72,7 +72,9 @@ class Session:
         "takes_reconnect_in",
     )
 
-    def __init__(self, services: Services, sid: str, connection: Connection, codec: Codec, request: ConnectRequest) -> None:
+    def __init__(
+        self, services: Services, sid: str, connection: Connection, codec: SessionCodec, request: ConnectRequest
+    ) -> None:
         self.sid = sid
         self.ids = ""
         self.extended = request.extended

@@ -211,6 +211,15 @@ async def test_after_a_trimmed_position_everything_that_is_kept_comes_and_then_l
         assert client.connection.replies()[2]["streams"] == {"short": gap}
 
 
+async def test_messages_are_encoded_once_for_clients_that_ask_for_positions_and_for_those_that_do_not() -> None:
+    async with Workbench() as bench:
+        clients = [await bench.connect(), await bench.connect(positions="1")]
+        for client in clients:
+            await client.send(command="subscribe", identifier=public("news"))
+        (first,), (second,) = (client.session.subscriptions[public("news")].groups for client in clients)
+        assert first is second
+
+
 async def test_what_was_sent_after_a_gap_is_not_sent_again() -> None:
     async with Workbench(rules=[SHORT]) as bench:
         (receipt, *_) = await bench.publish("short", *"123456")

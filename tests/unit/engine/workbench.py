@@ -20,7 +20,7 @@ from ropewalk.model.messages import Publication, Receipt
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Application, Authenticator, Backend
-from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.handshake import asks_positions, client_options
 from ropewalk.protocol.websocket_frame import CableCodec
 
@@ -116,7 +116,7 @@ class Workbench:
         application: Application | None = None,
     ) -> None:
         self.clock = clock or Clock()
-        self.codec: Codec = CODEC
+        self.codec: SessionCodec = CODEC
         self.stats = Stats()
         rulebook = Rulebook(StreamRules(), rules)
         self.backend = backend or MemoryBackend(rulebook, self.clock)

@@ -22,7 +22,7 @@ from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, SessionHandle
 from ropewalk.protocol.body import ANONYMOUS, BODY_SECONDS, gather
-from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.event_ids import MAX_BYTES, EventIds, parse_event_id
 from ropewalk.protocol.handshake import client_options, token_of
 from ropewalk.protocol.sse import SseCodec
@@ -30,7 +30,7 @@ from ropewalk.protocol.sse_request import subscription_of_query, subscriptions_o
 
 logger = logging.getLogger("ropewalk.sse")
 
-OpenSession = Callable[[ConnectRequest, Connection, Codec], SessionHandle]
+OpenSession = Callable[[ConnectRequest, Connection, SessionCodec], SessionHandle]
 
 METHODS = "GET, POST, OPTIONS"
 MAX_BODY = 65_536

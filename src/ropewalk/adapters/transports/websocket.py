@@ -29,7 +29,7 @@ from ropewalk.adapters.transports.unsent import unsent_bytes
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, SessionHandle
-from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.handshake import (
     EXTENDED,
     asks_positions,
@@ -52,7 +52,7 @@ MOST_FRAGMENTS = 1024  # of one message
 # Looked up once and not with every frame.
 CLOSE, CONTINUATION, PING, PONG = WSMsgType.CLOSE, WSMsgType.CONTINUATION, WSMsgType.PING, WSMsgType.PONG
 
-Open = Callable[[ConnectRequest, Connection, Codec], SessionHandle]
+Open = Callable[[ConnectRequest, Connection, SessionCodec], SessionHandle]
 
 
 class PicowsLog:
@@ -298,7 +298,7 @@ class WebSocketEndpoint:
             READ_BUFFER,
         )
 
-    def codec(self, request: ConnectRequest) -> Codec:
+    def codec(self, request: ConnectRequest) -> SessionCodec:
         return self._telling if asks_positions(request.params) else self._plain
 
     def _upgrade(self, request: WSUpgradeRequest, peer: Peer, log: PicowsLog) -> WSUpgradeResponseWithListener:

@@ -13,7 +13,7 @@ from ropewalk.model.commands import Command
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
-from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.handshake import AllowedOrigins
 from tests.unit.adapters.http_server import Client, serving
 
@@ -66,7 +66,7 @@ class Sessions:
         self.opened: list[Chatterbox] = []
         self.said = b""
 
-    def open(self, request: ConnectRequest, connection: Connection, codec: Codec) -> Chatterbox:
+    def open(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Chatterbox:
         self.request = request
         self.opened.append(Chatterbox(connection))
         self.opened[-1].said = self.said
