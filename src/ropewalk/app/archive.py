@@ -1,4 +1,4 @@
-"""Cold history, as the settings say: a backend whose streams reach back into the archive, or the plain backend."""
+"""Cold history, as the settings say: the archive, and a backend whose streams reach back into it."""
 
 import time
 
@@ -8,11 +8,16 @@ from ropewalk.engine.tiered import TieredBackend
 from ropewalk.ports import Archive, Backend, JournalReader
 
 
-def tiered(settings: Settings, hot: Backend, journal: JournalReader) -> Backend:
+def archive_of(settings: Settings, journal: JournalReader) -> Archive | None:
     chosen = settings.archive
     if not chosen.archive_dir:
-        return hot
+        return None
     archive: Archive = resolve(ARCHIVES, "archive")(
         chosen.archive_dir, settings.journal.journal_shards, time.time, chosen.archive_refresh, journal
     )
-    return TieredBackend(hot, archive, chosen.archive_replay_limit)
+    return archive
+
+
+def tiered(settings: Settings, hot: Backend, archive: Archive | None) -> Backend:
+    """The plain backend where there is no archive."""
+    return hot if archive is None else TieredBackend(hot, archive, settings.archive.archive_replay_limit)

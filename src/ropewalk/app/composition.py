@@ -19,7 +19,7 @@ from ropewalk.adapters.transports.shared_port import SharedPort
 from ropewalk.adapters.transports.sse import SseEndpoint
 from ropewalk.adapters.transports.websocket import WebSocketEndpoint
 from ropewalk.app.application import application_of, forwarding_of
-from ropewalk.app.archive import tiered
+from ropewalk.app.archive import archive_of, tiered
 from ropewalk.app.journal import JournalKeeper, RecoveringBackend, StoredJournal, journal_of, sessions_key
 from ropewalk.app.keys import Guards, Keys, guards_of, keys_of
 from ropewalk.app.registry import BACKENDS, resolve
@@ -28,6 +28,7 @@ from ropewalk.app.transactions import journal_routes, transactions_of
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.dashboard.demo import DemoPage
+from ropewalk.engine.inspection import NodeInspector
 from ropewalk.engine.node import Node
 from ropewalk.engine.session_log import JournalSessionLog, SessionLog
 from ropewalk.engine.transactions import Transactions
@@ -50,6 +51,7 @@ class Parts:
     """
 
     node: Node
+    inspector: NodeInspector
     backend: Backend
     journal: StoredJournal
     keeper: JournalKeeper
@@ -83,7 +85,8 @@ def build(settings: Settings) -> Parts:
         idle_factor=inf if kept else IDLE_FACTOR,
     )
     session_log = JournalSessionLog(journal, time.time) if kept else SessionLog()
-    whole = tiered(settings, backend, journal)
+    archive = archive_of(settings, journal)
+    whole = tiered(settings, backend, archive)
     authenticating, channeling = authenticators(settings, keys), channels(settings, keys)
     node = Node(
         whole,
@@ -100,8 +103,15 @@ def build(settings: Settings) -> Parts:
     )
     keeper = JournalKeeper(settings, journal, backend)
     transactions = transactions_of(settings, node.broker)
+    inspector = NodeInspector(
+        node,
+        journal.spans,
+        archive.gauges if archive is not None else dict,
+        transactions.gauges if transactions is not None else dict,
+    )
     return Parts(
         node,
+        inspector,
         whole,
         journal,
         keeper,
@@ -201,8 +211,8 @@ def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort) -> li
     bounds = PublicationLimits(
         settings.limits.max_stream_name, settings.limits.max_publish_batch, settings.limits.max_publish_size
     )
-    metrics = MetricsPage(parts.stats, node, parts.transactions.gauges if parts.transactions else dict, __version__)
-    operations = OperationsEndpoint(node, metrics.render, metrics.content_type)
+    metrics = MetricsPage(parts.inspector, __version__)
+    operations = OperationsEndpoint(parts.inspector, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
     guards = parts.guards
     if "http" in settings.broadcast.broadcast_adapter and guards.broadcast is not None:

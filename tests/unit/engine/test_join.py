@@ -82,7 +82,7 @@ async def test_a_client_that_leaves_while_the_store_is_asked_is_not_joined() -> 
         client.session.lost()
         backend.arrive.set()
         await settle()
-        assert bench.node.gauges()["streams_listened"] == 0
+        assert bench.report().streams_listened == 0
 
 
 async def test_a_history_request_of_a_live_subscription_brings_only_what_was_not_delivered() -> None:

@@ -180,4 +180,4 @@ async def test_the_ping_interval_is_bounded_whatever_a_client_asks_for(asked: st
         assert client.seen() == ["welcome"]
         assert client.session.beat == (seconds, 1)
         client.session.lost()
-        assert bench.node.gauges()["connections"] == 0
+        assert bench.report().connections == 0

@@ -11,12 +11,14 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
+from ropewalk.engine.inspection import NodeInspector
 from ropewalk.engine.node import Node
 from ropewalk.engine.session import Session
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.timeouts import TICK
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, Receipt
+from ropewalk.model.report import NodeReport
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Application, Authenticator, Backend
@@ -160,6 +162,9 @@ class Workbench:
         receipts = await self.node.broker.publish([Publication(stream, payload.encode(), **extra) for payload in payloads])
         await settle()
         return receipts
+
+    def report(self) -> NodeReport:
+        return NodeInspector(self.node).report()
 
     def pass_time(self, seconds: float) -> None:
         """For the timeouts, which count ticks."""

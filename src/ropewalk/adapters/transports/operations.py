@@ -32,7 +32,7 @@ class OperationsEndpoint:
         return json_answer(200, {"status": "ok"})
 
     async def health(self, request: web.Request) -> web.Response:
-        reasons = self._inspector.health()
+        reasons = self._inspector.report().problems
         return json_answer(503, {"status": "down", "reasons": reasons}) if reasons else json_answer(200, {"status": "ok"})
 
     async def metrics(self, request: web.Request) -> web.Response:

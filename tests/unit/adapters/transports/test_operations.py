@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ropewalk.adapters.transports.operations import OperationsEndpoint
+from ropewalk.model.report import NodeReport
 from tests.unit.adapters.http_server import Client, serving
 
 
@@ -14,11 +15,8 @@ class Patient:
     def __init__(self) -> None:
         self.problems: list[str] = []
 
-    def health(self) -> list[str]:
-        return self.problems
-
-    def gauges(self) -> dict[str, float]:
-        return {}
+    def report(self) -> NodeReport:
+        return NodeReport(problems=tuple(self.problems))
 
 
 @pytest.fixture
