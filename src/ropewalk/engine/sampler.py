@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ropewalk.engine.session import Session
 
 PERIOD = 5.0  # seconds between two samples
-SLICE = 1000  # sessions; so many are counted in less than a millisecond
+SLICE = 1000  # sessions; so many are counted in about a millisecond
 RATES = ("connections_accepted", "commands", "publications", "deliveries", "delivered_bytes")
 
 
@@ -60,7 +60,10 @@ class Sampler:
 
     def _count(self, sids: Iterable[str]) -> SessionTotals:
         """Those of them that are still there."""
-        sessions = [session for sid in sids if (session := self._sessions.get(sid)) is not None]
-        return SessionTotals(
-            sum(len(session.subscriptions) for session in sessions), sum(session.link.pending() for session in sessions)
-        )
+        subscriptions = outbox_bytes = 0
+        for sid in sids:
+            session = self._sessions.get(sid)
+            if session is not None:
+                subscriptions += len(session.subscriptions)
+                outbox_bytes += session.link.pending()
+        return SessionTotals(subscriptions, outbox_bytes)
