@@ -351,7 +351,7 @@ class Application(Protocol):
 
 
 class Publisher(Protocol):
-    """Where broadcasters bring publications."""
+    """Where endpoints bring publications."""
 
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         """All or none, in order; a receipt for each. Raises `Unavailable`."""

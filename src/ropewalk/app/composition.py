@@ -10,14 +10,14 @@ from ropewalk import __version__
 from ropewalk.adapters.apps.jwt import JwtAuthenticator
 from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
-from ropewalk.adapters.broadcasters.http import PublishEndpoint
+from ropewalk.adapters.endpoints.admission import ConnectionLimits
+from ropewalk.adapters.endpoints.operations import OperationsEndpoint
+from ropewalk.adapters.endpoints.publish import PublishEndpoint
+from ropewalk.adapters.endpoints.rest import RestEndpoint
+from ropewalk.adapters.endpoints.shared_port import SharedPort
+from ropewalk.adapters.endpoints.sse import SseEndpoint
+from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.adapters.metrics.prometheus import MetricsPage
-from ropewalk.adapters.transports.admission import ConnectionLimits
-from ropewalk.adapters.transports.operations import OperationsEndpoint
-from ropewalk.adapters.transports.rest import RestEndpoint
-from ropewalk.adapters.transports.shared_port import SharedPort
-from ropewalk.adapters.transports.sse import SseEndpoint
-from ropewalk.adapters.transports.websocket import WebSocketEndpoint
 from ropewalk.app.application import application_of, forwarding_of
 from ropewalk.app.archive import archive_of, tiered
 from ropewalk.app.journal import JournalKeeper, RecoveringBackend, StoredJournal, journal_of, sessions_key

@@ -5,7 +5,7 @@ import logging
 import os
 import resource
 
-from ropewalk.adapters.transports.admission import HTTP_RESERVE, MOST_UNKNOWN
+from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MOST_UNKNOWN
 from ropewalk.app.settings import Settings
 
 logger = logging.getLogger("ropewalk.server")

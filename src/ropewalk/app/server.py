@@ -11,8 +11,8 @@ from dataclasses import replace
 from aiohttp import web
 
 from ropewalk import __version__
-from ropewalk.adapters.transports.acceptor import Acceptor
-from ropewalk.adapters.transports.sockets import Listening, bound_sockets, inherited_sockets
+from ropewalk.adapters.endpoints.acceptor import Acceptor
+from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets
 from ropewalk.app import composition, reload
 from ropewalk.app.descriptors import room_for_connections
 from ropewalk.app.settings import Settings, has_application

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from aiohttp import web
 
+from ropewalk.adapters.endpoints.consumers import ConsumersEndpoint
+from ropewalk.adapters.endpoints.journal import JournalEndpoint
+from ropewalk.adapters.endpoints.transactions import TransactionsEndpoint
 from ropewalk.adapters.staging.files import FileStaging
-from ropewalk.adapters.transports.consumers import ConsumersEndpoint
-from ropewalk.adapters.transports.journal import JournalEndpoint
-from ropewalk.adapters.transports.transactions import TransactionsEndpoint
 from ropewalk.app.journal import StoredJournal
 from ropewalk.app.registry import ROW_READERS, resolve
 from ropewalk.app.settings import Settings
