@@ -47,7 +47,7 @@ class Server:
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
         assert self._runner.server is not None
-        shared_port.http = self._runner.server
+        shared_port.http.server = self._runner.server
         if self._lock is not None:
             await self._lock.take(settings.server.takeover_timeout if settings.server.takeover else 0.0)
         await self._parts.keeper.start()

@@ -1,40 +1,36 @@
-"""One port for all protocols. Looks at the first request of a connection and hands the connection to its protocol.
+"""One port for all protocols. Looks at the first bytes of a connection and hands the connection to its protocol.
 
-WebSocket goes to picows, everything else to aiohttp. An upgrade may also come later, on a kept-alive HTTP connection behind
-a proxy; then aiohttp's handler hands the connection over.
+A WebSocket upgrade may also come later, on a kept-alive HTTP connection behind a proxy; then aiohttp's handler hands the
+connection over.
 """
 
 import asyncio
 import logging
-import socket
 from collections import Counter
+from collections.abc import Sequence
 from typing import cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.log import server_logger
-from picows.picows import WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission, ConnectionLimits
-from ropewalk.adapters.endpoints.http_connection import HttpConnection
+from ropewalk.adapters.endpoints.port_protocols import (
+    HEAD_LIMIT,
+    HttpOnPort,
+    Match,
+    PortProtocol,
+    WebSocketOnPort,
+    wants_websocket,
+)
 from ropewalk.adapters.endpoints.proxied_connection import ProxiedConnection
-from ropewalk.adapters.endpoints.turns import Turns
-from ropewalk.adapters.endpoints.unix import UnixTransport
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.model.errors import BadRequest
 from ropewalk.model.refusals import Refusal
 from ropewalk.protocol.proxies import Peer, TrustedProxies
 from ropewalk.protocol.proxy_header import split_proxy_header
 
-HEAD_LIMIT = 16 * 1024
 HEAD_TIMEOUT = 5.0
-AHEAD_LIMIT = 4 * 1024
-"""Of what a WebSocket client sends before it has our answer, for which it has to wait: it is all handled at once."""
-
-BUSY = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\nRetry-After: 5\r\nConnection: close\r\n\r\ntoo many connections"
-)
-AHEAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 32\r\nConnection: close\r\n\r\nframes came before the handshake"
 TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 NO_PROXY_HEADER = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 24\r\nConnection: close\r\n\r\na PROXY header is needed"
 
@@ -52,11 +48,9 @@ OUR_ERRORS = _OurErrors()
 class SharedPort:
     """Creates the protocol of each accepted connection, within the connection limits.
 
-    `http`, aiohttp's factory of protocols, is set before the first connection. `write_timeout`: how long an HTTP peer may take
-    nothing of what waits for it. `proxy_header`: connections of trusted proxies begin with a PROXY header.
+    `protocols` is the table of what is spoken here: the first one that does not say no decides. `write_timeout`: how long an
+    HTTP peer may take nothing of what waits for it. `proxy_header`: connections of trusted proxies begin with a PROXY header.
     """
-
-    http: web.Server
 
     def __init__(
         self,
@@ -67,12 +61,12 @@ class SharedPort:
         proxies: TrustedProxies,
         proxy_header: bool = False,
     ) -> None:
-        self.websocket = websocket
         self.admission = ConnectionAdmission(
-            limits, refusals, lambda: websocket.connections, lambda: len(self.http.connections)
+            limits, refusals, lambda: websocket.connections, lambda: len(self.http.server.connections)
         )
-        self.parsing = Turns()
-        self.write_timeout = write_timeout
+        self._websocket = WebSocketOnPort(websocket, self.admission)
+        self.http = HttpOnPort(self.admission, write_timeout, proxies)
+        self.protocols: Sequence[PortProtocol] = (self._websocket, self.http)
         self.proxies = proxies
         self.proxy_header = proxy_header
         server_logger.addFilter(OUR_ERRORS)
@@ -91,7 +85,7 @@ class SharedPort:
         peer = connection.peer if isinstance(connection, ProxiedConnection) else Peer(request.remote or "")
         line = f"{request.method} {request.raw_path} HTTP/1.1\r\n".encode("latin-1")
         with self.admission.upgraded():
-            protocol = enter_websocket(self, request.transport, line + head + b"\r\n\r\n", peer)
+            protocol = self._websocket.take_over(request.transport, line + head + b"\r\n\r\n", peer)
             await protocol.transport.wait_disconnected()
         request.protocol.force_close()
         request.protocol.connection_lost(None)  # the transport has told picows; aiohttp's book-keeping hears it here
@@ -126,19 +120,14 @@ class ProtocolDetector(asyncio.Protocol):
         self._head += data
         if self._waits_for_proxy_header and not self._take_proxy_header():
             return
-        end = self._head.find(b"\r\n\r\n")
-        if end < 0 and len(self._head) <= HEAD_LIMIT:
-            return
-        if end < 0 or end > HEAD_LIMIT:
-            self._answer(TOO_LONG)
-            return
-        websocket = wants_websocket(self._head[:end])
-        admission = self._shared_port.admission
-        if admission.client_may_enter() if websocket else admission.http_may_enter():
-            self.settled()
-            self._hand_over(websocket, end + len(b"\r\n\r\n"))
-        else:
-            self._answer(BUSY)
+        for protocol in self._shared_port.protocols:
+            match = protocol.detect(self._head)
+            if match is Match.YES:
+                self._hand_over(protocol)
+                return
+            if match is Match.UNDECIDED and len(self._head) <= HEAD_LIMIT:
+                return
+        self._answer(TOO_LONG)
 
     def _take_proxy_header(self) -> bool:
         """False while the header is not all there, or is none."""
@@ -179,50 +168,11 @@ class ProtocolDetector(asyncio.Protocol):
         self._transport.write(response)
         self._transport.close()
 
-    def _hand_over(self, websocket: bool, head_size: int) -> None:
+    def _hand_over(self, protocol: PortProtocol) -> None:
         assert self._transport is not None
+        if not protocol.may_enter():
+            self._answer(protocol.busy)
+            return
+        self.settled()
         data, self._head = self._head, b""
-        shared_port = self._shared_port
-        if websocket and len(data) > head_size + AHEAD_LIMIT:
-            self._answer(AHEAD)
-            return
-        if websocket:
-            enter_websocket(shared_port, self._transport, data, self._peer)
-            return
-        admission = shared_port.admission
-        protocol = HttpConnection(
-            shared_port.http,
-            admission.refusals,
-            shared_port.parsing,
-            admission.idle_timeout(),
-            shared_port.write_timeout,
-            self._peer,
-            shared_port.proxies,
-        )
-        self._transport.set_protocol(protocol)
-        protocol.connection_made(self._transport)
-        protocol.data_received(data)
-
-
-def enter_websocket(shared_port: SharedPort, transport: asyncio.Transport, data: bytes, peer: Peer) -> WSProtocol:
-    protocol = shared_port.websocket.protocol(peer)
-    transport.set_protocol(protocol)
-    over_unix = transport.get_extra_info("socket").family == socket.AF_UNIX
-    protocol.connection_made(UnixTransport(transport) if over_unix else transport)
-    rest = memoryview(data)
-    while rest:
-        buffer = protocol.get_buffer(-1)
-        taken = min(len(buffer), len(rest))
-        buffer[:taken] = rest[:taken]
-        rest = rest[taken:]
-        protocol.buffer_updated(taken)
-    return protocol
-
-
-def wants_websocket(head: bytes) -> bool:
-    """Whether the request asks for an upgrade. picows checks the handshake itself."""
-    for line in head.lower().split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if name == b"upgrade" and b"websocket" in value:
-            return True
-    return False
+        protocol.enter(self._transport, data, self._peer)

@@ -112,7 +112,7 @@ def door_to(bodies: list[StreamReader]) -> SharedPort:
     proxies = TrustedProxies()
     sockets = WebSocketEndpoint(lambda *_: None, (), lambda _: True, "jid", 1, False, False, proxies)  # type: ignore[arg-type]
     shared_port = SharedPort(sockets, ConnectionLimits(), Counter(), 60.0, proxies)
-    shared_port.http = web.Server(swallow)
+    shared_port.http.server = web.Server(swallow)
     return shared_port
 
 
@@ -140,7 +140,7 @@ async def test_tiny_chunks_of_many_connections_are_parsed_a_piece_at_a_time_in_t
     for wire in wires:
         assert isinstance(wire.protocol, asyncio.Protocol)
         wire.protocol.data_received(b"0\r\n\r\n")
-    await shared_port.http.shutdown()
+    await shared_port.http.server.shutdown()
 
 
 async def test_what_the_parser_kept_back_while_nobody_read_is_parsed_once_somebody_does() -> None:
@@ -156,7 +156,7 @@ async def test_what_the_parser_kept_back_while_nobody_read_is_parsed_once_somebo
         return web.Response()
 
     shared_port, wire = door_to([]), Wire()
-    shared_port.http = web.Server(late)
+    shared_port.http.server = web.Server(late)
     detector = shared_port.detector()
     detector.connection_made(wire)
     detector.data_received(HEAD)
@@ -176,7 +176,7 @@ async def test_what_the_parser_kept_back_while_nobody_read_is_parsed_once_somebo
     wire.protocol.data_received(b"0\r\n\r\n")
     while not bodies[0].is_eof():
         await asyncio.sleep(0)
-    await shared_port.http.shutdown()
+    await shared_port.http.server.shutdown()
 
 
 # --- WebSocket --------------------------------------------------------------------------------------------------------
