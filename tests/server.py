@@ -22,7 +22,7 @@ os.dup2(int(sys.argv[1]), 3)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
 os.execv(sys.argv[2], sys.argv[2:])
 """
-START_SECONDS = 20
+START_SECONDS = 60
 STOP_SECONDS = 20
 
 

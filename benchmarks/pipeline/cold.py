@@ -113,7 +113,7 @@ async def _read(archive: DeltaArchive, streams: list[Stream], days: int, sizes: 
         first = chance.randint(1, stream.daily * days - sizes.cold_range + 1)
         last = first + sizes.cold_range - 1
         started = time.perf_counter()
-        piece = await archive.read(stream.name, EPOCH, first, last, sizes.cold_range)
+        piece = await archive.read(stream.name, stream.name, EPOCH, first, last, sizes.cold_range)
         seconds.append(time.perf_counter() - started)
         if [message.offset for message in piece.messages] != list(range(first, last + 1)):
             raise AssertionError(f"a range of {stream.name} did not come whole")

@@ -43,7 +43,7 @@ class StreamStore(Protocol):
     """
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
-        """Register all of them in this order, or none; a receipt for each.
+        """Register all of them in this order, or none; a receipt for each. Raises `PartitionChanged`.
 
         Everything new enters the feed in the order of positions, and not before it can be read; transient publications keep
         their place among the others. Nobody is called back: this process hears of it through the feed, like all others.
@@ -57,6 +57,9 @@ class StreamStore(Protocol):
 
     async def tip(self, stream: str) -> Position:
         """The newest position; offset 0 and an empty epoch for a stream never heard of."""
+
+    async def partition_key(self, stream: str) -> str:
+        """What decides the stream's shard; its name, unless its first publication said otherwise."""
 
     async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
         """Streams in order of name, strictly after `after`."""
@@ -291,7 +294,9 @@ class Transactor(Protocol):
 class Archive(Protocol):
     """Cold history: what left the hot one, in the archive or still in the journal."""
 
-    async def read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece:
+    async def read(
+        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
+    ) -> ColdPiece:
         """Offsets [first, last] of that epoch that are there, registered at or after `since`; each once. Whether they are
         dense is for the caller to see. Never on the event loop. Raises `Unavailable`."""
 

@@ -81,7 +81,9 @@ async def read(root: Path, shards: int, asked: list[Question]) -> list[ColdPiece
     archive = DeltaArchive(str(root), shards, lambda: 0.0)
     try:
         return [
-            await archive.read(each.stream, each.epoch, each.first, each.first + each.span, each.limit, moment(each.since))
+            await archive.read(
+                each.stream, each.stream, each.epoch, each.first, each.first + each.span, each.limit, moment(each.since)
+            )
             for each in asked
         ]
     finally:

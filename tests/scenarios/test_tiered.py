@@ -25,10 +25,10 @@ class Place(NamedTuple):
     server: RunningServer
     archive: Path
 
-    async def publish(self, stream: str, first: int, last: int) -> None:
+    async def publish(self, stream: str, first: int, last: int, **more: str) -> None:
         async with aiohttp.ClientSession() as http:
             for start in range(first, last + 1, 500):
-                drafts = [{"stream": stream, "data": str(n)} for n in range(start, min(start + 500, last + 1))]
+                drafts = [{"stream": stream, "data": str(n), **more} for n in range(start, min(start + 500, last + 1))]
                 async with http.post(f"{self.server.url}/api/publish", json=drafts) as answer:
                     assert answer.status == 201, await answer.text()
 
@@ -91,6 +91,29 @@ async def test_what_is_not_archived_yet_comes_from_the_journal(place: Place) -> 
 
     async with cable(place.server) as client:
         assert exactly(await client.subscribe("a", history={"since": 1}), 1, 600)
+
+
+async def test_streams_with_a_partition_key_are_found_in_its_shard_also_after_a_restart(tmp_path: Path) -> None:
+    with running_server(*flags(tmp_path, "--journal_shards", "8")) as server:
+        place = Place(server, tmp_path / "archive")
+        for stream in STREAMS:
+            await place.publish(stream, 1, 100, partition_key="room")
+        await place.archive_all()
+        for stream in STREAMS:
+            await place.publish(stream, 101, 200)
+    with running_server(*flags(tmp_path)) as server:
+        async with aiohttp.ClientSession() as http:
+            async with http.get(f"{server.url}/journal") as answer:
+                written = [span["shard"] for span in (await answer.json())["spans"] if span["end"] >= 600]
+            changed = {"stream": "news", "data": "1", "partition_key": "elsewhere"}
+            async with http.post(f"{server.url}/api/publish", json=changed) as answer:
+                assert answer.status == 409
+                assert "partition key 'room'" in (await answer.json())["error"]
+        assert len(written) == 1
+        for stream in STREAMS:
+            async with cable(server) as client:
+                history = await client.subscribe(stream, history={"streams": {stream: {"epoch": "", "offset": 0}}})
+                assert exactly(history, 1, 200)
 
 
 async def test_a_journal_with_another_number_of_shards_than_the_setting_says_is_read_in_its_own(tmp_path: Path) -> None:

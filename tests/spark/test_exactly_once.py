@@ -32,10 +32,10 @@ async def test_every_row_is_archived_and_published_once_whoever_is_killed(tmp_pa
         async with Traffic(world.server.url, random.Random(chosen)) as traffic:
             await killer.run(KILLS)
             await traffic.stop_publishing()
-            await until(world.caught_up, "everything is archived and published")
-            await until(traffic.calm, "the subscribers have it")
+            await until(world.caught_up, "everything is archived and published", world)
+            await until(traffic.calm, "the subscribers have it", world)
         await asyncio.to_thread(world.restart_server)
-        await until(world.caught_up, "the end of the sessions is archived")
+        await until(world.caught_up, "the end of the sessions is archived", world)
         batches = {query: world.checkpoints.done(query) for queries in world.queries.values() for query in queries}
     finally:
         await asyncio.to_thread(world.close)

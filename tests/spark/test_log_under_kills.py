@@ -42,7 +42,7 @@ async def test_archive_and_journal_are_what_was_published_and_no_reader_misses_a
     try:
         async with Traffic(world.server.url, random.Random(chosen), subscribers=0) as traffic:
             readers = ColdReaders(world.server.url, tmp_path / "archive", traffic, random.Random(chosen))
-            await until(world.trimmed, "the journal has let go of its beginning")
+            await until(world.trimmed, "the journal has let go of its beginning", world)
             async with asyncio.TaskGroup() as group:
                 reading = group.create_task(readers.run())
                 await killer.run(CYCLES, lambda: everybody_worked(world, readers))
@@ -50,9 +50,10 @@ async def test_archive_and_journal_are_what_was_published_and_no_reader_misses_a
                 reading.cancel()
             await asyncio.to_thread(world.stop_archiving)
             archived = len(traffic.published)
-            await until(lambda: len(traffic.published) >= archived + REST, "something is in the journal only")
+            await until(lambda: len(traffic.published) >= archived + REST, "something is in the journal only", world)
             await traffic.stop_publishing()
             read = await readers.read_everything()
+        await until(world.deserted, "no session is left", world)
         await asyncio.to_thread(world.restart_server)
         everything = await asyncio.to_thread(
             batch(spark, world.server, columns="journal", archive=tmp_path / "archive").toArrow
@@ -102,4 +103,5 @@ async def everybody_worked(world: World, readers: ColdReaders) -> None:
     await until(
         lambda: len(world.tended()) > rounds and all(count > reads[kind] for kind, count in readers.done().items()),
         "the archive is tended and read",
+        world,
     )

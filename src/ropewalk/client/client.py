@@ -74,10 +74,17 @@ class Client:
         transient: bool = False,
         exclude_socket: str = "",
         broadcast_type: str = "",
+        partition_key: str = "",
     ) -> Receipt:
         """Publish over HTTP with the `key` given to `connect`; see `Publisher.publish`."""
         return await self._publisher.publish(
-            stream, data, uid=uid, transient=transient, exclude_socket=exclude_socket, broadcast_type=broadcast_type
+            stream,
+            data,
+            uid=uid,
+            transient=transient,
+            exclude_socket=exclude_socket,
+            broadcast_type=broadcast_type,
+            partition_key=partition_key,
         )
 
     async def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:

@@ -93,15 +93,22 @@ def configure(
 
 
 def publish(
-    stream: str, data: Any, *, uid: str = "", transient: bool = False, exclude_socket: str = "", type: str = ""
+    stream: str,
+    data: Any,
+    *,
+    uid: str = "",
+    transient: bool = False,
+    exclude_socket: str = "",
+    type: str = "",
+    partition_key: str = "",
 ) -> Receipt:
     """Publish from blocking code and return the position. `data` is anything that JSON can say.
 
     With a `uid` of your own the same call is safe to repeat. A `transient` message keeps no place in its stream. The session
-    with the sid `exclude_socket` does not get it. `type` is shown beside the message. Raises PublishError, and RuntimeError
-    where an event loop runs.
+    with the sid `exclude_socket` does not get it. `type` is shown beside the message. The first publication of a stream may set
+    its `partition_key`. Raises PublishError, and RuntimeError where an event loop runs.
     """
-    return publish_batch([Draft(stream, data, uid, transient, exclude_socket, type)])[0]
+    return publish_batch([Draft(stream, data, uid, transient, exclude_socket, type, partition_key)])[0]
 
 
 def publish_batch(drafts: Sequence[Draft]) -> list[Receipt]:
@@ -110,10 +117,17 @@ def publish_batch(drafts: Sequence[Draft]) -> list[Receipt]:
 
 
 async def apublish(
-    stream: str, data: Any, *, uid: str = "", transient: bool = False, exclude_socket: str = "", type: str = ""
+    stream: str,
+    data: Any,
+    *,
+    uid: str = "",
+    transient: bool = False,
+    exclude_socket: str = "",
+    type: str = "",
+    partition_key: str = "",
 ) -> Receipt:
     """`publish` for asynchronous code."""
-    return (await apublish_batch([Draft(stream, data, uid, transient, exclude_socket, type)]))[0]
+    return (await apublish_batch([Draft(stream, data, uid, transient, exclude_socket, type, partition_key)]))[0]
 
 
 async def apublish_batch(drafts: Sequence[Draft]) -> list[Receipt]:

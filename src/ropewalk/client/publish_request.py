@@ -17,6 +17,7 @@ _HINTS = {404: ": is it a Ropewalk server, and was it started with a --secret or
 class Draft(Struct, frozen=True):
     """A publication to be sent. `data` is anything that JSON can say; `msgspec.Raw` passes JSON text on as it is.
 
+    `partition_key` is set by the first publication of a stream, for good; streams that share one share a shard of the server.
     A draft without a uid gets one when it is sent. A transient one keeps no place in its stream, and its uid does not count.
     """
 
@@ -26,6 +27,7 @@ class Draft(Struct, frozen=True):
     transient: bool = False
     exclude_socket: str = ""
     broadcast_type: str = ""
+    partition_key: str = ""
 
 
 class _Registered(Struct):
@@ -73,6 +75,8 @@ def _entry(draft: Draft) -> dict[str, Any]:
     entry: dict[str, Any] = {"stream": draft.stream, "data": msgspec.json.encode(draft.data).decode()}
     if draft.uid:
         entry["uid"] = draft.uid
+    if draft.partition_key:
+        entry["partition_key"] = draft.partition_key
     if said := {name: value for name, value in meta.items() if value}:
         entry["meta"] = said
     return entry
@@ -87,7 +91,7 @@ def _error(status: int, answer: bytes) -> PublishError:
     match status:
         case 401:
             return KeyRefused(reason)
-        case 400 | 413 | 422:
+        case 400 | 409 | 413 | 422:
             return PublicationRefused(reason, refusal.index)
         case _ if status in RETRY_STATUSES:
             return PublishUnavailable(reason)

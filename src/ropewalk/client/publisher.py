@@ -64,9 +64,11 @@ class Publisher:
         transient: bool = False,
         exclude_socket: str = "",
         broadcast_type: str = "",
+        partition_key: str = "",
     ) -> Receipt:
         """Returns its position. Raises PublishError; after PublishUnavailable, sending again with the same uid is safe."""
-        return (await self.publish_batch([Draft(stream, data, uid, transient, exclude_socket, broadcast_type)]))[0]
+        draft = Draft(stream, data, uid, transient, exclude_socket, broadcast_type, partition_key)
+        return (await self.publish_batch([draft]))[0]
 
     async def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
         """All of them in this order, or none. A receipt for each."""

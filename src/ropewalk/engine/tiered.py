@@ -31,6 +31,9 @@ class TieredStreams:
     async def tip(self, stream: str) -> Position:
         return await self._hot.tip(stream)
 
+    async def partition_key(self, stream: str) -> str:
+        return await self._hot.partition_key(stream)
+
     async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
         return await self._hot.summaries(after, limit)
 
@@ -78,7 +81,8 @@ class TieredStreams:
     async def _asked(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece | None:
         """None where the archive cannot answer."""
         try:
-            return await self._archive.read(stream, epoch, first, last, limit, since)
+            key = await self._hot.partition_key(stream)
+            return await self._archive.read(stream, key, epoch, first, last, limit, since)
         except Unavailable as error:
             # The archive itself logs its faults once; this comes with every client that asks.
             logger.debug("cold history is not available", extra={"stream": stream, "reason": str(error)})

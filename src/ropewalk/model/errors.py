@@ -10,6 +10,7 @@ RopewalkError
 │   ├── LateBody              408: a body that was not sent whole in time
 │   ├── UnsupportedEncoding   415: a Content-Encoding that is not understood
 │   ├── Conflict              409: it does not fit what was done before; `missing` is what it lacks
+│   │   └── PartitionChanged  a stream has one partition key as long as it exists
 │   ├── TooLarge              413, or close code 1009
 │   ├── LimitReached          a set bounded by the settings is full: the one more is refused
 │   └── UserMistake           a wrong flag, file or argument; the command line prints it without a traceback
@@ -87,6 +88,13 @@ class Conflict(ClientError):
     def __init__(self, reason: str, missing: Sequence[Mapping[str, int]] = ()) -> None:
         super().__init__(reason)
         self.missing = missing
+
+
+class PartitionChanged(Conflict):
+    """A publication names another partition key than the one that its stream has."""
+
+    def __init__(self, stream: str, named: str, kept: str) -> None:
+        super().__init__(f"the stream {stream!r} has the partition key {kept!r}, which cannot become {named!r}")
 
 
 class TooLarge(ClientError):

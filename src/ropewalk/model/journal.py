@@ -29,9 +29,9 @@ class RowKind(StrEnum):
 class Row(Struct, frozen=True, gc=False):
     """One row of the journal, before it has a position in its shard.
 
-    `key` decides the shard: the stream's name, or the sid for what a session does. `detail` is JSON text of what this kind
-    needs to be understood again after a restart, see `session_log`. `producer` and `sequence` name a publication that came by
-    a transaction: the application, and batch << 32 | index of the row in it.
+    `key` decides the shard: the stream's partition key, or the sid for what a session does. `detail` is JSON text of what this
+    kind needs to be understood again after a restart, see `session_log`. `producer` and `sequence` name a publication that came
+    by a transaction: the application, and batch << 32 | index of the row in it.
     """
 
     kind: RowKind
@@ -51,12 +51,13 @@ class Row(Struct, frozen=True, gc=False):
 
 
 class StreamTip(Struct, frozen=True, gc=False):
-    """How far a stream had come."""
+    """How far a stream had come. `partition_key`: "" for the stream's name."""
 
     stream: str
     epoch: str
     tip: int
     timestamp: float
+    partition_key: str = ""
 
 
 class ShardSpan(Struct, frozen=True):

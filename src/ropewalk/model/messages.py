@@ -19,7 +19,8 @@ class Publication(Struct, frozen=True, gc=False):
     """A message as a publisher sent it, validated by its endpoint.
 
     A `uid` deduplicates within its stream for a limited time. `producer` and `sequence` deduplicate without limit: a sequence
-    that is not above the producer's last registered one is a repetition.
+    that is not above the producer's last registered one is a repetition. `partition_key` decides the stream's shard: the first
+    publication of a stream sets it, "" leaves it as it is, and without any it is the stream's name.
     """
 
     stream: str
@@ -30,6 +31,7 @@ class Publication(Struct, frozen=True, gc=False):
     uid: str = ""
     producer: str = ""
     sequence: int = 0
+    partition_key: str = ""
 
 
 class Registered(Struct, frozen=True, gc=False):

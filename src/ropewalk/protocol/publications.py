@@ -62,6 +62,7 @@ class _Entry(Struct):
     data: Raw = Raw(b"null")
     meta: _Meta | None = None
     uid: str | None = None
+    partition_key: str | None = None
     command: str | None = None
     payload: _Disconnect | None = None
 
@@ -218,6 +219,8 @@ def _publication(entry: _Entry, limits: PublicationLimits, fallback_uid: str, in
     stream = stream_of(entry.stream, limits.max_stream_name, index)
     if entry.uid:
         check_uid(entry.uid, "uid", index)
+    if entry.partition_key and len(entry.partition_key.encode()) > limits.max_stream_name:
+        raise MalformedPublication(f"partition_key is longer than {limits.max_stream_name} bytes", index)
     meta = entry.meta or _Meta()
     return Publication(
         stream,
@@ -226,6 +229,7 @@ def _publication(entry: _Entry, limits: PublicationLimits, fallback_uid: str, in
         meta.broadcast_type or "",
         meta.transient or False,
         entry.uid or fallback_uid,
+        partition_key=entry.partition_key or "",
     )
 
 

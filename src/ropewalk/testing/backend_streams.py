@@ -1,5 +1,10 @@
 """What every `ports.StreamStore` must do: dense positions, exact replays, typed gaps, uids that count once."""
 
+import asyncio
+
+import pytest
+
+from ropewalk.model.errors import PartitionChanged
 from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRule, StreamRules
@@ -196,6 +201,39 @@ class StreamConformance(BackendRig):
                 [again] = await backend.streams.append([Publication("a", b"1", uid="u")])
                 known.append(again.duplicate)
             assert known == [False, True, False]
+
+    async def test_a_stream_has_the_partition_key_of_its_first_publication(self) -> None:
+        async with self.running() as backend:
+            await backend.streams.append([Publication("a", b"1", partition_key="k"), Publication("b", b"1")])
+            await backend.streams.append([Publication("a", b"2"), Publication("a", b"3", partition_key="k")])
+            await backend.streams.append([Publication("b", b"2", partition_key="b")])
+            assert [await backend.streams.partition_key(stream) for stream in ("a", "b", "c")] == ["k", "b", "c"]
+
+    async def test_another_partition_key_is_refused_with_all_of_its_batch(self) -> None:
+        async with self.running() as backend:
+            await backend.streams.append([Publication("a", b"1", partition_key="k"), Publication("b", b"1")])
+            refused = [
+                [Publication("c", b"1"), Publication("a", b"2", partition_key="other")],
+                [Publication("c", b"1"), Publication("b", b"2", partition_key="other")],
+                [Publication("c", b"1", partition_key="k"), Publication("c", b"2", partition_key="other")],
+                [Publication("c", b"1"), Publication("c", b"2", partition_key="k")],
+            ]
+            for batch in refused:
+                with pytest.raises(PartitionChanged):
+                    await backend.streams.append(batch)
+            assert [(await backend.streams.tip(stream)).offset for stream in ("a", "b", "c")] == [1, 1, 0]
+
+    async def test_a_refused_partition_key_costs_its_own_publisher_only(self) -> None:
+        async with self.running() as backend:
+            await backend.streams.append([Publication("a", b"1", partition_key="k")])
+            answers = await asyncio.gather(
+                backend.streams.append([Publication("a", b"2")]),
+                backend.streams.append([Publication("a", b"3", partition_key="other")]),
+                backend.streams.append([Publication("a", b"4", partition_key="k")]),
+                return_exceptions=True,
+            )
+            assert [isinstance(answer, PartitionChanged) for answer in answers] == [False, True, False]
+            assert (await backend.streams.tip("a")).offset == 3
 
     async def test_summaries_are_paged_in_order_of_name(self) -> None:
         async with self.running() as backend:

@@ -24,6 +24,10 @@ class Checkpoints:
         """Batches whose end Spark has noted."""
         return newest(self._home / "checkpoints" / query / "commits") + 1
 
+    def begun(self, query: str) -> int:
+        """Batches that Spark has planned."""
+        return newest(self._home / "checkpoints" / query / "offsets") + 1
+
     def reached(self, query: str) -> dict[str, int]:
         """The positions below which a query has done everything, by shard; nothing while it is at a batch."""
         begun = newest(self._home / "checkpoints" / query / "offsets")

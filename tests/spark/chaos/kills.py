@@ -26,10 +26,10 @@ async def at_once() -> None:
     """Nothing more to wait for."""
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
+async def until(condition: Callable[[], bool], what: str, world: World) -> None:
     deadline = time.monotonic() + TIMEOUT
     while not await asyncio.to_thread(condition):
-        assert time.monotonic() < deadline, f"not in {TIMEOUT:.0f} s: {what}"
+        assert time.monotonic() < deadline, f"not in {TIMEOUT:.0f} s: {what}\n{await asyncio.to_thread(world.describe)}"
         await asyncio.sleep(0.05)
 
 
@@ -56,11 +56,11 @@ class Killer:
     async def _first_strike(self, kind: str) -> str:
         """Each driver dies at least once right behind a commit of its sink, before Spark has noted that."""
         driver = self._spared.pop()
-        await until(partial(self._world.at_work, driver), f"the driver {driver} is at work")
+        await until(partial(self._world.at_work, driver), f"the driver {driver} is at work", self._world)
         return await asyncio.to_thread(self._kill, kind, driver, True)
 
     async def _strike(self, kind: str) -> str:
-        await until(lambda: bool(self._at_work()), "a driver is at work")
+        await until(lambda: bool(self._at_work()), "a driver is at work", self._world)
         driver, aimed = self._chance.choice(self._at_work()), self._chance.random() < 0.5
         return await asyncio.to_thread(self._kill, kind, driver, aimed)
 

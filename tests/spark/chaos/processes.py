@@ -17,6 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 PROC = Path("/proc")
 GONE_SECONDS = 30.0
+DUMP_SECONDS = 2.0
+STACK_LINES = 30
 # What has done its part when a query has started, and is only kept for the next one.
 IDLE = {"lookup_data_sources", "create_data_source", "write_into_data_source", "plan_data_source_read"}
 
@@ -122,6 +124,18 @@ class Driver(Child):
         # By role first: most of them run tasks, and those that plan and commit would hardly ever have their turn.
         role = chance.choice(sorted({worker.role for worker in workers}))
         return chance.choice([worker for worker in workers if worker.role == role])
+
+    def threads(self, log: Path) -> str:
+        """Where the queries are just now, as the JVM itself tells it in the log, and the processes that they may wait for."""
+        family = descendants(self._process.pid)
+        before = log.stat().st_size
+        for process in family:
+            if process.role == "java":
+                os.kill(process.pid, signal.SIGQUIT)
+        time.sleep(DUMP_SECONDS)
+        dump = log.read_bytes()[before:].decode(errors="replace").split("\n\n")
+        queries = ["\n".join(thread.splitlines()[:STACK_LINES]) for thread in dump if "stream execution thread" in thread]
+        return "\n".join((*queries, f"processes: {[f'{process.pid} {process.role}' for process in family]}"))
 
     def aim(self) -> None:
         """To be called before a kill: looking around takes longer than the moment that is waited for."""

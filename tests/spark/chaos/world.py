@@ -13,8 +13,7 @@ from tests.spark.chaos.checkpoints import Checkpoints
 from tests.spark.chaos.processes import Child, Driver, told
 
 # Few shards, for each is a task in every batch.
-# Sessions that ended by themselves would add rows to the journal while it is compared with what was read of it before.
-FLAGS = ("--public", "--durability", "journal", "--journal_shards", "3", "--dedup_ttl", "3600s", "--sessions_ttl", "10800s")
+FLAGS = ("--public", "--durability", "journal", "--journal_shards", "3", "--dedup_ttl", "3600s")
 FINISHED = "transaction finished after a restart"
 
 
@@ -37,9 +36,10 @@ SINKS = Setting(
     ("archive", "transactional", "idempotent", "keyed"),
 )
 
-# The journal keeps some seconds, and hot history less: whoever reads comes through all three.
+# The journal keeps some seconds, and hot history less: whoever reads comes through all three. Sessions of readers that left are
+# over soon, for each end is a row, and what was read at the end is compared with a journal that does not grow any more.
 TIERS = Setting(
-    ("--journal_segment_size", "16KiB", "--journal_retention_size", "64KiB", "--history_limit", "50"),
+    ("--journal_segment_size", "16KiB", "--journal_retention_size", "64KiB", "--history_limit", "50", "--sessions_ttl", "3s"),
     {"tiers": ["archive", "copy"]},
     ("archive",),
     tended=True,
@@ -142,6 +142,12 @@ class World:
         self._check()
         return all(self.checkpoints.reached(query) == ends for queries in self.queries.values() for query in queries)
 
+    def deserted(self) -> bool:
+        """Whether all sessions are over for good."""
+        with urllib.request.urlopen(f"{self.server.url}/metrics") as answer:
+            told = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
+        return not any(float(told[name]) for name in ("ropewalk_sessions", "ropewalk_sessions_kept"))
+
     def trimmed(self) -> bool:
         """Whether the journal has let go of its beginning in every shard that has rows."""
         with urllib.request.urlopen(f"{self.server.url}/journal") as answer:
@@ -173,6 +179,16 @@ class World:
 
     def failed_queries(self) -> list[str]:
         return [failure for kind in self.queries for failure in told(self._log(kind), "failed")]
+
+    def describe(self) -> str:
+        """What those who should be at work are doing: for a failure that nobody can come back to."""
+        return "\n".join(self._describe(kind) for kind in self.queries)
+
+    def _describe(self, kind: str) -> str:
+        batches = {query: (self.checkpoints.done(query), self.checkpoints.begun(query)) for query in self.queries[kind]}
+        failures = [failure[:2000] for failure in told(self._log(kind), "failed")]
+        doing = self.drivers[kind].threads(self._log(kind))
+        return "\n".join((f"{kind}: batches done and begun: {batches}; failures: {len(failures)}", *failures[-1:], doing))
 
     def log(self, kind: str) -> str:
         return self._log(kind).read_text(errors="replace")[-4000:]

@@ -15,12 +15,14 @@ def test_the_server_reads_what_was_meant() -> None:
         Draft("b", "plain text"),
         Draft("c", Raw(b'{"price":1.10}')),
         Draft("d", [1], transient=True, exclude_socket="sid", broadcast_type="note"),
+        Draft("e", 1, partition_key="k"),
     ]
     assert decode(body(drafts), PublicationLimits()) == [
         Publication("a", b'{"text":"hi"}', uid="u1"),
         Publication("b", b'"plain text"'),
         Publication("c", b'{"price":1.10}'),
         Publication("d", b"[1]", "sid", "note", True),
+        Publication("e", b"1", partition_key="k"),
     ]
 
 
@@ -41,6 +43,7 @@ def test_a_refused_publication_names_its_reason_and_its_place() -> None:
     ("status", "kind"),
     [
         (401, KeyRefused),
+        (409, PublicationRefused),
         (413, PublicationRefused),
         (503, PublishUnavailable),
         (429, PublishUnavailable),

@@ -38,7 +38,9 @@ class FakeArchive:
         self.hot: MemoryBackend | None = None
         self.busy: Workbench | None = None
 
-    async def read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece:
+    async def read(
+        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
+    ) -> ColdPiece:
         self.reads += 1
         if self.down or self.reads <= self.fails:
             raise Unavailable("the archive is on strike")

@@ -47,8 +47,14 @@ def test_a_publication_keeps_its_stream_and_the_text_of_its_data() -> None:
 
 def test_meta_and_uid_are_carried_over() -> None:
     meta = {"exclude_socket": "sid", "broadcast_type": "alert", "transient": True, "unknown": 1}
-    body = {"stream": "s", "data": "1", "meta": meta, "uid": "u-1"}
-    assert one(body) == Publication("s", b"1", "sid", "alert", True, "u-1")
+    body = {"stream": "s", "data": "1", "meta": meta, "uid": "u-1", "partition_key": "k"}
+    assert one(body) == Publication("s", b"1", "sid", "alert", True, "u-1", partition_key="k")
+
+
+def test_a_partition_key_is_no_longer_than_a_stream_may_be() -> None:
+    assert one({"stream": "s", "data": "1", "partition_key": "k" * 20}).partition_key == "k" * 20
+    with pytest.raises(MalformedPublication, match="partition_key is longer than 20 bytes"):
+        one({"stream": "s", "data": "1", "partition_key": "k" * 21})
 
 
 def test_null_is_as_good_as_an_absent_key() -> None:

@@ -80,22 +80,25 @@ class DeltaArchive:
     def gauges(self) -> dict[str, float]:
         return {"archive_files": sum(map(len, self._state.files.values())), "archive_reads_waiting": self._waiting}
 
-    async def read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0) -> ColdPiece:
+    async def read(
+        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
+    ) -> ColdPiece:
         wanted = HistoryRange(stream, epoch, first, last, limit, since)
+        shard = shard_of(partition_key, self._shard_count())
         if self._waiting >= MAX_WAITING:
             raise Unavailable("too many reads wait for the archive")
         self._waiting += 1
         try:
-            return await self._read(wanted, fresh=False)
+            return await self._read(shard, wanted, fresh=False)
         except (OSError, BadRequest):
             # The files were vacuumed, or the journal's segments went, since the table was last looked at.
-            return await self._read_again(wanted)
+            return await self._read_again(shard, wanted)
         finally:
             self._waiting -= 1
 
-    async def _read_again(self, wanted: HistoryRange) -> ColdPiece:
+    async def _read_again(self, shard: int, wanted: HistoryRange) -> ColdPiece:
         try:
-            return await self._read(wanted, fresh=True)
+            return await self._read(shard, wanted, fresh=True)
         except (OSError, BadRequest) as error:
             self._name(error)
             raise Unavailable(f"the archive cannot be read: {error}") from error
@@ -108,14 +111,13 @@ class DeltaArchive:
             self._named.add(error.filename)
             logger.error("a file of the archive cannot be read", extra={"file": error.filename, "reason": error.strerror})
 
-    async def _read(self, wanted: HistoryRange, fresh: bool) -> ColdPiece:
-        shard = shard_of(wanted.stream, self._shard_count())
+    async def _read(self, shard: int, wanted: HistoryRange, fresh: bool) -> ColdPiece:
         cold, archived = await asyncio.get_running_loop().run_in_executor(self._pool, self._cold, shard, wanted, fresh)
         reached = cold.messages[-1].offset if cold.messages else wanted.first - 1
         if self._journal is None or cold.more or reached >= wanted.last:
             return cold
         if not fresh and begins_after(self._journal, shard, archived):
-            return await self._read(wanted, fresh=True)  # what lies between is archived by now, or lost
+            return await self._read(shard, wanted, fresh=True)  # what lies between is archived by now, or lost
         rest = wanted._replace(first=reached + 1, limit=wanted.limit - len(cold.messages))
         tail = await read_tail(self._journal, shard, archived, rest)
         return ColdPiece(cold.messages + tail.messages, tail.more)

@@ -10,7 +10,7 @@ from ropewalk.adapters.endpoints.http_guard import guarded
 from ropewalk.adapters.endpoints.responses import json_answer, refusal, unreadable
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.stats import Stats
-from ropewalk.model.errors import BadBody, ClientError, LateBody
+from ropewalk.model.errors import BadBody, ClientError, LateBody, PartitionChanged
 from ropewalk.model.messages import Receipt, RemoteDisconnect
 from ropewalk.model.refusals import Refusal
 from ropewalk.ports import Publisher
@@ -40,8 +40,8 @@ class PublishEndpoint:
         return await self._guarded(request)
 
     async def _answer(self, request: web.Request) -> web.Response:
-        """Raises what `guarded` answers. Only the refusal of a body that cannot be read differs: it has an `index`, like
-        that of a malformed publication."""
+        """Raises what `guarded` answers. Two refusals differ here: that of a body that cannot be read has an `index`, like that
+        of a malformed publication, and that of another partition key names no pieces that are missing."""
         try:
             return json_answer(201, await self._take(request))
         except ClientError as error:
@@ -51,6 +51,8 @@ class PublishEndpoint:
                     return self._unreadable(request, 408, str(error), Refusal.BODY_TIMEOUT)
                 case BadBody():
                     return self._unreadable(request, 422, UNREADABLE, Refusal.BAD_BODY)
+                case PartitionChanged():
+                    return refusal(409, str(error))
             raise
         except (web.RequestPayloadError, ConnectionError):
             self._stats.publications_refused += 1

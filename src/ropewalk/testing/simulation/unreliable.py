@@ -74,6 +74,12 @@ class UnreliableStreams:
         await self._answer()
         return answer
 
+    async def partition_key(self, stream: str) -> str:
+        await self._request()
+        answer = await self._inner.partition_key(stream)
+        await self._answer()
+        return answer
+
     async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
         return await self._inner.summaries(after, limit)
 

@@ -67,7 +67,7 @@ def other_columns(path: Path) -> None:
 
 
 async def served(archive: DeltaArchive, first: int, last: int) -> list[int]:
-    return [each.offset for each in (await archive.read("a", "e", first, last, FOREVER)).messages]
+    return [each.offset for each in (await archive.read("a", "a", "e", first, last, FOREVER)).messages]
 
 
 @pytest.mark.parametrize("damage", [emptied, halved, scribbled, other_columns, flip_payload])
@@ -82,7 +82,7 @@ async def test_a_damaged_file_is_unavailable_and_the_others_are_served(
     damage(file_of(scribe, 0))
 
     with pytest.raises(Unavailable, match=file_of(scribe, 0).name):
-        await archive.read("a", "e", 1, 60, FOREVER)
+        await archive.read("a", "a", "e", 1, 60, FOREVER)
 
     assert await served(archive, 31, 60) == list(range(31, 61))
 
@@ -95,7 +95,7 @@ async def test_a_damaged_file_is_logged_once(scribe: Scribe, archive: DeltaArchi
     with caplog.at_level(logging.DEBUG, "ropewalk.archive"):
         for first in (1, 31) * 3:
             with pytest.raises(Unavailable):
-                await archive.read("a", "e", first, first + 29, FOREVER)
+                await archive.read("a", "a", "e", first, first + 29, FOREVER)
     assert [Path(vars(record)["file"]).name for record in caplog.records] == [file_of(scribe, batch).name for batch in (0, 1)]
 
 
@@ -106,11 +106,11 @@ async def test_a_file_that_was_put_back_is_served_again(scribe: Scribe, archive:
     good = path.read_bytes()
     damage(path)
     with pytest.raises(Unavailable):
-        await archive.read("a", "e", 1, 30, FOREVER)
+        await archive.read("a", "a", "e", 1, 30, FOREVER)
 
     path.write_bytes(good)
 
-    assert (await archive.read("a", "e", 1, 30, FOREVER)).messages == tuple(run("a", 1, 30))
+    assert (await archive.read("a", "a", "e", 1, 30, FOREVER)).messages == tuple(run("a", 1, 30))
 
 
 async def test_a_file_is_checked_once_as_long_as_it_stays_the_same(
@@ -151,7 +151,7 @@ async def test_a_file_without_a_digest_whose_rows_are_no_messages_is_unavailable
     path = renamed(scribe)
     pq.write_table(change(pq.read_table(path, partitioning=None)), path)
     with pytest.raises(Unavailable, match=path.name):
-        await archive.read("a", "e", 1, 30, FOREVER)
+        await archive.read("a", "a", "e", 1, 30, FOREVER)
 
 
 CUT_WHILE_READ = """

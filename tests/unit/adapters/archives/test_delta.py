@@ -74,11 +74,11 @@ async def archive(scribe: Scribe) -> AsyncIterator[DeltaArchive]:
 
 
 async def offsets(archive: DeltaArchive, first: int, last: int, limit: int = FOREVER, stream: str = "a") -> list[int]:
-    return [each.offset for each in (await archive.read(stream, "e", first, last, limit)).messages]
+    return [each.offset for each in (await archive.read(stream, stream, "e", first, last, limit)).messages]
 
 
 async def test_an_archive_that_was_never_written_has_nothing(archive: DeltaArchive) -> None:
-    assert await archive.read("a", "e", 1, 10, 10) == ColdPiece()
+    assert await archive.read("a", "a", "e", 1, 10, 10) == ColdPiece()
     assert archive.health() == ""
 
 
@@ -86,15 +86,15 @@ async def test_a_range_comes_back_as_it_was_registered(scribe: Scribe, archive: 
     told = Registered("a", b"{}", START.timestamp() + 0.25, "e", 31, exclude_socket="sid", broadcast_type="whisper")
     scribe.archive([*run("a", 1, 30), *run("b", 1, 30), told])
 
-    assert (await archive.read("a", "e", 7, 9, 10)).messages == tuple(run("a", 7, 9))
-    assert (await archive.read("a", "e", 31, 31, 10)).messages == (told,)
+    assert (await archive.read("a", "a", "e", 7, 9, 10)).messages == tuple(run("a", 7, 9))
+    assert (await archive.read("a", "a", "e", 31, 31, 10)).messages == (told,)
 
 
 async def test_an_answer_that_was_cut_says_so(scribe: Scribe, archive: DeltaArchive) -> None:
     scribe.archive(run("a", 1, 30))
 
-    assert await archive.read("a", "e", 5, 30, 4) == ColdPiece(tuple(run("a", 5, 8)), more=True)
-    assert await archive.read("a", "e", 27, 30, 4) == ColdPiece(tuple(run("a", 27, 30)), more=False)
+    assert await archive.read("a", "a", "e", 5, 30, 4) == ColdPiece(tuple(run("a", 5, 8)), more=True)
+    assert await archive.read("a", "a", "e", 27, 30, 4) == ColdPiece(tuple(run("a", 27, 30)), more=False)
 
 
 async def test_an_answer_ends_when_its_payloads_are_large(
@@ -103,7 +103,7 @@ async def test_an_answer_ends_when_its_payloads_are_large(
     monkeypatch.setattr("ropewalk.adapters.archives.parquet_index.MAX_BYTES", 100)
     scribe.archive(run("a", 1, 64, payload=b"x" * 60))
 
-    piece = await archive.read("a", "e", 1, 64, FOREVER)
+    piece = await archive.read("a", "a", "e", 1, 64, FOREVER)
 
     assert piece == ColdPiece(tuple(run("a", 1, 8, payload=b"x" * 60)), more=True)
 
@@ -111,15 +111,15 @@ async def test_an_answer_ends_when_its_payloads_are_large(
 async def test_another_epoch_and_rows_that_are_no_messages_stay_out(scribe: Scribe, archive: DeltaArchive) -> None:
     scribe.archive([*run("a", 1, 20, epoch="old"), *run("a", 1, 20)], joined=[("a", "sid 1"), ("a", "sid 2")])
 
-    assert (await archive.read("a", "e", 1, 40, FOREVER)).messages == tuple(run("a", 1, 20))
-    assert (await archive.read("a", "old", 19, 40, FOREVER)).messages == tuple(run("a", 19, 20, epoch="old"))
-    assert await archive.read("a", "other", 1, 40, FOREVER) == ColdPiece()
+    assert (await archive.read("a", "a", "e", 1, 40, FOREVER)).messages == tuple(run("a", 1, 20))
+    assert (await archive.read("a", "a", "old", 19, 40, FOREVER)).messages == tuple(run("a", 19, 20, epoch="old"))
+    assert await archive.read("a", "a", "other", 1, 40, FOREVER) == ColdPiece()
 
 
 async def test_since_leaves_out_what_is_older(scribe: Scribe, archive: DeltaArchive) -> None:
     scribe.archive([message("a", offset, second=offset) for offset in range(1, 200)])  # past midnight, and into a second date
 
-    piece = await archive.read("a", "e", 1, 199, FOREVER, since=(START + timedelta(seconds=150)).timestamp())
+    piece = await archive.read("a", "a", "e", 1, 199, FOREVER, since=(START + timedelta(seconds=150)).timestamp())
 
     assert [each.offset for each in piece.messages] == list(range(150, 200))
 
@@ -141,14 +141,14 @@ async def test_compaction_and_vacuum_change_no_answer(scribe: Scribe) -> None:
     archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), refresh=3600.0)  # it must notice by the missing files
     for first in range(1, 101, 10):
         scribe.archive([*run("a", first, first + 9), *run("b", first, first + 9)])
-    before = await archive.read("a", "e", 1, 100, FOREVER)
+    before = await archive.read("a", "a", "e", 1, 100, FOREVER)
 
     done = compact(str(scribe.root))
     deleted = vacuum(str(scribe.root), timedelta(0))
 
     assert (done.files_before, done.files_after, done.rows) == (10, 1, 200)
     assert len(deleted) == 10
-    assert await archive.read("a", "e", 1, 100, FOREVER) == before
+    assert await archive.read("a", "a", "e", 1, 100, FOREVER) == before
     assert await offsets(archive, 38, 41, stream="b") == [38, 39, 40, 41]
     await archive.stop()
 
@@ -162,7 +162,7 @@ async def test_what_is_not_archived_yet_comes_from_the_journal(scribe: Scribe) -
 
     assert await offsets(archive, 25, 95) == list(range(25, 96))
     assert await offsets(archive, 25, 95, limit=40) == list(range(25, 65))
-    assert (await archive.read("a", "e", 25, 95, 40)).more
+    assert (await archive.read("a", "a", "e", 25, 95, 40)).more
     assert min(journal.asked) == 30  # nothing that is archived is read twice
     journal.asked.clear()
     assert await offsets(archive, 1, 30) == list(range(1, 31))
@@ -195,7 +195,7 @@ async def test_reads_beyond_what_may_wait_are_refused(archive: DeltaArchive, mon
     monkeypatch.setattr(delta, "MAX_WAITING", 0)
 
     with pytest.raises(Unavailable, match="too many"):
-        await archive.read("a", "e", 1, 10, 10)
+        await archive.read("a", "a", "e", 1, 10, 10)
 
 
 async def test_a_table_that_cannot_be_read_is_said_and_what_is_known_is_served(scribe: Scribe, archive: DeltaArchive) -> None:

@@ -178,7 +178,7 @@ async def test_publishers_are_turned_away_when_too_much_waits() -> None:
     journal, clock = FakeJournal(hold=True), ManualClock()
     commit = JournaledCommit(
         StreamTable(Rulebook(StreamRules()), lambda: "e", 1.0, 1.0),
-        Registrations(1.0, 10),
+        Registrations(1.0, 10, str),
         clock,
         LocalFeed(),
         journal,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
@@ -43,7 +44,7 @@ publications = st.builds(
     uid=st.sampled_from(("", "", "u", "v")),
     producer=st.sampled_from(("", "", "p", "q")),
     sequence=st.integers(0, 6),
-)
+).map(lambda publication: replace(publication, partition_key="k") if publication.stream == "c" else publication)
 appends = st.lists(st.tuples(st.sampled_from((0.0, 1.0, 40.0)), st.lists(publications, min_size=1, max_size=5)), max_size=12)
 
 
@@ -62,6 +63,7 @@ async def test_a_recovered_backend_answers_as_the_one_before(
     for stream in STREAMS:
         tip = await before.streams.tip(stream)
         assert await after.streams.tip(stream) == tip
+        assert await after.streams.partition_key(stream) == await before.streams.partition_key(stream)
         for offset in range(tip.offset + 2):
             position = Position(tip.epoch, offset)
             assert await after.streams.replay(stream, position) == await before.streams.replay(stream, position)
@@ -130,6 +132,33 @@ async def test_a_stream_that_began_anew_within_the_rows_is_in_its_last_epoch() -
     backend = recovered(clock, Recovered(tips=[StreamTip("a", "old", 1, 0.0)], rows=rows))
     assert await backend.streams.tip("a") == Position("new", 1)
     assert backend.gauges()["history_messages"] == 1
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("by_tips", [False, True])
+async def test_a_stream_that_began_anew_in_another_shard_is_in_its_last_epoch(turned: bool, by_tips: bool) -> None:
+    clock = ManualClock()
+    rows = [
+        Row(RowKind.PUBLISH, "k", clock.now - 90.0, "a", "old", 7, b"1"),
+        Row(RowKind.PUBLISH, "a", clock.now, "a", "new", 1, b"1"),
+    ]
+    tips = [StreamTip("a", row.epoch, row.offset, row.timestamp, "k" if row.key == "k" else "") for row in rows]
+    if turned:  # shards are read in their order, whatever is in them
+        rows, tips = rows[::-1], tips[::-1]
+    backend = recovered(clock, Recovered(tips=tips) if by_tips else Recovered(rows=rows))
+    assert await backend.streams.tip("a") == Position("new", 1)
+    assert await backend.streams.partition_key("a") == "a"
+
+
+async def test_a_stream_that_was_forgotten_may_begin_with_another_partition_key() -> None:
+    clock = ManualClock()
+    backend = backend_on(clock)
+    await backend.streams.append([Publication("a", b"1", partition_key="k")])
+    clock.advance(100_000)
+    await backend.sweep()
+    assert await backend.streams.partition_key("a") == "a"
+    await backend.streams.append([Publication("a", b"1", partition_key="other")])
+    assert await backend.streams.partition_key("a") == "other"
 
 
 async def test_a_uid_is_known_as_long_as_it_was_however_long_the_server_was_away() -> None:

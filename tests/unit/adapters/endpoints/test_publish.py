@@ -11,7 +11,7 @@ import pytest
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.stats import Stats
-from ropewalk.model.errors import Unavailable
+from ropewalk.model.errors import PartitionChanged, Unavailable
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.protocol.publications import PublicationLimits
 from tests.unit.adapters.http_server import Client, serving
@@ -33,6 +33,9 @@ class Registry:
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         if self.down:
             raise Unavailable("the store is away")
+        for publication in publications:
+            if publication.partition_key == "other":
+                raise PartitionChanged(publication.stream, "other", "k")
         return [self._register(publication) for publication in publications]
 
     def _register(self, publication: Publication) -> Receipt:
@@ -124,6 +127,12 @@ async def test_a_store_that_is_down_is_answered_with_503(client: Client, registr
     assert await post(client, GOOD) == (503, {"error": "the store is away"})
     async with client.post("/open", json=GOOD) as response:
         assert response.headers["Retry-After"] == "1"
+
+
+async def test_another_partition_key_is_answered_with_409(client: Client, registry: Registry, stats: Stats) -> None:
+    status, answer = await post(client, [GOOD | {"partition_key": "k"}, GOOD | {"partition_key": "other"}])
+    assert (status, answer) == (409, {"error": "the stream 'chat' has the partition key 'k', which cannot become 'other'"})
+    assert (registry.registered, stats.publications_refused) == ([], 1)
 
 
 @pytest.mark.parametrize(

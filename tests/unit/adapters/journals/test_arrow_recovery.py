@@ -217,6 +217,21 @@ async def test_only_young_rows_are_given_back_and_the_ends_of_all_streams(tmp_pa
         assert recovered.newest == 1_000_290.0
 
 
+async def test_partition_keys_of_streams_outlive_their_rows_and_belong_to_an_epoch(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock, shards=1, segment_size=4000) as (journal, _):
+        await journal.write([publication("kept", 1, at=clock(), key="k"), publication("anew", 1, at=clock(), key="k")])
+        await journal.write([publication("anew", 1, at=clock(), epoch="second")])
+        for offset in range(1, 31):
+            await journal.write([publication("busy", offset, at=clock())])
+            clock.advance(10)
+        await journal.sweep()
+        assert journal.gauges()["journal_segments"] > 5
+    async with running(tmp_path, clock, horizon=35.0, shards=1) as (_, recovered):
+        keys = {(tip.stream, tip.epoch): tip.partition_key for tip in recovered.tips}
+        assert keys == {("kept", "epoch"): "k", ("anew", "second"): "", ("busy", "epoch"): ""}
+
+
 async def test_a_journal_keeps_the_number_of_shards_it_was_made_with(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock(), shards=3):
         pass

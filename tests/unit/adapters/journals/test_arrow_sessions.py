@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ropewalk.adapters.journals.arrow import schema
+from ropewalk.adapters.journals.arrow import schema, state
 from ropewalk.adapters.journals.arrow.frames import frame_at, frame_batch
 from ropewalk.adapters.journals.arrow.schema import SCHEMA, encode
 from ropewalk.adapters.journals.arrow.sessions import going_on
@@ -149,3 +149,20 @@ def test_the_rows_that_are_needed_are_those_that_a_look_at_each_session_finds(se
     stepwise = going_on(pa.concat_tables([going_on(arrow(rows[:cut])), arrow(rows[cut:])]))
     if not any(each.kind is RowKind.ENDED for each in rows[:cut]):
         assert stepwise["detail"].to_pylist() == found["detail"].to_pylist()
+
+
+def test_open_sessions_are_not_gone_through_again_for_every_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+
+    def counted(rows: pa.Table) -> pa.Table:
+        seen.append(rows.num_rows)
+        return going_on(rows)
+
+    monkeypatch.setattr(state, "going_on", counted)
+    open_ones = arrow([row(RowKind.CONNECTED, f"sid {number}") for number in range(1000)])
+    segments = [arrow([row(RowKind.CONNECTED, f"more {number}")]) for number in range(100)]
+
+    merged = state.merge(state.ShardState(TIPS.empty_table(), open_ones), segments)
+
+    assert merged.sessions.num_rows == 1100
+    assert sum(seen) < 2 * 1100

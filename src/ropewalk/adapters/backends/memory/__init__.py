@@ -53,8 +53,8 @@ class MemoryBackend:
     ) -> None:
         self._clock = clock
         self._roster = Roster(max_members)
-        self._registrations = Registrations(dedup_ttl, dedup_limit)
         self._table = StreamTable(rulebook, new_epoch, idle_factor, max(dedup_ttl, LEAST_MEMORY))
+        self._registrations = Registrations(dedup_ttl, dedup_limit, self._table.partition_key)
         self.feed = LocalFeed()
         self._commit = _commit(self._table, self._registrations, clock, self.feed, journal)
         self.streams = MemoryStreams(self._table, self._commit, clock)

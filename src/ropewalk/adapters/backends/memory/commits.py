@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from ropewalk.adapters.backends.memory.append_plan import AppendPlan, row_of
+from ropewalk.adapters.backends.memory.append_plan import AppendPlan, check_partition_keys, row_of
 from ropewalk.adapters.backends.memory.feed import LocalFeed
 from ropewalk.adapters.backends.memory.registrations import Registrations
 from ropewalk.adapters.backends.memory.stream_table import StreamTable
-from ropewalk.model.errors import Unavailable
+from ropewalk.model.errors import PartitionChanged, Unavailable
 from ropewalk.model.messages import Publication, Receipt, Registered, transient
 from ropewalk.ports import Clock, Journal
 
@@ -39,13 +39,16 @@ class DirectCommit:
         self._journal = journal
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
+        check_partition_keys(publications, self._table, {})
         now = self._clock()
         fresh: list[tuple[Publication, Registered]] = []
         receipts = [self._register(publication, now, fresh) for publication in publications]
         if fresh:
             self._feed.publish([message for _, message in fresh])
             if self._journal is not None:
-                self._journal.note([row_of(publication, message) for publication, message in fresh if message.offset])
+                key = self._table.partition_key
+                rows = [row_of(publication, message, key(message.stream)) for publication, message in fresh if message.offset]
+                self._journal.note(rows)
         return receipts
 
     async def settle(self) -> None:
@@ -134,7 +137,7 @@ class JournaledCommit:
         try:
             plan = AppendPlan(self._table, self._registrations, self._clock())
             for waiting in group:
-                waiting.receipts = plan.add(waiting.publications)
+                self._add(plan, waiting)
             if rows := plan.rows:
                 await self._journal.write(rows)
             plan.apply()
@@ -146,3 +149,9 @@ class JournaledCommit:
         else:
             for waiting in group:
                 waiting.conclude()
+
+    def _add(self, plan: AppendPlan, waiting: _Waiting) -> None:
+        try:
+            waiting.receipts = plan.add(waiting.publications)
+        except PartitionChanged as error:  # the others of the group have nothing to do with it
+            waiting.fail(error)

@@ -89,10 +89,13 @@ class MemoryRecovery:
         return 0.0 if session.left_at is None else self._recovered.newest - session.left_at
 
     def _publication(self, row: Row, table: StreamTable, registrations: Registrations) -> None:
+        if table.overtaken(row.stream, row.key, row.timestamp):
+            return
         self.messages += 1
         table.place(
             Registered(row.stream, row.value, row.timestamp, row.epoch, row.offset, row.exclude_socket, row.broadcast_type)
         )
+        table.assign(row.stream, row.key)
         position = Position(row.epoch, row.offset)
         if row.uid:
             self._uids.append((row.timestamp, row.stream, row.uid, position))

@@ -3,6 +3,8 @@
 Invariant: a publication is looked up here before it gets a position, and remembered when it has one.
 """
 
+from collections.abc import Callable
+
 from ropewalk.core.dedup import Dedup
 from ropewalk.core.producers import Producers
 from ropewalk.core.ring import shard_of
@@ -10,23 +12,25 @@ from ropewalk.model.messages import Position, Publication, Registered
 
 
 class Registrations:
-    """`shards` is the journal's number of shards: a producer's sequences are complete per shard."""
+    """`shards` is the journal's number of shards: a producer's sequences are complete per shard. `partition_key` tells that of
+    a stream."""
 
-    __slots__ = ("_dedup_limit", "_dedup_ttl", "producers", "shards", "uids")
+    __slots__ = ("_dedup_limit", "_dedup_ttl", "_partition_key", "producers", "shards", "uids")
 
-    def __init__(self, dedup_ttl: float, dedup_limit: int, shards: int = 1) -> None:
+    def __init__(self, dedup_ttl: float, dedup_limit: int, partition_key: Callable[[str], str], shards: int = 1) -> None:
         self._dedup_ttl = dedup_ttl
         self._dedup_limit = dedup_limit
+        self._partition_key = partition_key
         self.shards = shards
         self.uids = Dedup(dedup_ttl, dedup_limit)
         self.producers = Producers()
 
     def draft(self) -> "Registrations":
         """An empty copy with the same limits, for publications that are planned and not registered yet."""
-        return Registrations(self._dedup_ttl, self._dedup_limit, self.shards)
+        return Registrations(self._dedup_ttl, self._dedup_limit, self._partition_key, self.shards)
 
     def shard(self, stream: str) -> int:
-        return shard_of(stream, self.shards)
+        return shard_of(self._partition_key(stream), self.shards)
 
     def find(self, publication: Publication, now: float) -> Position | None:
         """The position registered under the same idempotency key; None if there is none."""

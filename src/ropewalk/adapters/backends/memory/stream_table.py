@@ -31,6 +31,7 @@ class StreamTable:
         self._deadlines = Expiry()
         self.logs: dict[str, StreamLog] = {}
         self.names = OrderedNames()
+        self._partition_keys: dict[str, str] = {}  # of streams that have another one than their name
         self.kept = HistoryTotals()
         self._outdated: list[str] = []  # streams that have not been told of new rules yet
         self.since = 0.0  # no stream is idle for longer than this: before, nobody could publish
@@ -40,10 +41,19 @@ class StreamTable:
         log = self.logs.get(publication.stream)
         if log is None:
             log = self._open(publication.stream, self._new_epoch())
+            self.assign(publication.stream, publication.partition_key)
         registered = log.append(publication, now)
         if len(log) <= 1:  # nothing was kept before: its next deadline may be nearer now
             self._schedule(log)
         return registered
+
+    def partition_key(self, stream: str) -> str:
+        return self._partition_keys.get(stream, stream)
+
+    def assign(self, stream: str, partition_key: str) -> None:
+        """Of a stream that begins, or comes back; "" and its name say nothing special."""
+        if partition_key and partition_key != stream:
+            self._partition_keys[stream] = partition_key
 
     def reach(self, stream: str) -> tuple[str, int, float]:
         """How far the stream has come, or where it would begin: its epoch, its tip and the time of that."""
@@ -59,11 +69,20 @@ class StreamTable:
         if len(log) <= 1:
             self._schedule(log)
 
+    def overtaken(self, stream: str, partition_key: str, timestamp: float) -> bool:
+        """Whether what is read back belongs to an older epoch in another shard: a stream that was forgotten may have begun
+        anew with another partition key, and shards are read one after another."""
+        log = self.logs.get(stream)
+        return log is not None and self.partition_key(stream) != (partition_key or stream) and log.newest > timestamp
+
     def read_back(self, tip: StreamTip) -> None:
         """A stream that had come this far before a restart."""
+        if self.overtaken(tip.stream, tip.partition_key, tip.timestamp):
+            return
         log = self.logs.get(tip.stream)
         if log is None or log.epoch != tip.epoch:
             log = self._reopen(tip.stream, tip.epoch)
+        self.assign(tip.stream, tip.partition_key)
         if tip.tip > log.tip:
             log.reach(tip.tip, tip.timestamp)
         self._schedule(log)
@@ -113,4 +132,5 @@ class StreamTable:
 
     def _forget(self, log: StreamLog) -> None:
         self.names.remove(log.stream)
+        self._partition_keys.pop(log.stream, None)
         del self.logs[log.stream]

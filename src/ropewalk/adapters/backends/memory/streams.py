@@ -32,6 +32,9 @@ class MemoryStreams:
         log = self._table.logs.get(stream)
         return BEFORE_ALL if log is None else Position(log.epoch, log.tip)
 
+    async def partition_key(self, stream: str) -> str:
+        return self._table.partition_key(stream)
+
     async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
         now = self._clock()
         return [self._table.logs[name].summary(now) for name in self._table.names.after(after, limit)]

@@ -23,6 +23,10 @@ from ropewalk.model.journal import Row, RowKind, StreamTip
 
 STREAM = "stream"
 PRODUCER = "producer"
+PARTITION_KEY = "partition_key"
+"""Of a stream that has another one than its name: the epoch and the name in `name`, the key in `epoch`, because a stream that
+begins anew may have another. Older versions neither write nor miss these lines."""
+
 COLUMNS = ("kind", "name", "epoch", "reached", "timestamp")
 TIPS = pa.schema([("kind", STRING), ("name", STRING), ("epoch", STRING), ("reached", INT64), ("timestamp", TIME)])
 
@@ -77,12 +81,19 @@ def load_state(segment: Path, shard: int, first: int) -> ShardState | None:
 
 def merge(before: ShardState, tables: Iterable[Any]) -> ShardState:
     """The state after the rows of these tables, which follow it in this order."""
-    streams, producers, sessions = [_of(before, STREAM)], [_of(before, PRODUCER)], before.sessions
+    streams, keys, producers = [_of(before, STREAM)], [_of(before, PARTITION_KEY)], [_of(before, PRODUCER)]
+    sessions, waiting = [before.sessions], 0
     for table in tables:
-        streams.append(_columns(STREAM, _published(table), "stream", "epoch", "offset"))
+        published = _published(table)
+        streams.append(_columns(STREAM, published, "stream", "epoch", "offset"))
+        keys.append(_columns(PARTITION_KEY, _with_partition_key(published), "stream", "key", "offset"))
         producers.append(_columns(PRODUCER, table.filter(table["producer"].is_valid()), "producer", "epoch", "sequence"))
-        sessions = going_on(pa.concat_tables([sessions, of_sessions(table)]))
-    return ShardState(pa.concat_tables([_latest(streams), _latest(producers)]), sessions)
+        sessions.append(of_sessions(table))
+        waiting += sessions[-1].num_rows
+        if waiting > sessions[0].num_rows + BATCH_ROWS:  # not for every table: each time all open sessions are gone through
+            sessions, waiting = [going_on(pa.concat_tables(sessions))], 0
+    tips = pa.concat_tables([_latest(streams), _latest(keys), _latest(producers)])
+    return ShardState(tips, going_on(pa.concat_tables(sessions)))
 
 
 def without_tips(state: ShardState) -> ShardState:
@@ -96,11 +107,12 @@ def younger(state: ShardState, oldest: float) -> ShardState:
 
 
 def tips_of(state: ShardState) -> list[StreamTip]:
-    table = _of(state, STREAM)
+    table, special = _of(state, STREAM), _of(state, PARTITION_KEY)
+    keys: dict[str, str] = dict(zip(special["name"].to_pylist(), special["epoch"].to_pylist(), strict=True))
     columns = [table[name].to_pylist() for name in ("name", "epoch", "reached")]
     times = table["timestamp"].cast(INT64).to_pylist()
     return [
-        StreamTip(name, epoch, tip, at / MICROSECONDS)
+        StreamTip(name, epoch, tip, at / MICROSECONDS, keys.get(f"{epoch}/{name}", ""))
         for (name, epoch, tip), at in zip(zip(*columns, strict=True), times, strict=True)
     ]
 
@@ -117,6 +129,14 @@ def session_rows(state: ShardState) -> Iterator[Row]:
 
 def _published(table: Any) -> Any:
     return table.filter(pc.equal(table["event"], RowKind.PUBLISH.value))
+
+
+def _with_partition_key(published: Any) -> Any:
+    """Rows of streams with a partition key of their own, named as its lines are."""
+    rows = published.filter(pc.not_equal(published["key"], published["stream"]))
+    return rows.set_column(
+        rows.schema.get_field_index("stream"), "stream", pc.binary_join_element_wise(rows["epoch"], rows["stream"], "/")
+    )
 
 
 def _of(state: ShardState, kind: str) -> Any:
