@@ -22,6 +22,7 @@ from ropewalk.model.journal import Consumer, Row, ShardMark, ShardSpan
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.refusals import Refusal
+from ropewalk.model.report import NodeReport
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, Rejected, SessionSnapshot, Subscribed
 from ropewalk.model.transactions import AppRecord, Committed, Decision, Produced, Staged, StagedPiece
 
@@ -355,7 +356,7 @@ class Application(Protocol):
 
 
 class Publisher(Protocol):
-    """Where broadcasters bring publications."""
+    """Where endpoints bring publications."""
 
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         """All or none, in order; a receipt for each. Raises `Unavailable`."""
@@ -420,7 +421,5 @@ class SessionHandle(Protocol):
 class Inspector(Protocol):
     """The node as pages and metrics see it."""
 
-    def health(self) -> list[str]:
-        """What is down, as sentences; empty when all is well."""
-
-    def gauges(self) -> dict[str, float]: ...
+    def report(self) -> NodeReport:
+        """How the node is now. Cheap, however many sessions there are: it is called with every health check."""

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from ropewalk.adapters.apps.rpc.http import _decode as rpc_answer
-from ropewalk.adapters.transports.http_guard import decoded
+from ropewalk.adapters.endpoints.http_guard import decoded
 from ropewalk.channels.texts import json_bytes, json_text
 from ropewalk.cli.publish import _json_or_text
 from ropewalk.client.stream import _json as client_json

@@ -10,14 +10,14 @@ from ropewalk import __version__
 from ropewalk.adapters.apps.jwt import JwtAuthenticator
 from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
-from ropewalk.adapters.broadcasters.http import PublishEndpoint
+from ropewalk.adapters.endpoints.admission import ConnectionLimits
+from ropewalk.adapters.endpoints.operations import OperationsEndpoint
+from ropewalk.adapters.endpoints.publish import PublishEndpoint
+from ropewalk.adapters.endpoints.rest import RestEndpoint
+from ropewalk.adapters.endpoints.shared_port import SharedPort
+from ropewalk.adapters.endpoints.sse import SseEndpoint
+from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.adapters.metrics.prometheus import MetricsPage
-from ropewalk.adapters.transports.admission import ConnectionLimits
-from ropewalk.adapters.transports.operations import OperationsEndpoint
-from ropewalk.adapters.transports.rest import RestEndpoint
-from ropewalk.adapters.transports.shared_port import SharedPort
-from ropewalk.adapters.transports.sse import SseEndpoint
-from ropewalk.adapters.transports.websocket import WebSocketEndpoint
 from ropewalk.app.journal import (
     JournalKeeper,
     RecoveringBackend,
@@ -34,6 +34,7 @@ from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.dashboard.demo import DemoPage
+from ropewalk.engine.inspection import NodeInspector
 from ropewalk.engine.node import Node
 from ropewalk.engine.session_log import JournalSessionLog, SessionLog
 from ropewalk.engine.tiered import TieredBackend
@@ -41,7 +42,7 @@ from ropewalk.engine.transactions import Transactions
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
 from ropewalk.ports import Application, Archive, Authenticator, Backend, Channels, JournalReader
-from ropewalk.protocol.handshake import AllowedOrigins
+from ropewalk.protocol.handshake import PING_UNITS, AllowedOrigins
 from ropewalk.protocol.proxies import TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
 
@@ -57,6 +58,7 @@ class Parts:
     """
 
     node: Node
+    inspector: NodeInspector
     backend: Backend
     journal: StoredJournal
     keeper: JournalKeeper
@@ -90,7 +92,8 @@ def build(settings: Settings) -> Parts:
         idle_factor=inf if kept else IDLE_FACTOR,
     )
     session_log = JournalSessionLog(journal, time.time) if kept else SessionLog()
-    whole = tiered(settings, backend, journal)
+    archive = archive_of(settings, journal)
+    whole = tiered(settings, backend, archive)
     authenticating, channeling = authenticators(settings, keys), channels(settings, keys)
     node = Node(
         whole,
@@ -107,8 +110,15 @@ def build(settings: Settings) -> Parts:
     )
     keeper = JournalKeeper(settings, journal, backend)
     transactions = transactions_of(settings, node.broker)
+    inspector = NodeInspector(
+        node,
+        journal.spans,
+        archive.gauges if archive is not None else dict,
+        transactions.gauges if transactions is not None else dict,
+    )
     return Parts(
         node,
+        inspector,
         whole,
         journal,
         keeper,
@@ -161,7 +171,7 @@ def _limits(settings: Settings) -> Limits:
         presence_ttl=settings.broker.presence_ttl,
         resume_timeout=settings.broker.resume_patience,
         ping_interval=settings.websocket.ping_interval,
-        ping_precision=settings.websocket.ping_timestamp_precision,
+        ping_units=PING_UNITS[settings.websocket.ping_timestamp_precision],
         pong_timeout=settings.websocket.pong_timeout,
         max_stream_name=settings.limits.max_stream_name,
         max_identifier=settings.limits.max_identifier,
@@ -208,8 +218,8 @@ def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort) -> li
     bounds = PublicationLimits(
         settings.limits.max_stream_name, settings.limits.max_publish_batch, settings.limits.max_publish_size
     )
-    metrics = MetricsPage(parts.stats, node, parts.transactions.gauges if parts.transactions else dict, __version__)
-    operations = OperationsEndpoint(node, metrics.render, metrics.content_type)
+    metrics = MetricsPage(parts.inspector, __version__)
+    operations = OperationsEndpoint(parts.inspector, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
     guards = parts.guards
     if "http" in settings.broadcast.broadcast_adapter and guards.broadcast is not None:
@@ -289,12 +299,16 @@ def forwarding_of(settings: Settings, keys: Keys) -> Forwarding:
 # --- cold history ----------------------------------------------------------------------------------------------------
 
 
-def tiered(settings: Settings, hot: Backend, journal: JournalReader) -> Backend:
-    """A backend whose streams reach back into the archive, or the plain one without an archive."""
+def archive_of(settings: Settings, journal: JournalReader) -> Archive | None:
     chosen = settings.archive
     if not chosen.archive_dir:
-        return hot
+        return None
     archive: Archive = resolve(ARCHIVES, "archive")(
         chosen.archive_dir, settings.journal.journal_shards, time.time, chosen.archive_refresh, journal
     )
-    return TieredBackend(hot, archive, chosen.archive_replay_limit)
+    return archive
+
+
+def tiered(settings: Settings, hot: Backend, archive: Archive | None) -> Backend:
+    """A backend whose streams reach back into the archive, or the plain one without an archive."""
+    return hot if archive is None else TieredBackend(hot, archive, settings.archive.archive_replay_limit)

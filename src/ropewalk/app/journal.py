@@ -16,10 +16,10 @@ from typing import Protocol
 
 from aiohttp import web
 
+from ropewalk.adapters.endpoints.consumers import ConsumersEndpoint
+from ropewalk.adapters.endpoints.journal import JournalEndpoint
+from ropewalk.adapters.endpoints.transactions import TransactionsEndpoint
 from ropewalk.adapters.staging.files import FileStaging
-from ropewalk.adapters.transports.consumers import ConsumersEndpoint
-from ropewalk.adapters.transports.journal import JournalEndpoint
-from ropewalk.adapters.transports.transactions import TransactionsEndpoint
 from ropewalk.app.registry import JOURNALS, ROW_READERS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.core.bearer import KeyGuard

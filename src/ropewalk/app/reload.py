@@ -6,7 +6,7 @@ Everything that can be wrong is checked before anything is changed: settings tha
 import logging
 from dataclasses import replace
 
-from ropewalk.adapters.transports.admission import ConnectionAdmission
+from ropewalk.adapters.endpoints.admission import ConnectionAdmission
 from ropewalk.app import composition, logs
 from ropewalk.app.composition import Parts
 from ropewalk.app.keys import Keys, keys_of, tls_context

@@ -12,9 +12,9 @@ from dataclasses import replace
 from aiohttp import web
 
 from ropewalk import __version__
-from ropewalk.adapters.transports.acceptor import Acceptor
-from ropewalk.adapters.transports.admission import HTTP_RESERVE, MOST_UNKNOWN
-from ropewalk.adapters.transports.sockets import Listening, bound_sockets, inherited_sockets
+from ropewalk.adapters.endpoints.acceptor import Acceptor
+from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MOST_UNKNOWN
+from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets
 from ropewalk.app import composition, reload
 from ropewalk.app.keys import tls_context
 from ropewalk.app.settings import Settings, has_application
@@ -48,7 +48,7 @@ class Server:
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
         assert self._runner.server is not None
-        shared_port.http = self._runner.server
+        shared_port.http.server = self._runner.server
         if self._lock is not None:
             await self._lock.take(settings.server.takeover_timeout if settings.server.takeover else 0.0)
         await self._parts.keeper.start()

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 LATENCY_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -28,6 +28,15 @@ class Histogram:
             running += count
             answer.append((bound, running))
         return answer
+
+    def quantile(self, share: float) -> float:
+        """The upper bound of the bucket that holds it; the last bound for what is above all bounds, 0 for nothing."""
+        rank, running = share * sum(self.counts), 0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            running += count
+            if running >= rank:
+                return bound if rank else 0.0
+        return self.bounds[-1]
 
 
 @dataclass(slots=True)
@@ -59,6 +68,11 @@ class Stats:
     gaps: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     publish_to_deliver: Histogram = field(default_factory=Histogram)
+
+    def counts(self) -> dict[str, int]:
+        """The plain counters by name, in the order of their fields."""
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: value for name, value in values if isinstance(value, int)}
 
     def refused(self) -> dict[str, int]:
         """Everything that was turned away, by reason: `refusals`, and the kinds that have a counter of their own."""

@@ -5,16 +5,20 @@ Everything here raises ApplicationError before anything was done.
 
 from collections.abc import Collection, Sequence
 
+import msgspec
+from msgspec import Raw
+
 from ropewalk.model.application import CommandResult, ConnectResult, RestoreResult, State, merged
 from ropewalk.model.errors import ApplicationError
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
 from ropewalk.ports import Publisher
-from ropewalk.protocol.transmissions import is_json_object
 
 MOST_STREAMS = 1000  # of one subscription
 MOST_STATE = 65536  # characters that a session keeps for its connection, and for each subscription
+
+_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 class BoundedPublisher:
@@ -84,8 +88,16 @@ def _check_transmissions(texts: Sequence[str], limits: Limits) -> None:
         raise ApplicationError(f"a transmission is larger than {limits.max_payload} bytes")
     if any(too_deep(text, MAX_DEPTH + 1) for text in texts):
         raise ApplicationError(f"a transmission is {TOO_DEEP}")
-    if not all(map(is_json_object, texts)):
+    if not all(map(_is_json_object, texts)):
         raise ApplicationError("a transmission is no JSON object, so that no client could read it")
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        _fields(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return True
 
 
 def _check_names(streams: Sequence[str], limits: Limits) -> None:

@@ -6,6 +6,7 @@
 import logging
 from typing import TYPE_CHECKING
 
+from ropewalk.core.server_publications import whisper_publication
 from ropewalk.engine import conversation, presence
 from ropewalk.engine.services import Services
 from ropewalk.engine.subscription import Subscription
@@ -13,11 +14,9 @@ from ropewalk.model import commands
 from ropewalk.model.application import SENDER_KEY
 from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.history import HistoryRequest
-from ropewalk.model.messages import Publication
 from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import Rejected, Subscribed
-from ropewalk.protocol.envelopes import WHISPER, whisper_json
 
 if TYPE_CHECKING:
     from ropewalk.engine.session import Session
@@ -84,7 +83,7 @@ async def _decide(session: "Session", services: Services, command: commands.Subs
             return _refuse(session, reason) if reason else await _join_along(session, services, command)
         if not isinstance(granted, Subscribed):
             granted = granted or Rejected(f"no channel answers to {command.identifier[:80]}")
-            session.link.send(session.link.codec.about("reject_subscription", command.identifier))
+            session.link.send(session.link.codec.reject_subscription(command.identifier))
             return _refuse(session, granted.reason)
         known = session.subscriptions[command.identifier] = Subscription(command.identifier, granted)
         services.session_log.subscribed(session, known)
@@ -94,12 +93,12 @@ async def _decide(session: "Session", services: Services, command: commands.Subs
             del session.subscriptions[command.identifier]
             session.drop(known)
             services.session_log.unsubscribed(session, command.identifier)
-            session.link.send(session.link.codec.about("reject_subscription", command.identifier))
+            session.link.send(session.link.codec.reject_subscription(command.identifier))
             return _refuse(session, str(error))
     elif known.held:
         await services.joiner.join(session.link, known, command.history, confirm=True)
     else:  # a client that saw no confirmation asks again: it gets one
-        session.link.send(session.link.codec.about("confirm_subscription", command.identifier))
+        session.link.send(session.link.codec.confirm_subscription(command.identifier))
         if command.history is not None:
             await services.joiner.replay(session.link, known, command.history)
     return await _join_along(session, services, command)
@@ -163,7 +162,7 @@ async def _unsubscribe(session: "Session", services: Services, identifier: str) 
 async def _history(session: "Session", services: Services, identifier: str, request: HistoryRequest) -> bool:
     subscription = session.subscriptions.get(identifier)
     if subscription is None:
-        session.link.send(session.link.codec.reject_history(identifier, ()))
+        session.link.send(session.link.codec.messages.reject_history(identifier, ()))
         return _refuse(session, "history of what is not subscribed")
     if subscription.held:
         await services.joiner.join(session.link, subscription, request, confirm=False)
@@ -176,14 +175,6 @@ async def _whisper(session: "Session", services: Services, identifier: str, payl
     subscription = session.subscriptions.get(identifier)
     if subscription is None or not subscription.granted.whisper:
         return _refuse(session, "whisper is not allowed here")
-    await services.broker.publish([_whispered(session, subscription.granted, payload)])
+    sender = (subscription.granted.state or {}).get(SENDER_KEY, "")
+    await services.broker.publish([whisper_publication(subscription.granted.whisper, payload, session.sid, sender)])
     return True
-
-
-def _whispered(session: "Session", granted: Subscribed, payload: bytes) -> Publication:
-    """As the client said it; marked as a whisper where the application has said who the client is."""
-    sender = (granted.state or {}).get(SENDER_KEY, "")
-    kind = ""
-    if sender:
-        payload, kind = whisper_json(payload, sender), WHISPER
-    return Publication(granted.whisper, payload, exclude_socket=session.sid, broadcast_type=kind, transient=True)

@@ -7,7 +7,7 @@ subscribe is confirmed or rejected, and a confirmation says where live delivery 
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -37,9 +37,6 @@ from ropewalk.model.errors import ServerError, Unanswered, Unavailable
 from ropewalk.model.messages import Publication
 from ropewalk.model.sessions import AppSide, ConnectRequest, SessionSnapshot, Subscribed
 from ropewalk.ports import Application
-from ropewalk.protocol.cable_json import welcome_json
-from ropewalk.protocol.envelopes import reply_json
-from ropewalk.protocol.transmissions import around, refusals, with_welcome
 
 if TYPE_CHECKING:
     from ropewalk.engine.session import Session
@@ -76,11 +73,11 @@ async def connect(session: "Session", services: Services, application: Applicati
         if session.link.open or isinstance(error, Unanswered):
             raise
         return  # the client left before the application was asked
-    codec, link = session.link.codec, session.link
+    codec = session.link.codec
     if not connect_result.accepted:
         services.stats.auth_failures += 1
         logger.debug("refused by the application", extra={"session": session.tag, "reason": connect_result.reason})
-        _transmit(session, refusals(connect_result.transmissions))
+        _send(session, codec.refused(connect_result.transmissions))
         session.end(TOLD_WHY if connect_result.transmissions else closings.UNAUTHORIZED)
         return
     session.app = replace(_answered(session.app, services, connect_result.state), credentials=credentials)
@@ -88,9 +85,7 @@ async def connect(session: "Session", services: Services, application: Applicati
         _let_go(services, session.sid, SessionSnapshot(connect_result.ids, {}, app=session.app))
         return
     services.session_log.connected(session)
-    plain = welcome_json(session.sid, None).decode()
-    for text in with_welcome(connect_result.transmissions, plain, session.sid):
-        link.send(codec.transmission(text))
+    _send(session, codec.accepted(session.sid, connect_result.transmissions))
 
 
 async def vouched(session: "Session", services: Services, application: Application, ids: str) -> bool:
@@ -151,23 +146,19 @@ async def subscribe(session: "Session", services: Services, application: Applica
     try:
         answer = await _ask(services, application, CommandCall(context_of(session), Action.SUBSCRIBE, identifier))
     except ServerError as error:
-        link.send(link.codec.about("reject_subscription", identifier))
+        link.send(link.codec.reject_subscription(identifier))
         return str(error)
     _remember(session, services, answer.state)
     if not answer.accepted:
-        before, after = around("reject_subscription", identifier, answer.transmissions)
-        _transmit(session, before)
-        link.send(link.codec.about("reject_subscription", identifier))
-        _transmit(session, after)
+        _send(session, link.codec.rejected(identifier, answer.transmissions))
         _end_if_asked(session, answer)
         return answer.reason or "rejected by the application"
     subscription = Subscription(identifier, Subscribed(tuple(dict.fromkeys(answer.streams)), state={}))
     _keep(subscription, answer.own)
     session.subscriptions[identifier] = subscription
     services.session_log.subscribed(session, subscription)
-    before, after = around("confirm_subscription", identifier, answer.transmissions)
-    _transmit(session, before)
-    following = [link.codec.transmission(text) for text in after]
+    before, following = link.codec.around_confirmation(identifier, answer.transmissions)
+    _send(session, before)
     await services.joiner.join(link, subscription, command.history, confirm=True, following=following, insist=True)
     await _finish(session, services, subscription, answer)
     _end_if_asked(session, answer)
@@ -280,12 +271,16 @@ def _reply(session: "Session", identifier: str, reply: Reply | None, failure: st
     """`failure`: a code that takes the place of the result."""
     if reply is not None:
         told = replace(reply, code=failure) if failure and not reply.code else reply
-        session.link.send(session.link.codec.transmission(reply_json(identifier, told)))
+        session.link.send(session.link.codec.reply(identifier, told))
 
 
 def _transmit(session: "Session", texts: Sequence[str]) -> None:
-    for text in texts:
-        session.link.send(session.link.codec.transmission(text))
+    _send(session, map(session.link.codec.transmission, texts))
+
+
+def _send(session: "Session", frames: Iterable[bytes]) -> None:
+    for frame in frames:
+        session.link.send(frame)
 
 
 def _end_if_asked(session: "Session", answer: CommandResult) -> None:

@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 from ropewalk.engine.tasks import Tasks
 from ropewalk.engine.timeouts import Timeouts
 from ropewalk.model.limits import Limits
+from ropewalk.model.sessions import ClientOptions
 from ropewalk.ports import Clock
-from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.codec import SessionCodec
 
 if TYPE_CHECKING:
     from ropewalk.engine.session import Session
 
 SLOTS = 16
-PRECISIONS = {"s": 1, "ms": 1_000, "ns": 1_000_000_000}
-LONGEST_INTERVAL = 3600
 
-Beat = tuple[float, str]
-"""Interval in seconds and timestamp precision: what clients may choose."""
+Beat = tuple[float, int]
+"""Interval in seconds, and units of the timestamp per second: what clients may choose."""
 
 
 class Wheel:
@@ -42,14 +41,10 @@ class Heartbeat:
         self._timeouts = timeouts
         self._wheels: dict[Beat, Wheel] = {}
 
-    def beat(self, interval: str, precision: str) -> Beat:
-        """What the `pi` and `ptp` parameters ask for; what they leave open or get wrong is the server's own."""
-        try:
-            # Bounded before it becomes a float: an integer may be larger than any of these.
-            seconds = float(min(max(int(interval), 0), LONGEST_INTERVAL))
-        except ValueError:
-            seconds = self._limits.ping_interval
-        return seconds, precision if precision in PRECISIONS else self._limits.ping_precision
+    def beat(self, options: ClientOptions) -> Beat:
+        """What the client asked for; what it left open is the server's own."""
+        interval = self._limits.ping_interval if options.ping_interval is None else options.ping_interval
+        return interval, options.ping_units or self._limits.ping_units
 
     def add(self, session: "Session") -> None:
         if session.beat[0] <= 0:
@@ -67,11 +62,11 @@ class Heartbeat:
         while not wheel.empty():
             for slot in wheel.slots:
                 await asyncio.sleep(beat[0] / SLOTS)
-                self._ping(slot, int(self._clock() * PRECISIONS[beat[1]]))
+                self._ping(slot, int(self._clock() * beat[1]))
         del self._wheels[beat]
 
     def _ping(self, slot: "dict[Session, None]", timestamp: int) -> None:
-        frames: dict[Codec, bytes] = {}
+        frames: dict[SessionCodec, bytes] = {}
         for session in list(slot):
             codec = session.link.codec
             if codec not in frames:

@@ -14,7 +14,7 @@ from ropewalk.core.stats import Stats
 from ropewalk.model.history import Gap
 from ropewalk.model.messages import Position, Registered
 from ropewalk.ports import Clock
-from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.codec import MessageCodec
 
 logger = logging.getLogger("ropewalk.engine")
 
@@ -44,7 +44,7 @@ class Group:
 
     __slots__ = ("codec", "head", "identifier", "newest", "pending", "stream", "writers", "written")
 
-    def __init__(self, stream: str, identifier: str, codec: Codec) -> None:
+    def __init__(self, stream: str, identifier: str, codec: MessageCodec) -> None:
         self.stream = stream
         self.identifier = identifier
         self.codec = codec
@@ -132,7 +132,7 @@ class Audience:
 
     def __init__(self, stream: str) -> None:
         self.stream = stream
-        self.groups: dict[tuple[str, Codec], Group] = {}
+        self.groups: dict[tuple[str, MessageCodec], Group] = {}
         self.buffers: set[JoinBuffer] = set()
         self.cursor = Cursor()
         self.waiting: Backlog | None = None
@@ -167,7 +167,7 @@ class Hub:
     def streams(self) -> int:
         return len(self.audiences)
 
-    def join(self, stream: str, identifier: str, codec: Codec, listener: Listener) -> Group:
+    def join(self, stream: str, identifier: str, codec: MessageCodec, listener: Listener) -> Group:
         groups = self._audience(stream).groups
         group = groups.get((identifier, codec))
         if group is None:

@@ -18,10 +18,9 @@ from ropewalk.engine.link import Link
 from ropewalk.engine.replay import Replayer
 from ropewalk.engine.subscription import Subscription, with_sent
 from ropewalk.model.errors import Unavailable
-from ropewalk.model.history import Gap, GapReason, HistoryPage, HistoryRequest, Replay, steps
+from ropewalk.model.history import Gap, GapReason, HistoryPage, HistoryRequest, Replay, Tip, steps
 from ropewalk.model.messages import Position, Registered
 from ropewalk.ports import StreamStore
-from ropewalk.protocol.codec import Tip
 
 logger = logging.getLogger("ropewalk.engine")
 
@@ -62,7 +61,7 @@ class Joiner:
             answers = await self._answers(link, streams, request, forever=insist or not confirm)
             tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
             if confirm:
-                link.send(link.codec.about("confirm_subscription", identifier, _begun(tips, request)))
+                link.send(link.codec.confirm_subscription(identifier, _begun(tips, request)))
             for frame in following:
                 link.send(frame)
             if request is not None:
@@ -89,7 +88,7 @@ class Joiner:
         try:
             answers = await self._answers(link, new, None, forever=True)
             await self._catch_up(link, subscription.identifier, answers, collected)
-            groups = [self._hub.join(stream, subscription.identifier, link.codec, link) for stream in new if link.open]
+            groups = [self._hub.join(stream, subscription.identifier, link.codec.messages, link) for stream in new if link.open]
             delivered = [_delivered(answer, buffer) for answer, buffer in zip(answers, collected, strict=True)]
             subscription.add_streams(new, delivered, groups)
         finally:
@@ -107,7 +106,7 @@ class Joiner:
         try:
             found = await self._answers(link, subscription.granted.streams, request)
         except Unavailable:
-            link.send(link.codec.reject_history(subscription.identifier, ()))
+            link.send(link.codec.messages.reject_history(subscription.identifier, ()))
             return
         owed = [subscription.settle(index, answer) for index, answer in enumerate(found)]
         await self._replayer.answer(link, subscription.identifier, request, owed)
@@ -215,9 +214,8 @@ class Joiner:
 
     def _go_live(self, link: Link, subscription: Subscription, delivered: Sequence[Delivered]) -> None:
         subscription.delivered = tuple(delivered)
-        subscription.groups = tuple(
-            self._hub.join(stream, subscription.identifier, link.codec, link) for stream in subscription.granted.streams
-        )
+        codec, streams = link.codec.messages, subscription.granted.streams
+        subscription.groups = tuple(self._hub.join(stream, subscription.identifier, codec, link) for stream in streams)
 
 
 def _taken(answers: Sequence[HistoryAnswer], collected: Sequence[JoinBuffer]) -> list[Registered]:

@@ -18,7 +18,7 @@ from ropewalk.model.history import Gap, GapReason
 from ropewalk.model.messages import Position
 from ropewalk.model.rules import SlowPolicy
 from ropewalk.ports import Connection
-from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.codec import SessionCodec
 
 DRAIN_BYTES = 65536  # as much as a transport takes before it says "pause"
 
@@ -65,7 +65,7 @@ class Link:
     )
 
     def __init__(
-        self, owner: LinkOwner, connection: Connection, codec: Codec, rules: Rulebook, stats: Stats, limit: int
+        self, owner: LinkOwner, connection: Connection, codec: SessionCodec, rules: Rulebook, stats: Stats, limit: int
     ) -> None:
         self.codec = codec
         self.names: tuple[str, ...] = ()
@@ -175,7 +175,7 @@ class Link:
         self._stats.gaps[GapReason.DROPPED] += 1
         self._owner.skipped(group, after, upto)
         gap = Gap(group.stream, GapReason.DROPPED, upto.epoch, upto.offset + 1, group.newest.offset)
-        return self.codec.reject_history(group.identifier, [gap])
+        return group.codec.reject_history(group.identifier, [gap])
 
     def _place_writers(self) -> None:
         for group in self._groups:

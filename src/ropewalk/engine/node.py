@@ -19,6 +19,7 @@ from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joins import Joiner
+from ropewalk.engine.sampler import Sampler
 from ropewalk.engine.services import Forward, Services
 from ropewalk.engine.session import Session, closing_of
 from ropewalk.engine.session_log import SessionLog
@@ -32,7 +33,7 @@ from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock, Connection
-from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.codec import SessionCodec
 
 logger = logging.getLogger("ropewalk.node")
 
@@ -41,7 +42,7 @@ DRAIN_STEP = 0.02
 
 
 class Node:
-    """One process's sessions over one backend. Also the `Inspector` of pages and metrics."""
+    """One process's sessions over one backend."""
 
     def __init__(
         self,
@@ -93,6 +94,7 @@ class Node:
             heartbeat=Heartbeat(limits, clock, tasks, timeouts),
             timeouts=timeouts,
         )
+        self.sampler = Sampler(self.services.sessions, stats)
 
     # --- start and stop -------------------------------------------------------------------------------------------------------
 
@@ -156,6 +158,7 @@ class Node:
     async def upkeep(self) -> None:
         """What is due: called about once a second."""
         _tell(self._refusals.due(self.services.clock()))
+        await self.sampler.sample(asyncio.get_running_loop().time())
         await self._backend.sweep()
         await self._feed.upkeep()
         for sid, snapshot in await self._backend.sessions.expired(self.services.disconnect_queue.free_slots()):
@@ -166,11 +169,11 @@ class Node:
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
-    def open(self, request: ConnectRequest, connection: Connection, codec: Codec) -> Session:
+    def open(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Session:
         sid = secrets.token_urlsafe(16)
         logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
         if tracing():
-            connection = traced_connection(connection, sid)
+            connection = traced_connection(connection, sid, codec.readable)
         session = Session(self.services, sid, connection, codec, request)
         self.services.stats.connections_accepted += 1
         if self._draining:
@@ -197,28 +200,13 @@ class Node:
         await services.session_log.ordered(order)
         return ended
 
-    # --- inspection ---------------------------------------------------------------------------------------------------
-
     def health(self) -> list[str]:
+        """What is down, as sentences; empty when all is well."""
         journal = self.services.session_log.health()
         application = self.services.application.health() if self.services.application else ""
         leaving = "shutting down" if self._leaving else ""
         problems = (self._backend.health(), self._backend.feed.health(), journal, application, leaving)
         return [problem for problem in problems if problem]
-
-    def gauges(self) -> dict[str, float]:
-        sessions = self.services.sessions.values()
-        stats = self.services.stats
-        return {
-            "connections": stats.connections_accepted - stats.connections_closed,
-            "sessions": len(sessions),
-            "subscriptions": sum(len(session.subscriptions) for session in sessions),
-            "streams_listened": self.services.hub.streams(),
-            "outbox_bytes": sum(session.link.pending() for session in sessions),
-            **self._backend.gauges(),
-            **self.services.session_log.gauges(),
-            **(self.services.application.gauges() if self.services.application else {}),
-        }
 
 
 def _tell(refused: Summary | None) -> None:

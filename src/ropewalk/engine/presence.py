@@ -4,15 +4,14 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ropewalk.core.server_publications import presence_publication
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.services import Services
 from ropewalk.model.application import MEMBER_KEY
 from ropewalk.model.commands import Join, Leave, Presence
 from ropewalk.model.errors import RopewalkError
-from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.refusals import Refusal
-from ropewalk.protocol.cable_json import fitting, presence_event_json
 
 if TYPE_CHECKING:
     from ropewalk.engine.session import Session
@@ -41,7 +40,7 @@ async def tell(session: "Session", services: Services, query: Presence) -> bool:
     page = None
     if stream:
         try:
-            page = await _page(services, stream, query)
+            page = await _page(session, services, stream, query)
         except RopewalkError as error:
             logger.warning("presence unavailable", extra={"reason": str(error)})
     answer = session.link.codec.presence(identifier, page, records)
@@ -50,9 +49,9 @@ async def tell(session: "Session", services: Services, query: Presence) -> bool:
     return page is not None
 
 
-async def _page(services: Services, stream: str, query: Presence) -> PresencePage:
+async def _page(session: "Session", services: Services, stream: str, query: Presence) -> PresencePage:
     """As many members as an answer may hold."""
-    store = services.backend.presence
+    store, fitting = services.backend.presence, session.link.codec.fitting
     room = min(ANSWER_BYTES, services.limits.max_pending // PENDING_SHARE)
     page = await store.page(stream, query.after, FEW_RECORDS if query.return_records else 0)
     fits = fitting(page, room)
@@ -101,11 +100,7 @@ async def leave_stream(session: "Session", services: Services, stream: str) -> b
 
 async def announce(broker: Broker, events: Sequence[PresenceEvent]) -> None:
     if events:
-        await broker.publish([_publication(event) for event in events])
-
-
-def _publication(event: PresenceEvent) -> Publication:
-    return Publication(event.stream, presence_event_json(event), broadcast_type="presence", transient=True)
+        await broker.publish([presence_publication(event) for event in events])
 
 
 def _declared_member(session: "Session", identifier: str) -> str:

@@ -10,9 +10,8 @@ from itertools import zip_longest
 from ropewalk.core.stats import Stats
 from ropewalk.engine.link import Link
 from ropewalk.engine.subscription import Steps
-from ropewalk.model.history import Gap, GapReason, HistoryRequest
+from ropewalk.model.history import Gap, GapReason, HistoryRequest, Tip
 from ropewalk.model.messages import Registered
-from ropewalk.protocol.codec import Tip
 
 WRITE_BYTES = 65536
 
@@ -36,7 +35,7 @@ class Replayer:
                 self.reject(link, identifier, [piece for piece in pieces if isinstance(piece, Gap)])
         self._stats.replays += 1
         if not gaps or link.codec.tells_positions:
-            link.send(link.codec.about("confirm_history", identifier, tips))
+            link.send(link.codec.confirm_history(identifier, tips))
         elif confirms:
             self._count(gaps)
             link.send(link.codec.confirm_trimmed(identifier, gaps))
@@ -56,20 +55,21 @@ class Replayer:
     def reject(self, link: Link, identifier: str, gaps: Sequence[Gap]) -> None:
         if gaps:
             self._count(gaps)
-            link.send(link.codec.reject_history(identifier, gaps))
+            link.send(link.codec.messages.reject_history(identifier, gaps))
 
     def _count(self, gaps: Sequence[Gap]) -> None:
         for gap in gaps:
             self._stats.gaps[gap.reason] += 1
 
     def _writes(self, link: Link, identifier: str, items: Iterable[Registered]) -> Iterator[bytes]:
-        head = link.codec.head(identifier)
+        codec = link.codec.messages
+        head = codec.head(identifier)
         frames: list[bytes] = []
         size = 0
         for item in items:
             if item.exclude_socket in link.names:  # what a client was not meant to hear live it does not hear now either
                 continue
-            frames.append(link.codec.message(head, item))
+            frames.append(codec.message(head, item))
             size += len(frames[-1])
             self._stats.replayed_messages += 1
             if size >= WRITE_BYTES:

@@ -27,7 +27,7 @@ from ropewalk.model.presence import Member
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest, SessionSnapshot
 from ropewalk.ports import Connection
-from ropewalk.protocol.codec import Codec
+from ropewalk.protocol.codec import SessionCodec
 
 logger = logging.getLogger("ropewalk.session")
 
@@ -72,12 +72,14 @@ class Session:
         "takes_reconnect_in",
     )
 
-    def __init__(self, services: Services, sid: str, connection: Connection, codec: Codec, request: ConnectRequest) -> None:
+    def __init__(
+        self, services: Services, sid: str, connection: Connection, codec: SessionCodec, request: ConnectRequest
+    ) -> None:
         self.sid = sid
         self.ids = ""
         self.extended = request.extended
-        self.beat = services.heartbeat.beat(request.params.get("pi", ""), request.params.get("ptp", ""))
-        self.takes_reconnect_in = request.params.get("reconnect_in") == "1"
+        self.beat = services.heartbeat.beat(request.options)
+        self.takes_reconnect_in = request.options.reconnect_in
         self.state = SessionState.OPENING
         self.expires_at: float | None = None
         self.subscriptions: dict[str, Subscription] = {}

@@ -60,7 +60,7 @@ async def _identify(session: Session, services: Services, request: ConnectReques
 
 async def _restore(session: Session, services: Services, request: ConnectRequest) -> bool:
     """True if the session is restored (or was refused on the way); False if it has to begin anew."""
-    former = request.headers.get("x-anycable-restore-sid") or request.params.get("sid", "")
+    former = request.options.former_sid
     if not (former and session.extended and services.limits.sessions_ttl > 0):
         return False
     snapshot = await _find(services, former)

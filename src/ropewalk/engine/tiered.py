@@ -159,4 +159,4 @@ class TieredBackend:
         await self._hot.sweep()
 
     def gauges(self) -> dict[str, float]:
-        return {**self._hot.gauges(), **self._archive.gauges()}
+        return self._hot.gauges()

@@ -21,7 +21,6 @@ from ropewalk.model.application import (
 from ropewalk.model.commands import Command
 from ropewalk.model.messages import Registered
 from ropewalk.ports import Application, Connection
-from ropewalk.protocol.websocket_frame import readable
 
 logger = logging.getLogger("ropewalk.wire")
 
@@ -61,9 +60,9 @@ def traced_delivery(deliver: Deliver) -> Deliver:
     return tell
 
 
-def traced_connection(connection: Connection, sid: str) -> Connection:
-    """`connection`, and a line for each write to it."""
-    return cast(Connection, _TracedConnection(connection, sid))
+def traced_connection(connection: Connection, sid: str, readable: Callable[[bytes], str]) -> Connection:
+    """`connection`, and a line for each write to it. `readable` makes text of bytes as they go on the wire."""
+    return cast(Connection, _TracedConnection(connection, sid, readable))
 
 
 def traced_application(application: Application) -> Application:
@@ -72,15 +71,16 @@ def traced_application(application: Application) -> Application:
 
 
 class _TracedConnection:
-    def __init__(self, connection: Connection, sid: str) -> None:
+    def __init__(self, connection: Connection, sid: str, readable: Callable[[bytes], str]) -> None:
         self._connection = connection
         self._sid = sid
+        self._readable = readable
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
     def write(self, data: bytes) -> None:
-        shown = readable(data).replace(self._sid, f"{tag_of(self._sid)}…")
+        shown = self._readable(data).replace(self._sid, f"{tag_of(self._sid)}…")
         logger.debug("out", extra={"session": tag_of(self._sid), "data": shown})
         self._connection.write(data)
 

@@ -13,12 +13,12 @@ from zlib import crc32
 
 import msgspec
 
+from ropewalk.core.staged_rows import GROUP_ROWS, encode_group, groups_of, in_groups
 from ropewalk.core.transactions import Ledger, sequence_of
 from ropewalk.model.errors import Conflict, MalformedPublication, RopewalkError
 from ropewalk.model.messages import Publication
 from ropewalk.model.transactions import Committed, Decision, Produced, Staged, StagedPiece
 from ropewalk.ports import Clock, Publisher, RowReader, Staging
-from ropewalk.protocol.staged_rows import GROUP_ROWS, encode_group, groups_of, in_groups
 
 logger = logging.getLogger("ropewalk.transactions")
 

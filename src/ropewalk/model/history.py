@@ -7,6 +7,9 @@ from msgspec import Struct
 
 from ropewalk.model.messages import Position, Registered
 
+Tip = tuple[str, Position]
+"""A stream and how far it had come."""
+
 
 class GapReason(StrEnum):
     """Why a piece of a stream cannot be delivered. Sent to clients as `reason` of `reject_history`."""

@@ -6,6 +6,19 @@ from ropewalk.model.application import State
 from ropewalk.model.presence import Member
 
 
+class ClientOptions(Struct, frozen=True):
+    """What a client asked for when it connected. None leaves the choice to the server.
+
+    `former_sid` is the session to restore. `ping_units` is the unit of the timestamp in a ping, as units per second.
+    `reconnect_in`: tell the client when to come back.
+    """
+
+    former_sid: str = ""
+    ping_interval: float | None = None
+    ping_units: int | None = None
+    reconnect_in: bool = False
+
+
 class ConnectRequest(Struct, frozen=True):
     """A connect request as the transport sees it. Header names are lower case; of repeated parameters the last wins."""
 
@@ -16,6 +29,7 @@ class ConnectRequest(Struct, frozen=True):
     remote: str = ""
     token: str = ""
     extended: bool = False
+    options: ClientOptions = ClientOptions()
 
 
 class Accepted(Struct, frozen=True):

@@ -4,7 +4,7 @@ Payloads pass through as the raw text they came in; keys keep the order that the
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from ropewalk.model import commands
 from ropewalk.model.closing import Closing
 from ropewalk.model.errors import MalformedFrame
-from ropewalk.model.history import Gap, HistoryRequest
+from ropewalk.model.history import Gap, HistoryRequest, Tip
 from ropewalk.model.messages import Position, Registered
 from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
-from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.presence import Member, PresencePage
 from ropewalk.model.refusals import Refusal
-from ropewalk.protocol.codec import IdentifierReply, Tip
+
+IdentifierReply = Literal["confirm_subscription", "reject_subscription", "confirm_history"]
 
 # --- client to server ------------------------------------------------------------------------------------------------
 
@@ -217,13 +218,6 @@ def fitting(page: PresencePage, room: int) -> PresencePage:
         if room < 0 and count:
             return replace(page, members=page.members[:count], next_id=page.members[count - 1].id)
     return page
-
-
-def presence_event_json(event: PresenceEvent) -> bytes:
-    """The payload of the transient publication by which others hear of a join or a leave."""
-    if event.type == "leave":
-        return encode({"type": "leave", "id": event.member.id})
-    return encode({"type": "join", **_member_record(event.member)})
 
 
 def _member_record(member: Member) -> dict[str, object]:

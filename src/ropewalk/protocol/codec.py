@@ -1,25 +1,36 @@
-"""What a codec is: the one shape in which the hub and the sessions turn records into bytes for one kind of link.
+"""The codec protocols: how records become bytes for one kind of connection. All that the engine knows of a wire format.
 
-A codec is stateless and shared by every connection of its kind, so that a message is encoded once for all of them.
+`MessageCodec` is for the hub, which encodes a message once for many connections. `SessionCodec` is for one session: what its
+client may say, and every other answer. Codecs are stateless and shared by all connections of their kind. Every method that
+returns bytes returns them as they go on the wire, framing included; b"" when this kind of connection does not carry it.
 """
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
+from ropewalk.model.application import Reply
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
-from ropewalk.model.history import Gap
-from ropewalk.model.messages import Position, Registered
+from ropewalk.model.history import Gap, Tip
+from ropewalk.model.messages import Registered
 from ropewalk.model.presence import PresencePage
 
-Tip = tuple[str, Position]
-"""A stream and how far it had come."""
 
-IdentifierReply = Literal["confirm_subscription", "reject_subscription", "confirm_history"]
+class MessageCodec(Protocol):
+    """Listeners of one stream and identifier whose codec is the same object get the same bytes, encoded once."""
+
+    def head(self, identifier: str) -> bytes:
+        """The part of a message that depends on the identifier alone; kept by the caller, given back to `message`."""
+
+    def message(self, head: bytes, message: Registered) -> bytes: ...
+
+    def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
+        """Messages are missing here."""
 
 
-class Codec(Protocol):
-    """Every method returns the bytes as they go on the wire, framing included; b"" when this link does not carry it."""
+class SessionCodec(Protocol):
+    @property
+    def messages(self) -> MessageCodec: ...
 
     @property
     def one_way(self) -> bool:
@@ -36,30 +47,53 @@ class Codec(Protocol):
     def decode(self, frame: bytes) -> Command:
         """Raises MalformedFrame."""
 
-    def head(self, identifier: str) -> bytes:
-        """The part of a message frame that depends on the identifier alone; kept by the hub, given back to `message`."""
-
-    def message(self, head: bytes, message: Registered) -> bytes: ...
+    # --- the session and its subscriptions ----------------------------------------------------------------------------
 
     def welcome(self, sid: str, restored_ids: Sequence[str] | None) -> bytes:
         """None: a new session. A sequence, also an empty one: a restored session."""
 
-    def about(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
+    def confirm_subscription(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
         """`tips`: where live delivery goes on, for clients that resume a stream of which they never saw a message."""
+
+    def reject_subscription(self, identifier: str) -> bytes: ...
+
+    def confirm_history(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
+        """`tips`: as for `confirm_subscription`."""
 
     def confirm_trimmed(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         """`confirm_history` for a request by time that reaches further back than these streams' history."""
 
-    def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes: ...
-
     def presence(self, identifier: str, page: PresencePage | None, records: bool) -> bytes:
         """The answer to a presence query; None is the error answer."""
 
-    def transmission(self, text: str) -> bytes:
-        """JSON text that the application wrote for this client."""
+    def fitting(self, page: PresencePage, room: int) -> PresencePage:
+        """As many of its members as `room` bytes hold, at least one; the rest is for the next page."""
+
+    # --- what an application writes for its client: JSON texts, and the replies to actions ----------------------------
+
+    def transmission(self, text: str) -> bytes: ...
+
+    def accepted(self, sid: str, texts: Sequence[str]) -> list[bytes]:
+        """The texts of an application that let the client in, with a welcome that carries the sid first."""
+
+    def refused(self, texts: Sequence[str]) -> list[bytes]:
+        """The texts of an application that did not let the client in."""
+
+    def around_confirmation(self, identifier: str, texts: Sequence[str]) -> tuple[list[bytes], list[bytes]]:
+        """What comes before and what after the confirmation, which is the server's to say."""
+
+    def rejected(self, identifier: str, texts: Sequence[str]) -> list[bytes]:
+        """The texts of an application that rejected a subscription, and the rejection in its place among them."""
+
+    def reply(self, identifier: str, reply: Reply) -> bytes: ...
+
+    # --- the connection -----------------------------------------------------------------------------------------------
 
     def ping(self, timestamp: int) -> bytes: ...
 
     def pong(self) -> bytes: ...
 
     def disconnect(self, closing: Closing) -> bytes: ...
+
+    def readable(self, data: bytes) -> str:
+        """What this codec made, as text for the log."""

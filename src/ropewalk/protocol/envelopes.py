@@ -1,20 +1,18 @@
-"""What the server wraps a message in when it has to say what the message is: the reply to an action, or a whisper.
+"""What the server wraps the reply to an action in.
 
 Libraries of Action Cable hand `message` to their users and nothing beside it, so that the mark is inside. Keys that begin with
 `$` are the server's own.
 """
 
-import msgspec
 from msgspec import Raw
 from msgspec.json import encode
 
 from ropewalk.model.application import Reply
 
-REPLY, WHISPER = "reply", "whisper"
+REPLY = "reply"
 """The `type` of the frame, for clients that read it."""
 
 REPLY_TO_KEY = "$reply_to"
-WHISPER_KEY = "$whisper"
 
 
 def reply_json(identifier: str, reply: Reply) -> str:
@@ -25,15 +23,3 @@ def reply_json(identifier: str, reply: Reply) -> str:
     else:
         message["result"] = Raw(reply.result)
     return encode({"type": REPLY, "identifier": identifier, "message": message}).decode()
-
-
-def whisper_json(payload: bytes, sender: str) -> bytes:
-    """The payload that the others get. `sender` is JSON text; what is no JSON counts as a string."""
-    return encode({WHISPER_KEY: Raw(payload), "from": _value(sender)})
-
-
-def _value(text: str) -> object:
-    try:
-        return msgspec.json.decode(text)
-    except (ValueError, RecursionError):
-        return text

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from ropewalk.model.refusals import Refusal
+from ropewalk.model.sessions import ClientOptions
 
 logger = logging.getLogger("ropewalk.handshake")
 
@@ -13,6 +14,11 @@ BASE, EXTENDED = "actioncable-v1-json", "actioncable-v1-ext-json"
 SUBPROTOCOLS = (BASE, EXTENDED)  # the server's order decides: a client that offers both gets the base protocol
 TOKEN_PREFIX = "anycable-token."
 POSITIONS_PARAM = "positions"
+RESTORE_HEADER = "x-anycable-restore-sid"
+PING_UNITS = {"s": 1, "ms": 1_000, "ns": 1_000_000_000}
+"""The units of a ping's timestamp that a client may choose, by name, per second."""
+
+LONGEST_PING_INTERVAL = 3600
 
 
 def offered_subprotocols(lines: Sequence[str]) -> list[str]:
@@ -28,6 +34,24 @@ def token_of(param: str, headers: Mapping[str, str], params: Mapping[str, str], 
     """The header wins over the subprotocol, which wins over the query; "" when there is none."""
     in_protocol = next((name.removeprefix(TOKEN_PREFIX) for name in offered if name.startswith(TOKEN_PREFIX)), "")
     return headers.get(f"x-{param.lower()}") or in_protocol or params.get(param, "")
+
+
+def client_options(headers: Mapping[str, str], params: Mapping[str, str]) -> ClientOptions:
+    """The session to restore (header, or `sid`), pings (`pi` and `ptp`) and `reconnect_in`. Wrong values count as absent."""
+    return ClientOptions(
+        former_sid=headers.get(RESTORE_HEADER) or params.get("sid", ""),
+        ping_interval=_ping_interval(params.get("pi", "")),
+        ping_units=PING_UNITS.get(params.get("ptp", "")),
+        reconnect_in=params.get("reconnect_in") == "1",
+    )
+
+
+def _ping_interval(text: str) -> float | None:
+    try:
+        # Bounded before it becomes a float: an integer may be larger than any of these.
+        return float(min(max(int(text), 0), LONGEST_PING_INTERVAL))
+    except ValueError:
+        return None
 
 
 def asks_positions(params: Mapping[str, str]) -> bool:

@@ -10,12 +10,14 @@ import msgspec
 
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
-from ropewalk.model.history import Gap, GapReason
+from ropewalk.model.history import Gap, GapReason, Tip
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import PresencePage
 from ropewalk.protocol import cable_json, transmissions
-from ropewalk.protocol.codec import IdentifierReply, Tip
+from ropewalk.protocol.cable_json import IdentifierReply
+from ropewalk.protocol.codec import MessageCodec
 from ropewalk.protocol.event_ids import id_line, subscription_key
+from ropewalk.protocol.transmissions import TransmissionCodec
 
 NEVER = 31_536_000_000
 """Milliseconds, a year: the `retry` by which an EventSource is told not to come back."""
@@ -23,11 +25,12 @@ NEVER = 31_536_000_000
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
-class SseCodec:
-    """`unwrap` sends data messages as their bare message (GET); `raw` leaves out every message that has a type.
+class SseCodec(TransmissionCodec):
+    """Both codecs of an SSE connection.
 
-    An event that moves positions has an id line for each of them, with the subscription's key where `keyed`: `EventIds` turns
-    them into the one line that the client gets.
+    `unwrap` sends data messages as their bare message (GET); `raw` leaves out every message that has a type. An event that
+    moves positions has an id line for each of them, with the subscription's key where `keyed`: `EventIds` turns them into the
+    one line that the client gets.
     """
 
     one_way = True
@@ -39,6 +42,10 @@ class SseCodec:
         self._keyed = keyed
         self._head_start = len(self._key(""))
         self.native_pings = False
+
+    @property
+    def messages(self) -> MessageCodec:
+        return self
 
     def decode(self, frame: bytes) -> Command:
         return cable_json.decode(frame)
@@ -57,7 +64,16 @@ class SseCodec:
     def welcome(self, sid: str, restored_ids: Sequence[str] | None) -> bytes:
         return self._typed("welcome", cable_json.welcome_json(sid, restored_ids))
 
-    def about(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
+    def confirm_subscription(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
+        return self._about("confirm_subscription", identifier, tips)
+
+    def reject_subscription(self, identifier: str) -> bytes:
+        return self._about("reject_subscription", identifier)
+
+    def confirm_history(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
+        return self._about("confirm_history", identifier, tips)
+
+    def _about(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
         key = self._key(identifier)
         positions = b"".join(id_line(stream, tip.epoch, tip.offset, key) for stream, tip in tips)
         return self._typed(kind, cable_json.about_json(kind, identifier), positions)
@@ -78,6 +94,9 @@ class SseCodec:
     def presence(self, identifier: str, page: PresencePage | None, records: bool) -> bytes:
         return self._typed("presence", cable_json.presence_json(identifier, page, records))
 
+    def fitting(self, page: PresencePage, room: int) -> PresencePage:
+        return cable_json.fitting(page, room)
+
     def transmission(self, text: str) -> bytes:
         said = transmissions.read(text)
         if said.type:
@@ -93,6 +112,9 @@ class SseCodec:
     def disconnect(self, closing: Closing) -> bytes:
         last = b"" if closing.reconnect else b"retry: %d\n" % NEVER
         return self._typed("disconnect", cable_json.disconnect_json(closing), last)
+
+    def readable(self, data: bytes) -> str:
+        return data.decode(errors="replace")
 
     def _typed(self, kind: str, data: bytes, last: bytes = b"") -> bytes:
         """Without its data an event is not seen by the page, but its id and its retry time are kept by the EventSource."""

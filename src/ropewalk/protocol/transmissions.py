@@ -1,13 +1,18 @@
-"""Transmissions: JSON texts that an application writes for a client, and what the server must know of them.
+"""Transmissions: Action Cable JSON that an application writes for a client, and what the server must know of it.
 
 The server passes them on as they are, but for three: a welcome has to carry the session's own sid, a goodbye has to say whether
 to come back, and a confirmation is the server's to say, for it tells where live delivery begins.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw, Struct
+
+from ropewalk.model.application import Reply
+from ropewalk.protocol.cable_json import welcome_json
+from ropewalk.protocol.envelopes import reply_json
 
 
 class Said(Struct):
@@ -27,15 +32,6 @@ def read(text: str) -> Said:
         return _said(text)
     except msgspec.DecodeError:
         return Said()
-
-
-def is_json_object(text: str) -> bool:
-    """Whether a client could read it."""
-    try:
-        _fields(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False
-    return True
 
 
 def with_welcome(texts: Sequence[str], plain: str, sid: str) -> list[str]:
@@ -64,3 +60,33 @@ def around(kind: str, identifier: str, texts: Sequence[str]) -> tuple[list[str],
         if said.type == kind and said.identifier == identifier:
             return list(texts[:index]), list(texts[index + 1 :])
     return list(texts), []
+
+
+class TransmissionCodec(ABC):
+    """The part of a `SessionCodec` that is about transmissions."""
+
+    @abstractmethod
+    def transmission(self, text: str) -> bytes: ...
+
+    @abstractmethod
+    def reject_subscription(self, identifier: str) -> bytes: ...
+
+    def accepted(self, sid: str, texts: Sequence[str]) -> list[bytes]:
+        return self._all(with_welcome(texts, welcome_json(sid, None).decode(), sid))
+
+    def refused(self, texts: Sequence[str]) -> list[bytes]:
+        return self._all(refusals(texts))
+
+    def around_confirmation(self, identifier: str, texts: Sequence[str]) -> tuple[list[bytes], list[bytes]]:
+        before, after = around("confirm_subscription", identifier, texts)
+        return self._all(before), self._all(after)
+
+    def rejected(self, identifier: str, texts: Sequence[str]) -> list[bytes]:
+        before, after = around("reject_subscription", identifier, texts)
+        return [*self._all(before), self.reject_subscription(identifier), *self._all(after)]
+
+    def reply(self, identifier: str, reply: Reply) -> bytes:
+        return self.transmission(reply_json(identifier, reply))
+
+    def _all(self, texts: Sequence[str]) -> list[bytes]:
+        return [self.transmission(text) for text in texts]

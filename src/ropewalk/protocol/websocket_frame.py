@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
-from ropewalk.model.history import Gap
+from ropewalk.model.history import Gap, Tip
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import PresencePage
 from ropewalk.protocol import cable_json
-from ropewalk.protocol.codec import IdentifierReply, Tip
+from ropewalk.protocol.transmissions import TransmissionCodec
 
 PING_FRAME = b"\x89\x00"
 
@@ -40,7 +40,7 @@ def close_frame(code: int, text: str) -> bytes:
 
 
 def readable(data: bytes) -> str:
-    """What a codec made, as text for the log: one frame after another without their heads; what is no frame as it is."""
+    """Frames that a server sends, as text for the log: one after another without their heads; what is no frame as it is."""
     shown: list[str] = []
     while data and data[0] & 0x80 and data[0] & 0x0F in _OPCODES:  # never the first byte of text
         size, start = data[1], 2
@@ -52,13 +52,30 @@ def readable(data: bytes) -> str:
     return "\n".join([*shown, data.decode(errors="replace")] if data else shown)
 
 
-class CableCodec:
-    """Base and extended sessions share it: what differs between them is what they ask for.
+class CableMessages:
+    """The `MessageCodec` of the cable: one for all sessions, because what they asked for changes no message."""
+
+    def head(self, identifier: str) -> bytes:
+        return cable_json.message_head(identifier)
+
+    def message(self, head: bytes, message: Registered) -> bytes:
+        return text_frame(cable_json.message_json(head, message))
+
+    def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
+        return text_frame(cable_json.reject_history_json(identifier, gaps))
+
+
+MESSAGES = CableMessages()
+
+
+class CableCodec(TransmissionCodec):
+    """The `SessionCodec` of the cable. Base and extended sessions share it: what differs between them is what they ask for.
 
     `native_pings` adds a WebSocket ping to each of ours, for clients whose library answers only those. `tells_positions` adds
     the positions of streams to confirmations, for clients that ask for them.
     """
 
+    messages = MESSAGES
     one_way = False
 
     def __init__(self, native_pings: bool = False, tells_positions: bool = False) -> None:
@@ -69,26 +86,28 @@ class CableCodec:
     def decode(self, frame: bytes) -> Command:
         return cable_json.decode(frame)
 
-    def head(self, identifier: str) -> bytes:
-        return cable_json.message_head(identifier)
-
-    def message(self, head: bytes, message: Registered) -> bytes:
-        return text_frame(cable_json.message_json(head, message))
-
     def welcome(self, sid: str, restored_ids: Sequence[str] | None) -> bytes:
         return text_frame(cable_json.welcome_json(sid, restored_ids))
 
-    def about(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
-        return text_frame(cable_json.about_json(kind, identifier, tips if self.tells_positions else ()))
+    def confirm_subscription(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
+        told = tips if self.tells_positions else ()
+        return text_frame(cable_json.about_json("confirm_subscription", identifier, told))
+
+    def reject_subscription(self, identifier: str) -> bytes:
+        return text_frame(cable_json.about_json("reject_subscription", identifier))
+
+    def confirm_history(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
+        told = tips if self.tells_positions else ()
+        return text_frame(cable_json.about_json("confirm_history", identifier, told))
 
     def confirm_trimmed(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         return text_frame(cable_json.confirm_trimmed_json(identifier, gaps))
 
-    def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
-        return text_frame(cable_json.reject_history_json(identifier, gaps))
-
     def presence(self, identifier: str, page: PresencePage | None, records: bool) -> bytes:
         return text_frame(cable_json.presence_json(identifier, page, records))
+
+    def fitting(self, page: PresencePage, room: int) -> PresencePage:
+        return cable_json.fitting(page, room)
 
     def transmission(self, text: str) -> bytes:
         return text_frame(text.encode())
@@ -101,3 +120,6 @@ class CableCodec:
 
     def disconnect(self, closing: Closing) -> bytes:
         return text_frame(cable_json.disconnect_json(closing))
+
+    def readable(self, data: bytes) -> str:
+        return readable(data)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from ropewalk.adapters.transports.http_connection import HTTP_OPTIONS
+from ropewalk.adapters.endpoints.http_connection import HTTP_OPTIONS
 
 Client = TestClient[web.Request, web.Application]
 

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ropewalk.adapters.transports.http_connection import HttpConnection
-from ropewalk.adapters.transports.sse_link import SseLink
-from ropewalk.adapters.transports.websocket import WebSocketConnection
+from ropewalk.adapters.endpoints.http_connection import HttpConnection
+from ropewalk.adapters.endpoints.sse_link import SseLink
+from ropewalk.adapters.endpoints.websocket import WebSocketConnection
 from ropewalk.app.server import Server
 from ropewalk.app.settings import load
 from ropewalk.engine.session import Session

@@ -316,7 +316,7 @@ async def test_an_action_may_add_and_stop_streams() -> None:
         for stream in "abc":
             await bench.publish(stream, f'"{stream}"')
         assert heard(client)[2:] == ["b", "c"]
-        assert bench.node.gauges()["streams_listened"] == 0
+        assert bench.report().streams_listened == 0
 
 
 async def test_history_of_a_subscription_follows_its_streams() -> None:

@@ -27,7 +27,7 @@ async def test_an_unsubscribed_client_gets_nothing_more_and_the_stream_is_let_go
         await client.send(command="unsubscribe", identifier=public("s"))
         await bench.publish("s", "1")
         assert client.seen() == ["welcome", "confirm_subscription"]
-        assert bench.node.gauges()["streams_listened"] == 0
+        assert bench.report().streams_listened == 0
 
 
 async def test_what_is_published_in_one_tick_is_one_write_per_connection() -> None:
@@ -212,7 +212,7 @@ async def test_a_client_that_stays_above_its_rate_for_too_long_is_closed() -> No
             await asyncio.sleep(0)
         assert client.connection.closed[0] == 1008
         assert bench.stats.refusals[Refusal.BACKLOG] == 1
-        assert bench.node.gauges()["connections"] == 0
+        assert bench.report().connections == 0
 
 
 async def test_a_burst_above_the_rate_waits_and_is_handled_to_its_end() -> None:

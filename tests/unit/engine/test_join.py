@@ -82,7 +82,7 @@ async def test_a_client_that_leaves_while_the_store_is_asked_is_not_joined() -> 
         client.session.lost()
         backend.arrive.set()
         await settle()
-        assert bench.node.gauges()["streams_listened"] == 0
+        assert bench.report().streams_listened == 0
 
 
 async def test_a_history_request_of_a_live_subscription_brings_only_what_was_not_delivered() -> None:
@@ -209,6 +209,15 @@ async def test_after_a_trimmed_position_everything_that_is_kept_comes_and_then_l
         assert asking.seen() == ["welcome", "confirm_subscription", "reject_history", 4, 5, 6, "confirm_history", 7]
         gap = {"reason": "trimmed", "epoch": receipt.epoch, "oldest": 4, "tip": 6}
         assert client.connection.replies()[2]["streams"] == {"short": gap}
+
+
+async def test_messages_are_encoded_once_for_clients_that_ask_for_positions_and_for_those_that_do_not() -> None:
+    async with Workbench() as bench:
+        clients = [await bench.connect(), await bench.connect(positions="1")]
+        for client in clients:
+            await client.send(command="subscribe", identifier=public("news"))
+        (first,), (second,) = (client.session.subscriptions[public("news")].groups for client in clients)
+        assert first is second
 
 
 async def test_what_was_sent_after_a_gap_is_not_sent_again() -> None:

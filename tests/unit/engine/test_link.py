@@ -217,7 +217,7 @@ async def test_a_client_too_slow_to_ever_finish_its_history_is_disconnected() ->
         assert client.connection.closed == (1000, "Too slow")
         seen = [item for item in client.seen() if isinstance(item, int)]
         assert seen == list(range(1, len(seen) + 1))
-        assert bench.node.gauges()["streams_listened"] == 0
+        assert bench.report().streams_listened == 0
 
 
 async def test_a_client_too_slow_to_ever_finish_its_history_skips_where_the_stream_may_skip() -> None:

@@ -72,7 +72,7 @@ async def test_a_draining_node_tells_everybody_and_lets_nobody_in() -> None:
         assert bench.node.health() == ["shutting down"]
         late = await bench.connect()
         assert late.connection.replies()[0]["reason"] == "server_restart"
-        assert bench.node.gauges()["streams_listened"] == 0
+        assert bench.report().streams_listened == 0
 
 
 async def test_a_node_about_to_leave_says_so_and_works_on() -> None:
@@ -87,6 +87,6 @@ async def test_a_node_about_to_leave_says_so_and_works_on() -> None:
 async def test_connections_are_counted_while_they_are_there() -> None:
     async with Workbench() as bench:
         one, _ = await bench.connect(), await bench.connect()
-        assert bench.node.gauges()["connections"] == 2
+        assert bench.report().connections == 2
         one.session.lost()
-        assert bench.node.gauges()["connections"] == 1
+        assert bench.report().connections == 1

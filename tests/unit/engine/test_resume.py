@@ -147,7 +147,7 @@ async def test_a_client_that_comes_back_before_its_old_link_is_known_dead_takes_
         back = await bench.connect(client.sid)
         assert back.connection.replies()[0]["restored_ids"] == [public("s")]
         assert client.connection.closed == (1000, "Session resumed elsewhere")
-        assert bench.node.gauges()["sessions"] == 1
+        assert bench.report().sessions == 1
 
 
 async def test_a_session_of_the_base_protocol_is_not_restored() -> None:
@@ -169,7 +169,7 @@ async def test_a_refused_connection_leaves_no_session_behind() -> None:
         assert client.connection.closed == (1000, "Auth Failed")
         again = await bench.connect(client.sid)
         assert again.connection.replies()[0]["type"] == "disconnect"
-        assert bench.node.gauges()["sessions_kept"] == 0
+        assert bench.report().backend["sessions_kept"] == 0
 
 
 async def test_a_restored_session_obeys_the_expiry_of_its_token() -> None:

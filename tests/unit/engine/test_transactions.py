@@ -8,13 +8,13 @@ import pytest
 
 from ropewalk.adapters.staging.arrow import ArrowRows
 from ropewalk.adapters.staging.files import FileStaging
+from ropewalk.core.staged_rows import GROUP_ROWS
 from ropewalk.core.transactions import Ledger, sequence_of
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.errors import Conflict, MalformedPublication, Unavailable
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.model.transactions import Committed, Produced, Staged, StagingLimits
 from ropewalk.protocol.publications import PublicationLimits
-from ropewalk.protocol.staged_rows import GROUP_ROWS
 from tests.arrow_rows import columns_body, rows_body
 
 

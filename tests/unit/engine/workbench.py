@@ -11,17 +11,19 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
+from ropewalk.engine.inspection import NodeInspector
 from ropewalk.engine.node import Node
 from ropewalk.engine.session import Session
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.timeouts import TICK
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, Receipt
+from ropewalk.model.report import NodeReport
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Application, Authenticator, Backend
-from ropewalk.protocol.codec import Codec
-from ropewalk.protocol.handshake import asks_positions
+from ropewalk.protocol.codec import SessionCodec
+from ropewalk.protocol.handshake import asks_positions, client_options
 from ropewalk.protocol.websocket_frame import CableCodec
 
 CODEC = CableCodec()
@@ -116,7 +118,7 @@ class Workbench:
         application: Application | None = None,
     ) -> None:
         self.clock = clock or Clock()
-        self.codec: Codec = CODEC
+        self.codec: SessionCodec = CODEC
         self.stats = Stats()
         rulebook = Rulebook(StreamRules(), rules)
         self.backend = backend or MemoryBackend(rulebook, self.clock)
@@ -148,8 +150,10 @@ class Workbench:
     def open_connection(self, sid: str = "", extended: bool = True, token: str = "", cookie: str = "", **params: str) -> Client:
         """A connection that is not welcomed yet."""
         connection = RecordingConnection()
+        params = {"sid": sid, **params}
+        options = client_options({}, params)
         request = ConnectRequest(
-            "http://x/cable", "/cable", {"cookie": cookie}, {"sid": sid, **params}, token=token, extended=extended
+            "http://x/cable", "/cable", {"cookie": cookie}, params, token=token, extended=extended, options=options
         )
         codec = TELLING if asks_positions(request.params) and self.codec is CODEC else self.codec
         return Client(self.node.open(request, connection, codec), connection)
@@ -158,6 +162,9 @@ class Workbench:
         receipts = await self.node.broker.publish([Publication(stream, payload.encode(), **extra) for payload in payloads])
         await settle()
         return receipts
+
+    def report(self) -> NodeReport:
+        return NodeInspector(self.node).report()
 
     def pass_time(self, seconds: float) -> None:
         """For the timeouts, which count ticks."""

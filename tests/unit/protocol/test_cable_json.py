@@ -12,7 +12,7 @@ from ropewalk.model.closing import SERVER_RESTART
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.history import Gap, GapReason, HistoryRequest
 from ropewalk.model.messages import Position, Registered
-from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.presence import Member, PresencePage
 from ropewalk.protocol import cable_json as wire
 
 COMMANDS: list[tuple[str, commands.Command]] = [
@@ -150,9 +150,6 @@ def test_presence_replies_follow_the_wire() -> None:
         b'{"type":"presence","identifier":"i","message":{"type":"info","total":9,"records":[{"id":"1"}],"next":"1"}}'
     )
     assert wire.presence_json("i", None, True) == b'{"type":"presence","identifier":"i","message":{"type":"error","total":0}}'
-    join = PresenceEvent("join", "s", Member("1", b'{"n": 1}'))
-    assert wire.presence_event_json(join) == b'{"type":"join","info":{"n": 1},"id":"1"}'
-    assert wire.presence_event_json(PresenceEvent("leave", "s", Member("1"))) == b'{"type":"leave","id":"1"}'
 
 
 @given(st.lists(st.builds(Member, st.text(min_size=1), st.sampled_from([b"", b'{"n":1}'])), max_size=30), st.integers(0, 600))

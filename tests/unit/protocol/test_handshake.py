@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from ropewalk.protocol.handshake import AllowedOrigins, chosen_subprotocol, offered_subprotocols, token_of
+from ropewalk.model.sessions import ClientOptions
+from ropewalk.protocol.handshake import AllowedOrigins, chosen_subprotocol, client_options, offered_subprotocols, token_of
 from ropewalk.protocol.websocket_frame import PING_FRAME, close_frame, readable, text_frame
 
 
@@ -30,6 +31,22 @@ def test_a_token_is_looked_for_in_header_then_subprotocol_then_query() -> None:
     assert token_of("jid", {}, {"jid": "c"}, offered) == "b"
     assert token_of("jid", {}, {"jid": "c"}) == "c"
     assert token_of("jid", {}, {}) == ""
+
+
+def test_a_client_says_in_its_request_what_it_wants_of_the_session() -> None:
+    asked = {"sid": "a", "pi": "5", "ptp": "ms", "reconnect_in": "1"}
+    assert client_options({}, asked) == ClientOptions("a", 5.0, 1000, True)
+    assert client_options({"x-anycable-restore-sid": "b"}, asked).former_sid == "b"
+
+
+@pytest.mark.parametrize("params", [{}, {"pi": "often", "ptp": "minutes", "reconnect_in": "yes"}])
+def test_what_a_client_does_not_say_or_gets_wrong_is_left_to_the_server(params: dict[str, str]) -> None:
+    assert client_options({}, params) == ClientOptions()
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [("-5", 0), ("0", 0), ("9" * 400, 3600)])
+def test_the_ping_interval_is_bounded(asked: str, seconds: float) -> None:
+    assert client_options({}, {"pi": asked}).ping_interval == seconds
 
 
 @pytest.mark.parametrize(

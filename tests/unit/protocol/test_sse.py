@@ -12,7 +12,6 @@ from ropewalk.model import closing as closings
 from ropewalk.model.history import Gap, GapReason
 from ropewalk.model.messages import Position, Registered
 from ropewalk.model.presence import Member, PresencePage
-from ropewalk.protocol.codec import Codec
 from ropewalk.protocol.event_ids import parse_event_id, subscription_key
 from ropewalk.protocol.sse import NEVER, SseCodec
 
@@ -55,7 +54,7 @@ def registered(payload: bytes, stream: str = "chat", **more: str) -> Registered:
     return Registered(stream, payload, 100.0, "e1", 7, **more)
 
 
-def sent(codec: Codec, message: Registered) -> bytes:
+def sent(codec: SseCodec, message: Registered) -> bytes:
     return codec.message(codec.head('{"channel":"C"}'), message)
 
 
@@ -106,12 +105,12 @@ GAP = Gap("chat", GapReason.TRIMMED, "e1", 5, 9)
 PAGE = PresencePage("chat", 1, (Member("42", b'{"name":"Bo"}'),))
 
 
-def typed(codec: Codec) -> dict[str, bytes]:
+def typed(codec: SseCodec) -> dict[str, bytes]:
     return {
         "welcome": codec.welcome("s1", None),
-        "confirm_subscription": codec.about("confirm_subscription", "i"),
-        "reject_subscription": codec.about("reject_subscription", "i"),
-        "confirm_history": codec.about("confirm_history", "i"),
+        "confirm_subscription": codec.confirm_subscription("i"),
+        "reject_subscription": codec.reject_subscription("i"),
+        "confirm_history": codec.confirm_history("i"),
         "reject_history": codec.reject_history("i", [GAP]),
         "presence": codec.presence("i", PAGE, True),
         "ping": codec.ping(1694041735),
@@ -149,7 +148,7 @@ TIPS = [("chat", Position("e1", 7)), ("new", Position("", 0))]
 
 @pytest.mark.parametrize("kind", ["confirm_subscription", "confirm_history"])
 def test_a_confirmation_carries_the_positions_where_live_begins_and_is_the_reference_servers_text(kind: str) -> None:
-    text = GET.about("confirm_subscription" if kind == "confirm_subscription" else "confirm_history", "i", TIPS)
+    text = {"confirm_subscription": GET.confirm_subscription, "confirm_history": GET.confirm_history}[kind]("i", TIPS)
     data = f'{{"type":"{kind}","identifier":"i"}}'
     assert text == f"event: {kind}\ndata: {data}\nid: 7/e1/chat\nid: 0//new\n\n".encode()
 
@@ -163,7 +162,7 @@ def test_dropped_messages_without_a_position_move_none() -> None:
 
 
 def test_raw_keeps_what_is_for_the_event_source_itself() -> None:
-    assert RAW.about("confirm_subscription", "i", TIPS[:1]) == b"id: 7/e1/chat\n\n"
+    assert RAW.confirm_subscription("i", TIPS[:1]) == b"id: 7/e1/chat\n\n"
     assert sent(RAW, registered(b"1", broadcast_type="alert")) == b"id: 7/e1/chat\n\n"
     assert RAW.disconnect(closings.UNAUTHORIZED) == f"retry: {NEVER}\n\n".encode()
     assert RAW.disconnect(closings.SERVER_RESTART) == b""
@@ -175,7 +174,7 @@ def test_with_several_subscriptions_positions_name_theirs() -> None:
     (event,) = read(sent(codec, registered(b"1")))
     assert event.id == f"{key}:7/e1/chat"
     assert json.loads(event.data)["identifier"] == '{"channel":"C"}'
-    assert f"id: {key}:0//new\n".encode() in codec.about("confirm_subscription", '{"channel":"C"}', TIPS)
+    assert f"id: {key}:0//new\n".encode() in codec.confirm_subscription('{"channel":"C"}', TIPS)
 
 
 # --- whatever they hold -----------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ _jws = _hmac_only()
 
 
 class JwtAuthenticator:
-    """Knows a connection by the token in its request; `param` is the name under which transports look for it.
+    """Knows a connection by the token in its request; `param` is the name under which endpoints look for it.
 
     A token that is valid but has no `ext` (a string that is not empty) is refused as unauthorized: the reference server
     closes with 1011 there, but the mistake is in the token, and a client that comes back with it gains nothing.

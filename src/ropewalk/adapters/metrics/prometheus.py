@@ -1,35 +1,32 @@
-"""The metrics page: what the node counts, in Prometheus text. Everything is read at scrape time, nothing is kept twice.
+"""The metrics page: the report of the node, in Prometheus text. It is asked for at scrape time, nothing is kept twice.
 
 Each page has a registry of its own, so that two nodes in one process do not meet in a global one.
 """
 
 import platform
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from ropewalk.core.stats import Histogram, Stats
 from ropewalk.model.history import GapReason
 from ropewalk.model.refusals import Refusal
+from ropewalk.model.report import Latency, NodeReport
 from ropewalk.ports import Inspector
 
 PREFIX = "ropewalk_"
 
-Gauges = Callable[[], dict[str, float]]
-
 
 class MetricsPage:
-    """Renders the counters of `stats`, the gauges of `inspector` and `more`, and those of the process where they can be had."""
+    """Renders the report of `inspector`, and gauges of the process where they can be had."""
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, stats: Stats, inspector: Inspector, more: Gauges = dict, version: str = "") -> None:
+    def __init__(self, inspector: Inspector, version: str = "") -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_NodeCollector(stats, inspector, more, version))
+        self._registry.register(_NodeCollector(inspector, version))
         ProcessCollector(registry=self._registry)
 
     def render(self) -> bytes:
@@ -37,11 +34,9 @@ class MetricsPage:
 
 
 class _NodeCollector(Collector):
-    def __init__(self, stats: Stats, inspector: Inspector, more: Gauges, version: str) -> None:
+    def __init__(self, inspector: Inspector, version: str) -> None:
         self._version = version
-        self._stats = stats
         self._inspector = inspector
-        self._more = more
 
     def describe(self) -> list[Metric]:
         """Empty, so that registering reads nothing: the node may not be started yet."""
@@ -49,15 +44,29 @@ class _NodeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield _build(self._version)
-        for field in fields(self._stats):
-            value = getattr(self._stats, field.name)
-            if isinstance(value, int):
-                yield CounterMetricFamily(PREFIX + field.name, _words(field.name), value)
-        for name, size in {**self._inspector.gauges(), **self._more()}.items():
+        report = self._inspector.report()
+        for name, count in report.counts.items():
+            yield CounterMetricFamily(PREFIX + name, _words(name), count)
+        for name, size in _gauges(report).items():
             yield GaugeMetricFamily(PREFIX + name, _words(name), size)
-        yield _by_reason("gaps", "Gaps that clients were told about", GapReason, self._stats.gaps)
-        yield _by_reason("refusals", "What was refused, dropped or ended", Refusal, self._stats.refusals)
-        yield _latency(self._stats.publish_to_deliver)
+        yield _by_reason("gaps", "Gaps that clients were told about", GapReason, report.gaps)
+        yield _by_reason("refusals", "What was refused, dropped or ended", Refusal, report.refusals)
+        yield _latency(report.latency)
+
+
+def _gauges(report: NodeReport) -> dict[str, float]:
+    return {
+        "connections": report.connections,
+        "sessions": report.sessions,
+        "subscriptions": report.totals.subscriptions,
+        "streams_listened": report.streams_listened,
+        "outbox_bytes": report.totals.outbox_bytes,
+        **report.backend,
+        **report.archive,
+        **report.journal,
+        **report.application,
+        **report.transactions,
+    }
 
 
 def _build(version: str) -> Metric:
@@ -77,14 +86,14 @@ def _words(name: str) -> str:
 def _by_reason(name: str, words: str, reasons: Iterable[str], counts: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily(PREFIX + name, words, labels=["reason"])
     for reason in reasons:  # those that never happened too: a rate needs a zero to rise from
-        family.add_metric([reason], counts[reason])
+        family.add_metric([reason], counts.get(reason, 0))
     return family
 
 
-def _latency(histogram: Histogram) -> Metric:
+def _latency(latency: Latency) -> Metric:
     return HistogramMetricFamily(
         PREFIX + "publish_to_deliver_seconds",
         "From a publication to its delivery",
-        buckets=histogram.cumulative(),
-        sum_value=histogram.total,
+        buckets=latency.buckets,
+        sum_value=latency.total,
     )

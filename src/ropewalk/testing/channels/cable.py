@@ -11,6 +11,7 @@ from ropewalk.channels import App
 from ropewalk.channels.publications import publication
 from ropewalk.model.messages import Receipt
 from ropewalk.model.sessions import ConnectRequest
+from ropewalk.protocol.handshake import client_options
 from ropewalk.testing.channels.bench import Bench
 from ropewalk.testing.channels.client import Client
 from ropewalk.testing.channels.line import Line
@@ -72,7 +73,8 @@ class Cable:
             )
         query = dict(params or {})
         url = f"{ADDRESS}{PATH}?{urlencode(query)}" if query else f"{ADDRESS}{PATH}"
-        line = Line(self._bench, ConnectRequest(url, PATH, given, query, remote, extended=True))
+        options = client_options(given, query)
+        line = Line(self._bench, ConnectRequest(url, PATH, given, query, remote, extended=True, options=options))
         await line.open()
         return Client(line)
 

@@ -20,8 +20,6 @@ from ropewalk.testing.channels.errors import Rejected
 from ropewalk.testing.channels.link import Link
 from ropewalk.testing.channels.mailbox import Mailbox
 
-RESTORE_HEADER = "x-anycable-restore-sid"
-
 
 class Line:
     """`away`: the connection is lost, and the client may come back; `closed`: it is over. Opened before all else."""
@@ -73,9 +71,10 @@ class Line:
 
     async def _begin(self, former: str = "") -> bool:
         """True if the client was let in. `former`: the sid of the session to go on with."""
-        headers = {**self._request.headers, **({RESTORE_HEADER: former} if former else {})}
+        options = self._request.options
+        request = replace(self._request, options=replace(options, former_sid=former)) if former else self._request
         self.away = self.closed = False
-        self.session = self._bench.open(replace(self._request, headers=headers), Link(self._hear, self._end))
+        self.session = self._bench.open(request, Link(self._hear, self._end))
         accepted = await self.session.opened()
         if self.session.returning is not None:
             await asyncio.wait([self.session.returning])

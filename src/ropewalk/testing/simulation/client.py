@@ -16,6 +16,7 @@ from ropewalk.model.history import GapReason
 from ropewalk.model.messages import Position, Registered
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.protocol.client_commands import encode
+from ropewalk.protocol.handshake import client_options
 from ropewalk.protocol.server_messages import Data, HistoryConfirmed, HistoryRejected, SubscriptionConfirmed, Welcome, decode
 from ropewalk.protocol.websocket_frame import CableCodec, readable
 from ropewalk.testing.simulation.ledger import Anomaly, Kind, Ledger, Seen
@@ -112,7 +113,8 @@ class SimulatedClient:
         self.node = node
         self._connection = Connection(self._receive, self._closed)
         params = {"sid": self._state.sid, "client": self.name, "positions": "1"}
-        request = ConnectRequest("http://simulation/cable", "/cable", {}, params, extended=True)
+        options = client_options({}, params)
+        request = ConnectRequest("http://simulation/cable", "/cable", {}, params, extended=True, options=options)
         self._session = node.open(request, self._connection, CODEC)
 
     def cut(self) -> None:

@@ -1,0 +1,104 @@
+"""Accepts connections on the listening sockets and passes them through the TLS handshake to the protocol detector.
+
+This is our own accept loop instead of the event loop's: it can stop without closing the socket, notices when file
+descriptors run out, counts handshakes in progress, and takes a new certificate while it runs.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Sequence
+
+from ropewalk.adapters.endpoints.shared_port import ProtocolDetector, SharedPort
+from ropewalk.adapters.endpoints.sockets import Listening
+from ropewalk.model.refusals import Refusal
+
+logger = logging.getLogger("ropewalk.server")
+
+AT_ONCE = 16
+"""Connections accepted before others get their turn of the event loop."""
+
+HANDSHAKE_SECONDS = 5.0
+SCARCITY_PAUSE = 0.5
+"""How long accepting rests when the system has no file descriptors or memory; meanwhile connections wait in the queue."""
+
+_SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """`start`, then `stop`. `tls` may be replaced at any time, for connections to come."""
+
+    def __init__(self, shared_port: SharedPort, sockets: Sequence[Listening], tls: ssl.SSLContext | None) -> None:
+        self.tls = tls
+        self._shared_port = shared_port
+        self._sockets = list(sockets)
+        self._entering: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    def start(self) -> None:
+        for listening in self._sockets:
+            self._resume(listening)
+
+    def stop(self) -> None:
+        """Accept no more. What waits in the queue of an inherited socket stays there, for the next process that accepts."""
+        self._stopped = True
+        for listening in self._sockets:
+            asyncio.get_running_loop().remove_reader(listening.sock)
+            if not listening.inherited:
+                # Whoever is connected already would be reset by the close.
+                while self._accept_one(listening):
+                    pass
+            listening.close()
+
+    def _resume(self, listening: Listening) -> None:
+        if not self._stopped:
+            asyncio.get_running_loop().add_reader(listening.sock, self._accept, listening)
+
+    def _accept(self, listening: Listening) -> None:
+        for _ in range(AT_ONCE):
+            if not self._accept_one(listening):
+                return
+
+    def _accept_one(self, listening: Listening) -> bool:
+        try:
+            sock, _ = listening.sock.accept()
+        except (BlockingIOError, InterruptedError):
+            return False
+        except ConnectionAbortedError:
+            return True
+        except OSError as error:
+            if error.errno not in _SCARCE:
+                raise
+            self._rest(listening)
+            return False
+        sock.setblocking(False)
+        detector = self._shared_port.detector()
+        entering = asyncio.get_running_loop().create_task(self._enter(detector, sock))
+        detector.accepting = entering
+        self._entering.add(entering)
+        entering.add_done_callback(self._entering.discard)
+        return True
+
+    def _rest(self, listening: Listening) -> None:
+        self._shared_port.admission.count(Refusal.DESCRIPTORS, connections=self._shared_port.admission.connections())
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening.sock)
+        loop.call_later(SCARCITY_PAUSE, self._resume, listening)
+
+    async def _enter(self, detector: ProtocolDetector, sock: socket.socket) -> None:
+        timeout = HANDSHAKE_SECONDS if self.tls else None
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: detector, sock, ssl=self.tls, ssl_handshake_timeout=timeout
+            )
+        except (OSError, asyncio.CancelledError) as error:  # ssl.SSLError and TimeoutError are OSErrors
+            detector.settled()
+            sock.close()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            self._shared_port.admission.count(Refusal.HANDSHAKE)
+            logger.debug("connection lost in its handshake", extra={"reason": str(error)})
+        finally:
+            detector.accepting = None

@@ -1,0 +1,39 @@
+"""Endpoints for operators: health and metrics. Both answer without touching the backend."""
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from ropewalk.adapters.endpoints.responses import json_answer
+from ropewalk.ports import Inspector
+
+
+class OperationsEndpoint:
+    """`exposition` renders the metrics page when asked; `exposition_type` is its Content-Type."""
+
+    def __init__(self, inspector: Inspector, exposition: Callable[[], bytes], exposition_type: str) -> None:
+        self._inspector = inspector
+        self._exposition = exposition
+        self._exposition_type = exposition_type
+
+    def routes(self, health_path: str = "/health", metrics_path: str = "/metrics") -> list[web.RouteDef]:
+        # Checkers differ in the method they use, so health answers all of them.
+        probes = health_path.rstrip("/")
+        metrics = [web.get(metrics_path, self.metrics)] if metrics_path else []
+        return [
+            web.route("*", health_path, self.health),
+            web.route("*", f"{probes}/live", self.live),
+            web.route("*", f"{probes}/ready", self.health),
+            *metrics,
+        ]
+
+    async def live(self, request: web.Request) -> web.Response:
+        """That this is answered at all says that the process lives. What it depends on is no reason to restart it."""
+        return json_answer(200, {"status": "ok"})
+
+    async def health(self, request: web.Request) -> web.Response:
+        reasons = self._inspector.report().problems
+        return json_answer(503, {"status": "down", "reasons": reasons}) if reasons else json_answer(200, {"status": "ok"})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._exposition(), headers={"Content-Type": self._exposition_type})

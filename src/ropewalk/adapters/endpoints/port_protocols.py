@@ -1,0 +1,146 @@
+"""The protocols of the shared port. Each one tells by the first bytes of a connection whether it is its own, and takes it over.
+
+`SharedPort` asks them in the order of its table. A further protocol is one more row there.
+"""
+
+import asyncio
+import socket
+from enum import Enum
+from typing import Protocol
+
+from aiohttp import web
+from picows.picows import WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
+
+from ropewalk.adapters.endpoints.admission import ConnectionAdmission
+from ropewalk.adapters.endpoints.http_connection import HttpConnection
+from ropewalk.adapters.endpoints.turns import Turns
+from ropewalk.adapters.endpoints.unix import UnixTransport
+from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
+from ropewalk.protocol.proxies import Peer, TrustedProxies
+
+HEAD_LIMIT = 16 * 1024
+AHEAD_LIMIT = 4 * 1024
+"""Of what a WebSocket client sends before it has our answer, for which it has to wait: it is all handled at once."""
+
+BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\nRetry-After: 5\r\nConnection: close\r\n\r\ntoo many connections"
+)
+AHEAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 32\r\nConnection: close\r\n\r\nframes came before the handshake"
+
+HEAD_END = b"\r\n\r\n"
+
+
+class Match(Enum):
+    """Whether a connection speaks a protocol, as far as its first bytes tell."""
+
+    YES = "yes"
+    NO = "no"
+    UNDECIDED = "undecided"  # more bytes are needed
+
+
+class PortProtocol(Protocol):
+    @property
+    def busy(self) -> bytes:
+        """What a client is told when no more may enter."""
+
+    def detect(self, data: bytes) -> Match:
+        """`data` is everything that came so far. Called again with more while it is undecided."""
+
+    def may_enter(self) -> bool:
+        """Whether there is a place for one more. A refusal is counted."""
+
+    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
+        """Take the connection over, with what was read of it; or answer and close it."""
+
+
+class WebSocketOnPort:
+    """Requests that ask for an upgrade go to picows."""
+
+    busy = BUSY
+
+    def __init__(self, endpoint: WebSocketEndpoint, admission: ConnectionAdmission) -> None:
+        self._endpoint = endpoint
+        self._admission = admission
+
+    def detect(self, data: bytes) -> Match:
+        decided = _detect_head(data)
+        return decided if decided is not Match.YES or wants_websocket(data[: data.find(HEAD_END)]) else Match.NO
+
+    def may_enter(self) -> bool:
+        return self._admission.client_may_enter()
+
+    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
+        if len(data) > data.find(HEAD_END) + len(HEAD_END) + AHEAD_LIMIT:
+            transport.write(AHEAD)
+            transport.close()
+            return
+        self.take_over(transport, data, peer)
+
+    def take_over(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> WSProtocol:
+        protocol = self._endpoint.protocol(peer)
+        transport.set_protocol(protocol)
+        over_unix = transport.get_extra_info("socket").family == socket.AF_UNIX
+        protocol.connection_made(UnixTransport(transport) if over_unix else transport)
+        rest = memoryview(data)
+        while rest:
+            buffer = protocol.get_buffer(-1)
+            taken = min(len(buffer), len(rest))
+            buffer[:taken] = rest[:taken]
+            rest = rest[taken:]
+            protocol.buffer_updated(taken)
+        return protocol
+
+
+class HttpOnPort:
+    """Every other request goes to aiohttp, which also answers what is no HTTP. So this is the last row of the table.
+
+    `server`, aiohttp's factory of protocols, is set before the first connection. `write_timeout`: how long a peer may take
+    nothing of what waits for it.
+    """
+
+    busy = BUSY
+    server: web.Server
+
+    def __init__(self, admission: ConnectionAdmission, write_timeout: float, proxies: TrustedProxies) -> None:
+        self._admission = admission
+        self._turns = Turns()
+        self._write_timeout = write_timeout
+        self._proxies = proxies
+
+    def detect(self, data: bytes) -> Match:
+        return _detect_head(data)
+
+    def may_enter(self) -> bool:
+        return self._admission.http_may_enter()
+
+    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
+        admission = self._admission
+        protocol = HttpConnection(
+            self.server,
+            admission.refusals,
+            self._turns,
+            admission.idle_timeout(),
+            self._write_timeout,
+            peer,
+            self._proxies,
+        )
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(data)
+
+
+def _detect_head(data: bytes) -> Match:
+    """A whole head of a request, and not too long."""
+    end = data.find(HEAD_END)
+    if end < 0:
+        return Match.UNDECIDED
+    return Match.YES if end <= HEAD_LIMIT else Match.NO
+
+
+def wants_websocket(head: bytes) -> bool:
+    """Whether the request asks for an upgrade. picows checks the handshake itself."""
+    for line in head.lower().split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name == b"upgrade" and b"websocket" in value:
+            return True
+    return False

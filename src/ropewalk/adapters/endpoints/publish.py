@@ -1,0 +1,81 @@
+"""The publish endpoint: an HTTP POST becomes registered publications. Mounted once for every path with its own key.
+
+A request is answered only when all of it is registered. If anything is wrong, the answer says what, and nothing was
+registered.
+"""
+
+from aiohttp import web
+
+from ropewalk.adapters.endpoints.http_guard import guarded
+from ropewalk.adapters.endpoints.responses import json_answer, refusal, unreadable
+from ropewalk.core.bearer import KeyGuard
+from ropewalk.core.stats import Stats
+from ropewalk.model.errors import BadBody, ClientError, LateBody, PartitionChanged
+from ropewalk.model.messages import Receipt, RemoteDisconnect
+from ropewalk.model.refusals import Refusal
+from ropewalk.ports import Publisher
+from ropewalk.protocol.body import BODY_SECONDS, KEYED, gather
+from ropewalk.protocol.publications import PublicationLimits, decode_gently
+
+UNREADABLE = "the body cannot be read"
+
+
+class PublishEndpoint:
+    def __init__(
+        self, publisher: Publisher, guard: KeyGuard, limits: PublicationLimits, stats: Stats, timeout: float = BODY_SECONDS
+    ) -> None:
+        self._publisher = publisher
+        self._guard = guard
+        self._limits = limits
+        self._stats = stats
+        self._timeout = timeout
+        self._guarded = guarded(guard, self._answer)
+
+    def routes(self, path: str) -> list[web.RouteDef]:
+        return [web.route("*", path, self.handle)]
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.method != "POST":
+            return refusal(405, "publish with POST", {"Allow": "POST"})
+        return await self._guarded(request)
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        """Raises what `guarded` answers. Two refusals differ here: that of a body that cannot be read has an `index`, like that
+        of a malformed publication, and that of another partition key names no pieces that are missing."""
+        try:
+            return json_answer(201, await self._take(request))
+        except ClientError as error:
+            self._stats.publications_refused += 1
+            match error:
+                case LateBody():
+                    return self._unreadable(request, 408, str(error), Refusal.BODY_TIMEOUT)
+                case BadBody():
+                    return self._unreadable(request, 422, UNREADABLE, Refusal.BAD_BODY)
+                case PartitionChanged():
+                    return refusal(409, str(error))
+            raise
+        except (web.RequestPayloadError, ConnectionError):
+            self._stats.publications_refused += 1
+            return self._unreadable(request, 422, UNREADABLE, Refusal.BAD_BODY)
+
+    def _unreadable(self, request: web.Request, status: int, reason: str, why: Refusal) -> web.Response:
+        self._guard.refused(why)
+        return unreadable(request, json_answer(status, {"error": reason, "index": 0}))
+
+    async def _take(self, request: web.Request) -> dict[str, object]:
+        limit = self._limits.max_publish_size
+        body = await gather(request.content.iter_any(), request.headers, limit, KEYED, self._timeout)
+        match await decode_gently(body, self._limits, request.headers.get("Idempotency-Key", "")):
+            case RemoteDisconnect() as order:
+                return {"disconnected": await self._publisher.disconnect(order)}
+            case publications:
+                receipts = await self._publisher.publish(publications)
+                return {"publications": [_shown(receipt) for receipt in receipts]}
+
+
+def _shown(receipt: Receipt) -> dict[str, object]:
+    """A transient publication has no position to show."""
+    if not receipt.offset:
+        return {"stream": receipt.stream}
+    shown: dict[str, object] = {"stream": receipt.stream, "epoch": receipt.epoch, "offset": receipt.offset}
+    return {**shown, "duplicate": True} if receipt.duplicate else shown

@@ -1,0 +1,84 @@
+"""The REST endpoint: what the backend keeps, page by page. Read-only.
+
+A page is bounded by number and by bytes, so that one request cannot produce a response of a hundred large messages.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from aiohttp import web
+
+from ropewalk.adapters.endpoints.http_guard import guarded, number
+from ropewalk.adapters.endpoints.responses import json_answer, refusal
+from ropewalk.core.bearer import KeyGuard
+from ropewalk.model.messages import Registered
+from ropewalk.model.presence import Member
+from ropewalk.ports import Backend
+from ropewalk.protocol.cable_json import fitting
+
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 1000
+PAGE_BYTES = 4 << 20
+_MAX_OFFSET = 2**63 - 1
+_NAME = r"[\s\S]+"  # a dot would leave out line breaks
+
+
+class RestEndpoint:
+    def __init__(self, backend: Backend, guard: KeyGuard) -> None:
+        self._backend = backend
+        self._guard = guard
+
+    def routes(self, api_path: str = "/api") -> list[web.RouteDef]:
+        # Any character, and not one segment: names hold slashes, and some clients and proxies decode %2F on the way.
+        return [
+            web.get(f"{api_path}/streams", guarded(self._guard, self._streams)),
+            web.get(f"{api_path}/streams/{{name:{_NAME}}}/history", guarded(self._guard, self._history)),
+            web.get(f"{api_path}/presence/{{name:{_NAME}}}/users", guarded(self._guard, self._users)),
+        ]
+
+    async def _streams(self, request: web.Request) -> web.Response:
+        limit = _limit(request)
+        # One more than shown tells whether there is a next page.
+        found = await self._backend.streams.summaries(request.query.get("after", ""), limit + 1)
+        shown = found[:limit]
+        return json_answer(200, {"streams": shown, "next": shown[-1].stream if len(found) > limit else None})
+
+    async def _history(self, request: web.Request) -> web.Response:
+        after = number(request, "after", 0, 0, _MAX_OFFSET)
+        page = await self._backend.streams.page(request.match_info["name"], after, _limit(request))
+        if page is None:
+            return refusal(404, "no such stream")
+        body: dict[str, object] = {"stream": page.stream, "epoch": page.epoch, "tip": page.tip, "oldest": page.oldest}
+        shown = _within(page.messages)
+        following = page.next_offset if len(shown) == len(page.messages) else shown[-1].offset
+        return json_answer(200, {**body, "messages": [_message(item) for item in shown], "next": following})
+
+    async def _users(self, request: web.Request) -> web.Response:
+        found = await self._backend.presence.page(request.match_info["name"], request.query.get("after", ""), _limit(request))
+        page = fitting(found, PAGE_BYTES)
+        records = [_record(member) for member in page.members]
+        return json_answer(200, {"type": "info", "total": page.total, "records": records, "next": page.next_id})
+
+
+def _within(messages: Sequence[Registered]) -> Sequence[Registered]:
+    """As many as a page holds, at least one."""
+    room = PAGE_BYTES
+    for count, message in enumerate(messages):
+        room -= len(message.payload)
+        if room < 0 and count:
+            return messages[:count]
+    return messages
+
+
+def _message(item: Registered) -> dict[str, object]:
+    """Without `exclude_socket`: it is a session's sid, and who knows a sid may take the session over."""
+    shown: dict[str, object] = {"offset": item.offset, "timestamp": item.timestamp, "message": msgspec.Raw(item.payload)}
+    return {**shown, "type": item.broadcast_type} if item.broadcast_type else shown
+
+
+def _record(member: Member) -> dict[str, object]:
+    return {"info": msgspec.Raw(member.info), "id": member.id} if member.info else {"id": member.id}
+
+
+def _limit(request: web.Request) -> int:
+    return number(request, "limit", DEFAULT_LIMIT, 1, MAX_LIMIT)

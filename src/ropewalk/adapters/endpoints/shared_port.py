@@ -1,0 +1,178 @@
+"""One port for all protocols. Looks at the first bytes of a connection and hands the connection to its protocol.
+
+A WebSocket upgrade may also come later, on a kept-alive HTTP connection behind a proxy; then aiohttp's handler hands the
+connection over.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from typing import cast
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.log import server_logger
+
+from ropewalk.adapters.endpoints.admission import ConnectionAdmission, ConnectionLimits
+from ropewalk.adapters.endpoints.port_protocols import (
+    HEAD_LIMIT,
+    HttpOnPort,
+    Match,
+    PortProtocol,
+    WebSocketOnPort,
+    wants_websocket,
+)
+from ropewalk.adapters.endpoints.proxied_connection import ProxiedConnection
+from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
+from ropewalk.model.errors import BadRequest
+from ropewalk.model.refusals import Refusal
+from ropewalk.protocol.proxies import Peer, TrustedProxies
+from ropewalk.protocol.proxy_header import split_proxy_header
+
+HEAD_TIMEOUT = 5.0
+TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+NO_PROXY_HEADER = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 24\r\nConnection: close\r\n\r\na PROXY header is needed"
+
+
+class _OurErrors(logging.Filter):
+    """Bad HTTP is answered with a 400. A traceback for it would not help, and would let strangers fill the log."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+OUR_ERRORS = _OurErrors()
+
+
+class SharedPort:
+    """Creates the protocol of each accepted connection, within the connection limits.
+
+    `protocols` is the table of what is spoken here: the first one that does not say no decides. `write_timeout`: how long an
+    HTTP peer may take nothing of what waits for it. `proxy_header`: connections of trusted proxies begin with a PROXY header.
+    """
+
+    def __init__(
+        self,
+        websocket: WebSocketEndpoint,
+        limits: ConnectionLimits,
+        refusals: Counter[str],
+        write_timeout: float,
+        proxies: TrustedProxies,
+        proxy_header: bool = False,
+    ) -> None:
+        self.admission = ConnectionAdmission(
+            limits, refusals, lambda: websocket.connections, lambda: len(self.http.server.connections)
+        )
+        self._websocket = WebSocketOnPort(websocket, self.admission)
+        self.http = HttpOnPort(self.admission, write_timeout, proxies)
+        self.protocols: Sequence[PortProtocol] = (self._websocket, self.http)
+        self.proxies = proxies
+        self.proxy_header = proxy_header
+        server_logger.addFilter(OUR_ERRORS)
+
+    def detector(self) -> "ProtocolDetector":
+        return ProtocolDetector(self)
+
+    async def upgrade(self, request: web.Request) -> web.Response:
+        """The aiohttp handler of the WebSocket paths: what comes here did not begin as an upgrade."""
+        head = b"\r\n".join(b"%b: %b" % header for header in request.raw_headers)
+        if not wants_websocket(b"\r\n" + head) or request.transport is None:
+            return web.Response(status=400, text="this is a WebSocket endpoint; connect with a WebSocket client")
+        if not self.admission.client_may_enter():
+            return web.Response(status=503, text="too many connections", headers={"Retry-After": "5"})
+        connection = request.protocol
+        peer = connection.peer if isinstance(connection, ProxiedConnection) else Peer(request.remote or "")
+        line = f"{request.method} {request.raw_path} HTTP/1.1\r\n".encode("latin-1")
+        with self.admission.upgraded():
+            protocol = self._websocket.take_over(request.transport, line + head + b"\r\n\r\n", peer)
+            await protocol.transport.wait_disconnected()
+        request.protocol.force_close()
+        request.protocol.connection_lost(None)  # the transport has told picows; aiohttp's book-keeping hears it here
+        return web.Response()
+
+
+class ProtocolDetector(asyncio.Protocol):
+    """A connection whose protocol is not known yet. It exists from the accept on; with TLS, also before the handshake is
+    done."""
+
+    def __init__(self, shared_port: SharedPort) -> None:
+        self._shared_port = shared_port
+        self._head = b""
+        self._peer = Peer("")
+        self._waits_for_proxy_header = False
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.accepting: asyncio.Task[None] | None = None
+        shared_port.admission.arrived(self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        self._peer = Peer(peer[0] if peer else "")
+        self._waits_for_proxy_header = self._shared_port.proxy_header and self._shared_port.proxies.trusts(self._peer.address)
+        self._timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT, self._too_late)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.settled()
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        if self._waits_for_proxy_header and not self._take_proxy_header():
+            return
+        for protocol in self._shared_port.protocols:
+            match = protocol.detect(self._head)
+            if match is Match.YES:
+                self._hand_over(protocol)
+                return
+            if match is Match.UNDECIDED and len(self._head) <= HEAD_LIMIT:
+                return
+        self._answer(TOO_LONG)
+
+    def _take_proxy_header(self) -> bool:
+        """False while the header is not all there, or is none."""
+        try:
+            found = split_proxy_header(self._head)
+        except BadRequest:
+            self._answer(NO_PROXY_HEADER)
+            return False
+        if found is None:
+            return False
+        told, self._head = found
+        self._peer = Peer(self._peer.address, told)
+        self._waits_for_proxy_header = False
+        return True
+
+    def drop(self) -> None:
+        """Close it to make room for another: connections without a request yet are dropped first."""
+        self._shared_port.admission.count(Refusal.HEAD_TIMEOUT)
+        if self._transport is not None:
+            self._transport.abort()
+        elif self.accepting is not None:
+            self.accepting.cancel()
+
+    def settled(self) -> None:
+        """The connection was handed over to its protocol, or is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._shared_port.admission.left(self)
+
+    def _too_late(self) -> None:
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._shared_port.admission.count(Refusal.HEAD_TIMEOUT)
+        self._transport.abort()
+
+    def _answer(self, response: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(response)
+        self._transport.close()
+
+    def _hand_over(self, protocol: PortProtocol) -> None:
+        assert self._transport is not None
+        if not protocol.may_enter():
+            self._answer(protocol.busy)
+            return
+        self.settled()
+        data, self._head = self._head, b""
+        protocol.enter(self._transport, data, self._peer)

@@ -1,0 +1,88 @@
+"""The endpoint for applications that publish in batches: stage and commit, or rows without a transaction.
+
+Invariant: names and numbers are checked here, and the number of bodies in memory at once is bounded.
+"""
+
+import asyncio
+
+import msgspec
+from aiohttp import web
+
+from ropewalk.adapters.endpoints.http_guard import body_of, decoded, guarded, number, whole
+from ropewalk.adapters.endpoints.responses import json_answer
+from ropewalk.core.bearer import KeyGuard
+from ropewalk.core.transactions import MAX_BATCH, checked_name
+from ropewalk.ports import Transactor
+
+PLACES = 8
+"""Bodies that are taken at once; the others wait in their sockets."""
+
+MAX_COMMIT = 4 * 1024 * 1024
+_MAX_PART = 2**31 - 1
+_MAX_NUMBER = 2**63 - 1
+_MAX_ROWS = 2**32  # far above what a body can hold; so that no sequence passes 63 bits
+
+
+class _Commit(msgspec.Struct, frozen=True):
+    """`winners`: part → the attempt that counts. `pieces`: part → how many pieces it staged, for parts where that is said."""
+
+    winners: dict[int, int]
+    pieces: dict[int, int] = {}
+
+
+class TransactionsEndpoint:
+    def __init__(self, transactor: Transactor, guard: KeyGuard, max_body: int) -> None:
+        self._transactor = transactor
+        self._guard = guard
+        self._max_body = max_body
+        self._places = asyncio.Semaphore(PLACES)
+
+    def routes(self, path: str) -> list[web.RouteDef]:
+        batch = f"{path}/transactions/{{app}}/{{batch}}"
+        return [
+            web.get(f"{path}/transactions/{{app}}", guarded(self._guard, self._last)),
+            web.post(f"{batch}/stage", guarded(self._guard, self._stage)),
+            web.post(f"{batch}/commit", guarded(self._guard, self._commit)),
+            web.post(f"{path}/producers/{{producer}}", guarded(self._guard, self._produce)),
+            web.post(f"{path}/publications", guarded(self._guard, self._publish)),
+        ]
+
+    async def _last(self, request: web.Request) -> web.Response:
+        return json_answer(200, {"last": await self._transactor.last(_app(request))})
+
+    async def _stage(self, request: web.Request) -> web.Response:
+        app, batch = _app(request), _batch(request)
+        key = (
+            number(request, "part", None, 0, _MAX_PART),
+            number(request, "attempt", None, 0, _MAX_NUMBER),
+            number(request, "seq", None, 0, _MAX_PART),
+        )
+        async with self._places:
+            staged = await self._transactor.stage(app, batch, key, await body_of(request, self._max_body))
+        return json_answer(200, msgspec.structs.asdict(staged))
+
+    async def _commit(self, request: web.Request) -> web.Response:
+        app, batch = _app(request), _batch(request)
+        order = decoded(await body_of(request, MAX_COMMIT), _Commit, "the commit")
+        committed = await self._transactor.commit(app, batch, order.winners, order.pieces)
+        return json_answer(200, msgspec.structs.asdict(committed))
+
+    async def _produce(self, request: web.Request) -> web.Response:
+        producer = checked_name(request.match_info["producer"], "producer")
+        first = number(request, "sequence", None, 0, _MAX_NUMBER - _MAX_ROWS)
+        async with self._places:
+            produced = await self._transactor.produce(producer, first, await body_of(request, self._max_body))
+        return json_answer(200, msgspec.structs.asdict(produced))
+
+    async def _publish(self, request: web.Request) -> web.Response:
+        async with self._places:
+            produced = await self._transactor.publish(await body_of(request, self._max_body))
+        return json_answer(200, msgspec.structs.asdict(produced))
+
+
+def _app(request: web.Request) -> str:
+    return checked_name(request.match_info["app"], "app")
+
+
+def _batch(request: web.Request) -> int:
+    return whole(request.match_info["batch"], "batch", 0, MAX_BATCH)

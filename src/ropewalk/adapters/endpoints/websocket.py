@@ -1,0 +1,335 @@
+"""WebSocket by picows: one object per connection, which picows calls and the engine writes to.
+
+Frames are built by the codec and written raw; picows parses what comes in. Closing waits briefly for the peer's close frame,
+so that our last frames are not lost to a TCP reset. Nothing that arrives after our close is handled.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from urllib.parse import parse_qsl, urlsplit
+
+from picows import (
+    WSCloseCode,
+    WSFrame,
+    WSListener,
+    WSMsgType,
+    WSTransport,
+    WSUpgradeRequest,
+    WSUpgradeResponse,
+    WSUpgradeResponseWithListener,
+)
+from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
+
+from ropewalk.adapters.endpoints.read_pacing import ReadPacing
+from ropewalk.adapters.endpoints.turns import Turns
+from ropewalk.adapters.endpoints.unsent import unsent_bytes
+from ropewalk.model.refusals import Refusal
+from ropewalk.model.sessions import ConnectRequest
+from ropewalk.ports import Connection, SessionHandle
+from ropewalk.protocol.codec import SessionCodec
+from ropewalk.protocol.handshake import (
+    EXTENDED,
+    asks_positions,
+    chosen_subprotocol,
+    client_options,
+    offered_subprotocols,
+    token_of,
+)
+from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
+from ropewalk.protocol.websocket_frame import CableCodec, close_frame, pong_frame
+
+logger = logging.getLogger("ropewalk.websocket")
+
+CLOSE_TIMEOUT = 1.0
+READ_BUFFER = 1024  # grows when needed; picows' default of 16 KiB is most of what an idle connection would cost
+READ_CHUNK = 1024  # of one read: all its frames, 170 empty ones, are handled before anybody else's turn
+KERNEL_BUFFER = 65536  # what the kernel may hold of what a client sends ahead
+MOST_FRAGMENTS = 1024  # of one message
+
+# Looked up once and not with every frame.
+CLOSE, CONTINUATION, PING, PONG = WSMsgType.CLOSE, WSMsgType.CONTINUATION, WSMsgType.PING, WSMsgType.PONG
+
+Open = Callable[[ConnectRequest, Connection, SessionCodec], SessionHandle]
+
+
+class PicowsLog:
+    """Stands in for picows' logger: what it would say of a connection, our own log says.
+
+    It is also how picows tells that it could not parse a frame: it reports the error here, sends the close frame itself and
+    hangs up a moment later.
+    """
+
+    __slots__ = ("connection",)
+
+    def __init__(self) -> None:
+        self.connection: WebSocketConnection | None = None
+
+    def isEnabledFor(self, level: int) -> bool:
+        return False
+
+    def error(self, message: str, detail: object = None) -> None:
+        match detail:
+            case (WSCloseCode() as code, str(reason)) if self.connection is not None:
+                self.connection.unparsable(reason, code)
+            case _:
+                logger.error("picows: %s", message.replace("%s", str(detail)))
+
+    def exception(self, message: str, *args: object) -> None:
+        logger.exception("picows: %s", message)
+
+    def log(self, *args: object) -> None:
+        """Not said."""
+
+    debug = info = warning = log
+
+
+class BoundedProtocol(WSProtocol):  # type: ignore[misc]  # unknown to the stubs, as above
+    """Picows' own buffer doubles with each read that fills it, and never shrinks: whoever sends fast would own megabytes."""
+
+    __slots__ = ()
+
+    def get_buffer(self, size_hint: int) -> memoryview:
+        whole: memoryview = WSProtocol.get_buffer(self, size_hint)
+        return whole[:READ_CHUNK]
+
+
+class WebSocketConnection(WSListener):
+    """A `Connection`. `write` is the transport's own method, so that a delivery costs one call."""
+
+    __slots__ = (
+        "_closing",
+        "_endpoint",
+        "_going_away",
+        "_parts",
+        "_paused",
+        "_pong",
+        "_reading",
+        "_request",
+        "_session",
+        "_size",
+        "_transport",
+        "write",
+    )
+
+    def __init__(self, endpoint: "WebSocketEndpoint", request: ConnectRequest) -> None:
+        self._endpoint = endpoint
+        self._request: ConnectRequest | None = request
+        self._session: SessionHandle | None = None
+        self._parts: list[bytes] | None = None
+        self._size = 0
+        self._closing = False
+        self._going_away = False
+        self._paused = False
+        self._pong: bytes | None = None
+        self._reading: ReadPacing | None = None
+
+    # --- picows calls -------------------------------------------------------------------------------------------------
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport.underlying_transport
+        self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER)
+        self.write = self._transport.write
+        assert self._request is not None
+        self._session = self._endpoint.open_session(self._request, self, self._endpoint.codec(self._request))
+        self._endpoint.connections += 1
+        self._request = None  # nobody needs it once the session is opening
+        # picows would keep both for the connection's life: a quarter of what an idle one costs.
+        transport.request.headers.clear()
+        transport.response.headers.clear()
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        kind = frame.msg_type
+        if kind is CLOSE:
+            self._going_away = frame.get_close_code() is WSCloseCode.GOING_AWAY
+            self.close(WSCloseCode.OK.value, "")
+            self._transport.close()
+        elif self._closing or self._session is None:
+            self._read().count()
+        elif frame.rsv1 or frame.rsv2 or frame.rsv3:
+            self._session.malformed("reserved bits are set", WSCloseCode.PROTOCOL_ERROR.value)
+        elif kind is PING:
+            self._read().count()
+            self._pinged(frame.get_payload_as_bytes())
+        elif kind is PONG:
+            self._read().count()
+            self._session.heard()
+        elif frame.fin and self._parts is None and kind is not CONTINUATION:
+            self._session.receive(frame.get_payload_as_bytes())
+        else:
+            self._read().count()
+            self._assemble(self._session, kind is CONTINUATION, frame)
+
+    def _assemble(self, session: SessionHandle, continues: bool, frame: WSFrame) -> None:
+        if continues is (self._parts is None):
+            session.malformed("fragments out of order", WSCloseCode.PROTOCOL_ERROR.value)
+            return
+        if self._parts is None:
+            self._parts = []
+        self._parts.append(frame.get_payload_as_bytes())
+        self._size += frame.payload_size
+        if self._size > self._endpoint.max_message_size:
+            session.malformed("message too big", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.MESSAGE_TOO_BIG)
+        elif len(self._parts) > MOST_FRAGMENTS:
+            session.malformed("too many fragments", WSCloseCode.MESSAGE_TOO_BIG.value, Refusal.FRAGMENTS)
+        elif frame.fin:
+            message, self._parts, self._size = b"".join(self._parts), None, 0
+            session.receive(message)
+
+    def _pinged(self, payload: bytes) -> None:
+        """Only the newest ping is answered, once all that was read is handled, and when the peer takes what we write: what
+        a flood of pings makes us write is never more than one frame beyond what the transport holds."""
+        if self._pong is None:
+            asyncio.get_running_loop().call_soon(self._answer_ping)
+        self._pong = payload
+
+    def _answer_ping(self) -> None:
+        if self._pong is not None and not self._paused and not self._closing:
+            self.write(pong_frame(self._pong))
+            self._pong = None
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._closing = True
+        if self._session is not None:
+            self._endpoint.connections -= 1
+            self._session.lost(self._going_away)
+            self._session = None  # it knows this connection: nothing but the garbage collector would free the two
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        if self._session is not None:
+            self._session.writing_paused()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._answer_ping()
+        if self._session is not None:
+            self._session.writing_resumed()
+
+    def unparsable(self, reason: str, code: WSCloseCode) -> None:
+        """Picows cannot read on. It sends the close frame, but would wait for ever for a peer that does not take it."""
+        if self._closing:
+            return
+        self._end()
+        if self._session is not None:
+            too_big = code is WSCloseCode.MESSAGE_TOO_BIG
+            self._session.malformed(reason, code.value, Refusal.MESSAGE_TOO_BIG if too_big else Refusal.BAD_FRAME)
+
+    # --- the engine calls ---------------------------------------------------------------------------------------------
+
+    def close(self, code: int, text: str) -> None:
+        if not self._closing:
+            self.write(close_frame(code, text))
+            self._end()
+
+    def _end(self) -> None:
+        self._closing = True
+        self._parts = None
+        asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self._finish)
+
+    def _finish(self) -> None:
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()  # it does not read: flushing would wait for ever
+        else:
+            self._transport.close()
+
+    def pending(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    async def ready(self) -> None:
+        pass  # every command is answered as it comes
+
+    def unsent(self) -> int:
+        return unsent_bytes(self._transport)
+
+    def hold_reading(self, hold: bool) -> None:
+        self._read().hold(hold)
+
+    def _read(self) -> ReadPacing:
+        if self._reading is None:
+            self._reading = ReadPacing(self._transport, self._endpoint.turns)
+        return self._reading
+
+
+class WebSocketEndpoint:
+    """Decides on upgrade requests and makes picows' protocol objects for the connections that may come in."""
+
+    def __init__(
+        self,
+        open_session: Open,
+        paths: Sequence[str],
+        origin_allowed: Callable[[str | None], bool],
+        token_param: str,
+        max_message_size: int,
+        native_pings: bool,
+        secure: bool,
+        proxies: TrustedProxies,
+    ) -> None:
+        self.open_session = open_session
+        self.connections = 0
+        self.turns = Turns()
+        self._paths = frozenset(paths)
+        self._origin_allowed = origin_allowed
+        self._token_param = token_param
+        self.max_message_size = max_message_size
+        self._plain, self._telling = CableCodec(native_pings), CableCodec(native_pings, tells_positions=True)
+        self._scheme = "https" if secure else "http"
+        self._proxies = proxies
+
+    def protocol(self, peer: Peer) -> WSProtocol:
+        log = PicowsLog()
+        return BoundedProtocol(
+            None,
+            None,
+            False,
+            lambda request: self._upgrade(request, peer, log),
+            log,
+            True,
+            None,
+            False,
+            0,
+            0,
+            WSAutoPingStrategy.PING_WHEN_IDLE,
+            False,  # pings are answered by WebSocketConnection, which knows what waits for the peer
+            self.max_message_size,
+            None,
+            READ_BUFFER,
+        )
+
+    def codec(self, request: ConnectRequest) -> SessionCodec:
+        return self._telling if asks_positions(request.params) else self._plain
+
+    def _upgrade(self, request: WSUpgradeRequest, peer: Peer, log: PicowsLog) -> WSUpgradeResponseWithListener:
+        try:
+            target = urlsplit(request.path.decode("latin-1"))
+        except ValueError:
+            return _refuse(HTTPStatus.BAD_REQUEST, b"not a URL")
+        if target.path not in self._paths:
+            return _refuse(HTTPStatus.NOT_FOUND, b"no WebSocket here")
+        if not self._origin_allowed(request.headers.get("Origin")):
+            return _refuse(HTTPStatus.FORBIDDEN, b"origin not allowed")
+        offered = offered_subprotocols(request.headers.getall("Sec-WebSocket-Protocol", []))
+        chosen = chosen_subprotocol(offered)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        params = dict(parse_qsl(target.query, keep_blank_values=True))
+        forwarded = joined_headers(request.headers.getall, FORWARDING_HEADERS)
+        remote, scheme = self._proxies.client(peer, self._scheme, forwarded)
+        connect = ConnectRequest(
+            url=f"{scheme}://{headers.get('host', '')}{request.path.decode('latin-1')}",
+            path=target.path,
+            headers=headers,
+            params=params,
+            remote=remote,
+            token=token_of(self._token_param, headers, params, offered),
+            extended=chosen == EXTENDED,
+            options=client_options(headers, params),
+        )
+        listener = log.connection = WebSocketConnection(self, connect)
+        extra = {"Sec-WebSocket-Protocol": chosen} if chosen else None
+        return WSUpgradeResponseWithListener(WSUpgradeResponse.create_101_response(extra), listener)
+
+
+def _refuse(status: HTTPStatus, text: bytes) -> WSUpgradeResponseWithListener:
+    return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(status, text), None)

@@ -1,1 +1,0 @@
-"""Transports between clients and sessions, and the other HTTP endpoints, one file each."""

@@ -1,0 +1,52 @@
+"""Makes the report of a node. Reads counters and what the sampler keeps, so that it is cheap with many sessions too."""
+
+from collections.abc import Callable, Sequence
+
+from ropewalk.core.stats import Histogram
+from ropewalk.engine.node import Node
+from ropewalk.model.journal import ShardSpan
+from ropewalk.model.report import Gauges, Latency, NodeReport
+
+
+class NodeInspector:
+    """Implements `ports.Inspector`. What the node does not know itself is passed in: its archive, its journal's shards, its
+    transactions."""
+
+    def __init__(
+        self,
+        node: Node,
+        shards: Callable[[], Sequence[ShardSpan]] = tuple,
+        archive: Callable[[], Gauges] = dict,
+        transactions: Callable[[], Gauges] = dict,
+    ) -> None:
+        self._node = node
+        self._shards = shards
+        self._archive = archive
+        self._transactions = transactions
+
+    def report(self) -> NodeReport:
+        services, sampler = self._node.services, self._node.sampler
+        stats, application = services.stats, services.application
+        return NodeReport(
+            problems=tuple(self._node.health()),
+            connections=stats.connections_accepted - stats.connections_closed,
+            sessions=len(services.sessions),
+            streams_listened=services.hub.streams(),
+            totals=sampler.totals(),
+            counts=stats.counts(),
+            rates=sampler.rates,
+            gaps=dict(stats.gaps),
+            refusals=dict(stats.refusals),
+            latency=_latency(stats.publish_to_deliver),
+            shards=tuple(self._shards()),
+            backend=services.backend.gauges(),
+            archive=self._archive(),
+            journal=services.session_log.gauges(),
+            application=application.gauges() if application is not None else {},
+            transactions=self._transactions(),
+        )
+
+
+def _latency(observed: Histogram) -> Latency:
+    p50, p95, p99 = (observed.quantile(share) for share in (0.5, 0.95, 0.99))
+    return Latency(tuple(observed.cumulative()), observed.total, p50, p95, p99)

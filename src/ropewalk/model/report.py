@@ -1,0 +1,54 @@
+"""The report of a node: one record that metrics, health and pages read."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from ropewalk.model.journal import ShardSpan
+
+Gauges = Mapping[str, float]
+"""Sizes of one part of the node, by the names that they have on the metrics page."""
+
+
+class Latency(Struct, frozen=True):
+    """Seconds from a publication to its delivery, since start.
+
+    `buckets` are (upper bound as text, observations at or below it) and end with "+Inf". A percentile is the upper bound of its
+    bucket, so it errs on the high side; above the last bound it is that bound.
+    """
+
+    buckets: tuple[tuple[str, int], ...] = (("+Inf", 0),)
+    total: float = 0.0
+    p50: float = 0.0
+    p95: float = 0.0
+    p99: float = 0.0
+
+
+class SessionTotals(Struct, frozen=True):
+    """Sums over all live sessions. `outbox_bytes` counts outboxes and the buffers of connections."""
+
+    subscriptions: int = 0
+    outbox_bytes: int = 0
+
+
+class NodeReport(Struct, frozen=True):
+    """`problems` are sentences about what is down; empty when all is well. `counts`, `gaps` and `refusals` count since start.
+    `rates` are increments of counts per second, over the last few seconds. `streams_listened` have a subscriber here.
+    `totals` are some seconds old on a node with many sessions."""
+
+    problems: tuple[str, ...] = ()
+    connections: int = 0
+    sessions: int = 0
+    streams_listened: int = 0
+    totals: SessionTotals = SessionTotals()
+    counts: Mapping[str, int] = {}
+    rates: Mapping[str, float] = {}
+    gaps: Mapping[str, int] = {}
+    refusals: Mapping[str, int] = {}
+    latency: Latency = Latency()
+    shards: tuple[ShardSpan, ...] = ()
+    backend: Gauges = {}
+    archive: Gauges = {}
+    journal: Gauges = {}
+    application: Gauges = {}
+    transactions: Gauges = {}

@@ -1,0 +1,91 @@
+"""Who may come in: each kind of connection has places of its own, and nobody who says nothing keeps others out."""
+
+from collections import Counter
+from dataclasses import replace
+
+from ropewalk.adapters.endpoints.admission import (
+    CROWDED_IDLE_TIMEOUT,
+    HTTP_RESERVE,
+    MOST_UNKNOWN,
+    ConnectionAdmission,
+    ConnectionLimits,
+)
+
+
+class Stranger:
+    def __init__(self) -> None:
+        self.dropped = False
+
+    def drop(self) -> None:
+        self.dropped = True
+
+
+class Libraries:
+    """How many connections each library has open."""
+
+    def __init__(self) -> None:
+        self.websockets = 0
+        self.http = 0
+
+    def admission(self, limits: ConnectionLimits) -> ConnectionAdmission:
+        return ConnectionAdmission(limits, Counter(), lambda: self.websockets, lambda: self.http)
+
+
+async def test_clients_at_their_bound_take_no_place_of_publishers_and_checks() -> None:
+    open_now = Libraries()
+    admission = open_now.admission(ConnectionLimits(clients=2, http=2))
+    open_now.websockets = 2
+    assert not admission.client_may_enter()
+    assert admission.http_may_enter()
+    assert admission.refusals == {"connections": 1}
+
+
+async def test_http_beyond_its_bound_is_answered_but_not_kept_and_then_refused() -> None:
+    open_now = Libraries()
+    admission = open_now.admission(ConnectionLimits(clients=2, http=2, idle_timeout=75))
+    open_now.http = 1
+    assert admission.idle_timeout() == 75
+    open_now.http = 2
+    assert admission.http_may_enter()
+    assert admission.idle_timeout() == CROWDED_IDLE_TIMEOUT
+    open_now.http = 2 + HTTP_RESERVE
+    assert not admission.http_may_enter()
+    assert admission.client_may_enter()
+
+
+async def test_a_websocket_that_began_as_http_counts_once_and_as_a_client() -> None:
+    open_now = Libraries()
+    admission = open_now.admission(ConnectionLimits(clients=2, http=2))
+    open_now.http = open_now.websockets = 1
+    with admission.upgraded():
+        assert (admission.clients(), admission.http_connections(), admission.connections()) == (1, 0, 1)
+
+
+async def test_of_connections_that_say_nothing_the_oldest_goes_first() -> None:
+    admission = Libraries().admission(ConnectionLimits())
+    strangers = [Stranger() for _ in range(MOST_UNKNOWN + 2)]
+    for stranger in strangers:
+        admission.arrived(stranger)
+    assert [stranger.dropped for stranger in strangers[:3]] == [True, True, False]
+    assert admission.connections() == MOST_UNKNOWN
+
+
+async def test_when_descriptors_run_out_those_who_say_nothing_go_first() -> None:
+    open_now = Libraries()
+    admission = open_now.admission(ConnectionLimits(descriptors=10))
+    open_now.websockets = 9
+    silent, newcomer = Stranger(), Stranger()
+    admission.arrived(silent)
+    assert not silent.dropped
+    admission.arrived(newcomer)
+    assert (silent.dropped, newcomer.dropped) == (True, False)
+    assert admission.refusals == {"descriptors": 1}
+
+
+async def test_bounds_can_change_while_connections_are_open() -> None:
+    open_now = Libraries()
+    admission = open_now.admission(ConnectionLimits(clients=1))
+    open_now.websockets = 1
+    assert not admission.client_may_enter()
+    admission.limits = replace(admission.limits, clients=2)
+    assert admission.client_may_enter()

@@ -1,0 +1,139 @@
+"""The endpoint of consumers over a real socket: marks are checked, spelt in one way, and only go forward."""
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from ropewalk.adapters.endpoints.consumers import ConsumersEndpoint
+from ropewalk.adapters.journals.arrow import ArrowJournal
+from ropewalk.core.bearer import KeyGuard
+from ropewalk.core.ring import shard_of
+from ropewalk.testing.clock import ManualClock
+from tests.journals import publication, running
+from tests.unit.adapters.http_server import Client, serving
+
+CLOCK = ManualClock()
+ROWS = 10
+FULL = shard_of("a", 3)
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> AsyncIterator[ArrowJournal]:
+    async with running(tmp_path, CLOCK, new_epoch=lambda: "x") as (journal, _):
+        await journal.write([publication("a", offset) for offset in range(1, ROWS + 1)])
+        yield journal
+
+
+@pytest.fixture
+async def client(journal: ArrowJournal) -> AsyncIterator[Client]:
+    opened = ConsumersEndpoint(journal, journal, KeyGuard("", Counter())).routes("/journal")
+    closed = ConsumersEndpoint(journal, journal, KeyGuard("k3y", Counter())).routes("/closed")
+    endpoints = (opened, closed)
+    async with serving([route for endpoint in endpoints for route in endpoint]) as client:
+        yield client
+
+
+def offset(position: int, shard: int = FULL) -> dict[str, object]:
+    return {str(shard): {"e": "x", "p": position}}
+
+
+async def told(client: Client, method: str, body: object, name: str = "etl") -> tuple[int, object]:
+    async with client.request(method, f"/journal/consumers/{name}", json=body) as response:
+        return response.status, await response.json()
+
+
+async def listed(client: Client) -> list[dict[str, object]]:
+    async with client.get("/journal/consumers") as response:
+        found: list[dict[str, object]] = (await response.json())["consumers"]
+        return found
+
+
+async def test_the_first_offset_is_pinned_and_answered_ever_after(client: Client) -> None:
+    assert await told(client, "POST", offset(4)) == (200, offset(4))
+    assert await told(client, "POST", offset(9)) == (200, offset(4))
+
+
+async def test_it_moves_forward_and_never_back(client: Client) -> None:
+    await told(client, "POST", offset(4))
+
+    assert await told(client, "PUT", offset(7)) == (200, offset(7))
+    assert await told(client, "PUT", offset(5)) == (200, offset(7))
+    assert await told(client, "POST", offset(0)) == (200, offset(7))
+
+
+async def test_one_that_was_never_pinned_begins_where_it_is_moved_to(client: Client) -> None:
+    assert await told(client, "PUT", offset(7)) == (200, offset(7))
+
+
+async def test_an_offset_is_spelt_with_its_shards_in_order(client: Client) -> None:
+    marks = {shard: {"p": 0, "e": ""} for shard in ("2", "0", "1")}
+    async with client.post("/journal/consumers/etl", json=marks) as response:
+        assert await response.read() == b'{"0":{"e":"","p":0},"1":{"e":"","p":0},"2":{"e":"","p":0}}'
+
+
+async def test_they_are_listed_with_their_lag_by_shard(client: Client) -> None:
+    await told(client, "POST", {**offset(4), **offset(0, (FULL + 1) % 3)}, "b")
+    await told(client, "POST", offset(ROWS), "a")
+
+    first, second = await listed(client)
+    assert first == {"name": "a", "offset": offset(ROWS), "moved": CLOCK.now, "lag": {str(FULL): 0}}
+    assert (second["name"], second["lag"]) == ("b", {str(FULL): ROWS - 4, str((FULL + 1) % 3): 0})
+
+
+async def test_a_forgotten_one_begins_anew(client: Client) -> None:
+    await told(client, "POST", offset(4))
+    async with client.delete("/journal/consumers/etl") as response:
+        assert response.status == 200
+    async with client.delete("/journal/consumers/etl") as response:
+        assert response.status == 404
+    assert await listed(client) == []
+    assert await told(client, "POST", offset(9)) == (200, offset(9))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        [],
+        {"x": {"e": "", "p": 0}},
+        {"3": {"e": "", "p": 0}},
+        {"0": {"e": ""}},
+        {"0": {"e": "", "p": -1}},
+        {"0": {"e": "", "p": 1.5}},
+        offset(ROWS + 1),
+        {"0": {"e": "e" * 65, "p": 0}},
+        {"0": {"e": "another", "p": 0}},
+        {str(FULL): {"e": "another", "p": 4}},
+        {str(FULL): {"e": "", "p": 4}},
+    ],
+)
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+async def test_an_offset_that_cannot_be_is_refused(client: Client, method: str, body: object) -> None:
+    status, _ = await told(client, method, body)
+    assert status == 400
+    assert await listed(client) == []
+
+
+@pytest.mark.parametrize("name", ["a%20b", "x" * 129, "%2F", "ä"])
+async def test_a_name_that_cannot_be_is_refused(client: Client, name: str) -> None:
+    status, _ = await told(client, "POST", offset(1), name)
+    assert status == 400
+
+
+async def test_a_body_without_end_is_refused(client: Client) -> None:
+    async with client.post("/journal/consumers/etl", data=b" " * 70_000) as response:
+        assert response.status == 413
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", ""), ("POST", "/a"), ("PUT", "/a"), ("DELETE", "/a")])
+async def test_without_the_key_nobody_comes_in(client: Client, method: str, path: str) -> None:
+    async with client.post("/journal/consumers/a", json=offset(1)) as response:
+        assert response.status == 200
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        async with client.request(method, f"/closed/consumers{path}", json=offset(1), headers=headers) as response:
+            assert response.status == 401
+    headers = {"Authorization": "Bearer k3y"}
+    async with client.request(method, f"/closed/consumers{path}", json=offset(1), headers=headers) as response:
+        assert response.status == 200

@@ -1,0 +1,188 @@
+"""The journal's endpoint over a real socket: what there is, ranges within bounds, and what is said of those that are gone."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from ropewalk.adapters.endpoints.journal import ARROW_STREAM, DEFAULT_BYTES, MAX_BYTES, JournalEndpoint
+from ropewalk.core.bearer import KeyGuard
+from ropewalk.model.errors import BadRequest, Unavailable
+from ropewalk.model.journal import ShardSpan
+from tests.unit.adapters.http_server import Client, serving
+
+SPANS = [ShardSpan(0, "a", 10, 20), ShardSpan(0, "b", 100, 130), ShardSpan(1, "c", 0, 0)]
+SHOWN = [{"shard": span.shard, "epoch": span.epoch, "first": span.first, "end": span.end} for span in SPANS]
+
+
+class FakeJournal:
+    """A journal that hands out chunks of itself, and may break in the middle."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, int, int]] = []
+        self.chunks = [b"chunk one, ", b"chunk two"]
+        self.breaks = False
+        self.released = 0
+        self._archived: dict[int, int] = {}
+
+    def spans(self) -> list[ShardSpan]:
+        return SPANS
+
+    async def read(self, shard: int, first: int, end: int, max_bytes: int) -> AsyncIterator[bytes]:
+        if first < 10:
+            raise BadRequest(f"position {first} is gone")
+        self.asked.append((shard, first, end, max_bytes))
+        try:
+            for chunk in self.chunks:
+                yield chunk
+            if self.breaks:
+                raise Unavailable("the disk is gone")
+        finally:
+            self.released += 1
+
+    def archived(self, positions: dict[int, int]) -> None:
+        self._archived.update(positions)
+
+    def archived_ends(self) -> dict[int, int]:
+        return self._archived
+
+
+@pytest.fixture
+def journal() -> FakeJournal:
+    return FakeJournal()
+
+
+@pytest.fixture
+async def client(journal: FakeJournal) -> AsyncIterator[Client]:
+    opened = JournalEndpoint(journal, KeyGuard("", Counter())).routes("/journal")
+    closed = JournalEndpoint(journal, KeyGuard("k3y", Counter())).routes("/closed")
+    async with serving([*opened, *closed]) as client:
+        yield client
+
+
+async def test_it_says_what_there_is(client: Client) -> None:
+    async with client.get("/journal") as response:
+        assert (response.status, await response.json()) == (200, {"shards": 2, "spans": SHOWN, "holes": [], "archived": {}})
+
+
+async def test_positions_that_were_lost_are_told_as_holes(
+    client: Client, journal: FakeJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = [ShardSpan(0, "a", 10, 20), ShardSpan(0, "a", 25, 30), ShardSpan(0, "a", 40, 40), *SPANS[1:]]
+    monkeypatch.setattr(journal, "spans", lambda: broken)
+    async with client.get("/journal") as response:
+        assert (await response.json())["holes"] == [
+            {"shard": 0, "epoch": "a", "first": 20, "end": 25},
+            {"shard": 0, "epoch": "a", "first": 30, "end": 40},
+        ]
+
+
+async def test_a_range_is_streamed_as_arrow(client: Client, journal: FakeJournal) -> None:
+    async with client.get("/journal/0?from=12&to=15&max_bytes=1000") as response:
+        assert (response.status, response.headers["Content-Type"]) == (200, ARROW_STREAM)
+        assert await response.read() == b"chunk one, chunk two"
+    assert journal.asked == [(0, 12, 15, 1000)]
+    assert journal.released == 1
+
+
+@pytest.mark.parametrize("path", ["/journal", "/journal/0", "/journal/0?from=3", "/journal/7"])
+async def test_an_answer_to_head_has_no_body_so_that_the_connection_can_be_used_again(client: Client, path: str) -> None:
+    async with client.get(path) as response:
+        status, kind = response.status, response.headers["Content-Type"]
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    writer.write(b"GET /journal/0?from=12 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    async with asyncio.timeout(10):
+        answers = await reader.read()
+    writer.close()
+    head, following = answers.split(b"\r\n\r\n", 1)
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert f"Content-Type: {kind}".encode() in head
+    assert following.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"chunk two" in following
+
+
+async def test_without_bounds_it_is_what_follows_in_the_same_span_up_to_the_usual_size(
+    client: Client, journal: FakeJournal
+) -> None:
+    for query in ("", "?from=15", "?from=101", "?from=50"):
+        async with client.get(f"/journal/0{query}") as response:
+            assert response.status == 200
+    assert journal.asked == [(0, first, end, DEFAULT_BYTES) for first, end in ((10, 20), (15, 20), (101, 130), (50, 130))]
+
+
+async def test_a_generation_whose_rows_are_gone_is_not_where_a_range_begins(
+    client: Client, journal: FakeJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "spans", lambda: [ShardSpan(0, "a", 20, 20), *SPANS[1:]])
+    async with client.get("/journal/0") as response:
+        assert response.status == 200
+    assert journal.asked == [(0, 100, 130, DEFAULT_BYTES)]
+
+
+async def test_what_is_gone_is_said_with_what_is_there(client: Client) -> None:
+    async with client.get("/journal/0?from=3") as response:
+        assert (response.status, await response.json()) == (416, {"error": "position 3 is gone", "spans": SHOWN[:2]})
+
+
+async def test_a_shard_that_does_not_exist_is_not_found(client: Client) -> None:
+    async with client.get("/journal/2") as response:
+        assert (response.status, await response.json()) == (404, {"error": "there is no shard 2", "shards": 2})
+
+
+@pytest.mark.parametrize("query", ["from=x", "to=-1", "max_bytes=0", f"max_bytes={MAX_BYTES + 1}", "from=99999999999999999999"])
+async def test_a_bad_number_is_refused(client: Client, journal: FakeJournal, query: str) -> None:
+    async with client.get(f"/journal/0?{query}") as response:
+        assert response.status == 400
+    assert journal.asked == []
+
+
+async def test_an_answer_that_breaks_in_the_middle_cannot_be_taken_for_a_whole_one(
+    client: Client, journal: FakeJournal
+) -> None:
+    journal.breaks = True
+    with pytest.raises(aiohttp.ClientPayloadError):
+        async with client.get("/journal/0") as response:
+            await response.read()
+    assert journal.released == 1
+
+
+async def test_a_reader_that_leaves_in_the_middle_lets_go_of_the_journal(client: Client, journal: FakeJournal) -> None:
+    journal.chunks = [b"x" * 1_000_000] * 60
+    async with client.get("/journal/0") as response:
+        await response.content.read(1000)
+        response.close()
+    async with client.get("/journal/1?from=10") as response:
+        await response.read()
+    async with asyncio.timeout(10):
+        while journal.released < 2:
+            await asyncio.sleep(0)
+
+
+async def test_what_the_archive_has_is_passed_on_and_shown(client: Client) -> None:
+    async with client.post("/journal/archived", json={"positions": {"0": 110, "1": 0}}) as response:
+        assert response.status == 200
+    async with client.get("/journal") as response:
+        assert (await response.json())["archived"] == {"0": 110, "1": 0}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b'{"positions":{"0":131}}', b'{"positions":{"0":-1}}', b'{"positions":{"7":0}}', b'{"positions":{"x":0}}'],
+)
+async def test_positions_that_cannot_be_are_refused(client: Client, journal: FakeJournal, body: bytes) -> None:
+    async with client.post("/journal/archived", data=body) as response:
+        assert response.status == 400
+    assert journal.archived_ends() == {}
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/closed"), ("GET", "/closed/0"), ("POST", "/closed/archived")])
+async def test_without_the_key_nobody_comes_in(client: Client, method: str, path: str) -> None:
+    body = b'{"positions":{}}'
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        async with client.request(method, path, data=body, headers=headers) as response:
+            assert response.status == 401
+    async with client.request(method, path, data=body, headers={"Authorization": "Bearer k3y"}) as response:
+        assert response.status == 200

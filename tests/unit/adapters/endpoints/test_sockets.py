@@ -1,0 +1,73 @@
+"""Listening sockets: bound, inherited, and taken over."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from ropewalk.adapters.endpoints.sockets import bound_sockets, inherited_sockets
+from ropewalk.model.errors import UserMistake
+
+
+def test_a_port_that_is_taken_is_refused_unless_both_share_it() -> None:
+    [first] = bound_sockets("127.0.0.1", 0, reuse_port=False)
+    port = first.sock.getsockname()[1]
+    for reuse_port in (False, True):
+        with pytest.raises(UserMistake, match=f"127.0.0.1:{port}"):
+            bound_sockets("127.0.0.1", port, reuse_port)
+    first.close()
+    [first] = bound_sockets("127.0.0.1", port, reuse_port=True)
+    [second] = bound_sockets("127.0.0.1", port, reuse_port=True)
+    first.close()
+    second.close()
+
+
+def test_what_connects_before_anybody_accepts_waits() -> None:
+    [listening] = bound_sockets("127.0.0.1", 0, reuse_port=False)
+    with socket.create_connection(listening.sock.getsockname()):
+        accepted, _ = listening.sock.accept()
+        accepted.close()
+    listening.close()
+
+
+def test_all_addresses_of_a_name_get_one_port() -> None:
+    sockets = bound_sockets("localhost", 0, reuse_port=False)
+    assert len({listening.sock.getsockname()[1] for listening in sockets}) == 1
+    for listening in sockets:
+        listening.close()
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(UserMistake, match="cannot listen"):
+        bound_sockets("no such host", 0, reuse_port=False)
+
+
+def test_a_unix_socket_can_be_taken_over_and_the_former_owner_leaves_it_alone(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    [first] = bound_sockets(f"unix:{path}", 0, reuse_port=True)
+    [second] = bound_sockets(f"unix:{path}", 0, reuse_port=True)
+    first.close()
+    assert path.is_socket()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    assert second.address("http") == f"unix:{path}"
+    second.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_socket_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "precious"
+    path.write_text("data")
+    with pytest.raises(UserMistake, match="no socket"):
+        bound_sockets(f"unix:{path}", 0, reuse_port=False)
+    assert path.read_text() == "data"
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "x"}]
+)
+def test_sockets_meant_for_another_process_are_not_taken(environ: dict[str, str]) -> None:
+    environ = {**environ, "OTHER": "stays"}
+    assert inherited_sockets(environ) == []
+    assert environ == {"OTHER": "stays"}

@@ -1,0 +1,172 @@
+"""One SSE connection under pressure: a peer that does not read, and one that never will."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from aiohttp import web
+
+from ropewalk.adapters.endpoints import sse_link
+from ropewalk.adapters.endpoints.sse import SseEndpoint
+from ropewalk.model.commands import Command
+from ropewalk.model.refusals import Refusal
+from ropewalk.model.sessions import ConnectRequest
+from ropewalk.ports import Connection
+from ropewalk.protocol.codec import SessionCodec
+from ropewalk.protocol.handshake import AllowedOrigins
+from tests.unit.adapters.http_server import Client, serving
+
+DEADLINE = 10.0
+
+
+class Chatterbox:
+    """A session that says what the test tells it to, and remembers what its link told it."""
+
+    sid = "s1"
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.told: list[str] = []
+        self.said = b""
+
+    async def opened(self) -> bool:
+        return True
+
+    async def submit(self, command: Command) -> bool:
+        self.connection.write(self.said)
+        return True
+
+    def streams(self) -> dict[str, list[str]]:
+        return {"i": ["chat"]}
+
+    def receive(self, frame: bytes) -> None:
+        raise AssertionError("an SSE client sends nothing")
+
+    def heard(self) -> None:
+        raise AssertionError("an SSE client sends nothing")
+
+    def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
+        raise AssertionError("an SSE client sends nothing")
+
+    def writing_paused(self) -> None:
+        self.told.append("paused")
+
+    def writing_resumed(self) -> None:
+        self.told.append("resumed")
+
+    def lost(self, going_away: bool = False) -> None:
+        self.told.append("lost")
+
+
+class Sessions:
+    """`said`: what each session says to its first command."""
+
+    def __init__(self) -> None:
+        self.opened: list[Chatterbox] = []
+        self.said = b""
+
+    def open(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Chatterbox:
+        self.request = request
+        self.opened.append(Chatterbox(connection))
+        self.opened[-1].said = self.said
+        return self.opened[-1]
+
+
+@pytest.fixture
+def sessions() -> Sessions:
+    return Sessions()
+
+
+@pytest.fixture
+async def client(sessions: Sessions) -> AsyncIterator[Client]:
+    async with serving(SseEndpoint(sessions.open, AllowedOrigins([]), 3, Counter()).routes()) as client:
+        yield client
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def stuck(client: Client, sessions: Sessions) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Chatterbox]:
+    """A connection whose peer has asked and does not read on, written to until that shows."""
+    reader, writer = await asyncio.open_connection(client.host, client.port, limit=1024)
+    writer.write(b"GET /events?stream=chat HTTP/1.0\r\nHost: x\r\n\r\n")
+    await until(lambda: bool(sessions.opened))
+    (session,) = sessions.opened
+    line = b"data: %b\n\n" % (b"x" * 2000)
+    async with asyncio.timeout(DEADLINE):
+        # Small pieces, and not one more than it takes: nothing else may wake the link up again.
+        while not session.told:
+            session.connection.write(line)
+            await asyncio.sleep(0)
+    return reader, writer, session
+
+
+async def read_all(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(DEADLINE):
+        return await reader.read()
+
+
+async def test_a_full_socket_pauses_the_session_and_an_emptied_one_resumes_it(client: Client, sessions: Sessions) -> None:
+    reader, writer, session = await stuck(client, sessions)
+    reading = asyncio.create_task(read_all(reader))
+    await until(lambda: session.told == ["paused", "resumed"])
+    assert session.connection.pending() <= sse_link.HIGH_WATER
+    session.connection.write(b"data: last\n\n")
+    session.connection.close(1000, "")
+    assert (await reading).endswith(b"x\n\ndata: last\n\n")
+    await until(lambda: session.told[-1] == "lost")
+    writer.close()
+
+
+async def test_a_closed_connection_whose_peer_never_reads_is_ended_all_the_same(
+    client: Client, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse_link, "FLUSH_TIMEOUT", 0.05)
+    _, writer, session = await stuck(client, sessions)
+    session.connection.close(1000, "")
+    session.connection.close(1000, "")
+    await until(lambda: session.told[-1] == "lost")
+    writer.close()
+
+
+async def test_what_is_written_after_the_end_is_left_away(client: Client, sessions: Sessions) -> None:
+    async with client.get("/events?stream=chat") as response:
+        connection = sessions.opened[0].connection
+        connection.write(b"data: 1\n\n")
+        connection.close(1000, "")
+        connection.write(b"data: 2\n\n")
+        assert await response.read() == b"data: 1\n\n"
+
+
+async def test_all_writes_of_one_moment_leave_in_one_piece(client: Client, sessions: Sessions) -> None:
+    async with client.get("/events?stream=chat") as response:
+        for number in range(50):
+            sessions.opened[0].connection.write(b"data: %d\n\n" % number)
+        piece, _ = await response.content.readchunk()
+        assert piece.count(b"data: ") == 50
+
+
+async def test_more_than_can_wait_for_the_answer_to_begin_is_refused(client: Client, sessions: Sessions) -> None:
+    sessions.said = b"data: %b\n\n" % (b"x" * sse_link.EARLY_BYTES)
+    async with client.get("/events?stream=chat") as response:
+        assert response.status == 503
+        assert "more messages came" in (await response.json())["error"]
+    await until(lambda: sessions.opened[0].told == ["lost"])
+
+
+async def test_the_session_learns_of_the_request_what_authenticators_need(client: Client, sessions: Sessions) -> None:
+    headers = {"X-JID": "from-header", "Cookie": "a=1", "Host": "cable.test"}
+    async with client.get("/events?stream=chat&x=1&x=2", headers=headers) as response:
+        assert response.status == web.HTTPOk.status_code
+    request = sessions.request
+    assert request.url == "http://cable.test/events?stream=chat&x=1&x=2"
+    assert request.path == "/events"
+    assert request.params == {"stream": "chat", "x": "2"}
+    assert request.headers["cookie"] == "a=1"
+    assert request.remote == "127.0.0.1"
+    assert request.token == "from-header"
+    assert not request.extended

@@ -1,0 +1,197 @@
+"""The endpoint of transactions over a real socket: what it hands on, and every refusal it has."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+
+from ropewalk.adapters.endpoints.transactions import MAX_COMMIT, PLACES, TransactionsEndpoint
+from ropewalk.core.bearer import KeyGuard
+from ropewalk.model.errors import Conflict, LimitReached, MalformedPublication, RopewalkError, Unavailable
+from ropewalk.model.transactions import Committed, Produced, Staged
+from tests.unit.adapters.http_server import Client, serving
+
+STAGE = "/journal/transactions/app/5/stage?part=1&attempt=2&seq=3"
+COMMIT = "/journal/transactions/app/5/commit"
+WINNERS = b'{"winners":{"0":1}}'
+
+
+class Desk:
+    """A transactor that writes down what it is asked and answers, or raises what it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+        self.error: RopewalkError | None = None
+        self.open = asyncio.Event()
+        self.open.set()
+        self.busy = self.busiest = 0
+
+    async def _note(self, *what: object) -> None:
+        if self.error is not None:
+            raise self.error
+        self.busy += 1
+        self.busiest = max(self.busiest, self.busy)
+        await self.open.wait()
+        self.busy -= 1
+        self.asked.append(what)
+
+    async def stage(self, app: str, batch: int, key: tuple[int, int, int], body: bytes) -> Staged:
+        await self._note(app, batch, key, body)
+        return Staged(7)
+
+    async def commit(self, app: str, batch: int, winners: Mapping[int, int], counts: Mapping[int, int]) -> Committed:
+        await self._note(app, batch, winners, counts)
+        return Committed(4, 1, False, batch)
+
+    async def last(self, app: str) -> int | None:
+        await self._note(app)
+        return None
+
+    async def produce(self, producer: str, first: int, body: bytes) -> Produced:
+        await self._note(producer, first, body)
+        return Produced(3, 2)
+
+    async def publish(self, body: bytes) -> Produced:
+        await self._note(body)
+        return Produced(1, 0)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture
+async def client(desk: Desk) -> AsyncIterator[Client]:
+    opened = TransactionsEndpoint(desk, KeyGuard("", Counter()), 100).routes("/journal")
+    closed = TransactionsEndpoint(desk, KeyGuard("k3y", Counter()), 100).routes("/closed")
+    async with serving([*opened, *closed]) as client:
+        yield client
+
+
+async def ask(client: Client, method: str, path: str, body: bytes = b"") -> tuple[int, object]:
+    async with client.request(method, path, data=body) as response:
+        return response.status, await response.json()
+
+
+async def test_a_body_is_staged_under_its_place(client: Client, desk: Desk) -> None:
+    assert await ask(client, "POST", STAGE, b"rows") == (200, {"rows": 7, "duplicate": False})
+    assert desk.asked == [("app", 5, (1, 2, 3), b"rows")]
+
+
+async def test_a_commit_names_winners_and_perhaps_how_many_pieces(client: Client, desk: Desk) -> None:
+    answer = {"published": 4, "skipped": 1, "duplicate": False, "last": 5}
+    assert await ask(client, "POST", COMMIT, WINNERS) == (200, answer)
+    assert await ask(client, "POST", COMMIT, b'{"winners":{"0":1,"1":9},"pieces":{"1":0}}') == (200, answer)
+    assert desk.asked == [("app", 5, {0: 1}, {}), ("app", 5, {0: 1, 1: 9}, {1: 0})]
+
+
+async def test_the_last_batch_of_a_new_application_is_none(client: Client) -> None:
+    assert await ask(client, "GET", "/journal/transactions/app") == (200, {"last": None})
+
+
+async def test_numbered_and_plain_rows_are_handed_on(client: Client, desk: Desk) -> None:
+    assert await ask(client, "POST", "/journal/producers/p:1?sequence=9", b"rows") == (200, {"published": 3, "skipped": 2})
+    assert await ask(client, "POST", "/journal/publications", b"rows") == (200, {"published": 1, "skipped": 0})
+    assert desk.asked == [("p:1", 9, b"rows"), (b"rows",)]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/journal/transactions/a%2Fb/5/stage?part=0&attempt=0&seq=0",
+        "/journal/transactions/a%20b/5/stage?part=0&attempt=0&seq=0",
+        f"/journal/transactions/{'x' * 129}/5/stage?part=0&attempt=0&seq=0",
+        "/journal/transactions/app/x/stage?part=0&attempt=0&seq=0",
+        "/journal/transactions/app/-1/stage?part=0&attempt=0&seq=0",
+        "/journal/transactions/app/2147483648/stage?part=0&attempt=0&seq=0",
+        "/journal/transactions/app/5/stage?attempt=0&seq=0",
+        "/journal/transactions/app/5/stage?part=0&seq=0",
+        "/journal/transactions/app/5/stage?part=0&attempt=0",
+        "/journal/transactions/app/5/stage?part=-1&attempt=0&seq=0",
+        "/journal/transactions/app/5/stage?part=0&attempt=1e3&seq=0",
+        "/journal/transactions/app/5/stage?part=0&attempt=0&seq=99999999999999999999",
+        "/journal/transactions/a%2Fb/5/commit",
+        "/journal/producers/a%2Fb?sequence=0",
+        "/journal/producers/p",
+        "/journal/producers/p?sequence=9223372036854775807",
+    ],
+)
+async def test_a_bad_name_or_number_is_refused(client: Client, desk: Desk, path: str) -> None:
+    status, answer = await ask(client, "POST", path, WINNERS)
+    assert status == 400
+    assert isinstance(answer, dict)
+    assert answer["error"]
+    assert desk.asked == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"winners":[1]}',
+        b'{"winners":{"a":1}}',
+        b'{"winners":{"0":"x"}}',
+        b'{"winners":{"0":1.5}}',
+        b"\xff",
+    ],
+)
+async def test_a_commit_of_another_shape_is_refused(client: Client, desk: Desk, body: bytes) -> None:
+    assert (await ask(client, "POST", COMMIT, body))[0] == 400
+    assert desk.asked == []
+
+
+async def test_a_body_over_the_limit_is_refused(client: Client, desk: Desk) -> None:
+    assert (await ask(client, "POST", STAGE, b"x" * 101))[0] == 413
+    assert (await ask(client, "POST", COMMIT, b" " * (MAX_COMMIT + 1)))[0] == 413
+    assert (await ask(client, "POST", STAGE, b"x" * 100))[0] == 200
+    assert len(desk.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "answer"),
+    [
+        (MalformedPublication("why", 17), 422, {"error": "why", "index": 17}),
+        (Conflict("why", [{"part": 1, "attempt": 2}]), 409, {"error": "why", "missing": [{"part": 1, "attempt": 2}]}),
+        (LimitReached("why"), 507, {"error": "why"}),
+        (Unavailable("why"), 503, {"error": "why"}),
+    ],
+)
+async def test_what_cannot_be_done_is_said(
+    client: Client, desk: Desk, error: RopewalkError, status: int, answer: dict[str, object]
+) -> None:
+    desk.error = error
+    assert await ask(client, "POST", STAGE) == (status, answer)
+    assert await ask(client, "POST", COMMIT, WINNERS) == (status, answer)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/closed/transactions/app"),
+        ("POST", "/closed/transactions/app/5/stage?part=0&attempt=0&seq=0"),
+        ("POST", "/closed/transactions/app/5/commit"),
+        ("POST", "/closed/producers/p?sequence=0"),
+        ("POST", "/closed/publications"),
+    ],
+)
+async def test_without_the_key_nobody_comes_in(client: Client, desk: Desk, method: str, path: str) -> None:
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        async with client.request(method, path, data=WINNERS, headers=headers) as response:
+            assert response.status == 401
+    assert desk.asked == []
+    async with client.request(method, path, data=WINNERS, headers={"Authorization": "Bearer k3y"}) as response:
+        assert response.status == 200
+
+
+async def test_no_more_bodies_are_taken_at_once_than_there_are_places(client: Client, desk: Desk) -> None:
+    desk.open.clear()
+    asking = [asyncio.create_task(ask(client, "POST", STAGE, b"rows")) for _ in range(3 * PLACES)]
+    while desk.busy < PLACES:
+        await asyncio.sleep(0)
+    desk.open.set()
+    assert {status for status, _ in await asyncio.gather(*asking)} == {200}
+    assert desk.busiest == PLACES
