@@ -1,7 +1,7 @@
 """The ports: Protocol classes for what the engine needs from adapters, and for what it offers to them.
 
 Their docstrings state what types cannot: atomicity, order, idempotence, and what may be raised. Backends with their feeds,
-journals, staging, authenticators and channels have conformance suites in `ropewalk.testing`.
+journals, staging, archives, authenticators and channels have conformance suites in `ropewalk.testing`.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -296,14 +296,20 @@ class Archive(Protocol):
     async def read(
         self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
     ) -> ColdPiece:
-        """Offsets [first, last] of that epoch that are there, registered at or after `since`; each once. Whether they are
-        dense is for the caller to see. Never on the event loop. Raises `Unavailable`."""
+        """Offsets [first, last] of that epoch that are there, registered at or after `since`: in order, each once, at most
+        `limit`. Whether they are dense is for the caller to see. Times are kept to the microsecond. Never on the event loop.
 
-    async def stop(self) -> None: ...
+        Raises `Unavailable` where something in the range may be there and cannot be read: an answer with less would tell the
+        caller that it does not exist.
+        """
+
+    async def stop(self) -> None:
+        """Reads under way are answered or raise `Unavailable`, later ones raise it. Again is harmless."""
 
     def health(self) -> str: ...
 
-    def gauges(self) -> dict[str, float]: ...
+    def gauges(self) -> dict[str, float]:
+        """For the metrics page, beside those of the backend: archive_reads_waiting, and others that begin with `archive_`."""
 
 
 # --- who may come in, and what a channel does ------------------------------------------------------------------------

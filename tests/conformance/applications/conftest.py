@@ -2,6 +2,4 @@
 
 import pytest
 
-PARTS = ("connecting", "subscribing", "acting", "resuming", "leaving", "crashing", "rpc_wire", "sse", "stage")
-
-pytest.register_assert_rewrite(*(f"{__name__.rpartition('.')[0]}.{part}" for part in PARTS))
+pytest.register_assert_rewrite(__name__.rpartition(".")[0])

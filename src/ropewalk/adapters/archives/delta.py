@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from ropewalk.adapters.archives.footer import BEYOND
 from ropewalk.adapters.archives.parquet_index import File, HistoryRange, ParquetIndex
+from ropewalk.adapters.archives.rows import kept_time
 from ropewalk.adapters.archives.tail import begins_after, read_tail
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import BadRequest, Unavailable
@@ -68,10 +69,12 @@ class DeltaArchive:
         self._looking = threading.Lock()
         self._pool = ThreadPoolExecutor(THREADS, "archive")
         self._waiting = 0
+        self._stopped = False
         self._health = ""
         self._named: set[str] = set()
 
     async def stop(self) -> None:
+        self._stopped = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def health(self) -> str:
@@ -83,7 +86,7 @@ class DeltaArchive:
     async def read(
         self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
     ) -> ColdPiece:
-        wanted = HistoryRange(stream, epoch, first, last, limit, since)
+        wanted = HistoryRange(stream, epoch, first, last, limit, kept_time(since))
         shard = shard_of(partition_key, self._shard_count())
         if self._waiting >= MAX_WAITING:
             raise Unavailable("too many reads wait for the archive")
@@ -112,7 +115,7 @@ class DeltaArchive:
             logger.error("a file of the archive cannot be read", extra={"file": error.filename, "reason": error.strerror})
 
     async def _read(self, shard: int, wanted: HistoryRange, fresh: bool) -> ColdPiece:
-        cold, archived = await asyncio.get_running_loop().run_in_executor(self._pool, self._cold, shard, wanted, fresh)
+        cold, archived = await self._read_files(shard, wanted, fresh)
         reached = cold.messages[-1].offset if cold.messages else wanted.first - 1
         if self._journal is None or cold.more or reached >= wanted.last:
             return cold
@@ -120,7 +123,22 @@ class DeltaArchive:
             return await self._read(shard, wanted, fresh=True)  # what lies between is archived by now, or lost
         rest = wanted._replace(first=reached + 1, limit=wanted.limit - len(cold.messages))
         tail = await read_tail(self._journal, shard, archived, rest)
-        return ColdPiece(cold.messages + tail.messages, tail.more)
+        joined = ColdPiece(cold.messages + tail.messages, tail.more)
+        if joined.more and not joined.messages:
+            raise Unavailable("the archive is too far behind the journal to tell what it has of this stream")
+        return joined
+
+    async def _read_files(self, shard: int, wanted: HistoryRange, fresh: bool) -> tuple[ColdPiece, int]:
+        if self._stopped:
+            raise Unavailable("the archive is closed")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, self._cold, shard, wanted, fresh)
+        except asyncio.CancelledError:
+            # A pool that is shut down cancels what waits for a thread; the callers are not cancelled and have to be told.
+            task = asyncio.current_task()
+            if not self._stopped or (task is not None and task.cancelling()):
+                raise
+            raise Unavailable("the archive is closed") from None
 
     def _shard_count(self) -> int:
         return (shards_of(self._journal.spans()) if self._journal else 0) or self._shards
@@ -135,6 +153,8 @@ class DeltaArchive:
         with self._looking:
             if fresh or self._clock() - self._looked >= self._refresh:
                 self._look()
+            if self._health and self._state is NOTHING:
+                raise Unavailable(self._health)  # there is a table, and nothing is known of it
             return self._state
 
     def _look(self) -> None:

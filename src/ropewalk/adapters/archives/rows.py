@@ -8,6 +8,14 @@ from ropewalk.model.messages import Registered
 KEYS = ["stream", "epoch", "offset", "timestamp"]
 COLUMNS = [*KEYS, "value", "exclude_socket", "broadcast_type"]
 
+FAR_FUTURE = 9e12
+"""Seconds. Later times are no 64-bit number of microseconds."""
+
+
+def kept_time(moment: float) -> float:
+    """The moment as the columns keep it, to the microsecond: only then can it be compared with what is kept."""
+    return round(min(moment, FAR_FUTURE) * 1e6) / 1e6
+
 
 def chosen(rows: pa.Table, stream: str, epoch: str, first: int, last: int, since: float) -> pa.Table:
     """Publications of one epoch of the stream in this range. What else happens to a stream has no epoch."""

@@ -1,9 +1,10 @@
 """Reads what is in the journal and not yet in the archive: the end of one shard, filtered for one stream.
 
-Invariant: the read is bounded. A longer tail is not read to its end, and the answer is shorter accordingly.
+Invariant: the read is bounded. A longer tail is not read to its end, and the answer says that there is more.
 """
 
 import asyncio
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,18 +29,20 @@ def begins_after(journal: JournalReader, shard: int, position: int) -> bool:
 
 
 async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: HistoryRange) -> ColdPiece:
-    """Messages at positions from `begin` on; holes of the journal are passed over, which is for the caller to notice.
-    Raises BadRequest where the journal has let go of them meanwhile."""
+    """Messages at positions from `begin` on, each once; holes of the journal are passed over, which is for the caller to
+    notice. There may be none and still be `more`. Raises BadRequest where the journal has let go of them meanwhile."""
     found: list[Registered] = []
     budget, position, refused = TAIL_BYTES, begin, -1
-    while budget > 0 and not _complete(found, wanted):
+    while not _complete(found, wanted):
         spans = [span for span in journal.spans() if span.shard == shard and span.end > max(position, span.first)]
         if not spans:
             break
+        if budget <= 0:
+            return ColdPiece(tuple(found), more=True)
         position = max(position, spans[0].first)
         data = b"".join([piece async for piece in journal.read(shard, position, spans[0].end, min(budget, PIECE_BYTES))])
         rows, reached = await asyncio.to_thread(_sift, data, position, wanted)
-        found += rows
+        found += _new(rows, found[-1].offset if found else 0)
         budget -= len(data)
         if reached == position == refused:
             raise BadRequest(f"the journal tells of position {position} in shard {shard} but does not give it")
@@ -51,6 +54,14 @@ async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: Hist
 
 def _complete(found: list[Registered], wanted: HistoryRange) -> bool:
     return bool(found) and (found[-1].offset >= wanted.last or len(found) > wanted.limit)
+
+
+def _new(messages: Iterable[Registered], last: int) -> Iterator[Registered]:
+    """Without those that came before: rows may have been handed to the journal twice."""
+    for message in messages:
+        if message.offset > last:
+            last = message.offset
+            yield message
 
 
 def _sift(data: bytes, position: int, wanted: HistoryRange) -> tuple[list[Registered], int]:

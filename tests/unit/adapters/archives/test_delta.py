@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from ropewalk.adapters.archives import DeltaArchive, delta
+from ropewalk.adapters.archives import DeltaArchive, delta, tail
 from ropewalk.adapters.archives.tail import begins_after
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import BadRequest, Unavailable
@@ -167,6 +167,17 @@ async def test_what_is_not_archived_yet_comes_from_the_journal(scribe: Scribe) -
     journal.asked.clear()
     assert await offsets(archive, 1, 30) == list(range(1, 31))
     assert journal.asked == []
+    await archive.stop()
+
+
+async def test_a_tail_that_is_too_long_for_one_answer_is_no_hole(scribe: Scribe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "TAIL_BYTES", 1)  # one piece, of 25 rows
+    journal = FakeJournal(Scribe(scribe.root, 1).rows([*run("a", 1, 40), *run("b", 1, 60)]), shard=0)
+    archive = DeltaArchive(str(scribe.root), 1, Clock(), journal=journal)
+
+    assert await archive.read("a", "a", "e", 1, 40, FOREVER) == ColdPiece(tuple(run("a", 1, 25)), more=True)
+    with pytest.raises(Unavailable, match="too far behind"):
+        await archive.read("b", "b", "e", 1, 60, FOREVER)
     await archive.stop()
 
 
