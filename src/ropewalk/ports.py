@@ -1,7 +1,7 @@
 """The ports: Protocol classes for what the engine needs from adapters, and for what it offers to them.
 
 Their docstrings state what types cannot: atomicity, order, idempotence, and what may be raised. Backends with their feeds,
-journals, staging, archives, authenticators and channels have conformance suites in `ropewalk.testing`.
+journals, staging, archives, applications, authenticators and channels have conformance suites in `ropewalk.testing`.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -332,12 +332,14 @@ class Application(Protocol):
 
     Calls of one session come one after another, in order: connect, then commands and restores, then one disconnect. A session
     that was authenticated in another way begins with a command. Every call ends within a bounded time. It may raise
-    `Unavailable` (it could not be asked, or gave no answer in time) or `ApplicationError` (it was asked and failed); both
-    concern this call only.
+    `Unavailable` (it could not be asked), of that `Unanswered` (it was asked and gave no answer in time), or
+    `ApplicationError` (it was asked and failed); they concern this call only. Before its start and after its stop it cannot
+    be asked.
     """
 
     async def start(self, publisher: "Publisher") -> None: ...
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """Calls under way come to an end. Again, or without a start, is harmless."""
 
     async def connect(self, context: CallContext, wanted: Callable[[], bool]) -> ConnectResult:
         """Calls may have to wait before they are made. One that is no longer `wanted` when its turn comes is not made, and
@@ -348,7 +350,8 @@ class Application(Protocol):
     async def restored(self, restore_call: RestoreCall) -> RestoreResult:
         """Empty if the application does not handle restores."""
 
-    async def disconnect(self, disconnect_call: DisconnectCall) -> None: ...
+    async def disconnect(self, disconnect_call: DisconnectCall) -> None:
+        """The application hears of it once. `Unavailable` means that it may be told again."""
 
     def health(self) -> str:
         """Why it cannot be called now, for the health page. "" means healthy."""

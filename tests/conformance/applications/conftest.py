@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.register_assert_rewrite(__name__.rpartition(".")[0])
+PARTS = ("connects", "subscriptions", "actions", "restores", "disconnects", "crashes", "rpc_wire", "sse", "stage")
+
+pytest.register_assert_rewrite(*(f"{__name__.rpartition('.')[0]}.{part}" for part in PARTS))
