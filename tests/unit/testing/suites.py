@@ -1,5 +1,6 @@
 """Runs a conformance suite without pytest's collection, to see which of its tests a fake fails."""
 
+import inspect
 from collections.abc import Callable, Iterator
 from itertools import count, product
 from pathlib import Path
@@ -11,17 +12,24 @@ Suite = Callable[[], object]
 
 
 async def failing(suite: Suite, home: Path, *only: str) -> set[str]:
-    """The names of the tests that fail, of all or `only` of these. Each runs on a fresh instance, with a fresh directory."""
+    """The names of the tests that fail, of all or `only` of these. Each runs on a fresh instance, in a fresh directory."""
     number, found = count(), set()
     for name in only or [name for name in dir(suite) if name.startswith("test_")]:
         for arguments in _cases(getattr(suite, name)):
             directory = home / str(next(number))
             directory.mkdir()
             try:
-                await getattr(suite(), name)(directory, **arguments)
+                await _run(getattr(suite(), name), directory, arguments)
             except (Exception, pytest.fail.Exception):
                 found.add(name)
     return found
+
+
+async def _run(test: Callable[..., Any], directory: Path, arguments: dict[str, object]) -> None:
+    given = {"tmp_path": directory} if "tmp_path" in inspect.signature(test).parameters else {}
+    running = test(**given, **arguments)
+    if inspect.isawaitable(running):
+        await running
 
 
 def _cases(test: Any) -> Iterator[dict[str, object]]:
