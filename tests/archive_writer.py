@@ -3,7 +3,7 @@
 import json
 import urllib.request
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from ropewalk.pipeline.archive.log import append
 from ropewalk.protocol.journal_schema import SCHEMA
 from tests.server import RunningServer
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 START = datetime(2026, 3, 1, 23, 59, tzinfo=UTC)
 
 
@@ -29,18 +30,21 @@ def message(stream: str, offset: int, epoch: str = "e", second: float = 0.0, pay
 
 
 class Scribe:
-    """Gives rows their positions, as the journal does, and archives them."""
+    """Gives rows their positions, as the journal does, and archives them. `key_of`: a stream's partition key."""
 
-    def __init__(self, root: Path, shards: int = 2, row_group: int = ROW_GROUP) -> None:
+    def __init__(
+        self, root: Path, shards: int = 2, row_group: int = ROW_GROUP, key_of: Callable[[str], str] = lambda stream: stream
+    ) -> None:
         self.root = root
         self.shards = shards
         self._row_group = row_group
+        self._key_of = key_of
         self._positions: dict[int, int] = defaultdict(int)
         self._batch = 0
 
     def rows(self, messages: Sequence[Registered], joined: Sequence[tuple[str, str]] = ()) -> pa.Table:
         """Rows as the Spark source gives them. `joined`: pairs of stream and sid, rows that are no messages."""
-        rows = [self._row(each.stream, RowKind.PUBLISH, each.timestamp, **_cells(each)) for each in messages]
+        rows = [self._row(self._key_of(each.stream), RowKind.PUBLISH, each.timestamp, **_cells(each)) for each in messages]
         rows += [self._row(sid, RowKind.JOINED, START.timestamp(), stream=stream, sid=sid) for stream, sid in joined]
         return pa.Table.from_pylist(rows, schema=pa.schema([*SCHEMA, ("shard", pa.int32())]))
 
@@ -60,7 +64,7 @@ class Scribe:
         shard = shard_of(key, self.shards)
         position = self._positions[shard]
         self._positions[shard] += 1
-        moment = datetime.fromtimestamp(timestamp, UTC)
+        moment = EPOCH + timedelta(microseconds=round(timestamp * 1e6))
         return {"position": position, "event": kind, "key": key, "timestamp": moment, "shard": shard, **cells}
 
 

@@ -6,6 +6,9 @@ import pytest
 
 from tests.prerequisites import PREREQUISITES, chromium_path, must_not_skip
 
+# Assertions of the shipped suites are shown in full, as those of test files are.
+pytest.register_assert_rewrite("ropewalk.testing")
+
 _hints: dict[str, int] = {}
 
 

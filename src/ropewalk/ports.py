@@ -1,7 +1,10 @@
 """The ports: Protocol classes for what the engine needs from adapters, and for what it offers to them.
 
-Their docstrings state what types cannot: atomicity, order, idempotence, and what may be raised. Backends with their feeds,
-journals, staging, authenticators and channels have conformance suites in `ropewalk.testing`.
+Their docstrings state what types cannot: atomicity, order, idempotence, and what may be raised. Each port that adapters fill
+has a conformance suite in `ropewalk.testing`: `Backend` with its stores and its feed, `Journal`, `JournalReader` and
+`ConsumerStore`, `Staging`, `RowReader` and `Rows`, `Archive`, `Authenticator`, `Channels`, `Application`. One has none:
+`Connection`, whose promises are about bytes on a socket and are tested there, against real clients. `Transactor`, `Publisher`,
+`SessionHandle` and `Inspector` are filled by the engine.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -297,14 +300,20 @@ class Archive(Protocol):
     async def read(
         self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
     ) -> ColdPiece:
-        """Offsets [first, last] of that epoch that are there, registered at or after `since`; each once. Whether they are
-        dense is for the caller to see. Never on the event loop. Raises `Unavailable`."""
+        """Offsets [first, last] of that epoch that are there, registered at or after `since`: in order, each once, at most
+        `limit`. Whether they are dense is for the caller to see. Times are kept to the microsecond. Never on the event loop.
 
-    async def stop(self) -> None: ...
+        Raises `Unavailable` where something in the range may be there and cannot be read: an answer with less would tell the
+        caller that it does not exist.
+        """
+
+    async def stop(self) -> None:
+        """Reads under way are answered or raise `Unavailable`, later ones raise it. Again is harmless."""
 
     def health(self) -> str: ...
 
-    def gauges(self) -> dict[str, float]: ...
+    def gauges(self) -> dict[str, float]:
+        """For the metrics page, beside those of the backend: archive_reads_waiting, and others that begin with `archive_`."""
 
 
 # --- who may come in, and what a channel does ------------------------------------------------------------------------
@@ -327,12 +336,14 @@ class Application(Protocol):
 
     Calls of one session come one after another, in order: connect, then commands and restores, then one disconnect. A session
     that was authenticated in another way begins with a command. Every call ends within a bounded time. It may raise
-    `Unavailable` (it could not be asked, or gave no answer in time) or `ApplicationError` (it was asked and failed); both
-    concern this call only.
+    `Unavailable` (it could not be asked), of that `Unanswered` (it was asked and gave no answer in time), or
+    `ApplicationError` (it was asked and failed); they concern this call only. Before its start and after its stop it cannot
+    be asked.
     """
 
     async def start(self, publisher: "Publisher") -> None: ...
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        """Calls under way come to an end. Again, or without a start, is harmless."""
 
     async def connect(self, context: CallContext, wanted: Callable[[], bool]) -> ConnectResult:
         """Calls may have to wait before they are made. One that is no longer `wanted` when its turn comes is not made, and
@@ -343,7 +354,8 @@ class Application(Protocol):
     async def restored(self, restore_call: RestoreCall) -> RestoreResult:
         """Empty if the application does not handle restores."""
 
-    async def disconnect(self, disconnect_call: DisconnectCall) -> None: ...
+    async def disconnect(self, disconnect_call: DisconnectCall) -> None:
+        """The application hears of it once. `Unavailable` means that it may be told again."""
 
     def health(self) -> str:
         """Why it cannot be called now, for the health page. "" means healthy."""

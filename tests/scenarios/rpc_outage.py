@@ -14,9 +14,9 @@ from typing import Any
 
 import aiohttp
 
+from ropewalk.testing import application_events as events
+from ropewalk.testing.application_orders import NAME, Order, seat
 from tests.cable import Cable, Closed, Frame, identifier, kind
-from tests.conformance.applications import events
-from tests.conformance.applications.orders import NAME, Order, seat
 from tests.conformance.applications.rpc_process import RpcProcess, rpc_process
 from tests.server import RunningServer, running_server
 

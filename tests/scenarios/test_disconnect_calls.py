@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from ropewalk.testing import application_events as events
+from ropewalk.testing.application_orders import NAME, seat
 from tests.cable import BASE, Cable
-from tests.conformance.applications import events
-from tests.conformance.applications.orders import NAME, seat
 from tests.conformance.applications.restores import subscribed
 from tests.conformance.applications.rpc_process import rpc_process
 from tests.metrics import metrics_when

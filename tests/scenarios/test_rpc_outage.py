@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from ropewalk.testing.application_orders import NAME, SLOW, seat
 from tests.cable import BASE, Cable, cable
-from tests.conformance.applications.orders import NAME, SLOW, seat
 from tests.metrics import metrics, metrics_when
 from tests.scenarios.rpc_outage import LISTENING, OWN, STREAM, Deployment, Guest, answers, deployment, until
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from ropewalk.testing.application_orders import Order, call, info, seat
 from tests.cable import kind
-from tests.conformance.applications.orders import Order, call, info, seat
 from tests.conformance.applications.stage import PYTHON, Stage
 from tests.server import publish
 

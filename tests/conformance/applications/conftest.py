@@ -2,6 +2,6 @@
 
 import pytest
 
-PARTS = ("connecting", "subscribing", "acting", "resuming", "leaving", "crashing", "rpc_wire", "sse", "stage")
+PARTS = ("connects", "subscriptions", "actions", "restores", "disconnects", "crashes", "rpc_wire", "sse", "stage")
 
 pytest.register_assert_rewrite(*(f"{__name__.rpartition('.')[0]}.{part}" for part in PARTS))

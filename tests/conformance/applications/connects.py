@@ -2,8 +2,8 @@
 
 import pytest
 
+from ropewalk.testing.application_orders import FAILING, NAME, Order, call, seat
 from tests.cable import BASE, EXTENDED, cable
-from tests.conformance.applications.orders import FAILING, NAME, Order, call, seat
 from tests.conformance.applications.stage import Stage
 
 

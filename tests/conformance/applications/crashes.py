@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.conformance.applications.orders import WELCOME_BACK, Order, call, seat
+from ropewalk.testing.application_orders import WELCOME_BACK, Order, call, seat
 from tests.conformance.applications.restores import subscribed
 from tests.conformance.applications.stage import RESTORE, Stage, application, running_stage
 from tests.metrics import metrics_when

@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
+from ropewalk.testing.application_orders import SLOW, Order, call, seat
 from tests.cable import BASE, EXTENDED, Cable
-from tests.conformance.applications.orders import SLOW, Order, call, seat
 from tests.conformance.applications.restores import subscribed
 from tests.conformance.applications.stage import PYTHON, Stage, staged
 from tests.tcp import CLOSE, client_frame, tcp, upgrade_request

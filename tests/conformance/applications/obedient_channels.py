@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from ropewalk import App, Channel, Connection, action
-from tests.conformance.applications import events
-from tests.conformance.applications.orders import ACTION, FAILING, NAME, PAUSE, SLOW, WELCOME_BACK, YES, Order, info
+from ropewalk.testing import application_events as events
+from ropewalk.testing.application_orders import ACTION, FAILING, HANG, NAME, PAUSE, SLOW, WELCOME_BACK, YES, Order, info
 
 LOG = "OBEDIENT_LOG"
 
@@ -29,8 +29,7 @@ def note(kind: str, connection: Connection, identifier: str = "", own: dict[str,
 async def connect(connection: Connection) -> None:
     user = connection.cookies.get(NAME) or connection.params.get(NAME, "")
     note("connect" if user not in ("", FAILING) else "refused", connection)
-    if SLOW in connection.params:
-        await asyncio.sleep(PAUSE)
+    await wait(connection)
     if user == FAILING:
         raise RuntimeError("as its name demands")
     if not user:
@@ -40,8 +39,17 @@ async def connect(connection: Connection) -> None:
 
 
 @app.on_disconnect
-def gone(connection: Connection) -> None:
+async def gone(connection: Connection) -> None:
     note("disconnect", connection)
+    if HANG in connection.params:
+        await asyncio.Event().wait()
+
+
+async def wait(connection: Connection) -> None:
+    if SLOW in connection.params:
+        await asyncio.sleep(PAUSE)
+    if HANG in connection.params:
+        await asyncio.Event().wait()
 
 
 @app.channel
@@ -51,6 +59,8 @@ class ObedientChannel(Channel):
         order = msgspec.convert(self.params["order"], Order)
         if order.slow:
             await asyncio.sleep(PAUSE)
+        if order.hang:
+            await asyncio.Event().wait()
         self._obey(order)
 
     @action(ACTION)
@@ -66,8 +76,7 @@ class ObedientChannel(Channel):
 
     async def restored(self) -> None:
         self._note("restored")
-        if SLOW in self.connection.params:
-            await asyncio.sleep(PAUSE)
+        await wait(self.connection)
         self.transmit(WELCOME_BACK)
         self.state["returned"] = self.connection.state["returned"] = YES
 

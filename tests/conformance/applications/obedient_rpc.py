@@ -34,8 +34,20 @@ from ropewalk.model.application import (
 )
 from ropewalk.model.errors import ApplicationError
 from ropewalk.model.presence import Member
-from tests.conformance.applications import events
-from tests.conformance.applications.orders import ACTION, CHANNEL, FAILING, NAME, PAUSE, SLOW, WELCOME_BACK, YES, Order, info
+from ropewalk.testing import application_events as events
+from ropewalk.testing.application_orders import (
+    ACTION,
+    CHANNEL,
+    FAILING,
+    HANG,
+    NAME,
+    PAUSE,
+    SLOW,
+    WELCOME_BACK,
+    YES,
+    Order,
+    info,
+)
 from tests.rpc_servers import GrpcServer, HttpServer
 
 REACHED = "reached at "
@@ -53,7 +65,7 @@ class ObedientBackend:
     async def connect(self, context: CallContext) -> ConnectResult:
         user, silent = _user(context), _silent(context)
         self._note("connect" if user not in ("", FAILING) else "refused", context)
-        await _pause(SLOW in _params(context))
+        await _wait(context)
         if user == FAILING:
             raise ApplicationError("as its name demands")
         if not user:
@@ -66,20 +78,24 @@ class ObedientBackend:
         if call.action is Action.UNSUBSCRIBE:
             return CommandResult()
         order = _ordered(call)
-        await _pause(order.slow)
+        await asyncio.sleep(PAUSE if order.slow else 0)
+        if order.hang:
+            await asyncio.Event().wait()
         answer = _obeyed(order, call)
         return answer if call.action is Action.PERFORM or _silent(call.context) else _with_reply(answer, call.identifier)
 
     async def restored(self, restore_call: RestoreCall) -> RestoreResult:
         states = {identifier: _shown(state) for identifier, state in restore_call.subscriptions.items()}
         self._note("restored", restore_call.context, former=restore_call.former, subscriptions=states)
-        await _pause(SLOW in _params(restore_call.context))
+        await _wait(restore_call.context)
         transmissions = tuple(_said(identifier, WELCOME_BACK) for identifier in states)
         return RestoreResult(transmissions, {"returned": YES}, {identifier: {"returned": YES} for identifier in states})
 
     async def disconnect(self, disconnect_call: DisconnectCall) -> None:
         states = {identifier: _shown(state) for identifier, state in disconnect_call.subscriptions.items()}
         self._note("disconnect", disconnect_call.context, subscriptions=states)
+        if HANG in _params(disconnect_call.context):
+            await asyncio.Event().wait()
 
     def _note(
         self,
@@ -98,8 +114,11 @@ class ObedientBackend:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-async def _pause(slow: bool) -> None:
-    await asyncio.sleep(PAUSE if slow else 0)
+async def _wait(context: CallContext) -> None:
+    params = _params(context)
+    await asyncio.sleep(PAUSE if SLOW in params else 0)
+    if HANG in params:
+        await asyncio.Event().wait()
 
 
 def _user(context: CallContext) -> str:

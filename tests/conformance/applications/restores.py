@@ -1,7 +1,7 @@
 """A session comes back: with its streams, its state and its places, and the application hears of it."""
 
+from ropewalk.testing.application_orders import SLOW, WELCOME_BACK, Order, call, info, seat
 from tests.cable import Cable
-from tests.conformance.applications.orders import SLOW, WELCOME_BACK, Order, call, info, seat
 from tests.conformance.applications.stage import Stage
 from tests.server import publish
 

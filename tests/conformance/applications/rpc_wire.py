@@ -1,7 +1,7 @@
 """What only applications that are asked by RPC can do: say the wire's own messages, or leave them to the server."""
 
+from ropewalk.testing.application_orders import WELCOME_BACK, Order, call, seat
 from tests.cable import BASE, cable, identifier
-from tests.conformance.applications.orders import WELCOME_BACK, Order, call, seat
 from tests.conformance.applications.restores import subscribed
 from tests.conformance.applications.stage import Stage
 

@@ -4,7 +4,7 @@ import asyncio
 
 import aiohttp
 
-from tests.conformance.applications.orders import Order, seat
+from ropewalk.testing.application_orders import Order, seat
 from tests.conformance.applications.stage import TIMEOUT, Stage
 from tests.server import publish
 

@@ -11,10 +11,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from ropewalk.testing import application_events as events
+from ropewalk.testing.application_events import Event
+from ropewalk.testing.application_orders import NAME
 from tests.cable import Cable, cable
-from tests.conformance.applications import events, obedient_channels
-from tests.conformance.applications.events import Event
-from tests.conformance.applications.orders import NAME
+from tests.conformance.applications import obedient_channels
 from tests.conformance.applications.rpc_process import ROOT, rpc_process
 from tests.server import RunningServer, running_server
 

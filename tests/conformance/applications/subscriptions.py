@@ -1,7 +1,7 @@
 """What comes of a subscribe and an unsubscribe: an answer always, in its place, and the streams that the application named."""
 
+from ropewalk.testing.application_orders import CHANNEL, Order, call, seat
 from tests.cable import BASE, Frame, identifier, kind
-from tests.conformance.applications.orders import CHANNEL, Order, call, seat
 from tests.conformance.applications.stage import Stage
 from tests.server import publish
 

@@ -2,12 +2,13 @@
 and what is in the journal and not yet in the archive.
 
 Invariant: one answer comes from one state of the table, with the journal's tail from exactly where that state ends. The read of
-the tail is bounded: a longer one is not read to its end, and the answer is shorter accordingly.
+the tail is bounded: a longer one is not read to its end, and the answer says that there is more.
 """
 
 import asyncio
 import logging
 import threading
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ropewalk.adapters.archives.parquet_index import BEYOND, File, HistoryRange, ParquetIndex, chosen, registered
+from ropewalk.adapters.archives.parquet_index import BEYOND, File, HistoryRange, ParquetIndex, chosen, kept_time, registered
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import BadRequest, Unavailable
 from ropewalk.model.history import ColdPiece
@@ -68,10 +69,12 @@ class DeltaArchive:
         self._looking = threading.Lock()
         self._pool = ThreadPoolExecutor(THREADS, "archive")
         self._waiting = 0
+        self._stopped = False
         self._health = ""
         self._named: set[str] = set()
 
     async def stop(self) -> None:
+        self._stopped = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def health(self) -> str:
@@ -83,7 +86,7 @@ class DeltaArchive:
     async def read(
         self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
     ) -> ColdPiece:
-        wanted = HistoryRange(stream, epoch, first, last, limit, since)
+        wanted = HistoryRange(stream, epoch, first, last, limit, kept_time(since))
         shard = shard_of(partition_key, self._shard_count())
         if self._waiting >= MAX_WAITING:
             raise Unavailable("too many reads wait for the archive")
@@ -112,7 +115,7 @@ class DeltaArchive:
             logger.error("a file of the archive cannot be read", extra={"file": error.filename, "reason": error.strerror})
 
     async def _read(self, shard: int, wanted: HistoryRange, fresh: bool) -> ColdPiece:
-        cold, archived = await asyncio.get_running_loop().run_in_executor(self._pool, self._cold, shard, wanted, fresh)
+        cold, archived = await self._read_files(shard, wanted, fresh)
         reached = cold.messages[-1].offset if cold.messages else wanted.first - 1
         if self._journal is None or cold.more or reached >= wanted.last:
             return cold
@@ -120,7 +123,22 @@ class DeltaArchive:
             return await self._read(shard, wanted, fresh=True)  # what lies between is archived by now, or lost
         rest = wanted._replace(first=reached + 1, limit=wanted.limit - len(cold.messages))
         tail = await read_tail(self._journal, shard, archived, rest)
-        return ColdPiece(cold.messages + tail.messages, tail.more)
+        joined = ColdPiece(cold.messages + tail.messages, tail.more)
+        if joined.more and not joined.messages:
+            raise Unavailable("the archive is too far behind the journal to tell what it has of this stream")
+        return joined
+
+    async def _read_files(self, shard: int, wanted: HistoryRange, fresh: bool) -> tuple[ColdPiece, int]:
+        if self._stopped:
+            raise Unavailable("the archive is closed")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, self._cold, shard, wanted, fresh)
+        except asyncio.CancelledError:
+            # A pool that is shut down cancels what waits for a thread; the callers are not cancelled and have to be told.
+            task = asyncio.current_task()
+            if not self._stopped or (task is not None and task.cancelling()):
+                raise
+            raise Unavailable("the archive is closed") from None
 
     def _shard_count(self) -> int:
         return (shards_of(self._journal.spans()) if self._journal else 0) or self._shards
@@ -135,6 +153,8 @@ class DeltaArchive:
         with self._looking:
             if fresh or self._clock() - self._looked >= self._refresh:
                 self._look()
+            if self._health and self._state is NOTHING:
+                raise Unavailable(self._health)  # there is a table, and nothing is known of it
             return self._state
 
     def _look(self) -> None:
@@ -199,18 +219,20 @@ def begins_after(journal: JournalReader, shard: int, position: int) -> bool:
 
 
 async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: HistoryRange) -> ColdPiece:
-    """Messages at positions from `begin` on; holes of the journal are passed over, which is for the caller to notice.
-    Raises BadRequest where the journal has let go of them meanwhile."""
+    """Messages at positions from `begin` on, each once; holes of the journal are passed over, which is for the caller to
+    notice. There may be none and still be `more`. Raises BadRequest where the journal has let go of them meanwhile."""
     found: list[Registered] = []
     budget, position, refused = TAIL_BYTES, begin, -1
-    while budget > 0 and not _complete(found, wanted):
+    while not _complete(found, wanted):
         spans = [span for span in journal.spans() if span.shard == shard and span.end > max(position, span.first)]
         if not spans:
             break
+        if budget <= 0:
+            return ColdPiece(tuple(found), more=True)
         position = max(position, spans[0].first)
         data = b"".join([piece async for piece in journal.read(shard, position, spans[0].end, min(budget, PIECE_BYTES))])
         rows, reached = await asyncio.to_thread(_sift, data, position, wanted)
-        found += rows
+        found += _new(rows, found[-1].offset if found else 0)
         budget -= len(data)
         if reached == position == refused:
             raise BadRequest(f"the journal tells of position {position} in shard {shard} but does not give it")
@@ -222,6 +244,14 @@ async def read_tail(journal: JournalReader, shard: int, begin: int, wanted: Hist
 
 def _complete(found: list[Registered], wanted: HistoryRange) -> bool:
     return bool(found) and (found[-1].offset >= wanted.last or len(found) > wanted.limit)
+
+
+def _new(messages: Iterable[Registered], last: int) -> Iterator[Registered]:
+    """Without those that came before: rows may have been handed to the journal twice."""
+    for message in messages:
+        if message.offset > last:
+            last = message.offset
+            yield message
 
 
 def _sift(data: bytes, position: int, wanted: HistoryRange) -> tuple[list[Registered], int]:

@@ -108,6 +108,13 @@ def _seconds(value: object) -> float:
 
 KEYS = ["stream", "epoch", "offset", "timestamp"]
 COLUMNS = [*KEYS, "value", "exclude_socket", "broadcast_type"]
+FAR_FUTURE = 9e12
+"""Seconds. Later times are no 64-bit number of microseconds."""
+
+
+def kept_time(moment: float) -> float:
+    """The moment as the columns keep it, to the microsecond: only then can it be compared with what is kept."""
+    return round(min(moment, FAR_FUTURE) * 1e6) / 1e6
 
 
 def chosen(rows: pa.Table, stream: str, epoch: str, first: int, last: int, since: float) -> pa.Table:

@@ -170,6 +170,17 @@ async def test_what_is_not_archived_yet_comes_from_the_journal(scribe: Scribe) -
     await archive.stop()
 
 
+async def test_a_tail_that_is_too_long_for_one_answer_is_no_hole(scribe: Scribe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "TAIL_BYTES", 1)  # one piece, of 25 rows
+    journal = FakeJournal(Scribe(scribe.root, 1).rows([*run("a", 1, 40), *run("b", 1, 60)]), shard=0)
+    archive = DeltaArchive(str(scribe.root), 1, Clock(), refresh=0.0, journal=journal)
+
+    assert await archive.read("a", "a", "e", 1, 40, FOREVER) == ColdPiece(tuple(run("a", 1, 25)), more=True)
+    with pytest.raises(Unavailable, match="too far behind"):
+        await archive.read("b", "b", "e", 1, 60, FOREVER)
+    await archive.stop()
+
+
 async def test_when_the_journal_has_let_go_of_its_tail_the_archive_is_looked_at_again(scribe: Scribe) -> None:
     rows = Scribe(scribe.root, scribe.shards).rows(run("a", 1, 100))
     journal = FakeJournal(rows, shard_of("a", scribe.shards))

@@ -26,7 +26,7 @@ from ropewalk.model.application import (
     RestoreCall,
     RestoreResult,
 )
-from ropewalk.model.errors import ApplicationError, RopewalkError, ServerError, Unavailable, UserMistake
+from ropewalk.model.errors import ApplicationError, RopewalkError, ServerError, Unanswered, Unavailable, UserMistake
 from ropewalk.model.limits import APP_LIMITS
 from ropewalk.ports import Publisher
 
@@ -142,7 +142,7 @@ class PythonApplication:
     async def _ask(
         self,
         ask: Callable[[App, Runner], Coroutine[Any, Any, T]],
-        overdue: type[ServerError] = Unavailable,
+        overdue: type[ServerError] = Unanswered,
         wanted: StillWanted = always,
     ) -> T:
         self._stats.app_calls += 1

@@ -1,4 +1,4 @@
-"""What the application was told, as lines of JSON in a file: it is written in one process and read in another."""
+"""What the obedient application was told, as lines of JSON in a file: it may be written in one process and read in another."""
 
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,12 +1,13 @@
 """The obedient application: one behaviour, which every kind of application under test has.
 
 It lets clients in by name and otherwise does what they order it to, so that a test says in one place what the application does
-and what the client must see of it. What it is told it writes down, see `events`.
+and what must come of it. It writes down what it is told before it does anything else, see `application_events`.
 
 Connect: the name is the cookie `user`, or else the parameter `user` of the URL. A client without one is refused, one named
 `boom` is an error. Others are known by `{"user": name}`, and the connection's state gets `entered`.
 
-With the parameter `slow` in the URL it takes its time for connect and restored.
+With the parameter `slow` in the URL it takes its time for connect and restored. With the parameter `hang` it never answers a
+connect, restored or disconnect.
 
 Subscribe to `ObedientChannel`: the order is in the identifier, under `order`. Any other channel is an error.
 
@@ -28,6 +29,7 @@ FAILING = "boom"
 WELCOME_BACK = "welcome back"
 YES = "yes"
 SLOW = "slow"
+HANG = "hang"
 PAUSE = 0.3  # seconds: enough for a server that does not wait for the answer to be seen doing something else
 
 
@@ -36,7 +38,8 @@ class Order(Struct, frozen=True, omit_defaults=True):
 
     `streams` to stream from; `whisper` and `presence` are streams too, to which the client may whisper, or where it may be
     present. `keep` changes the state of the subscription, `remember` that of the connection; "" deletes a key. `join` is the id
-    under which the application puts the client into the presence set. `slow`: take your time. `blurt`: transmit exactly this,
+    under which the application puts the client into the presence set. `slow`: take your time. `hang`: never answer, which is
+    for a subscribe only. `blurt`: transmit exactly this,
     which only an application that is asked by RPC can.
     """
 
@@ -55,6 +58,7 @@ class Order(Struct, frozen=True, omit_defaults=True):
     fail: bool = False
     disconnect: bool = False
     slow: bool = False
+    hang: bool = False
 
 
 def seat(order: Order | None = None, number: int = 0) -> str:

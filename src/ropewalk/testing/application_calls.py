@@ -1,0 +1,209 @@
+"""What every `ports.Application` must do with its calls: told once and in order, and answered as the application answered."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ropewalk.model.application import PRESENCE_KEY, WHISPER_KEY
+from ropewalk.model.errors import ApplicationError
+from ropewalk.testing.application_orders import FAILING, WELCOME_BACK, YES, Order, info, seat
+from ropewalk.testing.application_rig import ApplicationRig, Session, said
+
+ODD_TEXT = 'ключ \U0001f600 \u2028 \0 "quoted" \\ 1e400'
+MANY = 20
+
+
+class SessionCalls(ApplicationRig):
+    """Connect, restore, disconnect."""
+
+    async def test_a_client_is_let_in_with_its_ids(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, record):
+            ann = Session(application, "s-1")
+            result = await ann.connect()
+            assert result.accepted
+            assert json.loads(result.ids) == {"user": "ann"}
+            assert record.kinds("s-1") == ["connect"]
+
+    async def test_the_application_sees_the_url_and_the_headers(self, tmp_path: Path) -> None:
+        headers = {"cookie": "theme=dark; user=bo", "x-odd": "ж", "REMOTE_ADDR": "10.0.0.1"}
+        async with self.running(tmp_path) as (application, record):
+            bo = Session(application, "s-1", user="", headers=headers, params={"room": "a&b"})
+            assert json.loads((await bo.connect()).ids) == {"user": "bo"}
+            [event] = record.of("s-1")
+            assert (event.url, event.headers) == (bo.context.url, headers)
+
+    async def test_a_client_that_is_refused_is_no_error(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, record):
+            result = await Session(application, "s-1", user="").connect()
+            assert (result.accepted, result.ids) == (False, "")
+            assert record.kinds("s-1") == ["refused"]
+
+    async def test_a_connect_that_fails_concerns_nobody_else(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, _):
+            with pytest.raises(ApplicationError):
+                await Session(application, "s-1", user=FAILING).connect()
+            assert (await Session(application, "s-2").connect()).accepted
+            assert application.health() == ""
+
+    async def test_a_session_that_was_authenticated_elsewhere_begins_with_a_command(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, record):
+            ann = Session(application, "s-1")
+            ann.ids = '{"user":"ann"}'
+            assert (await ann.subscribe()).accepted
+            assert [(event.kind, event.ids) for event in record.of("s-1")] == [("subscribe", ann.ids)]
+
+    async def test_a_restore_is_told_once_with_the_state_of_every_subscription(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, record):
+            ann = Session(application, "s-1")
+            await ann.connect()
+            one, two = Order(keep={"seat": "1"}), Order(keep={"seat": "2"}, remember={"who": "me"})
+            await ann.subscribe(one)
+            await ann.subscribe(two)
+            ann.sid = "s-2"
+            result = await ann.restored("s-1")
+            [event] = record.of("s-2")
+            assert (event.kind, event.ids, event.state) == ("restored", ann.ids, {"entered": YES, "who": "me"})
+            assert event.subscriptions == {seat(one): {"seat": "1"}, seat(two): {"seat": "2"}}
+            assert said(result) == [(seat(one), WELCOME_BACK), (seat(two), WELCOME_BACK)]
+            assert not result.disconnect
+            await ann.disconnect()
+            event = record.of("s-2")[-1]
+            assert event.state == {"entered": YES, "who": "me", "returned": YES}
+            assert event.subscriptions[seat(one)] == {"seat": "1", "returned": YES}
+
+    async def test_a_restore_without_subscriptions_changes_nothing_of_theirs(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, _):
+            ann = Session(application, "s-1")
+            await ann.connect()
+            result = await ann.restored("s-0")
+            assert (said(result), result.own, result.disconnect) == ([], {}, False)
+
+    async def test_a_disconnect_is_told_once_with_everything_that_was_kept(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, record):
+            ann = Session(application, "s-1")
+            await ann.connect()
+            order = Order(keep={"seat": "1"}, remember={"who": "me"})
+            await ann.subscribe(order)
+            await ann.disconnect()
+            assert record.kinds("s-1") == ["connect", "subscribe", "disconnect"]
+            event = record.of("s-1")[-1]
+            assert (event.ids, event.state) == (ann.ids, {"entered": YES, "who": "me"})
+            assert event.subscriptions == {seat(order): {"seat": "1"}}
+
+
+class CommandCalls(ApplicationRig):
+    """Subscribe, perform, unsubscribe."""
+
+    async def test_a_subscription_has_its_streams_and_what_was_said_in_order(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, record):
+            ann = Session(application, "s-1")
+            await ann.connect()
+            order = Order(streams=("b", "чат", "a"), say=("one", "two", "three"))
+            result = await ann.subscribe(order)
+            assert result.accepted
+            assert (result.streams, result.stopped, result.stop_all) == (("b", "чат", "a"), (), False)
+            assert said(result) == [(seat(order), text) for text in order.say]
+            assert record.of("s-1")[-1].identifier == seat(order)
+
+    async def test_a_subscription_that_is_rejected_has_no_streams_and_what_was_said(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, _):
+            ann = Session(application, "s-1")
+            await ann.connect()
+            result = await ann.subscribe(Order(reject=True, say=("no",), streams=("a",)))
+            assert (result.accepted, result.streams, [text for _, text in said(result)]) == (False, (), ["no"])
+            assert (await ann.subscribe(number=1)).accepted
+
+    async def test_an_action_changes_the_streams(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, _):
+            ann = Session(application, "s-1")
+            await ann.connect()
+            await ann.subscribe(Order(streams=("a", "b")))
+            there = seat(Order(streams=("a", "b")))
+            result = await ann.perform(there, Order(stop=("a",), streams=("c",)))
+            assert (result.stopped, result.streams, result.stop_all) == (("a",), ("c",), False)
+            result = await ann.perform(there, Order(stop_all=True, streams=("d",)))
+            assert (result.streams, result.stop_all) == (("d",), True)
+
+    async def test_streams_to_whisper_to_and_to_be_present_in_are_the_servers_keys(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, record):
+            ann = Session(application, "s-1")
+            await ann.connect()
+            order = Order(whisper="w", presence="p")
+            result = await ann.subscribe(order)
+            assert (result.own[WHISPER_KEY], result.own[PRESENCE_KEY]) == ("w", "p")
+            assert sorted(result.streams) == ["p", "w"]
+            joined = (await ann.perform(seat(order), Order(join="ann"))).presence_update
+            assert joined is not None
+            assert (joined.join, joined.member.id, json.loads(joined.member.info)) == (True, "ann", info("ann"))
+            left = (await ann.perform(seat(order), Order(leave=True))).presence_update
+            assert left is not None
+            assert not left.join
+            assert record.of("s-1")[-1].own == {}
+
+    async def test_an_application_may_end_the_session(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, _):
+            ann = Session(application, "s-1")
+            await ann.connect()
+            assert not (await ann.subscribe()).disconnect
+            assert (await ann.perform(seat(), Order(disconnect=True))).disconnect
+
+    async def test_state_is_what_the_calls_before_have_left(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, record):
+            ann = Session(application, "s-1")
+            await ann.connect()
+            order = Order(keep={"n": "1", "odd": ODD_TEXT}, remember={"c": "1"})
+            await ann.subscribe(order)
+            await ann.perform(seat(order), Order(keep={"n": "2"}, remember={"d": ODD_TEXT}))
+            result = await ann.perform(seat(order), Order(keep={"n": ""}, remember={"c": ""}))
+            assert (result.own, result.state) == ({"n": ""}, {"c": ""})
+            await ann.perform(seat(order))
+            seen = [(event.own, event.state) for event in record.of("s-1")[2:]]
+            assert seen == [
+                ({"n": "1", "odd": ODD_TEXT}, {"entered": YES, "c": "1"}),
+                ({"n": "2", "odd": ODD_TEXT}, {"entered": YES, "c": "1", "d": ODD_TEXT}),
+                ({"odd": ODD_TEXT}, {"entered": YES, "d": ODD_TEXT}),
+            ]
+
+    async def test_a_subscription_that_ends_is_told_with_its_state(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, record):
+            ann = Session(application, "s-1")
+            await ann.connect()
+            order = Order(keep={"seat": "1"})
+            await ann.subscribe(order)
+            assert (await ann.unsubscribe(seat(order))).accepted
+            await ann.subscribe()
+            event = record.of("s-1")[-2]
+            assert (event.kind, event.identifier, event.own) == ("unsubscribe", seat(order), {"seat": "1"})
+
+    async def test_commands_are_told_once_and_in_order(self, tmp_path: Path) -> None:
+        async with self.running(tmp_path) as (application, record):
+            ann = Session(application, "s-1")
+            await ann.connect()
+            await ann.subscribe()
+            for number in range(MANY):
+                result = await ann.perform(seat(), Order(say=(f"{number} {ODD_TEXT}",)))
+                assert said(result) == [(seat(), f"{number} {ODD_TEXT}")]
+            seen = [json.loads(event.data)["order"]["say"] for event in record.of("s-1")[2:]]
+            assert seen == [[f"{number} {ODD_TEXT}"] for number in range(MANY)]
+
+    async def test_sessions_beside_each_other_are_not_mixed_up(self, tmp_path: Path) -> None:
+        async def live(session: Session) -> list[tuple[str, Any]]:
+            order = Order(keep={"who": session.sid}, say=(session.sid,))
+            await session.connect()
+            heard = said(await session.subscribe(order))
+            await session.perform(seat(order))
+            await session.disconnect()
+            return heard
+
+        async with self.running(tmp_path) as (application, record):
+            sids = [f"s-{number}" for number in range(MANY)]
+            heard = await asyncio.gather(*(live(Session(application, sid, user=sid)) for sid in sids))
+            assert [[text for _, text in each] for each in heard] == [[sid] for sid in sids]
+            for sid in sids:
+                assert record.kinds(sid) == ["connect", "subscribe", "message", "disconnect"]
+                last = record.of(sid)[-1]
+                assert json.loads(last.ids) == {"user": sid}
+                assert list(last.subscriptions.values()) == [{"who": sid}]

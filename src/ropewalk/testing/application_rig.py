@@ -1,0 +1,183 @@
+"""The ground the application suite stands on: how an application is made, and a session that calls it as the engine does."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from msgspec import Struct
+
+from ropewalk.model.application import (
+    Action,
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    RestoreCall,
+    RestoreResult,
+    State,
+    merged,
+)
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
+from ropewalk.ports import Application
+from ropewalk.testing import application_events as events
+from ropewalk.testing.application_events import Event
+from ropewalk.testing.application_orders import NAME, Order, call, seat
+
+POLL = 0.005
+
+
+class ApplicationSetup(Struct, frozen=True):
+    """What a test asks of the application it is given: where the obedient application writes down what it is told, how many
+    seconds a call may take, and how many calls are made at once, where the adapter bounds that."""
+
+    log: Path
+    timeout: float
+    concurrency: int = 28
+
+
+class NoPublisher:
+    """The obedient application publishes nothing."""
+
+    async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
+        raise AssertionError(publications)
+
+    async def disconnect(self, order: RemoteDisconnect) -> int:
+        raise AssertionError(order)
+
+
+class ApplicationRig:
+    """A suite's hooks and its small vocabulary.
+
+    `guard`: seconds after which a test gives up waiting. `plenty` and `short`: how long calls may take where the test is not
+    about time, and where it is.
+    """
+
+    guard = 60.0
+    plenty = 30.0
+    short = 0.2
+
+    def serving(self, setup: ApplicationSetup) -> AbstractAsyncContextManager[Application]:
+        """While it is entered, the obedient application of `application_orders` is served. Gives what asks it, not started."""
+        raise NotImplementedError("serve the obedient application")
+
+    def told(self, log: Path) -> list[Event]:
+        """What it was told. Fill it where channels hear one by one of what concerns the session: see `folded`."""
+        return events.read(log)
+
+    @asynccontextmanager
+    async def running(
+        self, directory: Path, timeout: float | None = None, concurrency: int = 28
+    ) -> AsyncIterator[tuple[Application, "Record"]]:
+        log = directory / "told.jsonl"
+        setup = ApplicationSetup(log, self.plenty if timeout is None else timeout, concurrency)
+        async with asyncio.timeout(self.guard), self.serving(setup) as application:
+            await application.start(NoPublisher())
+            try:
+                yield application, Record(lambda: self.told(log))
+            finally:
+                await application.stop()
+
+
+class Record:
+    """What the application was told so far."""
+
+    def __init__(self, read: Callable[[], list[Event]]) -> None:
+        self._read = read
+
+    def of(self, sid: str) -> list[Event]:
+        return [event for event in self._read() if event.sid == sid]
+
+    def kinds(self, sid: str) -> list[str]:
+        return [event.kind for event in self.of(sid)]
+
+    async def heard(self, sid: str, kind: str) -> Event:
+        """The latest of its kind, as soon as there is one."""
+        await until(lambda: kind in self.kinds(sid))
+        return [event for event in self.of(sid) if event.kind == kind][-1]
+
+
+class Session:
+    """Calls the application for one client, in order, and keeps the state on its behalf, as the engine does."""
+
+    def __init__(
+        self,
+        application: Application,
+        sid: str,
+        user: str = "ann",
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, str] | None = None,
+    ) -> None:
+        self.sid = sid
+        self.ids = ""
+        self.state: State = {}
+        self.own: dict[str, State] = {}
+        self._application = application
+        self._url = "http://localhost/cable?" + urlencode({**({NAME: user} if user else {}), **(params or {})})
+        self._headers = dict(headers or {})
+
+    @property
+    def context(self) -> CallContext:
+        return CallContext(self.sid, self._url, self._headers, self.ids, self.state)
+
+    async def connect(self, wanted: Callable[[], bool] = lambda: True) -> ConnectResult:
+        result = await self._application.connect(self.context, wanted)
+        self.ids, self.state = result.ids, merged(self.state, result.state)
+        return result
+
+    async def subscribe(self, order: Order | None = None, number: int = 0) -> CommandResult:
+        return await self.command(Action.SUBSCRIBE, seat(order, number))
+
+    async def perform(self, identifier: str, order: Order | None = None) -> CommandResult:
+        return await self.command(Action.PERFORM, identifier, call(order))
+
+    async def unsubscribe(self, identifier: str) -> CommandResult:
+        return await self.command(Action.UNSUBSCRIBE, identifier)
+
+    async def command(self, action: Action, identifier: str, data: str = "") -> CommandResult:
+        before = self.own.get(identifier, {})
+        result = await self._application.command(CommandCall(self.context, action, identifier, before, data))
+        self.state = merged(self.state, result.state)
+        if action is Action.UNSUBSCRIBE:
+            self.own.pop(identifier, None)
+        elif result.accepted:
+            self.own[identifier] = merged(before, result.own)
+        return result
+
+    async def restored(self, former: str) -> RestoreResult:
+        result = await self._application.restored(RestoreCall(self.context, former, dict(self.own)))
+        self.state = merged(self.state, result.state)
+        for identifier, changes in result.own.items():
+            self.own[identifier] = merged(self.own[identifier], changes)
+        return result
+
+    async def disconnect(self) -> None:
+        await self._application.disconnect(DisconnectCall(self.context, dict(self.own)))
+
+
+def said(result: ConnectResult | CommandResult | RestoreResult) -> list[tuple[str, Any]]:
+    """Identifier and message of each transmission that is a channel's. Others are the wire's own, and may be left to the
+    server."""
+    texts = [json.loads(text) for text in result.transmissions]
+    return [(text["identifier"], text["message"]) for text in texts if "message" in text and "type" not in text]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """The test's guard ends it where the condition never comes true."""
+    while True:
+        if condition():
+            return
+        await asyncio.sleep(POLL)
+
+
+async def until_answered(session: Session) -> ConnectResult:
+    while True:
+        try:
+            return await session.connect()
+        except Unavailable:
+            await asyncio.sleep(POLL)

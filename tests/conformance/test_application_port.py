@@ -1,0 +1,60 @@
+"""Every kind of application through the suite of its port, each in front of the obedient application."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ropewalk.adapters.apps.python import PythonApplication
+from ropewalk.adapters.apps.rpc.calls import Calls
+from ropewalk.adapters.apps.rpc.grpc import GrpcApplication
+from ropewalk.adapters.apps.rpc.http import HttpApplication
+from ropewalk.core.stats import Stats
+from ropewalk.ports import Application
+from ropewalk.testing import application_events as events
+from ropewalk.testing.application import ApplicationConformance, RemoteApplicationConformance
+from ropewalk.testing.application_rig import ApplicationSetup
+from tests.conformance.applications import obedient_channels
+from tests.conformance.applications.obedient_rpc import ObedientBackend
+from tests.rpc_servers import GrpcServer, HttpServer
+
+
+class TestPythonChannels(ApplicationConformance):
+    @asynccontextmanager
+    async def serving(self, setup: ApplicationSetup) -> AsyncIterator[Application]:
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv(obedient_channels.LOG, str(setup.log))
+            yield PythonApplication(lambda: obedient_channels.app, Stats(), threads=setup.concurrency, timeout=setup.timeout)
+
+    def told(self, log: Path) -> list[events.Event]:
+        return events.folded(events.read(log))
+
+
+def calls(setup: ApplicationSetup) -> Calls:
+    """Never asks again, since chance makes every pause too long: else many attempts fail and calls stop for some seconds."""
+    return Calls(Stats(), concurrency=setup.concurrency, command_timeout=setup.timeout, chance=lambda: 1e9)
+
+
+class Rpc(RemoteApplicationConformance):
+    server: GrpcServer | HttpServer
+
+    @asynccontextmanager
+    async def away(self) -> AsyncIterator[None]:
+        await self.server.stop()
+        yield
+        await self.server.start()
+
+
+class TestGrpc(Rpc):
+    @asynccontextmanager
+    async def serving(self, setup: ApplicationSetup) -> AsyncIterator[Application]:
+        async with GrpcServer(ObedientBackend(setup.log)) as self.server:
+            yield GrpcApplication(self.server.host, calls(setup), restore=True)
+
+
+class TestHttp(Rpc):
+    @asynccontextmanager
+    async def serving(self, setup: ApplicationSetup) -> AsyncIterator[Application]:
+        async with HttpServer(ObedientBackend(setup.log)) as self.server:
+            yield HttpApplication(self.server.url, "", calls(setup), restore=True)

@@ -1,0 +1,33 @@
+"""The page on testing adapters: the archive that it shows passes the suite, with the settings and the test that it shows."""
+
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from tests.docs.pages import ROOT, blocks
+
+PAGE = ROOT / "docs" / "how-to" / "test-adapters.md"
+NAME = re.compile(r"# (\S+\.(?:py|ini))\n")
+
+
+def test_the_archive_of_the_page_passes_the_suite(tmp_path: Path) -> None:
+    files = {match[1]: block.text for block in blocks(PAGE) if (match := NAME.match(block.text))}
+    assert files.keys() == {"pytest.ini", "conftest.py", "lines.py", "test_lines.py"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"\d\d passed", done.stdout)
+
+
+def test_every_suite_that_is_shipped_is_on_the_page() -> None:
+    page = PAGE.read_text()
+    for module in ("application", "archive", "auth", "backend", "journal", "rows", "staging"):
+        name = f"ropewalk.testing.{module}"
+        shipped = [each for each in vars(import_module(name)).values() if isinstance(each, type) and each.__module__ == name]
+        suites = [each.__name__ for each in shipped if each.__name__.endswith(("Conformance", "Suite"))]
+        assert suites
+        assert [suite for suite in suites if f"{suite}`" not in page] == []

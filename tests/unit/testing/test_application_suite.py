@@ -1,0 +1,278 @@
+"""The application's suite lets a right application pass, and finds out each wrong one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from msgspec.structs import replace
+
+from ropewalk.model.application import (
+    CallContext,
+    CommandCall,
+    CommandResult,
+    ConnectResult,
+    DisconnectCall,
+    RestoreCall,
+    RestoreResult,
+)
+from ropewalk.model.errors import ApplicationError, ServerError, Unanswered, Unavailable
+from ropewalk.ports import Application, Publisher
+from ropewalk.testing.application import RemoteApplicationConformance
+from ropewalk.testing.application_rig import ApplicationSetup
+from tests.conformance.applications.obedient_rpc import ObedientBackend
+from tests.unit.testing.suites import failing
+
+T = TypeVar("T")
+
+MISSES = 2
+
+
+class DirectApplication:
+    """An application that is right: the obedient one, called in place, by so many at once."""
+
+    def __init__(self, setup: ApplicationSetup) -> None:
+        self.backend = ObedientBackend(setup.log)
+        self.reachable = True
+        self._timeout = setup.timeout
+        self._running = False
+        self._slots = asyncio.Semaphore(setup.concurrency)
+        self._active = self._waiting = self._misses = 0
+
+    async def start(self, publisher: Publisher) -> None:
+        self._running = True
+
+    async def stop(self) -> None:
+        self._running = False
+
+    async def connect(self, context: CallContext, wanted: Callable[[], bool]) -> ConnectResult:
+        return await self._call(lambda: self.backend.connect(context), wanted)
+
+    async def command(self, call: CommandCall) -> CommandResult:
+        return await self._call(lambda: self.backend.command(call))
+
+    async def restored(self, restore_call: RestoreCall) -> RestoreResult:
+        return await self._call(lambda: self.backend.restored(restore_call))
+
+    async def disconnect(self, disconnect_call: DisconnectCall) -> None:
+        await self._call(lambda: self.backend.disconnect(disconnect_call))
+
+    async def _call(self, ask: Callable[[], Awaitable[T]], wanted: Callable[[], bool] = lambda: True) -> T:
+        self._waiting += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._waiting -= 1
+        self._active += 1
+        try:
+            if not wanted():
+                raise Unavailable("nobody waits for it")
+            return await self._ask(ask)
+        finally:
+            self._active -= 1
+            self._slots.release()
+
+    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+        if not self._running:
+            raise Unavailable("closed")
+        if not self.reachable:
+            self._misses += 1
+            raise Unavailable("away")
+        try:
+            async with asyncio.timeout(self._timeout):
+                answer = await ask()
+        except TimeoutError:
+            raise Unanswered("no answer") from None
+        except ServerError:
+            raise
+        except Exception as error:
+            raise ApplicationError(str(error)) from error
+        self._misses = 0
+        return answer
+
+    def health(self) -> str:
+        return "away" if self._misses >= MISSES else ""
+
+    def gauges(self) -> dict[str, float]:
+        return {"app_calls_active": float(self._active), "app_calls_waiting": float(self._waiting)}
+
+
+class DirectSuite(RemoteApplicationConformance):
+    kind: type[DirectApplication] = DirectApplication
+    application: DirectApplication
+    guard = 0.5  # nothing here takes any time, except what never ends
+    short = 0.01
+
+    @asynccontextmanager
+    async def serving(self, setup: ApplicationSetup) -> AsyncIterator[Application]:
+        self.application = self.kind(setup)
+        yield self.application
+
+    @asynccontextmanager
+    async def away(self) -> AsyncIterator[None]:
+        self.application.reachable = False
+        yield
+        self.application.reachable = True
+
+
+# --- wrong ones ------------------------------------------------------------------------------------------------------
+
+
+class LosesTheHeaders(DirectApplication):
+    async def connect(self, context: CallContext, wanted: Callable[[], bool]) -> ConnectResult:
+        return await super().connect(replace(context, headers={}), wanted)
+
+
+class RaisesForARefusal(DirectApplication):
+    async def connect(self, context: CallContext, wanted: Callable[[], bool]) -> ConnectResult:
+        result = await super().connect(context, wanted)
+        if not result.accepted:
+            raise ApplicationError("refused")
+        return result
+
+
+class MakesCallsThatNobodyWants(DirectApplication):
+    async def connect(self, context: CallContext, wanted: Callable[[], bool]) -> ConnectResult:
+        return await super().connect(context, lambda: True)
+
+
+class LosesTheSession(DirectApplication):
+    async def command(self, call: CommandCall) -> CommandResult:
+        return await super().command(replace(call, context=replace(call.context, sid="")))
+
+
+class LosesTheState(DirectApplication):
+    async def command(self, call: CommandCall) -> CommandResult:
+        return await super().command(replace(call, state={}))
+
+
+class LosesDeletions(DirectApplication):
+    async def command(self, call: CommandCall) -> CommandResult:
+        result = await super().command(call)
+        return replace(result, own={key: value for key, value in result.own.items() if value})
+
+
+class SpeaksBackwards(DirectApplication):
+    async def command(self, call: CommandCall) -> CommandResult:
+        result = await super().command(call)
+        return replace(result, transmissions=result.transmissions[::-1])
+
+
+class SortsStreams(DirectApplication):
+    async def command(self, call: CommandCall) -> CommandResult:
+        result = await super().command(call)
+        return replace(result, streams=tuple(sorted(result.streams)))
+
+
+class SilentWhenRejecting(DirectApplication):
+    async def command(self, call: CommandCall) -> CommandResult:
+        result = await super().command(call)
+        return result if result.accepted else CommandResult(False)
+
+
+class HidesFailures(DirectApplication):
+    async def command(self, call: CommandCall) -> CommandResult:
+        try:
+            return await super().command(call)
+        except ApplicationError:
+            return CommandResult()
+
+
+class LetsEverythingThrough(DirectApplication):
+    async def command(self, call: CommandCall) -> CommandResult:
+        return await self.backend.command(call)
+
+
+class AsksTwice(DirectApplication):
+    async def command(self, call: CommandCall) -> CommandResult:
+        await super().command(call)
+        return await super().command(call)
+
+
+class LeavesTwice(DirectApplication):
+    async def disconnect(self, disconnect_call: DisconnectCall) -> None:
+        await super().disconnect(disconnect_call)
+        await super().disconnect(disconnect_call)
+
+
+class ForgetsRestores(DirectApplication):
+    async def restored(self, restore_call: RestoreCall) -> RestoreResult:
+        return RestoreResult()
+
+
+class WaitsForEver(DirectApplication):
+    def __init__(self, setup: ApplicationSetup) -> None:
+        super().__init__(replace(setup, timeout=1e6))
+
+
+class OneAtATime(DirectApplication):
+    def __init__(self, setup: ApplicationSetup) -> None:
+        super().__init__(replace(setup, concurrency=1))
+
+
+class CountsCallersWhoAreGone(DirectApplication):
+    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await super()._ask(ask)
+        except asyncio.CancelledError:
+            self._active += 1
+            raise
+
+
+class AnswersAfterItsStop(DirectApplication):
+    async def stop(self) -> None: ...
+
+
+class FeelsWellAlways(DirectApplication):
+    def health(self) -> str:
+        return ""
+
+
+class BlamesTheApplicationThatIsAway(DirectApplication):
+    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+        if not self.reachable:
+            raise ApplicationError("away")
+        return await super()._ask(ask)
+
+
+AWAY = "test_while_it_is_away_calls_are_unavailable_and_it_is_unhealthy_until_it_is_back"
+WRONG = {
+    LosesTheHeaders: "test_the_application_sees_the_url_and_the_headers",
+    RaisesForARefusal: "test_a_client_that_is_refused_is_no_error",
+    MakesCallsThatNobodyWants: "test_a_connect_that_nobody_waits_for_any_more_is_not_made",
+    LosesTheSession: "test_sessions_beside_each_other_are_not_mixed_up",
+    LosesTheState: "test_state_is_what_the_calls_before_have_left",
+    LosesDeletions: "test_state_is_what_the_calls_before_have_left",
+    SpeaksBackwards: "test_a_subscription_has_its_streams_and_what_was_said_in_order",
+    SortsStreams: "test_a_subscription_has_its_streams_and_what_was_said_in_order",
+    SilentWhenRejecting: "test_a_subscription_that_is_rejected_has_no_streams_and_what_was_said",
+    HidesFailures: "test_an_action_that_fails_concerns_its_call_only",
+    LetsEverythingThrough: "test_what_clients_make_up_costs_its_own_call_at_most",
+    AsksTwice: "test_commands_are_told_once_and_in_order",
+    LeavesTwice: "test_a_disconnect_is_told_once_with_everything_that_was_kept",
+    ForgetsRestores: "test_a_restore_is_told_once_with_the_state_of_every_subscription",
+    WaitsForEver: "test_every_call_that_is_not_answered_ends_in_time",
+    OneAtATime: "test_a_call_that_is_not_answered_holds_up_nobody_else",
+    CountsCallersWhoAreGone: "test_a_caller_who_is_gone_leaves_nothing_behind",
+    AnswersAfterItsStop: "test_before_its_start_and_after_its_stop_it_is_unavailable",
+    FeelsWellAlways: AWAY,
+    BlamesTheApplicationThatIsAway: AWAY,
+}
+
+
+async def test_a_right_application_fails_nothing(tmp_path: Path) -> None:
+    class Patient(DirectSuite):
+        guard = 60.0
+
+    assert await failing(Patient, tmp_path) == set()
+
+
+@pytest.mark.parametrize(("kind", "test"), WRONG.items(), ids=lambda each: getattr(each, "__name__", ""))
+async def test_a_wrong_application_is_found_out(kind: type[DirectApplication], test: str, tmp_path: Path) -> None:
+    class Wrong(DirectSuite):
+        pass
+
+    Wrong.kind = kind
+    assert await failing(Wrong, tmp_path, test) == {test}

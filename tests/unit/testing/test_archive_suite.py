@@ -1,0 +1,210 @@
+"""The archive's suite lets a right archive pass, and finds out each wrong one."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.history import ColdPiece
+from ropewalk.model.messages import Registered
+from ropewalk.ports import Archive
+from ropewalk.testing.archive import ArchiveConformance
+from tests.unit.testing.suites import failing
+
+
+class Store:
+    """What was stored, and whether it can be read."""
+
+    def __init__(self) -> None:
+        self.messages: list[Registered] = []
+        self.readable = True
+
+
+class ListArchive:
+    """An archive that is right: a list that is searched from end to end."""
+
+    def __init__(self, stored: Store) -> None:
+        self._store = stored
+        self._stopped = False
+
+    async def read(
+        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
+    ) -> ColdPiece:
+        if self._stopped:
+            raise Unavailable("stopped")
+        return await asyncio.to_thread(self._read, stream, epoch, first, last, limit, since)
+
+    def _read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float) -> ColdPiece:
+        if not self._store.readable:
+            raise Unavailable("damaged")
+        inside = [each for each in self._of(stream, epoch) if first <= each.offset <= last and each.timestamp >= since]
+        found = self._once(inside)
+        return ColdPiece(tuple(found[:limit]), more=len(found) > limit)
+
+    def _of(self, stream: str, epoch: str) -> Iterator[Registered]:
+        return (each for each in self._store.messages if each.stream == stream and each.epoch == epoch)
+
+    def _once(self, messages: Sequence[Registered]) -> list[Registered]:
+        return list({each.offset: each for each in messages}.values())
+
+    async def stop(self) -> None:
+        self._stopped = True
+
+    def health(self) -> str:
+        return ""
+
+    def gauges(self) -> dict[str, float]:
+        return {"archive_reads_waiting": 0.0}
+
+
+class ListSuite(ArchiveConformance):
+    kind: type[ListArchive] = ListArchive
+
+    def __init__(self) -> None:
+        self.stored = Store()
+
+    def make(self, directory: Path) -> Archive:
+        return self.kind(self.stored)
+
+    async def store(self, directory: Path, messages: Sequence[Registered]) -> None:
+        self.stored.messages += messages
+
+    @contextmanager
+    def unreadable(self, directory: Path) -> Iterator[None]:
+        self.stored.readable = False
+        yield
+        self.stored.readable = True
+
+
+# --- wrong ones ------------------------------------------------------------------------------------------------------
+
+
+class ForgetsTheEpoch(ListArchive):
+    def _of(self, stream: str, epoch: str) -> Iterator[Registered]:
+        return (each for each in self._store.messages if each.stream == stream)
+
+
+class FoldsNames(ListArchive):
+    def _of(self, stream: str, epoch: str) -> Iterator[Registered]:
+        named = (each for each in self._store.messages if each.stream.lower() == stream.lower())
+        return (each for each in named if each.epoch == epoch)
+
+
+class Repeats(ListArchive):
+    def _once(self, messages: Sequence[Registered]) -> list[Registered]:
+        return sorted(messages, key=lambda each: each.offset)
+
+
+class NewestFirst(ListArchive):
+    def _once(self, messages: Sequence[Registered]) -> list[Registered]:
+        return super()._once(messages)[::-1]
+
+
+class EndsTooEarly(ListArchive):
+    async def read(
+        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
+    ) -> ColdPiece:
+        return await super().read(stream, partition_key, epoch, first, last - 1, limit, since)
+
+
+class KnowsNoLimit(ListArchive):
+    async def read(
+        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
+    ) -> ColdPiece:
+        return await super().read(stream, partition_key, epoch, first, last, 10**9, since)
+
+
+class HidesThatThereIsMore(ListArchive):
+    async def read(
+        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
+    ) -> ColdPiece:
+        return ColdPiece((await super().read(stream, partition_key, epoch, first, last, limit, since)).messages)
+
+
+class KnowsNoTime(ListArchive):
+    async def read(
+        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
+    ) -> ColdPiece:
+        return await super().read(stream, partition_key, epoch, first, last, limit)
+
+
+class LeavesOutTheMomentItself(ListArchive):
+    async def read(
+        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
+    ) -> ColdPiece:
+        return await super().read(stream, partition_key, epoch, first, last, limit, since + 1e-6)
+
+
+class TakesDamageForNothing(ListArchive):
+    def _read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float) -> ColdPiece:
+        return super()._read(stream, epoch, first, last, limit, since) if self._store.readable else ColdPiece()
+
+
+class RaisesWhatItsLibraryRaises(ListArchive):
+    def _read(self, stream: str, epoch: str, first: int, last: int, limit: int, since: float) -> ColdPiece:
+        if not self._store.readable:
+            raise OSError("damaged")
+        return super()._read(stream, epoch, first, last, limit, since)
+
+
+class BlocksTheLoop(ListArchive):
+    async def read(
+        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
+    ) -> ColdPiece:
+        if self._stopped:
+            raise Unavailable("stopped")
+        return self._read(stream, epoch, first, last, limit, since)
+
+
+class GoesOnAfterItsStop(ListArchive):
+    async def stop(self) -> None: ...
+
+
+class CancelsItsReaders(ListArchive):
+    async def read(
+        self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
+    ) -> ColdPiece:
+        piece = await super().read(stream, partition_key, epoch, first, last, limit, since)
+        if self._stopped:
+            raise asyncio.CancelledError
+        return piece
+
+
+class HasGaugesOfTheBackend(ListArchive):
+    def gauges(self) -> dict[str, float]:
+        return {"archive_reads_waiting": 0.0, "streams": 1.0}
+
+
+WRONG = {
+    ForgetsTheEpoch: "test_two_epochs_of_a_stream_are_not_mixed",
+    FoldsNames: "test_streams_with_odd_names_do_not_get_mixed_up",
+    Repeats: "test_a_message_that_was_stored_twice_comes_once",
+    NewestFirst: "test_batches_of_many_streams_come_apart_and_in_order",
+    EndsTooEarly: "test_a_range_is_exact_at_both_ends",
+    KnowsNoLimit: "test_an_answer_that_was_cut_at_its_limit_says_so",
+    HidesThatThereIsMore: "test_asking_on_brings_everything_without_a_seam",
+    KnowsNoTime: "test_since_leaves_out_what_is_older_and_nothing_else",
+    LeavesOutTheMomentItself: "test_since_the_very_moment_of_a_message_includes_it",
+    TakesDamageForNothing: "test_what_cannot_be_read_is_unavailable_until_it_can",
+    RaisesWhatItsLibraryRaises: "test_what_becomes_unreadable_later_is_never_answered_wrongly",
+    BlocksTheLoop: "test_the_event_loop_goes_on_while_the_archive_is_read",
+    GoesOnAfterItsStop: "test_after_a_stop_it_is_unavailable_and_stopping_again_is_harmless",
+    CancelsItsReaders: "test_reads_under_way_when_it_stops_are_answered_or_unavailable",
+    HasGaugesOfTheBackend: "test_gauges_are_numbers_under_names_of_the_archive",
+}
+
+
+async def test_a_right_archive_fails_nothing(tmp_path: Path) -> None:
+    assert await failing(ListSuite, tmp_path) == set()
+
+
+@pytest.mark.parametrize(("kind", "test"), WRONG.items(), ids=lambda each: getattr(each, "__name__", ""))
+async def test_a_wrong_archive_is_found_out(kind: type[ListArchive], test: str, tmp_path: Path) -> None:
+    class Wrong(ListSuite):
+        pass
+
+    Wrong.kind = kind
+    assert await failing(Wrong, tmp_path, test) == {test}
