@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ropewalk.core.dedup import Dedup
+from ropewalk.core.idempotency import Dedup
 from ropewalk.model.messages import Position
 from tests.property.effort import EFFORT
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from ropewalk.adapters.backends.memory.registrations import Registrations
 from ropewalk.adapters.backends.memory.sessions import MemorySessions
 from ropewalk.core.cursor import Cursor, Step
+from ropewalk.core.idempotency import Registrations
 from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.hub import Hub
 from ropewalk.model.messages import Position

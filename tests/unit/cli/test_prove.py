@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from ropewalk.adapters.backends.memory.registrations import Registrations
 from ropewalk.cli.main import main
+from ropewalk.core.idempotency import Registrations
 
 
 def test_it_says_what_was_simulated_and_that_nothing_was_wrong(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,9 +8,8 @@ import pytest
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.adapters.backends.memory.commits import JournaledCommit
 from ropewalk.adapters.backends.memory.feed import LocalFeed
-from ropewalk.adapters.backends.memory.registrations import Registrations
-from ropewalk.adapters.backends.memory.stream_table import StreamTable
-from ropewalk.core.producers import FORGOTTEN, REMEMBERED
+from ropewalk.adapters.backends.memory.streams import StreamTable
+from ropewalk.core.idempotency import FORGOTTEN, REMEMBERED, Registrations
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.journal import RowKind

@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 from ropewalk.adapters.backends.memory import MemoryBackend, random_epoch
-from ropewalk.adapters.backends.memory.stream_table import SWEPT_AT_ONCE
+from ropewalk.adapters.backends.memory.streams import SWEPT_AT_ONCE
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import LimitReached

@@ -6,14 +6,13 @@ Invariant: no method suspends except an append that waits for the journal. So ea
 import secrets
 from collections.abc import Callable
 
-from ropewalk.adapters.backends.memory.commits import Commit, DirectCommit, JournaledCommit
+from ropewalk.adapters.backends.memory.commits import DirectCommit, JournaledCommit
 from ropewalk.adapters.backends.memory.feed import LocalFeed
 from ropewalk.adapters.backends.memory.presence import MemoryPresence
 from ropewalk.adapters.backends.memory.recovery import MemoryRecovery
-from ropewalk.adapters.backends.memory.registrations import Registrations
 from ropewalk.adapters.backends.memory.sessions import MemorySessions
-from ropewalk.adapters.backends.memory.stream_table import SWEPT_AT_ONCE, StreamTable
-from ropewalk.adapters.backends.memory.streams import MemoryStreams
+from ropewalk.adapters.backends.memory.streams import SWEPT_AT_ONCE, Commit, MemoryStreams, StreamTable
+from ropewalk.core.idempotency import Registrations
 from ropewalk.core.roster import Roster
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats

@@ -1,11 +1,148 @@
-"""Streams in memory, for readers and publishers: the stream table and one of the ways to commit to it."""
+"""Streams in memory: the logs of all streams of this process by name, when each is due for trimming, and the store over them.
 
-from ropewalk.adapters.backends.memory.commits import Commit
-from ropewalk.adapters.backends.memory.stream_table import StreamTable
-from ropewalk.core.history import BEFORE_ALL
+Invariant: a stream is forgotten only together with its epoch, so no position ever means two messages.
+"""
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Protocol
+
+from ropewalk.core.expiry import Expiry
+from ropewalk.core.history import BEFORE_ALL, HistoryTotals, StreamLog
+from ropewalk.core.names import OrderedNames
+from ropewalk.core.rules import Rulebook
 from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
-from ropewalk.model.messages import Position
+from ropewalk.model.journal import StreamTip
+from ropewalk.model.messages import Position, Publication, Receipt, Registered
 from ropewalk.ports import Clock
+
+SWEPT_AT_ONCE = 2000
+"""Streams that one sweep may look at: some milliseconds of work."""
+
+
+class Commit(Protocol):
+    async def append(self, publications: Sequence[Publication]) -> list[Receipt]: ...
+    async def settle(self) -> None:
+        """Returns when nothing is under way."""
+
+
+class StreamTable:
+    """A stream is forgotten when nobody published to it for `idle_factor` times its history TTL or `least_memory`.
+
+    Its next publication begins a new epoch, and clients with old positions are told so.
+    """
+
+    def __init__(self, rulebook: Rulebook, new_epoch: Callable[[], str], idle_factor: float, least_memory: float) -> None:
+        self._rulebook = rulebook
+        self._new_epoch = new_epoch
+        self._idle_factor = max(1.0, idle_factor)  # a stream outlives its own history
+        self._least_memory = least_memory
+        self._deadlines = Expiry()
+        self.logs: dict[str, StreamLog] = {}
+        self.names = OrderedNames()
+        self._partition_keys: dict[str, str] = {}  # of streams that have another one than their name
+        self.kept = HistoryTotals()
+        self._outdated: list[str] = []  # streams that have not been told of new rules yet
+        self.since = 0.0  # no stream is idle for longer than this: before, nobody could publish
+
+    def append(self, publication: Publication, now: float) -> Registered:
+        """Give it the next position, and keep it there."""
+        log = self.logs.get(publication.stream)
+        if log is None:
+            log = self._open(publication.stream, self._new_epoch())
+            self.assign(publication.stream, publication.partition_key)
+        registered = log.append(publication, now)
+        if len(log) <= 1:  # nothing was kept before: its next deadline may be nearer now
+            self._schedule(log)
+        return registered
+
+    def partition_key(self, stream: str) -> str:
+        return self._partition_keys.get(stream, stream)
+
+    def assign(self, stream: str, partition_key: str) -> None:
+        """Of a stream that begins, or comes back; "" and its name say nothing special."""
+        if partition_key and partition_key != stream:
+            self._partition_keys[stream] = partition_key
+
+    def reach(self, stream: str) -> tuple[str, int, float]:
+        """How far the stream has come, or where it would begin: its epoch, its tip and the time of that."""
+        log = self.logs.get(stream)
+        return (self._new_epoch(), 0, 0.0) if log is None else (log.epoch, log.tip, log.newest)
+
+    def place(self, registered: Registered) -> None:
+        """Keep what was planned. A stream that was forgotten since then is the same again, for its epoch has been given out."""
+        log = self.logs.get(registered.stream)
+        if log is None or log.epoch != registered.epoch:
+            log = self._reopen(registered.stream, registered.epoch)
+        log.place(registered)
+        if len(log) <= 1:
+            self._schedule(log)
+
+    def overtaken(self, stream: str, partition_key: str, timestamp: float) -> bool:
+        """Whether what is read back belongs to an older epoch in another shard: a stream that was forgotten may have begun
+        anew with another partition key, and shards are read one after another."""
+        log = self.logs.get(stream)
+        return log is not None and self.partition_key(stream) != (partition_key or stream) and log.newest > timestamp
+
+    def read_back(self, tip: StreamTip) -> None:
+        """A stream that had come this far before a restart."""
+        if self.overtaken(tip.stream, tip.partition_key, tip.timestamp):
+            return
+        log = self.logs.get(tip.stream)
+        if log is None or log.epoch != tip.epoch:
+            log = self._reopen(tip.stream, tip.epoch)
+        self.assign(tip.stream, tip.partition_key)
+        if tip.tip > log.tip:
+            log.reach(tip.tip, tip.timestamp)
+        self._schedule(log)
+
+    def rules_changed(self) -> None:
+        """The rulebook says something else now. Streams are told by the next sweeps, so that many of them stall nobody."""
+        self._outdated = list(self.logs)
+
+    def _apply_rules(self, now: float) -> None:
+        told, self._outdated = self._outdated[-SWEPT_AT_ONCE:], self._outdated[:-SWEPT_AT_ONCE]
+        for stream in told:
+            if (log := self.logs.get(stream)) is not None:
+                log.obey(self._rulebook.of(stream))
+                log.trim(now)
+                self._schedule(log)
+
+    def sweep(self, now: float) -> None:
+        if self._outdated:
+            self._apply_rules(now)
+        for stream in self._deadlines.due(now, SWEPT_AT_ONCE):
+            log = self.logs[stream]
+            log.trim(now)
+            if self._forget_at(log) <= now:
+                self._forget(log)
+            else:
+                self._schedule(log)
+
+    def _open(self, stream: str, epoch: str) -> StreamLog:
+        log = self.logs[stream] = StreamLog(stream, epoch, self._rulebook.of(stream), self.kept)
+        self.names.add(stream)
+        return log
+
+    def _reopen(self, stream: str, epoch: str) -> StreamLog:
+        log = self.logs.get(stream)
+        if log is not None:
+            log.trim(inf)
+            self._forget(log)
+        return self._open(stream, epoch)
+
+    def _schedule(self, log: StreamLog) -> None:
+        trim_at = log.trim_at
+        self._deadlines.set(log.stream, self._forget_at(log) if trim_at is None else trim_at)
+
+    def _forget_at(self, log: StreamLog) -> float:
+        history_ttl = self._rulebook.of(log.stream).history_ttl
+        return max(log.newest, self.since) + self._idle_factor * max(history_ttl, self._least_memory)
+
+    def _forget(self, log: StreamLog) -> None:
+        self.names.remove(log.stream)
+        self._partition_keys.pop(log.stream, None)
+        del self.logs[log.stream]
 
 
 class MemoryStreams:

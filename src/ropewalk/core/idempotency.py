@@ -1,0 +1,146 @@
+"""Registered idempotency keys: uids for a limited time, sequences of producers without limit.
+
+Invariant: a publication is looked up here before it gets a position, and remembered when it has one.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from ropewalk.core.ring import shard_of
+from ropewalk.model.messages import Position, Publication, Registered
+
+REMEMBERED = 256
+"""Positions kept of one producer in one shard, so that a repetition of the latest gets an exact answer."""
+
+FORGOTTEN = Position("", 0)
+"""The answer to a repetition of what was registered long ago: it was, but where is no longer known here."""
+
+
+class Dedup:
+    """Which (stream, uid) has been registered, and where. A key is known for `ttl` seconds from its first registration, unless
+    `limit` newer ones came since. Every key lives equally long, so the oldest is always the next to go."""
+
+    __slots__ = ("_known", "_limit", "_ttl")
+
+    def __init__(self, ttl: float, limit: int) -> None:
+        self._ttl = ttl
+        self._limit = limit
+        self._known: OrderedDict[tuple[str, str], tuple[Position, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, stream: str, uid: str, now: float) -> Position | None:
+        """The position of the first publication with this uid, while it is known."""
+        known = self._known.get((stream, uid))
+        return known[0] if known is not None and now < known[1] else None
+
+    def remember(self, stream: str, uid: str, position: Position, now: float) -> None:
+        """Call it only for a key that `find` does not know. The oldest key makes room when there is none."""
+        key = (stream, uid)
+        self._known.pop(key, None)  # it may be here and expired: its place in the order is a new one
+        self._known[key] = (position, now + self._ttl)
+        if len(self._known) > self._limit:
+            self._known.popitem(last=False)
+
+    def expire(self, now: float, most: int) -> None:
+        """Let go of at most `most` keys whose time is over."""
+        while most > 0 and self._known:
+            _, until = next(iter(self._known.values()))
+            if now < until:
+                return
+            self._known.popitem(last=False)
+            most -= 1
+
+
+class _Line:
+    __slots__ = ("last", "positions")
+
+    def __init__(self) -> None:
+        self.last = -1
+        self.positions: OrderedDict[int, Position] = OrderedDict()
+
+
+class Producers:
+    """The last registered sequence of each producer, by shard, without a term: an application may come back after weeks.
+
+    A producer's sequence is registered once and in order within a shard, and a shard can only lose rows from its end. So a
+    sequence above the last known one was not registered, and all others were.
+    """
+
+    __slots__ = ("_lines",)
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, int], _Line] = {}
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def find(self, producer: str, shard: int, sequence: int) -> Position | None:
+        """Where the sequence was registered; None if it was not yet."""
+        line = self._lines.get((producer, shard))
+        if line is None or sequence > line.last:
+            return None
+        return line.positions.get(sequence, FORGOTTEN)
+
+    def remember(self, producer: str, shard: int, sequence: int, position: Position) -> None:
+        """Call it only for a sequence that `find` does not know."""
+        line = self._line(producer, shard)
+        line.last = sequence
+        line.positions[sequence] = position
+        if len(line.positions) > REMEMBERED:
+            line.positions.popitem(last=False)
+
+    def reach(self, producer: str, shard: int, sequence: int) -> None:
+        """All up to this sequence were registered, at positions nobody remembers. Harmless when more is known."""
+        line = self._line(producer, shard)
+        line.last = max(line.last, sequence)
+
+    def _line(self, producer: str, shard: int) -> _Line:
+        line = self._lines.get((producer, shard))
+        if line is None:
+            line = self._lines[producer, shard] = _Line()
+        return line
+
+
+class Registrations:
+    """`shards` is the journal's number of shards: a producer's sequences are complete per shard. `partition_key` tells that of
+    a stream."""
+
+    __slots__ = ("_dedup_limit", "_dedup_ttl", "_partition_key", "producers", "shards", "uids")
+
+    def __init__(self, dedup_ttl: float, dedup_limit: int, partition_key: Callable[[str], str], shards: int = 1) -> None:
+        self._dedup_ttl = dedup_ttl
+        self._dedup_limit = dedup_limit
+        self._partition_key = partition_key
+        self.shards = shards
+        self.uids = Dedup(dedup_ttl, dedup_limit)
+        self.producers = Producers()
+
+    def draft(self) -> "Registrations":
+        """An empty copy with the same limits, for publications that are planned and not registered yet."""
+        return Registrations(self._dedup_ttl, self._dedup_limit, self._partition_key, self.shards)
+
+    def shard(self, stream: str) -> int:
+        return shard_of(self._partition_key(stream), self.shards)
+
+    def find(self, publication: Publication, now: float) -> Position | None:
+        """The position registered under the same idempotency key; None if there is none."""
+        return self.by_sequence(publication) or self.by_uid(publication, now)
+
+    def by_sequence(self, publication: Publication) -> Position | None:
+        if not publication.producer:
+            return None
+        return self.producers.find(publication.producer, self.shard(publication.stream), publication.sequence)
+
+    def by_uid(self, publication: Publication, now: float) -> Position | None:
+        return self.uids.find(publication.stream, publication.uid, now) if publication.uid else None
+
+    def remember(self, publication: Publication, registered: Registered, now: float) -> None:
+        if not (publication.uid or publication.producer):
+            return
+        position = Position(registered.epoch, registered.offset)
+        if publication.producer:
+            self.producers.remember(publication.producer, self.shard(publication.stream), publication.sequence, position)
+        if publication.uid:
+            self.uids.remember(publication.stream, publication.uid, position, now)

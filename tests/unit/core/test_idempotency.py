@@ -1,0 +1,78 @@
+"""Idempotency keys: uids are known for their time, and no more of them than allowed; each shard knows how far a producer has come."""
+
+from ropewalk.core.idempotency import FORGOTTEN, REMEMBERED, Dedup, Producers
+from ropewalk.model.messages import Position
+
+FIRST = Position("epoch", 1)
+
+
+def test_a_key_is_known_until_exactly_its_ttl() -> None:
+    dedup = Dedup(ttl=10.0, limit=5)
+    dedup.remember("a", "u", FIRST, 100.0)
+    assert dedup.find("a", "u", 109.75) == FIRST
+    assert dedup.find("a", "u", 110.0) is None
+    assert dedup.find("b", "u", 100.0) is None
+
+
+def test_a_key_remembered_anew_is_the_newest() -> None:
+    dedup = Dedup(ttl=10.0, limit=2)
+    dedup.remember("a", "old", FIRST, 0.0)
+    dedup.remember("a", "young", FIRST, 5.0)
+    dedup.remember("a", "old", Position("epoch", 2), 10.0)
+    dedup.remember("a", "newest", FIRST, 10.0)
+    assert dedup.find("a", "old", 10.0) == Position("epoch", 2)
+    assert dedup.find("a", "young", 10.0) is None
+
+
+def test_expired_keys_are_let_go_a_bounded_number_at_a_time() -> None:
+    dedup = Dedup(ttl=10.0, limit=10)
+    for number in range(5):
+        dedup.remember("a", str(number), FIRST, float(number))
+    dedup.expire(13.0, most=3)
+    assert len(dedup) == 2
+    dedup.expire(13.0, most=3)
+    assert len(dedup) == 1
+
+
+def test_a_limit_of_zero_remembers_nothing() -> None:
+    dedup = Dedup(ttl=10.0, limit=0)
+    dedup.remember("a", "u", FIRST, 0.0)
+    assert dedup.find("a", "u", 0.0) is None
+
+
+def test_a_sequence_above_the_last_is_not_known() -> None:
+    producers = Producers()
+    assert producers.find("p", 0, 0) is None
+    producers.remember("p", 0, 0, Position("e", 1))
+    assert producers.find("p", 0, 0) == Position("e", 1)
+    assert producers.find("p", 0, 1) is None
+
+
+def test_a_sequence_that_another_shard_registered_is_not_known_here() -> None:
+    producers = Producers()
+    producers.remember("p", 0, 5, Position("e", 1))
+    assert producers.find("p", 1, 3) is None
+    assert producers.find("q", 0, 3) is None
+
+
+def test_what_was_skipped_counts_as_registered_for_a_sequence_only_grows() -> None:
+    producers = Producers()
+    producers.remember("p", 0, 5, Position("e", 1))
+    assert producers.find("p", 0, 3) == FORGOTTEN
+
+
+def test_positions_of_the_latest_only_are_remembered() -> None:
+    producers = Producers()
+    for number in range(REMEMBERED + 10):
+        producers.remember("p", 0, number, Position("e", number + 1))
+    assert producers.find("p", 0, 9) == FORGOTTEN
+    assert producers.find("p", 0, 10) == Position("e", 11)
+
+
+def test_reaching_less_than_is_known_changes_nothing() -> None:
+    producers = Producers()
+    producers.reach("p", 0, 5)
+    producers.reach("p", 0, 3)
+    assert producers.find("p", 0, 5) == FORGOTTEN
+    assert producers.find("p", 0, 6) is None
+    assert len(producers) == 1
