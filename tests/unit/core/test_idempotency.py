@@ -1,4 +1,4 @@
-"""Idempotency keys: uids are known for their time, and no more of them than allowed; each shard knows how far a producer has come."""
+"""Idempotency keys: uids are known for their time, and no more of them than allowed; a shard knows how far a producer came."""
 
 from ropewalk.core.idempotency import FORGOTTEN, REMEMBERED, Dedup, Producers
 from ropewalk.model.messages import Position

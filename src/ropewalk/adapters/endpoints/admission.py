@@ -14,8 +14,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_guard import HttpHandler
-from ropewalk.adapters.endpoints.responses import refusal
+from ropewalk.adapters.endpoints.http_guard import HttpHandler, refusal
 from ropewalk.model.refusals import Refusal
 
 logger = logging.getLogger("ropewalk.server")

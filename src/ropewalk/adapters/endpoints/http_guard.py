@@ -1,4 +1,4 @@
-"""Shared by HTTP endpoints with a key: authentication, numbers in queries, and error responses."""
+"""Shared by the HTTP endpoints: authentication by key, numbers in queries, JSON responses and refusals."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -6,7 +6,6 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from ropewalk.adapters.endpoints.responses import json_answer, refusal, unreadable
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.errors import (
     BadBody,
@@ -31,6 +30,22 @@ ACCEPTED_ENCODINGS = {"Accept-Encoding": "gzip, deflate"}  # RFC 9110 section 15
 T = TypeVar("T")
 
 HttpHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def json_answer(status: int, body: dict[str, object], headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json", headers=headers)
+
+
+def refusal(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
+    return json_answer(status, {"error": reason}, headers)
+
+
+def unreadable(request: web.Request, answer: web.Response) -> web.Response:
+    """`answer`, to a body that is not chunked or compressed as it says, or was never sent. aiohttp would read on after the
+    answer and stumble over it again."""
+    request.content.feed_eof()
+    answer.force_close()
+    return answer
 
 
 def guarded(guard: KeyGuard, answer: HttpHandler) -> HttpHandler:

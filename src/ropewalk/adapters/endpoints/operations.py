@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from ropewalk.adapters.endpoints.responses import json_answer
+from ropewalk.adapters.endpoints.http_guard import json_answer
 from ropewalk.ports import Inspector
 
 

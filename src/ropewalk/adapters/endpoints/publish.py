@@ -6,8 +6,7 @@ registered.
 
 from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_guard import guarded
-from ropewalk.adapters.endpoints.responses import json_answer, refusal, unreadable
+from ropewalk.adapters.endpoints.http_guard import guarded, json_answer, refusal, unreadable
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import BadBody, ClientError, LateBody, PartitionChanged

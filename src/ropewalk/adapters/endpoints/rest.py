@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_guard import guarded, number
-from ropewalk.adapters.endpoints.responses import json_answer, refusal
+from ropewalk.adapters.endpoints.http_guard import guarded, json_answer, number, refusal
 from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import Member

@@ -13,8 +13,8 @@ from itertools import product
 from aiohttp import web
 
 from ropewalk.adapters.endpoints.cors import OriginAllowed, cors_headers
+from ropewalk.adapters.endpoints.http_guard import refusal, unreadable
 from ropewalk.adapters.endpoints.proxied_connection import client_of
-from ropewalk.adapters.endpoints.responses import refusal, unreadable
 from ropewalk.adapters.endpoints.sse_link import SseLink
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import BadRequest, LateBody, TooLarge, Unavailable, UnsupportedEncoding
