@@ -7,7 +7,7 @@ has a conformance suite in `ropewalk.testing`: `Backend` with its stores and its
 `SessionHandle` and `Inspector` are filled by the engine.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 from ropewalk.model.application import (
@@ -26,7 +26,17 @@ from ropewalk.model.messages import Position, Publication, Receipt, Registered, 
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.report import NodeReport
-from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, Rejected, SessionSnapshot, Subscribed
+from ropewalk.model.sessions import (
+    Accepted,
+    ConnectRequest,
+    Refused,
+    Rejected,
+    Renewal,
+    SessionSnapshot,
+    SessionTaken,
+    SessionWrite,
+    Subscribed,
+)
 from ropewalk.model.transactions import AppRecord, Committed, Decision, Produced, Staged, StagedPiece
 
 Clock = Callable[[], float]
@@ -72,7 +82,11 @@ class StreamStore(Protocol):
 
 
 class SessionStore(Protocol):
-    """Keeps sessions whose connection is gone. Bounded: when there are too many, the oldest counts as expired."""
+    """Keeps sessions whose connection is gone. Bounded: when there are too many, the oldest counts as expired.
+
+    A store with `Leases` has those that live too. It may raise `Unavailable` and `Unanswered`; everything but `expired` may be
+    repeated after either.
+    """
 
     async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
         """Raises `LimitReached` for one that is too large, and `Unavailable`; then it is not kept."""
@@ -80,8 +94,14 @@ class SessionStore(Protocol):
     async def peek(self, sid: str) -> SessionSnapshot | None:
         """What `take` would return now. Changes nothing."""
 
-    async def take(self, sid: str) -> SessionSnapshot | None:
-        """Return the snapshot and remove it, in one step: a sid is valid for one restore."""
+    async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
+        """Return the snapshot and remove it, in one step: a sid is valid for one restore.
+
+        With `Leases` it goes on in the same step as `successor`, a session that lives on this node. A node on which it lived is
+        told by the feed (`SessionTaken`), and at its next `renew` or `write`. Until this node has written the successor as live
+        for the first time, the old sid is valid too: a client that never heard of the new one comes back with it. The same call
+        again gives the same answer.
+        """
 
     async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
         """Remove and return every session with these ids, in one step: none of them can be taken or expires any more."""
@@ -94,7 +114,12 @@ class SessionStore(Protocol):
 
 
 class PresenceStore(Protocol):
-    """Presence sets. Each change returns the events to publish, in order."""
+    """Presence sets. The events of a change enter the feed as transient messages in the same step, so that a process that dies
+    right after it leaves nobody in the dark. They are returned too, for the session log; a repeated call may return fewer.
+
+    With `Leases` a sid belongs to the node that joined or adopted for it last, and ends with its lease; a join takes back that
+    it was detached. Everything may raise `Unavailable` and `Unanswered`, and may be repeated.
+    """
 
     async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
         """For a member that is present already, the info is replaced without an event. A sid that holds another member there
@@ -105,13 +130,33 @@ class PresenceStore(Protocol):
     async def detach(self, sid: str, ttl: float) -> None:
         """The connection is gone: what the sid holds ends after `ttl` seconds, unless it is adopted before."""
 
-    async def adopt(self, old_sid: str, new_sid: str) -> None:
-        """A restored session takes over what its old sid held, without events."""
+    async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
+        """A restored session takes over what its old sid held, without events. Returns what it holds now, by stream."""
 
     async def expire(self) -> list[PresenceEvent]:
         """Remove members whose TTL ended. Cheap when there are none; called about once a second."""
 
     async def page(self, stream: str, after: str, limit: int) -> PresencePage: ...
+
+
+class Leases(Protocol):
+    """What a store offers that several nodes share. Each node has an instance of the backend of its own.
+
+    What lives on a node belongs to it under one lease. When that ends, the node counts as dead: its sessions are kept for their
+    TTL from then on, and each is given out by `SessionStore.expired` once, to whichever node asks; its members leave after the
+    presence TTL. `Backend.sweep` of any node sees to it. What a node has not written when it dies is not known to the others.
+    """
+
+    async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
+        """Keep the lease of this node for `ttl` seconds from now. `heard`: sids of earlier answers that need not be said again.
+
+        One that had ended begins anew under another number, and with nothing: a node that is told another number than before
+        writes its sessions and joins its members again.
+        """
+
+    async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
+        """Write sessions of this node as they are now; each by itself, in one step. Returns those that were not written because
+        they are not the node's any more. Raises `Unavailable`, and may be repeated."""
 
 
 class Backend(Protocol):
@@ -126,6 +171,10 @@ class Backend(Protocol):
     @property
     def feed(self) -> "Feed":
         """What brings its registered messages to the processes that share it."""
+
+    @property
+    def leases(self) -> Leases | None:
+        """None: the stores are this process's own, and nothing need be written while it lives."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -152,7 +201,7 @@ class Feed(Protocol):
         """Every message is delivered once, in order, in the very step in which it becomes readable."""
 
     async def start(
-        self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect], Awaitable[int]]
+        self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
     ) -> None:
         """`deliver` never raises and never blocks; bounded queues before it may lose what does not fit."""
 

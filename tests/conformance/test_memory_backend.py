@@ -35,7 +35,7 @@ class Journaled:
         self._journal = ArrowJournal(self._home.name, setup.clock, JournalLimits(shards=4), durability=durability)
         self._backend = made(setup, journal=self._journal)
         self.streams, self.sessions, self.presence = self._backend.streams, self._backend.sessions, self._backend.presence
-        self.feed = self._backend.feed
+        self.feed, self.leases = self._backend.feed, self._backend.leases
         self.health, self.sweep, self.gauges = self._backend.health, self._backend.sweep, self._backend.gauges
 
     async def start(self) -> None:

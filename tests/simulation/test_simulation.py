@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from ropewalk.adapters.backends.memory.sessions import MemorySessions
 from ropewalk.core.cursor import Cursor, Step
 from ropewalk.core.idempotency import Registrations
 from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.hub import Hub
+from ropewalk.engine.session_leases import LeasedSessionKeeper
 from ropewalk.model.messages import Position
-from ropewalk.model.sessions import SessionSnapshot
+from ropewalk.model.sessions import Renewal, SessionSnapshot
+from ropewalk.testing.shared_store import NodeSessions, SharedPresence, SharedSessions, SharedStore
 from ropewalk.testing.simulation.ledger import Kind
 from ropewalk.testing.simulation.shrinking import shortest
 from ropewalk.testing.simulation.world import ACTIONS, FAULTS, Plan, simulate
@@ -27,6 +28,7 @@ def test_the_contract_holds_whatever_the_network_does(seed: int) -> None:
     assert set(report.actions) == set(ACTIONS)
     assert min(getattr(report.faults, fault) for fault in FAULTS) > 0
     assert min(report.restored, report.filled, report.gaps) > 0
+    assert min(report.taken_over, report.sessions_over, report.presence_events) > 0
 
 
 def test_everything_follows_from_the_seed() -> None:
@@ -45,6 +47,10 @@ def test_any_size_of_world_will_do(nodes: int, clients: int, streams: int) -> No
 
 def kinds_found(seeds: Sequence[int] = range(5), steps: int = 2_500, without: Iterable[str] = ()) -> set[Kind | None]:
     return {simulate(Plan(seed, steps, without=frozenset(without))).kind for seed in seeds}
+
+
+def is_found(kind: Kind, seeds: Sequence[int] = range(20), steps: int = 2_500) -> bool:
+    return any(simulate(Plan(seed, steps)).kind is kind for seed in seeds)
 
 
 def test_a_cursor_that_lets_everything_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,11 +127,80 @@ def test_a_receipt_with_a_wrong_position_is_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_remote_disconnect_that_forgets_those_who_are_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def forget_nobody(self: MemorySessions, ids: str) -> list[tuple[str, SessionSnapshot]]:
+    def forget_nobody(self: SharedSessions, ids: str) -> list[tuple[str, SessionSnapshot]]:
         return []
 
-    monkeypatch.setattr(MemorySessions, "revoke", forget_nobody)
-    assert Kind.KICKED_SESSION_BACK in kinds_found()
+    monkeypatch.setattr(SharedSessions, "revoke", forget_nobody)
+    assert is_found(Kind.KICKED_SESSION_BACK)
+
+
+# --- leases that are broken on purpose ------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SharedStore, "_end_lease", lambda self, node: None)
+    assert is_found(Kind.GHOST_MEMBER)
+
+
+def test_a_presence_set_that_ignores_the_end_of_a_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SharedPresence, "node_died", lambda self, node: None)
+    assert is_found(Kind.GHOST_MEMBER)
+
+
+def test_an_event_that_dies_with_its_node_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = SharedPresence.tell
+    told = []
+
+    def tell_most(self: SharedPresence, events: list[Any]) -> list[Any]:
+        told.extend(events)
+        return events if events and len(told) % 10 == 0 else tell(self, events)
+
+    monkeypatch.setattr(SharedPresence, "tell", tell_most)
+    assert is_found(Kind.GHOST_MEMBER)
+
+
+def test_a_node_that_does_not_join_its_members_again_after_its_lease_ended_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def do_nothing(self: LeasedSessionKeeper, session: Any) -> None:
+        pass
+
+    monkeypatch.setattr(LeasedSessionKeeper, "_join_again", do_nothing)
+    assert is_found(Kind.MISSING_MEMBER)
+
+
+def test_sessions_that_are_not_written_while_they_live_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LeasedSessionKeeper, "changed", lambda self, session: None)
+    assert is_found(Kind.LOST_SESSION)
+
+
+def test_a_node_that_ignores_that_a_session_was_taken_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LeasedSessionKeeper, "obey", lambda self, order: 0)
+    assert is_found(Kind.SESSION_TWICE)
+
+
+def test_a_lost_order_that_no_renewal_repeats_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def say_nothing(self: NodeSessions, ttl: float, heard: Any) -> Renewal:
+        return Renewal(self._store.renew(self._node, ttl, heard).lease)
+
+    monkeypatch.setattr(NodeSessions, "renew", say_nothing)
+    assert is_found(Kind.SESSION_TWICE)
+
+
+def test_an_expired_session_that_is_given_out_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def give_again(self: SharedSessions, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        return self._over[:limit]
+
+    monkeypatch.setattr(SharedSessions, "expired", give_again)
+    assert is_found(Kind.ENDED_TWICE)
+
+
+def test_a_session_that_dies_with_the_node_that_has_just_taken_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = SharedSessions.take
+
+    def take_away(self: SharedSessions, node: str, sid: str, successor: str) -> SessionSnapshot | None:
+        return take(self, node, sid, "")
+
+    monkeypatch.setattr(SharedSessions, "take", take_away)
+    assert is_found(Kind.LOST_SESSION)
 
 
 def test_a_failure_is_told_with_a_short_history(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,9 @@ def _summary(report: Report) -> list[str]:
         f"  publications registered   {report.registered:>12,}",
         f"  deliveries checked        {report.delivered:>12,}",
         f"  sessions restored         {report.restored:>12,}",
+        f"    from a half-dead link   {report.taken_over:>12,}",
+        f"  sessions that were over   {report.sessions_over:>12,}",
+        f"  presence events           {report.presence_events:>12,}",
         f"  streams filled from store {report.filled:>12,}",
         f"  gaps told                 {report.gaps:>12,}",
     ]

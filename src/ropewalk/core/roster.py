@@ -61,11 +61,17 @@ class Roster:
         if sid in self._held:
             self._detached.set(sid, deadline)
 
-    def adopt(self, old_sid: str, new_sid: str) -> None:
-        """Where the new sid is another member already it stays so; what the old one held there ends with the next `expire`."""
+    def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
+        """Where the new sid is another member already it stays so; what the old one held there ends with the next `expire`.
+        Returns all that the new sid holds, by stream."""
         if old_sid == new_sid:
             self._detached.discard(old_sid)
-            return
+        else:
+            self._move(old_sid, new_sid)
+        held = self._held.get(new_sid, {})
+        return {stream: self._sets[stream].seats[member_id].member for stream, member_id in held.items()}
+
+    def _move(self, old_sid: str, new_sid: str) -> None:
         for stream, member_id in list(self._held.get(old_sid, {}).items()):
             if self._held.get(new_sid, {}).get(stream, member_id) == member_id:
                 self._hand_over(stream, member_id, old_sid, new_sid)

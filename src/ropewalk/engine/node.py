@@ -11,7 +11,6 @@ from ropewalk.core.credentials import Credentials
 from ropewalk.core.refusal_summary import RefusalSummary, Summary
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
-from ropewalk.engine import presence
 from ropewalk.engine.bounds import BoundedPublisher
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.disconnect_queue import ApplicationDisconnectQueue, DisconnectQueue
@@ -19,9 +18,12 @@ from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joins import Joiner
+from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.sampler import Sampler
 from ropewalk.engine.services import Forward, Services
 from ropewalk.engine.session import Session, closing_of
+from ropewalk.engine.session_keeping import SessionKeeper
+from ropewalk.engine.session_leases import LeasedSessionKeeper, WriteThroughLog
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.session_opening import open_session
 from ropewalk.engine.tasks import Tasks
@@ -31,8 +33,8 @@ from ropewalk.model import closing as closings
 from ropewalk.model.errors import RopewalkError
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
-from ropewalk.model.sessions import ConnectRequest
-from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock, Connection
+from ropewalk.model.sessions import ConnectRequest, SessionTaken
+from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock, Connection, PresenceStore
 from ropewalk.protocol.codec import SessionCodec
 
 logger = logging.getLogger("ropewalk.node")
@@ -72,17 +74,35 @@ class Node:
         self._leaving = False
         self._refusals = RefusalSummary(stats, clock())
         self.broker = Broker(backend.streams, backend.feed, stats, clock, chance)
+        disconnect_queue = (
+            DisconnectQueue(session_log)
+            if application is None
+            else ApplicationDisconnectQueue(application, limits, stats, session_log)
+        )
+        sessions: dict[str, Session] = {}
+        departing: dict[str, Session] = {}
+        presence: PresenceStore = backend.presence
+        if backend.leases is None:
+            keeper = SessionKeeper(backend, presence, limits, stats, disconnect_queue, sessions, departing)
+        else:
+            presence = persistent = PersistentPresence(presence, chance)
+            keeper = leased = LeasedSessionKeeper(
+                backend, backend.leases, persistent, limits, stats, disconnect_queue, sessions, departing, tasks, clock, chance
+            )
+            session_log = WriteThroughLog(session_log, leased)
         self.services = Services(
             backend=backend,
+            presence=presence,
+            keeper=keeper,
+            sessions=sessions,
+            departing=departing,
             broker=self.broker,
             hub=hub,
             joiner=Joiner(hub, self._feed, backend.streams, stats, chance),
             authenticators=authenticators,
             channels=channels,
             application=application,
-            disconnect_queue=DisconnectQueue(session_log)
-            if application is None
-            else ApplicationDisconnectQueue(application, limits, stats, session_log),
+            disconnect_queue=disconnect_queue,
             forward=forward,
             credentials=Credentials(sessions_key or secrets.token_bytes(32), forward),
             rules=rules,
@@ -105,6 +125,7 @@ class Node:
         if self.services.application is not None:
             await self.services.application.start(BoundedPublisher(self.broker, self.services.limits))
             self.services.disconnect_queue.start()
+        self.services.keeper.start()
         self.services.tasks.spawn(self._keep_time())
 
     def leave(self) -> None:
@@ -163,9 +184,7 @@ class Node:
         await self._feed.upkeep()
         for sid, snapshot in await self._backend.sessions.expired(self.services.disconnect_queue.free_slots()):
             self.services.disconnect_queue.put(sid, snapshot)
-        expired = await self._backend.presence.expire()
-        self.services.session_log.expired(expired)
-        await presence.announce(self.broker, expired)
+        self.services.session_log.expired(await self._backend.presence.expire())
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
@@ -184,7 +203,10 @@ class Node:
             session.opening = self.services.tasks.spawn(open_session(session, self.services, request))
         return session
 
-    async def _obey(self, order: RemoteDisconnect) -> int:
+    async def _obey(self, order: RemoteDisconnect | SessionTaken) -> int:
+        return self.services.keeper.obey(order) if isinstance(order, SessionTaken) else await self._end_all(order)
+
+    async def _end_all(self, order: RemoteDisconnect) -> int:
         """Ends live sessions, those on their way out, and those that are away; whoever is on its way in is ended on arrival."""
         services, ids = self.services, order.identifier
         services.revocations.add(order)
@@ -192,7 +214,8 @@ class Node:
         leaving = [session for session in services.departing.values() if session.ids == ids]
         for session in live:
             session.end(closing_of(order))
-        ended = len(live) + sum(session.revoke(closings.REMOTE.reason) for session in leaving)
+        ended = sum(not services.keeper.stored(session) for session in live)  # those that are stored are counted there
+        ended += sum(session.revoke(closings.REMOTE.reason) for session in leaving)
         for sid, snapshot in await self._backend.sessions.revoke(ids):
             services.session_log.revoked(sid, closings.REMOTE.reason)
             services.disconnect_queue.put(sid, snapshot)

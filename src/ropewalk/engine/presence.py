@@ -1,16 +1,13 @@
-"""Presence commands and events. Events are transient publications; the backend keeps the presence sets."""
+"""Presence commands. The store keeps the presence sets, and enters what happens in them into the feed."""
 
 import logging
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ropewalk.core.server_publications import presence_publication
-from ropewalk.engine.broker import Broker
 from ropewalk.engine.services import Services
 from ropewalk.model.application import MEMBER_KEY
 from ropewalk.model.commands import Join, Leave, Presence
-from ropewalk.model.errors import RopewalkError
-from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.errors import RopewalkError, Unavailable
+from ropewalk.model.presence import Member, PresencePage
 from ropewalk.model.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -51,7 +48,7 @@ async def tell(session: "Session", services: Services, query: Presence) -> bool:
 
 async def _page(session: "Session", services: Services, stream: str, query: Presence) -> PresencePage:
     """As many members as an answer may hold."""
-    store, fitting = services.backend.presence, session.link.codec.fitting
+    store, fitting = services.presence, session.link.codec.fitting
     room = min(ANSWER_BYTES, services.limits.max_pending // PENDING_SHARE)
     page = await store.page(stream, query.after, FEW_RECORDS if query.return_records else 0)
     fits = fitting(page, room)
@@ -73,13 +70,12 @@ async def join(session: "Session", services: Services, identifier: str, member: 
 
 async def join_stream(session: "Session", services: Services, stream: str, member: Member) -> bool:
     try:
-        events = await services.backend.presence.join(stream, session.sid, member)
+        events = await services.presence.join(stream, session.sid, member)
     except RopewalkError as error:
         logger.debug("join refused", extra={"session": session.tag, "reason": str(error)})
         return False
     session.members = {**(session.members or {}), stream: member}
     services.session_log.joined(session, stream, member, events)
-    await announce(services.broker, events)
     return True
 
 
@@ -88,19 +84,18 @@ async def leave(session: "Session", services: Services, identifier: str) -> bool
 
 
 async def leave_stream(session: "Session", services: Services, stream: str) -> bool:
+    """Where the store fails, the session stays until it ends or leaves again."""
     if not session.members or stream not in session.members:
         return False
     member = session.members[stream]
+    try:
+        events = await services.presence.leave(stream, session.sid)
+    except Unavailable as error:
+        logger.warning("leave failed", extra={"session": session.tag, "reason": str(error)})
+        return False
     session.members = {other: held for other, held in session.members.items() if other != stream}
-    events = await services.backend.presence.leave(stream, session.sid)
     services.session_log.left(session, stream, member, events)
-    await announce(services.broker, events)
     return True
-
-
-async def announce(broker: Broker, events: Sequence[PresenceEvent]) -> None:
-    if events:
-        await broker.publish([presence_publication(event) for event in events])
 
 
 def _declared_member(session: "Session", identifier: str) -> str:

@@ -12,11 +12,12 @@ from ropewalk.engine.disconnect_queue import DisconnectQueue
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joins import Joiner
 from ropewalk.engine.revocations import Revocations
+from ropewalk.engine.session_keeping import SessionKeeper
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model.limits import Limits
 from ropewalk.model.sessions import ConnectRequest
-from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock
+from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock, PresenceStore
 
 if TYPE_CHECKING:
     from ropewalk.engine.heartbeat import Heartbeat
@@ -30,6 +31,8 @@ Forward = Callable[[ConnectRequest], dict[str, str]]
 @dataclass(slots=True, frozen=True)
 class Services:
     backend: Backend
+    presence: PresenceStore
+    keeper: SessionKeeper
     broker: Broker
     hub: Hub
     joiner: Joiner
@@ -47,7 +50,7 @@ class Services:
     session_log: SessionLog
     heartbeat: "Heartbeat"
     timeouts: "Timeouts"
-    revocations: Revocations = field(default_factory=Revocations)
+    sessions: dict[str, "Session"]  # live
+    departing: dict[str, "Session"]  # being saved; a quick return waits for it
     opening: dict[str, "Session"] = field(default_factory=dict)  # not known yet
-    sessions: dict[str, "Session"] = field(default_factory=dict)  # live
-    departing: dict[str, "Session"] = field(default_factory=dict)  # being saved; a quick return waits for it
+    revocations: Revocations = field(default_factory=Revocations)

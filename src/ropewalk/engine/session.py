@@ -21,7 +21,7 @@ from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
-from ropewalk.model.errors import LimitReached, MalformedFrame, Unavailable
+from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.messages import Position, RemoteDisconnect
 from ropewalk.model.presence import Member
 from ropewalk.model.refusals import Refusal
@@ -336,7 +336,7 @@ class Session:
         self._services.sessions.pop(self.sid, None)
         self.keeping = resumable and self.extended and self._services.limits.sessions_ttl > 0
         self._services.session_log.disconnected(self, self.keeping, reason)
-        if not (self.keeping or self.members or self.app is not None):
+        if not self._services.keeper.concerned(self):
             self._services.session_log.ended(self.sid)
             return
         if self._handling or self.opening is not None:
@@ -352,31 +352,10 @@ class Session:
                 await self._quiet
             if self.returning is not None:
                 await asyncio.wait([self.returning])
-            if not await self._save():
-                services.disconnect_queue.put(self.sid, self.snapshot())
-            if self.members:
-                await services.backend.presence.detach(self.sid, services.limits.presence_ttl)
+            await services.keeper.depart(self)
         finally:
             self.keeping = False
             services.departing.pop(self.sid, None)
-
-    async def _save(self) -> bool:
-        """False if it is gone for good."""
-        if not self.keeping:
-            return False
-        sessions = self._services.backend.sessions
-        try:
-            await sessions.save(self.sid, self.snapshot(), self._services.limits.sessions_ttl)
-        except LimitReached as error:
-            self._services.stats.refusals[Refusal.SESSION_SIZE] += 1
-            logger.debug("a session is not kept", extra={"session": self.tag, "reason": str(error)})
-            return False
-        except Unavailable as error:
-            logger.warning("a session cannot be kept", extra={"session": self.tag, "reason": str(error)})
-            return False
-        if not self.keeping:  # revoked while it was being saved
-            await sessions.take(self.sid)
-        return self.keeping
 
 
 def closing_of(order: RemoteDisconnect) -> Closing:

@@ -13,7 +13,8 @@ from ropewalk.engine.services import Services
 from ropewalk.engine.session import Session
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
-from ropewalk.model.errors import LimitReached, ServerError, Unavailable
+from ropewalk.model.errors import ServerError, Unavailable
+from ropewalk.model.presence import Member
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused, SessionSnapshot
 
 logger = logging.getLogger("ropewalk.session")
@@ -63,19 +64,23 @@ async def _restore(session: Session, services: Services, request: ConnectRequest
     former = request.options.former_sid
     if not (former and session.extended and services.limits.sessions_ttl > 0):
         return False
-    snapshot = await _find(services, former)
+    snapshot = await services.keeper.find(former)
     if snapshot is None:
         services.stats.restores_missed += 1
         return False
     standing = await _standing(session, services, request, snapshot)
     if standing is None:
         return False
-    snapshot = await _take(services, former)
+    snapshot = await services.keeper.take(former, session.sid)
     if snapshot is None:  # another connection was faster, or it was ended meanwhile
         services.stats.restores_missed += 1
         return False
     if not session.accept(snapshot.ids, standing.expires_at):
-        await _put_back(session, services, former, snapshot)
+        # The client is gone again before it was welcomed, or it was ended meanwhile.
+        revoked = services.revocations.order_for(session.sid, snapshot.ids) is not None
+        if revoked:
+            services.session_log.revoked(former, closings.REMOTE.reason)
+        await services.keeper.put_back(former, session.sid, snapshot, revoked)
         return True
     session.app = conversation.side_of(request, services, snapshot.app)
     session.link.names = (session.sid, *snapshot.names)[:MOST_NAMES]
@@ -125,53 +130,25 @@ async def _fits(session: Session, services: Services, request: ConnectRequest, s
     return await conversation.vouched(session, services, services.application, snapshot.ids)
 
 
-async def _find(services: Services, sid: str) -> SessionSnapshot | None:
-    """What could be restored. Nothing changes: whoever shows a sid may not be who it belongs to."""
-    if (alive := services.sessions.get(sid)) is not None:
-        return alive.snapshot() if alive.extended else None
-    await _departed(services, sid)
-    try:
-        return await services.backend.sessions.peek(sid)
-    except Unavailable as error:
-        logger.warning("sessions cannot be restored", extra={"reason": str(error)})
-        return None
-
-
-async def _take(services: Services, sid: str) -> SessionSnapshot | None:
-    if alive := services.sessions.get(sid):  # another connection of a client whose old one only looks alive
-        alive.end(closings.TAKEN_OVER)
-    await _departed(services, sid)
-    try:
-        return await services.backend.sessions.take(sid)
-    except Unavailable as error:
-        logger.warning("sessions cannot be restored", extra={"reason": str(error)})
-        return None
-
-
-async def _departed(services: Services, sid: str) -> None:
-    leaving = services.departing.get(sid)
-    if leaving is not None and leaving.leaving is not None:
-        await asyncio.wait([leaving.leaving])
-
-
-async def _put_back(session: Session, services: Services, former: str, snapshot: SessionSnapshot) -> None:
-    """The client is gone again before it was welcomed, or it was ended meanwhile."""
-    try:
-        if services.revocations.order_for(session.sid, snapshot.ids) is None:
-            return await services.backend.sessions.save(former, snapshot, services.limits.sessions_ttl)
-        services.session_log.revoked(former, closings.REMOTE.reason)
-    except (LimitReached, Unavailable) as error:
-        logger.warning("a session cannot be kept", extra={"reason": str(error)})
-    services.disconnect_queue.put(former, snapshot)
-
-
 async def _readmit(session: Session, services: Services, former: str, snapshot: SessionSnapshot) -> None:
-    """Back into the presence sets: unnoticed within the grace, with a join after it."""
-    if not snapshot.members:
+    """Back into the presence sets: unnoticed within the grace, with a join after it.
+
+    What the store says that it holds may be newer than the snapshot, if the node on which it was died in between.
+    """
+    if not snapshot.members and services.backend.leases is None:
         return
-    await services.backend.presence.adopt(former, session.sid)
-    for stream, member in snapshot.members.items():
-        await presence.join_stream(session, services, stream, member)
+    held: dict[str, Member] = {}
+    try:
+        held = await services.presence.adopt(former, session.sid)
+    except Unavailable as error:
+        logger.warning("what a session held in presence sets cannot be adopted", extra={"reason": str(error)})
+    session.members = {**held, **snapshot.members} or None
+    subscribed = {subscription.granted.presence for subscription in session.subscriptions.values()}
+    for stream, member in (session.members or {}).items():
+        if stream not in snapshot.members and stream not in subscribed:
+            await presence.leave_stream(session, services, stream)
+        elif not await presence.join_stream(session, services, stream, member):
+            session.members = {other: held for other, held in (session.members or {}).items() if other != stream}
 
 
 async def _end_resume_timeout(session: Session, services: Services) -> None:

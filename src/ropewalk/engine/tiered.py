@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import ColdPiece, Gap, GapReason, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
-from ropewalk.ports import Archive, Backend, Feed, PresenceStore, SessionStore, StreamStore
+from ropewalk.ports import Archive, Backend, Feed, Leases, PresenceStore, SessionStore, StreamStore
 
 logger = logging.getLogger("ropewalk.archive")
 
@@ -142,6 +142,10 @@ class TieredBackend:
     @property
     def feed(self) -> Feed:
         return self._hot.feed
+
+    @property
+    def leases(self) -> Leases | None:
+        return self._hot.leases
 
     async def start(self) -> None:
         await self._hot.start()

@@ -1,4 +1,5 @@
-"""Session records: the connect request, what a channel granted, and the snapshot that is kept for a resume."""
+"""Session records: the connect request, what a channel granted, the snapshot that is kept for a resume, and what a node tells a
+store that other nodes share."""
 
 from msgspec import Struct
 
@@ -95,3 +96,34 @@ class SessionSnapshot(Struct, frozen=True):
     members: dict[str, Member] = {}
     names: tuple[str, ...] = ()
     app: AppSide | None = None
+
+
+class SessionWrite(Struct, frozen=True):
+    """What a node tells a shared store about one of its sessions.
+
+    `version` grows with each write of a node, so that an older one that comes late changes nothing. `ttl`: for how many seconds
+    it can be resumed once its connection or its node is gone; 0: not at all. `live`: it is connected; otherwise its time begins
+    now. `began`: when the session began, if the store has never heard of it as far as the node knows, and None otherwise.
+    """
+
+    sid: str
+    snapshot: SessionSnapshot
+    version: int
+    ttl: float
+    live: bool = True
+    began: float | None = None
+
+
+class SessionTaken(Struct, frozen=True):
+    """An order to the node of a session, which is no longer that node's: it goes on elsewhere, is over, or was `revoked` by a
+    remote disconnect."""
+
+    sid: str
+    revoked: bool = False
+
+
+class Renewal(Struct, frozen=True):
+    """`lease`: its number, another one whenever it begins anew. `taken`: sessions of the node that were taken from it."""
+
+    lease: int
+    taken: tuple[SessionTaken, ...] = ()

@@ -4,13 +4,19 @@ Invariant: it knows the port and nothing else, so that whatever passes here can 
 """
 
 from ropewalk.testing.backend_feed import FeedConformance
+from ropewalk.testing.backend_leases import LeaseConformance
 from ropewalk.testing.backend_presence import PresenceConformance
 from ropewalk.testing.backend_sessions import SessionConformance
 from ropewalk.testing.backend_streams import StreamConformance
 from ropewalk.testing.backend_upkeep import UpkeepConformance
 
-__all__ = ["BackendConformance"]
+__all__ = ["BackendConformance", "SharedBackendConformance"]
 
 
 class BackendConformance(StreamConformance, SessionConformance, PresenceConformance, FeedConformance, UpkeepConformance):
     """Inherit it as `TestMyBackend` and fill `make`; where time cannot be set, fill `advance` too. See `backend_rig`."""
+
+
+class SharedBackendConformance(LeaseConformance, BackendConformance):
+    """For a backend whose store several nodes can share: all of the above through two instances by turns, and what two nodes
+    owe to each other. Fill `make_two` and `disturb`."""

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from ropewalk.model.messages import Publication, Registered, RemoteDisconnect
+from ropewalk.model.sessions import SessionTaken
 from ropewalk.ports import Backend
 from ropewalk.testing.backend_rig import BackendRig, at, offsets, publish
 
@@ -20,7 +21,7 @@ class Process:
 
     def __init__(self) -> None:
         self.messages: list[Registered] = []
-        self.orders: list[RemoteDisconnect] = []
+        self.orders: list[RemoteDisconnect | SessionTaken] = []
 
     async def start(self, backend: Backend) -> "Process":
         await backend.feed.start(self._deliver, self._obey)
@@ -29,7 +30,7 @@ class Process:
     def _deliver(self, messages: Sequence[Registered]) -> None:
         self.messages.extend(messages)
 
-    async def _obey(self, order: RemoteDisconnect) -> int:
+    async def _obey(self, order: RemoteDisconnect | SessionTaken) -> int:
         self.orders.append(order)
         return 1
 

@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from enum import StrEnum
 
 from msgspec import Struct
 
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
 from ropewalk.model.rules import StreamRule, StreamRules
-from ropewalk.ports import Backend, Clock
+from ropewalk.ports import Backend, Clock, PresenceStore, SessionStore, StreamStore
 from ropewalk.testing.clock import ManualClock
 
 
@@ -20,6 +21,16 @@ class BackendSetup(Struct, frozen=True):
     dedup_ttl: float = 60.0
     dedup_limit: int = 1000
     max_members: int = 100
+    presence_ttl: float = 15.0
+
+
+class Fault(StrEnum):
+    """How calls to a store may fail."""
+
+    NONE = "none"
+    UNAVAILABLE = "unavailable"  # the store never hears of them, and this is known
+    UNANSWERED = "unanswered"  # they are done, and the answer is lost
+    SLOW = "slow"
 
 
 class BackendRig:
@@ -51,6 +62,80 @@ class BackendRig:
             yield backend
         finally:
             await backend.stop()
+
+
+class SharedBackendRig(BackendRig):
+    """The hooks for a store that several nodes can share. What is asked of one instance alone is asked of two by turns."""
+
+    def make_two(self, setup: BackendSetup) -> tuple[Backend, Backend]:
+        """Two fresh instances on one store with nothing in it, as two nodes have them; not started."""
+        raise NotImplementedError
+
+    def disturb(self, backend: Backend, fault: Fault) -> None:
+        """From now on all calls to the stores of this instance fail like this."""
+        raise NotImplementedError
+
+    def make(self, setup: BackendSetup) -> Backend:
+        return Alternating(*self.make_two(setup))
+
+    @asynccontextmanager
+    async def two_nodes(self) -> AsyncIterator[tuple["Node", "Node"]]:
+        self.clock = ManualClock()
+        first, second = self.make_two(BackendSetup(self.clock))
+        for backend in (first, second):
+            await backend.start()
+        try:
+            yield Node(first), Node(second)
+        finally:
+            for backend in (first, second):
+                await backend.stop()
+
+
+class Node:
+    """One of several on a store, as far as the store sees it."""
+
+    def __init__(self, backend: Backend) -> None:
+        assert backend.leases is not None
+        self.backend = backend
+        self.leases = backend.leases
+        self.sessions = backend.sessions
+        self.presence = backend.presence
+
+
+class Alternating:
+    """Implements `ports.Backend`: whatever one of two instances does, the other one sees."""
+
+    def __init__(self, first: Backend, second: Backend) -> None:
+        self._instances = [first, second]
+        self.feed, self.leases = first.feed, first.leases
+        self.health, self.gauges = first.health, first.gauges
+
+    def _next(self) -> Backend:
+        self._instances.reverse()
+        return self._instances[0]
+
+    @property
+    def streams(self) -> StreamStore:
+        return self._next().streams
+
+    @property
+    def sessions(self) -> SessionStore:
+        return self._next().sessions
+
+    @property
+    def presence(self) -> PresenceStore:
+        return self._next().presence
+
+    async def start(self) -> None:
+        for backend in self._instances:
+            await backend.start()
+
+    async def stop(self) -> None:
+        for backend in self._instances:
+            await backend.stop()
+
+    async def sweep(self) -> None:
+        await self._next().sweep()
 
 
 async def publish(backend: Backend, stream: str, count: int = 1) -> list[Registered]:

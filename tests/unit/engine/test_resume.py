@@ -229,9 +229,7 @@ async def test_presence_is_held_through_a_resume_also_when_the_grace_is_over(awa
         client.session.lost()
         await settle()
         bench.clock.now += away
-        from ropewalk.engine.presence import announce
-
-        await announce(bench.node.broker, await bench.backend.presence.expire())
+        await bench.backend.presence.expire()
         await bench.connect(client.sid)
         await settle()
         events = [reply["message"]["type"] for reply in watcher.connection.replies() if reply.get("type") == "presence"]

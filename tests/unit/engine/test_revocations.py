@@ -50,8 +50,8 @@ class SlowSessions:
         await self.gate.wait()
         await self._sessions.save(sid, snapshot, ttl)
 
-    async def take(self, sid: str) -> SessionSnapshot | None:
-        taken = await self._sessions.take(sid)
+    async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
+        taken = await self._sessions.take(sid, successor)
         await self.gate.wait()
         return taken
 

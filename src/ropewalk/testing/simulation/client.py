@@ -3,6 +3,7 @@
 Everything that the server sends is checked against the ledger before the client's own state sees it.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,32 +12,54 @@ from msgspec.json import encode as to_json
 from ropewalk.client.effects import Effect, End, Redial, Send
 from ropewalk.client.state import ClientState
 from ropewalk.model.closing import INTERNAL_ERROR
-from ropewalk.model.commands import Unsubscribe
+from ropewalk.model.commands import Leave, Unsubscribe
 from ropewalk.model.history import GapReason
 from ropewalk.model.messages import Position, Registered
+from ropewalk.model.presence import Member
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.protocol.client_commands import encode
 from ropewalk.protocol.handshake import client_options
-from ropewalk.protocol.server_messages import Data, HistoryConfirmed, HistoryRejected, SubscriptionConfirmed, Welcome, decode
+from ropewalk.protocol.server_messages import (
+    Data,
+    HistoryConfirmed,
+    HistoryRejected,
+    ServerMessage,
+    SubscriptionConfirmed,
+    SubscriptionRefused,
+    Welcome,
+    decode,
+)
 from ropewalk.protocol.websocket_frame import CableCodec, readable
 from ropewalk.testing.simulation.ledger import Anomaly, Kind, Ledger, Seen
 
 if TYPE_CHECKING:
     from ropewalk.engine.node import Node
     from ropewalk.engine.session import Session
+    from ropewalk.testing.simulation.unreliable import UnreliableLink
 
 CODEC = CableCodec(tells_positions=True)
 
+SETTLED = 2.0
+"""Seconds after which a session must be in the store whatever goes wrong: several times what it takes to write it."""
+
 
 class Connection:
-    """Implements `ports.Connection`. A slow one keeps what it is given until it is fast again."""
+    """Implements `ports.Connection`. A slow one keeps what it is given until it is fast again.
+
+    The network may fail so that only the client notices; to the server it looks alive then. `taken_over`: its session goes on
+    over another one.
+    """
 
     def __init__(self, receive: Callable[["Connection", bytes], None], closed: Callable[["Connection", int], None]) -> None:
         self._receive = receive
         self._closed = closed
         self._kept: list[bytes] = []
+        self.session: Session | None = None
+        self.node: Node | None = None
+        self.lineage = 0  # of the session that the client was told of
         self.slow = False
         self.open = True
+        self.taken_over = False
 
     def write(self, data: bytes) -> None:
         if self.slow:
@@ -56,6 +79,13 @@ class Connection:
             self.take()
             self.open = False
             self._closed(self, code)
+
+    def cut(self) -> None:
+        """The server notices that the client is gone."""
+        if self.open:
+            self.open = False
+            assert self.session is not None
+            self.session.lost()
 
     def pending(self) -> int:
         return sum(map(len, self._kept))
@@ -77,27 +107,39 @@ def identifier_of(stream: str) -> str:
 class Observer(Protocol):
     """Who is told what clients see."""
 
-    def restored(self) -> None: ...
+    def restored(self, sid: str, taken_over: bool) -> None:
+        """`taken_over`: its former connection still looked alive."""
+
     def failed(self, anomaly: Anomaly) -> None:
         """Raising would not do: the server contains what goes wrong with one connection."""
 
 
 class SimulatedClient:
-    """`ids` is how remote disconnects name it."""
+    """`ids` is how remote disconnects name it. `lineage` counts its sessions: a restored one is the same.
 
-    def __init__(self, name: str, ledger: Ledger, now: Callable[[], float], observer: Observer) -> None:
+    `half_dead`: connections that it has lost and the server has not. `present`: streams in whose presence sets it is.
+    """
+
+    def __init__(self, name: str, ledger: Ledger, now: Callable[[], float], observer: Observer, sessions_ttl: float) -> None:
         self.name = name
         self.ids = to_json({"client": name}).decode()
         self.wanted: dict[str, str] = {}  # stream → identifier
         self.left: set[str] = set()  # identifiers that were unsubscribed from on this connection: answers may be under way
-        self.kicked: set[str] = set()
-        self.node: Node | None = None
+        self.present: set[str] = set()
+        self.lineage = 0
+        self.half_dead: list[Connection] = []
+        self._sessions_ttl = sessions_ttl
+        self._ordered: set[int] = set()  # lineages of which somebody has ordered the end
+        self._kicked: set[int] = set()  # those where the order was carried out
+        self._link: UnreliableLink | None = None
+        self._settles_at = 0.0
+        self._lost_at = 0.0
+        self._unheard = False  # the server may have given it another sid that it never heard of
         self._ledger = ledger
         self._now = now
         self._observer = observer
         self._state = ClientState()
         self._seen: dict[str, Seen] = {}
-        self._session: Session | None = None
         self._connection: Connection | None = None
 
     @property
@@ -108,33 +150,58 @@ class SimulatedClient:
     def slow(self) -> bool:
         return self._connection is not None and self._connection.slow
 
-    def connect(self, node: "Node") -> None:
+    @property
+    def _session(self) -> "Session | None":
+        return self._connection.session if self._connection is not None else None
+
+    def connect(self, node: "Node", link: "UnreliableLink") -> None:
         assert self._connection is None
-        self.node = node
-        self._connection = Connection(self._receive, self._closed)
+        self._link = link
+        connection = self._connection = Connection(self._receive, self._closed)
+        connection.node = node
         params = {"sid": self._state.sid, "client": self.name, "positions": "1"}
         options = client_options({}, params)
         request = ConnectRequest("http://simulation/cable", "/cable", {}, params, extended=True, options=options)
-        self._session = node.open(request, self._connection, CODEC)
+        connection.session = node.open(request, connection, CODEC)
 
     def cut(self) -> None:
         """The network fails: both sides notice."""
-        session, connection = self._session, self._connection
+        connection = self._connection
         self._lose()
-        if session is not None and connection is not None and connection.open:
-            connection.open = False
-            session.lost()
+        if connection is not None:
+            connection.cut()
 
-    def node_died(self) -> None:
+    def vanish(self) -> None:
+        """The network fails: only the client notices."""
+        connection = self._connection
+        self._unheard = self._unheard or not self._state.welcomed
+        self._lose()
+        if connection is not None and connection.open:
+            self.half_dead.append(connection)
+
+    def forget_half_dead(self) -> None:
+        """The server has waited long enough for those that nobody has taken over."""
+        for connection in self.half_dead:
+            if not connection.taken_over:
+                connection.cut()
+        self.half_dead = [connection for connection in self.half_dead if connection.open]
+
+    def node_died(self, node: "Node") -> None:
         """The other side is gone and notices nothing."""
-        if self._connection is not None:
+        for connection in self.half_dead:
+            connection.open = connection.open and connection.node is not node
+        if self._connection is not None and self._connection.node is node:
             self._connection.open = False
-        self._lose()
+            self._lose()
 
-    def kick(self) -> None:
-        """From now on its present session may not be restored."""
-        if self._state.sid:
-            self.kicked.add(self._state.sid)
+    def order_end(self) -> int:
+        """Somebody orders the end of its session. Returns its lineage, for `kicked`."""
+        self._ordered.add(self.lineage)
+        return self.lineage
+
+    def kicked(self, lineage: int) -> None:
+        """From now on that session may not be restored."""
+        self._kicked.add(lineage)
 
     def slow_down(self) -> None:
         if self._connection is not None and self._session is not None and not self._connection.slow:
@@ -158,9 +225,22 @@ class SimulatedClient:
 
     def unsubscribe(self, stream: str) -> None:
         del self._seen[stream]
+        self.present.discard(stream)
         self._carry_out(self._state.unsubscribe(self.wanted.pop(stream)))
 
+    def join(self, stream: str) -> None:
+        self.present.add(stream)
+        self._carry_out(self._state.join(self.wanted[stream], Member(self.name)))
+
+    def leave(self, stream: str) -> None:
+        self.present.discard(stream)
+        self._carry_out(self._state.leave(self.wanted[stream]))
+
     def check_end(self, tip: Callable[[str], Position]) -> None:
+        if any(connection.open and connection.taken_over for connection in self.half_dead):
+            raise Anomaly(Kind.SESSION_TWICE, f"a former connection of {self.name} is still open")
+        if self.lineage in self._kicked:
+            raise Anomaly(Kind.KICKED_SESSION_BACK, f"{self.name} was never ended")
         for stream in self.wanted:
             self._ledger.check_end(self.name, stream, self._seen[stream], tip(stream))
 
@@ -177,22 +257,59 @@ class SimulatedClient:
             if connection is not self._connection:  # it was lost by what came before
                 return
             message = decode(text.encode())
-            match message:
-                case Welcome(restored=True) if self._state.sid in self.kicked:
-                    raise Anomaly(Kind.KICKED_SESSION_BACK, f"{self.name} came back with {self._state.sid}")
-                case Welcome(restored=True):
-                    self._observer.restored()
-                # Before it has begun, a message is of an earlier subscription to the same stream.
-                case Data(stream=stream) if message.offset and stream in self._seen and self._seen[stream].begun:
-                    got = Registered(stream, message.payload, 0.0, message.epoch, message.offset)
-                    self._ledger.deliver(self.name, self._seen[stream], got)
-                case SubscriptionConfirmed(_, tips) | HistoryConfirmed(_, tips):
-                    self._begin(tips)
-                case HistoryRejected(streams=gaps):
-                    for stream, gap in gaps.items():
-                        if stream in self._seen and self._seen[stream].begun and gap.reason != GapReason.PARTIAL:
-                            self._seen[stream].told.append(Position(gap.epoch, gap.oldest))
-            self._carry_out(self._state.receive(message, self._now()))
+            if isinstance(message, Welcome):
+                self._welcomed(message)
+            else:
+                self._look_at(message)
+                self._carry_out(self._state.receive(message, self._now()))
+
+    def _look_at(self, message: ServerMessage) -> None:
+        match message:
+            # Before it has begun, a message is of an earlier subscription to the same stream.
+            case Data(stream=stream) if message.offset and stream in self._seen and self._seen[stream].begun:
+                got = Registered(stream, message.payload, 0.0, message.epoch, message.offset)
+                self._ledger.deliver(self.name, self._seen[stream], got)
+            case SubscriptionConfirmed(_, tips) | HistoryConfirmed(_, tips):
+                self._begin(tips)
+            case SubscriptionRefused(identifier):
+                for stream in [stream for stream, name in self.wanted.items() if name == identifier]:
+                    del self.wanted[stream], self._seen[stream]
+                    self.present.discard(stream)
+            case HistoryRejected(streams=gaps):
+                for stream, gap in gaps.items():
+                    if stream in self._seen and self._seen[stream].begun and gap.reason != GapReason.PARTIAL:
+                        self._seen[stream].told.append(Position(gap.epoch, gap.oldest))
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        former, time = self._state.sid, asyncio.get_running_loop().time()
+        if welcome.restored:
+            self._check_restored(former)
+        elif former and self._expects_its_session(time):
+            raise Anomaly(Kind.LOST_SESSION, f"{self.name} came back after {time - self._lost_at:.1f} s, and nobody knew it")
+        else:
+            self.lineage += 1
+        assert self._connection is not None
+        self._connection.lineage = self.lineage
+        self._settles_at, self._unheard = time + SETTLED, False
+        self._carry_out(self._state.receive(welcome, self._now()))
+        if welcome.restored:
+            # That it left may have been lost on the way.
+            absent = [name for stream, name in self.wanted.items() if stream not in self.present]
+            self._carry_out([Send(Leave(name)) for name in absent if name in welcome.restored_ids])
+
+    def _check_restored(self, former: str) -> None:
+        if self.lineage in self._kicked:
+            raise Anomaly(Kind.KICKED_SESSION_BACK, f"{self.name} came back with {former}")
+        same = [each for each in self.half_dead if each.open and each.lineage == self.lineage]
+        self._observer.restored(former, bool(same))
+        for connection in same:
+            connection.taken_over = True
+
+    def _expects_its_session(self, time: float) -> bool:
+        """It was in the store when the connection was lost, and its time is not over."""
+        if self._unheard or self.lineage in self._ordered:
+            return False
+        return self._settles_at <= self._lost_at and time - self._lost_at < self._sessions_ttl - SETTLED
 
     def _begin(self, tips: dict[str, Position]) -> None:
         for stream, tip in tips.items():
@@ -202,11 +319,10 @@ class SimulatedClient:
     def _closed(self, connection: Connection, code: int) -> None:
         if code == INTERNAL_ERROR.code:
             self._observer.failed(Anomaly(Kind.FAILED, f"{self.name} was closed with {code}"))
-        session = self._session
         if connection is self._connection:
             self._lose()
-        if session is not None:
-            session.lost()
+        if connection.session is not None:
+            connection.session.lost()
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -219,6 +335,11 @@ class SimulatedClient:
                     self._lose()
 
     def _lose(self) -> None:
-        self._session = self._connection = None
+        if self._state.welcomed:
+            self._lost_at = asyncio.get_running_loop().time()
+            # A node that is stalled writes nothing.
+            self._settles_at = max(self._settles_at, self._link.stalled_until + SETTLED if self._link else 0.0)
+        self._unheard = self._unheard or (self.slow and not self._state.welcomed)
+        self._connection = None
         self.left.clear()
         self._state.lost()

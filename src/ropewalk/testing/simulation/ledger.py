@@ -22,6 +22,11 @@ class Kind(StrEnum):
     REGISTERED_TWICE = "registered twice"  # one publication has two positions
     WRONG_RECEIPT = "wrong receipt"  # a publisher was told a position that its publication does not have
     KICKED_SESSION_BACK = "kicked session back"  # a session was restored after it had been ended by a remote disconnect
+    LOST_SESSION = "lost session"  # a client came back in time, and its session was not restored
+    SESSION_TWICE = "session twice"  # a session went on elsewhere, and its former connection stayed open
+    ENDED_TWICE = "ended twice"  # a session was given out as over two times, or restored after it
+    GHOST_MEMBER = "ghost member"  # somebody is listed or was announced in a presence set, and is not there
+    MISSING_MEMBER = "missing member"  # somebody is there, and is not listed or was not announced
     FAILED = "failed"  # the server closed a connection with an internal error
 
 

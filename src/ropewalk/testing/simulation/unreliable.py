@@ -1,19 +1,28 @@
 """A store and a feed that behave like those behind a network: slow, repeating, losing, silent.
 
-One memory backend is the truth. Each node reaches it through a link of its own, and hears of what is registered through a feed
+One `SharedStore` is the truth. Each node reaches it through a link of its own, and hears of what is registered through a feed
 of its own.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from random import Random
+from typing import TypeVar
 
 from msgspec import Struct
 
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
-from ropewalk.ports import Backend, PresenceStore, SessionStore, StreamStore
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
+from ropewalk.ports import PresenceStore, StreamStore
+from ropewalk.testing.shared_store import NodePresence, NodeSessions, SharedStore
+
+Answer = TypeVar("Answer")
+
+LOST_ORDERS = 10
+"""How much likelier an order to a single node is lost than a message: there are few of them."""
 
 
 class Faults(Struct):
@@ -41,57 +50,33 @@ class Counts(Struct):
     unanswered: int = 0
 
 
-class UnreliableStreams:
-    """Implements `ports.StreamStore`."""
+class UnreliableLink:
+    """What a node reaches the store through. `cut`: nothing gets through any more. `deaf`: everything does, and no answer comes
+    back. `latency`: seconds that each request takes in any case. `stalled_until`: until then the node cannot say that it
+    lives."""
 
-    def __init__(self, inner: StreamStore, faults: Faults, counts: Counts, chance: Random) -> None:
-        self._inner = inner
+    def __init__(self, faults: Faults, counts: Counts, chance: Random) -> None:
         self._faults = faults
         self._counts = counts
         self._chance = chance
+        self.cut = self.deaf = False
+        self.latency = 0.0
+        self.stalled_until = 0.0
 
-    async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
+    async def ask(self, question: Callable[[], Awaitable[Answer]]) -> Answer:
         await self._request()
-        receipts = await self._inner.append(publications)
-        await self._answer()
-        return receipts
-
-    async def replay(self, stream: str, position: Position) -> Replay | Gap:
-        await self._request()
-        answer = await self._inner.replay(stream, position)
+        answer = await question()
         await self._answer()
         return answer
 
-    async def since(self, stream: str, timestamp: float) -> Replay | Gap:
-        await self._request()
-        answer = await self._inner.since(stream, timestamp)
-        await self._answer()
-        return answer
-
-    async def tip(self, stream: str) -> Position:
-        await self._request()
-        answer = await self._inner.tip(stream)
-        await self._answer()
-        return answer
-
-    async def partition_key(self, stream: str) -> str:
-        await self._request()
-        answer = await self._inner.partition_key(stream)
-        await self._answer()
-        return answer
-
-    async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
-        return await self._inner.summaries(after, limit)
-
-    async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
-        await self._request()
-        answer = await self._inner.page(stream, after, limit)
-        await self._answer()
-        return answer
+    async def ask_lease(self, question: Callable[[], Awaitable[Answer]]) -> Answer:
+        if asyncio.get_running_loop().time() < self.stalled_until:
+            raise Unavailable("the node is stalled")
+        return await self.ask(question)
 
     async def _request(self) -> None:
-        await asyncio.sleep(self._chance.random() * self._faults.latency)
-        if self._chance.random() < self._faults.unavailable:
+        await asyncio.sleep(self.latency + self._chance.random() * self._faults.latency)
+        if self.cut or self._chance.random() < self._faults.unavailable:
             self._counts.unavailable += 1
             raise Unavailable("the store cannot be reached")
         if self._chance.random() < self._faults.unanswered / 2:
@@ -100,17 +85,112 @@ class UnreliableStreams:
 
     async def _answer(self) -> None:
         await asyncio.sleep(self._chance.random() * self._faults.latency)
-        if self._chance.random() < self._faults.unanswered / 2:
+        if self.deaf or self._chance.random() < self._faults.unanswered / 2:
             self._counts.unanswered += 1
             raise Unanswered("the answer was lost")
 
 
+class UnreliableStreams:
+    """Implements `ports.StreamStore`."""
+
+    def __init__(self, inner: StreamStore, link: UnreliableLink) -> None:
+        self._inner = inner
+        self._ask = link.ask
+
+    async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
+        return await self._ask(lambda: self._inner.append(publications))
+
+    async def replay(self, stream: str, position: Position) -> Replay | Gap:
+        return await self._ask(lambda: self._inner.replay(stream, position))
+
+    async def since(self, stream: str, timestamp: float) -> Replay | Gap:
+        return await self._ask(lambda: self._inner.since(stream, timestamp))
+
+    async def tip(self, stream: str) -> Position:
+        return await self._ask(lambda: self._inner.tip(stream))
+
+    async def partition_key(self, stream: str) -> str:
+        return await self._ask(lambda: self._inner.partition_key(stream))
+
+    async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
+        return await self._inner.summaries(after, limit)
+
+    async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
+        return await self._ask(lambda: self._inner.page(stream, after, limit))
+
+
+class UnreliableSessions:
+    """Implements `ports.SessionStore` and `ports.Leases`. `ended` is told which sessions the store gives out as over."""
+
+    def __init__(self, inner: NodeSessions, link: UnreliableLink, ended: Callable[[str], None]) -> None:
+        self._inner = inner
+        self._ask = link.ask
+        self._ask_lease = link.ask_lease
+        self._ended = ended
+
+    async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
+        await self._ask(lambda: self._inner.save(sid, snapshot, ttl))
+
+    async def peek(self, sid: str) -> SessionSnapshot | None:
+        return await self._ask(lambda: self._inner.peek(sid))
+
+    async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
+        return await self._ask(lambda: self._inner.take(sid, successor))
+
+    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
+        return await self._ask(lambda: self._over(self._inner.revoke(ids)))
+
+    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        return await self._ask(lambda: self._over(self._inner.expired(limit)))
+
+    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        return await self._inner.abandoned()
+
+    async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
+        return await self._ask_lease(lambda: self._inner.renew(ttl, heard))
+
+    async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
+        return await self._ask_lease(lambda: self._inner.write(sessions))
+
+    async def _over(self, answer: Awaitable[list[tuple[str, SessionSnapshot]]]) -> list[tuple[str, SessionSnapshot]]:
+        given = await answer
+        for sid, _ in given:
+            self._ended(sid)
+        return given
+
+
+class UnreliablePresence:
+    """Implements `ports.PresenceStore`."""
+
+    def __init__(self, inner: PresenceStore, link: UnreliableLink) -> None:
+        self._inner = inner
+        self._ask = link.ask
+
+    async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+        return await self._ask(lambda: self._inner.join(stream, sid, member))
+
+    async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
+        return await self._ask(lambda: self._inner.leave(stream, sid))
+
+    async def detach(self, sid: str, ttl: float) -> None:
+        await self._ask(lambda: self._inner.detach(sid, ttl))
+
+    async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
+        return await self._ask(lambda: self._inner.adopt(old_sid, new_sid))
+
+    async def expire(self) -> list[PresenceEvent]:
+        return await self._ask(lambda: self._inner.expire())
+
+    async def page(self, stream: str, after: str, limit: int) -> PresencePage:
+        return await self._ask(lambda: self._inner.page(stream, after, limit))
+
+
 Deliver = Callable[[Sequence[Registered]], None]
-Obey = Callable[[RemoteDisconnect], Awaitable[int]]
+Obey = Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
 
 
 class Air:
-    """What carries messages from the store to every node."""
+    """What carries messages from the store to every node, and orders to one. Implements the `Carrier` of a shared store."""
 
     def __init__(self, faults: Faults, counts: Counts, chance: Random) -> None:
         self.faults = faults
@@ -123,17 +203,24 @@ class Air:
             for message in messages:
                 feed.hear(message)
 
+    def order(self, node: str, order: SessionTaken) -> None:
+        for feed in self.feeds:
+            if feed.node == node:
+                feed.hear_order(order)
+
 
 class UnreliableFeed:
     """Implements `ports.Feed` for one node."""
 
     exact = False
 
-    def __init__(self, air: Air) -> None:
+    def __init__(self, air: Air, node: str) -> None:
         self._air = air
+        self.node = node
         self._listening: set[str] = set()
         self._deliver: Deliver | None = None
         self._obey: Obey | None = None
+        self._obeying: set[asyncio.Future[int]] = set()
 
     async def start(self, deliver: Deliver, obey: Obey) -> None:
         self._deliver, self._obey = deliver, obey
@@ -159,7 +246,13 @@ class UnreliableFeed:
         self._air.carry(messages)
 
     async def command(self, order: RemoteDisconnect) -> int:
-        return sum([await feed._obey(order) for feed in list(self._air.feeds) if feed._obey is not None])
+        """A node that fails to obey does not keep the others from it."""
+        nodes = [feed._obey(order) for feed in list(self._air.feeds) if feed._obey is not None]
+        answers = await asyncio.gather(*nodes, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return sum(answer for answer in answers if isinstance(answer, int))
 
     def health(self) -> str:
         return ""
@@ -176,11 +269,26 @@ class UnreliableFeed:
             counts.repeated += 1
             copies = 2
         for _ in range(copies):
-            delay = 0.0
-            if chance.random() < faults.late:
-                counts.late += 1
-                delay = chance.random() * faults.lateness
-            asyncio.get_running_loop().call_later(delay, self._arrive, message)
+            asyncio.get_running_loop().call_later(self._delay(), self._arrive, message)
+
+    def hear_order(self, order: SessionTaken) -> None:
+        if self._air.chance.random() < self._air.faults.lost * LOST_ORDERS:
+            self._air.counts.lost += 1
+        else:
+            asyncio.get_running_loop().call_later(self._delay(), self._arrive_order, order)
+
+    def _delay(self) -> float:
+        chance, faults = self._air.chance, self._air.faults
+        if chance.random() >= faults.late:
+            return 0.0
+        self._air.counts.late += 1
+        return chance.random() * faults.lateness
+
+    def _arrive_order(self, order: SessionTaken) -> None:
+        if self._obey is not None and self._deliver is not None:
+            task = asyncio.ensure_future(self._obey(order))
+            self._obeying.add(task)
+            task.add_done_callback(self._obeying.discard)
 
     def _arrive(self, message: Registered) -> None:
         if self._deliver is not None:
@@ -190,30 +298,29 @@ class UnreliableFeed:
 class UnreliableBackend:
     """Implements `ports.Backend` for one node: the truth, seen through a bad network."""
 
-    def __init__(self, inner: Backend, air: Air) -> None:
-        self._inner = inner
-        self.streams = UnreliableStreams(inner.streams, air.faults, air.counts, air.chance)
-        self.feed = UnreliableFeed(air)
-
-    @property
-    def sessions(self) -> SessionStore:
-        return self._inner.sessions
-
-    @property
-    def presence(self) -> PresenceStore:
-        return self._inner.presence
+    def __init__(self, store: SharedStore, air: Air, node: str, ended: Callable[[str], None]) -> None:
+        self._store = store
+        self.link = UnreliableLink(air.faults, air.counts, air.chance)
+        self.streams = UnreliableStreams(store.memory.streams, self.link)
+        self.sessions = self.leases = UnreliableSessions(NodeSessions(store, node), self.link, ended)
+        self.presence = UnreliablePresence(NodePresence(store, node), self.link)
+        self.feed = UnreliableFeed(air, node)
 
     async def start(self) -> None:
-        """The truth has started already."""
+        await self._store.start()
 
     async def stop(self) -> None:
         """The truth goes on."""
+
+    def die(self) -> None:
+        self.link.cut = True
+        self.feed.die()
 
     def health(self) -> str:
         return ""
 
     async def sweep(self) -> None:
-        await self._inner.sweep()
+        await self.link.ask(self._store.sweep)
 
     def gauges(self) -> dict[str, float]:
-        return self._inner.gauges()
+        return self._store.gauges()

@@ -13,15 +13,15 @@ import msgspec
 from msgspec import Struct
 
 from ropewalk.adapters.apps.streams import PubSubChannel
-from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.node import Node
-from ropewalk.model.errors import RopewalkError
+from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, Registered, RemoteDisconnect
 from ropewalk.model.rules import SlowPolicy, StreamRule, StreamRules
-from ropewalk.model.sessions import Accepted, ConnectRequest
+from ropewalk.model.sessions import Accepted, ConnectRequest, SessionTaken
+from ropewalk.testing.shared_store import SharedStore
 from ropewalk.testing.simulation.client import SimulatedClient
 from ropewalk.testing.simulation.ledger import Anomaly, Kind, Ledger
 from ropewalk.testing.simulation.loop import run
@@ -34,7 +34,15 @@ PEACE_SECONDS = 20.0
 TOLD_STEPS = 60
 """Steps before a failure that are shown with it."""
 
-LIMITS = Limits(max_pending=20_000, resume_timeout=1e9, ping_interval=0, command_rate=1e6, command_burst=1_000_000)
+LIMITS = Limits(
+    max_pending=20_000,
+    resume_timeout=1e9,
+    ping_interval=0,
+    command_rate=1e6,
+    command_burst=1_000_000,
+    sessions_ttl=60.0,
+    presence_ttl=5.0,
+)
 RULES = StreamRules(history_limit=20, history_ttl=60.0)
 STREAM_RULES = (
     StreamRule("skipping/*", slow_consumer=SlowPolicy.DROP),
@@ -68,6 +76,9 @@ class Report(Struct):
     registered: int = 0
     delivered: int = 0
     restored: int = 0
+    taken_over: int = 0
+    sessions_over: int = 0
+    presence_events: int = 0
     filled: int = 0
     gaps: int = 0
     anomaly: str = ""
@@ -100,7 +111,12 @@ class World:
         self._counted: Counter[str] = Counter()
         self._air = Air(self.faults, self.report.faults, self.chance)
         self._rules = Rulebook(RULES, STREAM_RULES)
-        self._truth = MemoryBackend(self._rules, self.now, idle_factor=1.0, dedup_ttl=30.0)
+        self._truth = SharedStore(
+            self._rules, self.now, self, presence_ttl=LIMITS.presence_ttl, idle_factor=1.0, dedup_ttl=30.0
+        )
+        self._over: set[str] = set()  # sids of sessions that were given out as over
+        self._announced: dict[str, set[str]] = {}  # stream → members, by their events
+        self._started = 0  # nodes
         self._failure: Anomaly | None = None
         self._under_way: set[asyncio.Task[None]] = set()
         self._published = 0
@@ -121,11 +137,10 @@ class World:
     async def run(self, progress: Callable[[int], None] = lambda steps: None) -> Report:
         asyncio.get_running_loop().set_exception_handler(self._fail)
         await self._truth.start()
-        await self._truth.feed.start(self._register, _nobody)
         for _ in range(self.plan.nodes):
             self.hosts.append(await self._new_host())
         for number in range(self.plan.clients):
-            self.clients.append(SimulatedClient(f"client {number}", self.ledger, self.now, self))
+            self.clients.append(SimulatedClient(f"client {number}", self.ledger, self.now, self, LIMITS.sessions_ttl))
         try:
             for step in range(1, self.plan.steps + 1):
                 self.report.steps = step
@@ -155,18 +170,33 @@ class World:
         self.tell("peace")
         faults = msgspec.structs.asdict(self.faults)
         self.faults.heal()
+        for host in self.hosts:
+            host.backend.link.stalled_until = 0.0
+        for client in self.clients:
+            client.forget_half_dead()
         for _ in range(round(PEACE_SECONDS)):
             for client in self.clients:
                 if not client.connected:
-                    client.connect(self.chance.choice(self.hosts).node)
+                    self._connect(client, self.chance.choice(self.hosts))
                 client.speed_up()
             await asyncio.sleep(1.0)
             self._raise_failure()
-        tips = {stream: await self._truth.streams.tip(stream) for stream in self.streams}
+        tips = {stream: await self._truth.memory.streams.tip(stream) for stream in self.streams}
         for client in self.clients:
             client.check_end(lambda stream: tips[stream])
+        for stream in self.streams:
+            self._check_members(stream)
         for name, value in faults.items():
             setattr(self.faults, name, value)
+
+    def _check_members(self, stream: str) -> None:
+        there = {client.name for client in self.clients if stream in client.present}
+        listed = {member.id for member in self._truth.presence.roster.page(stream, "", len(self.clients) + 1).members}
+        for how, seen in (("listed", listed), ("announced", self._announced.get(stream, set()))):
+            if ghosts := seen - there:
+                raise Anomaly(Kind.GHOST_MEMBER, f"{', '.join(sorted(ghosts))} of {stream}: {how} and not there")
+            if missing := there - seen:
+                raise Anomaly(Kind.MISSING_MEMBER, f"{', '.join(sorted(missing))} of {stream}: there and not {how}")
 
     def _finish(self) -> None:
         report = self.report
@@ -189,22 +219,51 @@ class World:
         if self._failure is not None:
             raise self._failure
 
-    def _register(self, messages: Sequence[Registered]) -> None:
+    # --- the carrier of the store ---
+
+    def carry(self, messages: Sequence[Registered]) -> None:
         try:
             self.ledger.register(messages)
         except Anomaly as anomaly:
             self.failed(anomaly)
+        for message in messages:
+            if message.broadcast_type == "presence":
+                self._announce(message)
         self._air.carry(messages)
 
-    def restored(self) -> None:
+    def order(self, node: str, order: SessionTaken) -> None:
+        self._air.order(node, order)
+
+    def _announce(self, message: Registered) -> None:
+        self.report.presence_events += 1
+        event = msgspec.json.decode(message.payload)
+        members = self._announced.setdefault(message.stream, set())
+        if event["type"] == "join":
+            members.add(event["id"])
+        else:
+            members.discard(event["id"])
+
+    # --- what clients and the store tell ---
+
+    def restored(self, sid: str, taken_over: bool) -> None:
         self.report.restored += 1
+        self.report.taken_over += taken_over
+        if sid in self._over:
+            self.failed(Anomaly(Kind.ENDED_TWICE, f"{sid} was over, and was restored"))
+
+    def ended(self, sid: str) -> None:
+        self.report.sessions_over += 1
+        if sid in self._over:
+            self.failed(Anomaly(Kind.ENDED_TWICE, f"{sid} was over already"))
+        self._over.add(sid)
 
     def failed(self, anomaly: Anomaly) -> None:
         self._failure = self._failure or anomaly
 
     async def _new_host(self) -> Host:
-        channels = [PubSubChannel(public=True, secret="", whisper=False, presence=False)]
-        backend = UnreliableBackend(self._truth, self._air)
+        channels = [PubSubChannel(public=True, secret="", whisper=False, presence=True)]
+        self._started += 1
+        backend = UnreliableBackend(self._truth, self._air, f"node {self._started}", self.ended)
         node = Node(
             backend,
             [ByName()],
@@ -254,13 +313,36 @@ class World:
         if client is not None:
             number = self.chance.randrange(len(self.hosts))
             self.tell(f"{client.name} connects to node {number}")
-            client.connect(self.hosts[number].node)
+            self._connect(client, self.hosts[number])
+
+    def _connect(self, client: SimulatedClient, host: Host) -> None:
+        client.connect(host.node, host.backend.link)
 
     def cut(self) -> None:
         client = self._some(lambda client: client.connected)
         if client is not None:
             self.tell(f"{client.name} is cut")
             client.cut()
+
+    def vanish(self) -> None:
+        client = self._some(lambda client: client.connected)
+        if client is not None:
+            self.tell(f"{client.name} is cut, and its node does not notice")
+            client.vanish()
+
+    def join(self) -> None:
+        client = self._some(lambda client: len(client.present) < len(client.wanted))
+        if client is not None:
+            stream = self.chance.choice(sorted(client.wanted.keys() - client.present))
+            self.tell(f"{client.name} joins {stream}")
+            client.join(stream)
+
+    def leave(self) -> None:
+        client = self._some(lambda client: bool(client.present))
+        if client is not None:
+            stream = self.chance.choice(sorted(client.present))
+            self.tell(f"{client.name} leaves {stream}")
+            client.leave(stream)
 
     def subscribe(self) -> None:
         client = self._some(lambda client: any(map(client.may_subscribe, self.streams)))
@@ -292,21 +374,32 @@ class World:
         client = self._some(lambda client: True)
         if client is not None:
             self.tell(f"{client.name} is ended by a remote disconnect")
-            client.kick()
-            self._spawn(self._kick(self.chance.choice(self.hosts).node, client))
+            self._spawn(self._kick(self.chance.choice(self.hosts).node, client, client.order_end()))
 
-    async def _kick(self, node: Node, client: SimulatedClient) -> None:
-        await node.broker.disconnect(RemoteDisconnect(client.ids))
+    async def _kick(self, node: Node, client: SimulatedClient, lineage: int) -> None:
+        """As whoever is told that it failed would do: again, until it is done."""
+        while True:
+            try:
+                await node.broker.disconnect(RemoteDisconnect(client.ids))
+            except Unavailable:
+                await asyncio.sleep(0.5)
+            else:
+                return client.kicked(lineage)
+
+    def stall(self) -> None:
+        number = self.chance.randrange(len(self.hosts))
+        seconds = self.chance.choice((3.0, 8.0, 15.0))
+        self.tell(f"node {number} cannot renew its lease for {seconds} s")
+        self.hosts[number].backend.link.stalled_until = asyncio.get_running_loop().time() + seconds
 
     def node_dies(self) -> None:
         if len(self.hosts) > 1:  # another may be on its way up
             number = self.chance.randrange(len(self.hosts))
             self.tell(f"node {number} dies, and another one starts")
             dead = self.hosts.pop(number)
-            dead.backend.feed.die()
+            dead.backend.die()
             for client in self.clients:
-                if client.node is dead.node and client.connected:
-                    client.node_died()
+                client.node_died(dead.node)
             self._spawn(self._replace(dead))
 
     async def _replace(self, dead: Host) -> None:
@@ -322,20 +415,20 @@ class World:
         return self.chance.choice(found) if found else None
 
 
-async def _nobody(order: RemoteDisconnect) -> int:
-    return 0
-
-
 ACTIONS: dict[str, tuple[float, Action]] = {
     "publish": (40.0, World.publish),
     "connect": (12.0, World.connect),
     "subscribe": (10.0, World.subscribe),
     "unsubscribe": (4.0, World.unsubscribe),
-    "cut": (5.0, World.cut),
+    "join": (5.0, World.join),
+    "leave": (3.0, World.leave),
+    "cut": (4.0, World.cut),
+    "vanish": (2.0, World.vanish),
     "slow_down": (3.0, World.slow_down),
     "speed_up": (4.0, World.speed_up),
     "kick": (0.5, World.kick),
     "node_dies": (0.2, World.node_dies),
+    "stall": (0.1, World.stall),
     "time_passes": (0.2, World.time_passes),
 }
 """What a step may do, and how often against the others."""

@@ -51,6 +51,7 @@ class MemoryBackend:
         stats: Stats | None = None,
     ) -> None:
         self._clock = clock
+        self._stats = stats or Stats()
         self._roster = Roster(max_members)
         self._table = StreamTable(rulebook, new_epoch, idle_factor, max(dedup_ttl, LEAST_MEMORY))
         self._registrations = Registrations(dedup_ttl, dedup_limit, self._table.partition_key)
@@ -58,9 +59,13 @@ class MemoryBackend:
         self._commit = _commit(self._table, self._registrations, clock, self.feed, journal)
         self.streams = MemoryStreams(self._table, self._commit, clock)
         self.sessions = MemorySessions(
-            clock, sessions_limit, max_session_size, max_sessions_size, stats or Stats(), lasting=journal is not None
+            clock, sessions_limit, max_session_size, max_sessions_size, self._stats, lasting=journal is not None
         )
-        self.presence = MemoryPresence(self._roster, clock)
+        self.presence = MemoryPresence(self._roster, clock, self.feed, self._stats)
+
+    @property
+    def leases(self) -> None:
+        """It is one process's own."""
 
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
         """Put back what a journal holds; before anything else is asked of this backend."""

@@ -82,7 +82,7 @@ class MemorySessions:
         kept = self._kept.get(sid)
         return _decode(kept.data) if kept is not None and self._clock() < kept.deadline else None
 
-    async def take(self, sid: str) -> SessionSnapshot | None:
+    async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
         kept = self._remove(sid)
         if kept is None:
             return None

@@ -1,0 +1,120 @@
+"""Keeps sessions beyond their connection, and finds them again for clients that come back.
+
+A store of this process gets a session when its connection is gone. For stores that several nodes share see
+`engine/session_leases.py`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+from ropewalk.core.stats import Stats
+from ropewalk.engine.disconnect_queue import DisconnectQueue
+from ropewalk.model import closing as closings
+from ropewalk.model.errors import LimitReached, Unavailable
+from ropewalk.model.limits import Limits
+from ropewalk.model.refusals import Refusal
+from ropewalk.model.sessions import SessionSnapshot, SessionTaken
+from ropewalk.ports import Backend, PresenceStore
+
+if TYPE_CHECKING:
+    from ropewalk.engine.session import Session
+
+logger = logging.getLogger("ropewalk.session")
+
+
+class SessionKeeper:
+    """For a store of this process. `sessions` are those that live, `departing` those that are being saved."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        presence: PresenceStore,
+        limits: Limits,
+        stats: Stats,
+        disconnect_queue: DisconnectQueue,
+        sessions: Mapping[str, "Session"],
+        departing: Mapping[str, "Session"],
+    ) -> None:
+        self._backend = backend
+        self._presence = presence
+        self._limits = limits
+        self._stats = stats
+        self._disconnect_queue = disconnect_queue
+        self._sessions = sessions
+        self._departing = departing
+
+    def start(self) -> None: ...
+
+    def obey(self, order: SessionTaken) -> int:
+        """The store has given a session of this node away. Returns how many were ended here."""
+        return 0
+
+    def stored(self, session: "Session") -> bool:
+        """The store knows of it while it lives."""
+        return False
+
+    def concerned(self, session: "Session") -> bool:
+        """Its departure takes more than a line in the log."""
+        return bool(session.keeping or session.members or session.app is not None)
+
+    async def depart(self, session: "Session") -> None:
+        """Its connection is gone: keep it, or tell the application."""
+        if not await self._save(session):
+            self._disconnect_queue.put(session.sid, session.snapshot())
+        if session.members:
+            await self._presence.detach(session.sid, self._limits.presence_ttl)
+
+    async def _save(self, session: "Session") -> bool:
+        """False if it is gone for good."""
+        if not session.keeping:
+            return False
+        sessions = self._backend.sessions
+        try:
+            await sessions.save(session.sid, session.snapshot(), self._limits.sessions_ttl)
+        except LimitReached as error:
+            self._stats.refusals[Refusal.SESSION_SIZE] += 1
+            logger.debug("a session is not kept", extra={"session": session.tag, "reason": str(error)})
+            return False
+        except Unavailable as error:
+            logger.warning("a session cannot be kept", extra={"session": session.tag, "reason": str(error)})
+            return False
+        if not session.keeping:  # revoked while it was being saved
+            await sessions.take(session.sid)
+        return session.keeping
+
+    async def find(self, sid: str) -> SessionSnapshot | None:
+        """What could be restored. Nothing changes: whoever shows a sid may not be who it belongs to."""
+        if (alive := self._sessions.get(sid)) is not None:
+            return alive.snapshot() if alive.extended else None
+        await self._departed(sid)
+        return await self._ask(lambda: self._backend.sessions.peek(sid))
+
+    async def take(self, sid: str, successor: str) -> SessionSnapshot | None:
+        """Of several who take one session one gets it."""
+        if alive := self._sessions.get(sid):  # another connection of a client whose old one only looks alive
+            alive.end(closings.TAKEN_OVER)
+        await self._departed(sid)
+        return await self._ask(lambda: self._backend.sessions.take(sid, successor))
+
+    async def put_back(self, former: str, successor: str, snapshot: SessionSnapshot, revoked: bool) -> None:
+        """What was taken is not used. `revoked`: nobody may take it again."""
+        try:
+            if not revoked:
+                return await self._backend.sessions.save(former, snapshot, self._limits.sessions_ttl)
+        except (LimitReached, Unavailable) as error:
+            logger.warning("a session cannot be kept", extra={"reason": str(error)})
+        self._disconnect_queue.put(former, snapshot)
+
+    async def _departed(self, sid: str) -> None:
+        leaving = self._departing.get(sid)
+        if leaving is not None and leaving.leaving is not None:
+            await asyncio.wait([leaving.leaving])
+
+    async def _ask(self, question: Callable[[], Awaitable[SessionSnapshot | None]]) -> SessionSnapshot | None:
+        try:
+            return await question()
+        except Unavailable as error:
+            logger.warning("sessions cannot be restored", extra={"reason": str(error)})
+            return None

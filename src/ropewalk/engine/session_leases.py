@@ -1,0 +1,329 @@
+"""Keeps sessions in a store that several nodes share (`ports.Leases`), so that they outlive their node.
+
+What changed of the sessions that live here is written together a moment later, and one lease says for all of them that this
+node is alive. What a node that dies has not written yet is lost: sessions that began in its last `WRITE_SECONDS`, and what
+changed of older ones in that time (subscriptions, memberships, the application's state).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ropewalk.core.backoff import Chance
+from ropewalk.core.lifecycle import SessionState
+from ropewalk.core.stats import Stats
+from ropewalk.engine.disconnect_queue import DisconnectQueue
+from ropewalk.engine.persistent_presence import BETWEEN_ATTEMPTS, PersistentPresence, persist
+from ropewalk.engine.session_keeping import SessionKeeper
+from ropewalk.engine.session_log import SessionLog
+from ropewalk.engine.tasks import Tasks
+from ropewalk.model import closing as closings
+from ropewalk.model.errors import RopewalkError, Unavailable
+from ropewalk.model.limits import Limits
+from ropewalk.model.messages import RemoteDisconnect
+from ropewalk.model.presence import Member, PresenceEvent
+from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
+from ropewalk.ports import Backend, Clock, Leases
+
+if TYPE_CHECKING:
+    from ropewalk.engine.session import Session
+    from ropewalk.engine.subscription import Subscription
+
+logger = logging.getLogger("ropewalk.session")
+
+WRITE_SECONDS = 0.1
+"""How long changes wait for others before they are written."""
+
+MOST_AT_ONCE = 500
+"""Sessions in one write."""
+
+MOST_LEAVING = 100_000
+"""Departed sessions that may wait for a store that is down. Those beyond are not written: in an outage of that length the lease
+ends, and what the store has of this node's sessions counts as left behind."""
+
+LEASE_SECONDS = 6.0
+RENEW_SECONDS = 2.0
+
+
+class _Departure:
+    """A session to be written for the last time. `ttl` is asked when it is written: it may be revoked until then."""
+
+    __slots__ = ("done", "snapshot", "ttl")
+
+    def __init__(self, snapshot: SessionSnapshot, ttl: Callable[[], float]) -> None:
+        self.snapshot = snapshot
+        self.ttl = ttl
+        self.done: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    def resolve(self, ttl: float) -> None:
+        if not self.done.done():
+            self.done.set_result(ttl)
+
+
+class LeasedSessionKeeper(SessionKeeper):
+    """One write is under way at a time, so that the writes of a session keep their order."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        leases: Leases,
+        presence: PersistentPresence,
+        limits: Limits,
+        stats: Stats,
+        disconnect_queue: DisconnectQueue,
+        sessions: Mapping[str, "Session"],
+        departing: Mapping[str, "Session"],
+        tasks: Tasks,
+        clock: Clock,
+        chance: Chance,
+    ) -> None:
+        super().__init__(backend, presence, limits, stats, disconnect_queue, sessions, departing)
+        self._leases = leases
+        self._persistent = presence
+        self._tasks = tasks
+        self._clock = clock
+        self._chance = chance
+        self._began: dict[str, float] = {}  # sessions that the store has not heard of, as far as is known
+        self._changed: dict[str, Session] = {}
+        self._leaving: dict[str, _Departure] = {}
+        self._taken: set[str] = set()  # sessions that were given away and have not quite left
+        self._heard: tuple[str, ...] = ()
+        self._lease = 0
+        self._version = 0
+        self._writing = False
+
+    def start(self) -> None:
+        self._tasks.spawn(self._keep_lease())
+
+    # --- while it lives -----------------------------------------------------------------------------------------------
+
+    def began(self, session: "Session") -> None:
+        self._began[session.sid] = self._clock()
+        self.changed(session)
+
+    def changed(self, session: "Session") -> None:
+        """What would be kept of a session is not what it was."""
+        if _outlives_node(session) and session.state is SessionState.LIVE:
+            self._changed[session.sid] = session
+            self._write_soon()
+
+    def ended(self, sid: str) -> None:
+        self._began.pop(sid, None)
+
+    def stored(self, session: "Session") -> bool:
+        return _outlives_node(session) and session.sid not in self._began
+
+    def concerned(self, session: "Session") -> bool:
+        return _outlives_node(session) or super().concerned(session)
+
+    def obey(self, order: SessionTaken) -> int:
+        session = self._sessions.get(order.sid) or self._departing.get(order.sid)
+        if session is None:
+            return 0
+        self._taken.add(order.sid)
+        if (departure := self._leaving.pop(order.sid, None)) is not None:
+            departure.resolve(departure.ttl())
+        session.end(closings.REMOTE if order.revoked else closings.TAKEN_OVER)
+        return 1
+
+    def _write_soon(self) -> None:
+        if not self._writing:
+            self._writing = True
+            self._tasks.spawn(self._write())
+
+    async def _write(self) -> None:
+        failures = 0
+        while self._changed or self._leaving:
+            await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures - 1, self._chance) if failures else WRITE_SECONDS)
+            changed, leaving, batch = self._batch()
+            try:
+                taken = await self._leases.write(batch) if batch else []
+            except Exception as error:  # whatever it is, nothing may be forgotten
+                failures += 1
+                level = logging.DEBUG if isinstance(error, Unavailable) else logging.ERROR
+                logger.log(level, "sessions are not written yet", extra={"reason": str(error), "failures": failures})
+                self._changed = {**changed, **self._changed}
+                self._leaving = {**leaving, **self._leaving}
+                continue
+            failures = 0
+            self._written(batch, leaving, taken)
+        self._writing = False
+
+    def _batch(self) -> tuple[dict[str, "Session"], dict[str, _Departure], list[SessionWrite]]:
+        leaving = {sid: self._leaving.pop(sid) for sid in list(self._leaving)[:MOST_AT_ONCE]}
+        changed = {sid: self._changed.pop(sid) for sid in list(self._changed)[: MOST_AT_ONCE - len(leaving)]}
+        batch = [
+            SessionWrite(sid, departure.snapshot, self._next(), departure.ttl(), False, self._began.get(sid))
+            for sid, departure in leaving.items()
+        ]
+        batch += [
+            SessionWrite(sid, session.snapshot(), self._next(), self._time_away(session), True, self._began.get(sid))
+            for sid, session in changed.items()
+            if session.state is SessionState.LIVE
+        ]
+        return changed, leaving, batch
+
+    def _next(self) -> int:
+        self._version += 1
+        return self._version
+
+    def _time_away(self, session: "Session") -> float:
+        return self._limits.sessions_ttl if session.extended else 0.0
+
+    def _written(self, batch: list[SessionWrite], leaving: dict[str, _Departure], taken: list[SessionTaken]) -> None:
+        refused = {order.sid for order in taken if order.revoked}
+        for write in batch:
+            self._began.pop(write.sid, None)
+            if write.began is not None and write.sid in refused:
+                # It was revoked before the store had heard of it, so that nobody else will tell of its end.
+                self._disconnect_queue.put(write.sid, write.snapshot)
+            if write.sid in leaving:
+                leaving[write.sid].resolve(write.ttl)
+        for order in taken:
+            self.obey(order)
+
+    # --- the lease ----------------------------------------------------------------------------------------------------
+
+    async def _keep_lease(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self.renew()
+                failures = 0
+            except Unavailable as error:
+                failures += 1
+                level = logging.WARNING if failures == 1 else logging.DEBUG
+                logger.log(level, "the lease of this node is not renewed", extra={"reason": str(error)})
+            await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures, self._chance) if failures else RENEW_SECONDS)
+
+    async def renew(self) -> None:
+        """Raises `Unavailable`."""
+        renewal = await self._leases.renew(LEASE_SECONDS, self._heard)
+        self._heard = tuple(order.sid for order in renewal.taken)
+        for order in renewal.taken:
+            self.obey(order)
+        if renewal.lease != self._lease:
+            # The others took this node for dead. Those of its sessions that are still there are its own again.
+            self._lease = renewal.lease
+            for session in list(self._sessions.values()):
+                self.changed(session)
+                if session.members:
+                    self._tasks.spawn(self._join_again(session))
+
+    async def _join_again(self, session: "Session") -> None:
+        try:
+            for stream in list(session.members or ()):
+                await self._persistent.join_again(session, stream)
+        except RopewalkError as error:
+            logger.warning("a member cannot join again", extra={"session": session.tag, "reason": str(error)})
+
+    # --- when its connection is gone ----------------------------------------------------------------------------------
+
+    async def depart(self, session: "Session") -> None:
+        """Through the store, even if it is over: the application hears of it from the node that is given the expired session. A
+        session that was given away is none of this node's business any more."""
+        self._changed.pop(session.sid, None)
+        if _outlives_node(session):
+            await self._leave(session)
+        else:
+            self._disconnect_queue.put(session.sid, session.snapshot())
+        self._taken.discard(session.sid)
+        self._began.pop(session.sid, None)
+        if session.members:
+            await self._presence.detach(session.sid, self._limits.presence_ttl)
+
+    async def _leave(self, session: "Session") -> None:
+        while session.sid not in self._taken:
+            if len(self._leaving) >= MOST_LEAVING:
+                logger.error("a session that left is not written: too many wait", extra={"session": session.tag})
+                return
+            departure = self._leaving[session.sid] = _Departure(session.snapshot(), lambda: self._time_left(session))
+            self._write_soon()
+            if await departure.done == self._time_left(session):  # otherwise it was revoked while it was being written
+                return
+
+    def _time_left(self, session: "Session") -> float:
+        return self._limits.sessions_ttl if session.keeping else 0.0
+
+    # --- when a client comes back -------------------------------------------------------------------------------------
+
+    async def put_back(self, former: str, successor: str, snapshot: SessionSnapshot, revoked: bool) -> None:
+        """The store keeps the successor, and `former` is still as good: it was never written as live."""
+        if not revoked:
+            return
+        departure = self._leaving[successor] = _Departure(snapshot, lambda: 0.0)
+        self._write_soon()
+        await departure.done
+
+    async def _ask(self, question: Callable[[], Awaitable[SessionSnapshot | None]]) -> SessionSnapshot | None:
+        return await super()._ask(lambda: persist(question, self._chance))
+
+
+def _outlives_node(session: "Session") -> bool:
+    """A client may come back to it, or an application must hear of its end."""
+    return session.extended or session.app is not None
+
+
+class WriteThroughLog(SessionLog):
+    """A session log that also tells the keeper which sessions have changed."""
+
+    def __init__(self, inner: SessionLog, keeper: LeasedSessionKeeper) -> None:
+        self._inner = inner
+        self._keeper = keeper
+        self.lasting = inner.lasting
+
+    def connected(self, session: "Session") -> None:
+        self._inner.connected(session)
+        self._keeper.began(session)
+
+    def restored(self, session: "Session", former: str) -> None:
+        self._inner.restored(session, former)
+        self._keeper.changed(session)
+
+    def changed(self, session: "Session", subscription: "Subscription | None" = None) -> None:
+        self._inner.changed(session, subscription)
+        self._keeper.changed(session)
+
+    def ended(self, sid: str) -> None:
+        self._inner.ended(sid)
+        self._keeper.ended(sid)
+
+    def subscribed(self, session: "Session", subscription: "Subscription") -> None:
+        self._inner.subscribed(session, subscription)
+        self._keeper.changed(session)
+
+    def unsubscribed(self, session: "Session", identifier: str) -> None:
+        self._inner.unsubscribed(session, identifier)
+        self._keeper.changed(session)
+
+    def joined(self, session: "Session", stream: str, member: Member, events: Sequence[PresenceEvent]) -> None:
+        self._inner.joined(session, stream, member, events)
+        self._keeper.changed(session)
+
+    def left(self, session: "Session", stream: str, member: Member, events: Sequence[PresenceEvent]) -> None:
+        self._inner.left(session, stream, member, events)
+        self._keeper.changed(session)
+
+    # --- what changes nothing that is kept ---
+
+    def passed(self, sid: str, snapshot: SessionSnapshot) -> None:
+        self._inner.passed(sid, snapshot)
+
+    def disconnected(self, session: "Session", kept: bool, reason: str) -> None:
+        self._inner.disconnected(session, kept, reason)
+
+    def revoked(self, sid: str, reason: str) -> None:
+        self._inner.revoked(sid, reason)
+
+    async def ordered(self, order: RemoteDisconnect) -> None:
+        await self._inner.ordered(order)
+
+    def expired(self, events: Sequence[PresenceEvent]) -> None:
+        self._inner.expired(events)
+
+    def health(self) -> str:
+        return self._inner.health()
+
+    def gauges(self) -> dict[str, float]:
+        return self._inner.gauges()

@@ -1,0 +1,222 @@
+"""Sessions over a store that several nodes share: when they are written, how often, and what a store that is down costs.
+
+In virtual time: nothing here waits.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+from ropewalk.core.rules import Rulebook
+from ropewalk.engine.session_leases import LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
+from ropewalk.model.limits import Limits
+from ropewalk.model.messages import RemoteDisconnect
+from ropewalk.model.rules import StreamRules
+from ropewalk.model.sessions import Accepted, ConnectRequest, SessionWrite
+from ropewalk.testing.shared_store import SharedSessions, SharedStore
+from ropewalk.testing.simulation.loop import run
+from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
+from tests.unit.engine.workbench import Client, Clock, Workbench, public
+
+PATIENT = Limits(ping_interval=0, sessions_ttl=60.0, presence_ttl=5.0, resume_timeout=1e9)
+
+
+class Everybody:
+    """Implements `ports.Authenticator`: all clients are the same user."""
+
+    async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted:
+        return Accepted("bo")
+
+
+class VirtualClock(Clock):
+    def __call__(self) -> float:
+        return self.now + asyncio.get_running_loop().time()
+
+
+class Cluster:
+    """Nodes over one store. `writes`: what they wrote, call by call."""
+
+    def __init__(self) -> None:
+        faults = Faults(latency=0.0)
+        faults.heal()
+        self.clock = VirtualClock()
+        self._air = Air(faults, Counts(), Random(1))
+        self.store = SharedStore(Rulebook(StreamRules(), ()), self.clock, self._air, presence_ttl=PATIENT.presence_ttl)
+        self.writes: list[list[SessionWrite]] = []
+        self.over: list[str] = []
+        self._started = 0
+
+    async def node(self) -> Workbench:
+        self._started += 1
+        backend = UnreliableBackend(self.store, self._air, f"node {self._started}", self.over.append)
+        write = backend.leases.write
+
+        async def remember(sessions: Any) -> Any:
+            self.writes.append(list(sessions))
+            return await write(sessions)
+
+        backend.leases.write = remember  # type: ignore[method-assign]
+        return await Workbench(PATIENT, authenticators=[Everybody()], backend=backend, clock=self.clock).__aenter__()
+
+
+def link_of(node: Workbench) -> Any:
+    assert isinstance(node.backend, UnreliableBackend)
+    return node.backend.link
+
+
+def kill(node: Workbench) -> None:
+    assert isinstance(node.backend, UnreliableBackend)
+    node.backend.die()
+
+
+def in_cluster(story: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
+    async def told() -> None:
+        await story(Cluster())
+
+    run(told())
+
+
+async def subscribed(node: Workbench, stream: str = "s") -> Client:
+    client = await node.connect()
+    await client.send(command="subscribe", identifier=public(stream), presence={"id": "bo"})
+    return client
+
+
+def welcome(client: Client) -> dict[str, Any]:
+    return client.connection.replies()[0]
+
+
+def test_changes_of_many_sessions_are_written_together_a_moment_later() -> None:
+    async def story(cluster: Cluster) -> None:
+        node = await cluster.node()
+        clients = [await subscribed(node) for _ in range(20)]
+        assert cluster.writes == []
+        await asyncio.sleep(2 * WRITE_SECONDS)
+        assert [len(batch) for batch in cluster.writes] == [20]
+        assert {write.sid for write in cluster.writes[0]} == {client.sid for client in clients}
+        assert all(public("s") in write.snapshot.subscriptions for write in cluster.writes[0])
+        await asyncio.sleep(10)
+        assert len(cluster.writes) == 1  # one that does not change costs nothing
+
+    in_cluster(story)
+
+
+def test_a_session_outlives_its_node_with_what_was_written() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        await asyncio.sleep(2 * WRITE_SECONDS)
+        await client.send(command="subscribe", identifier=public("late"))
+        kill(first)  # before that is written
+        back = await second.connect(client.sid)
+        await asyncio.sleep(1)
+        assert welcome(back)["restored"] is True
+        assert welcome(back)["restored_ids"] == [public("s")]
+
+    in_cluster(story)
+
+
+def test_a_session_that_began_right_before_its_node_died_is_not_known() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        kill(first)
+        back = await second.connect(client.sid)
+        await asyncio.sleep(1)
+        assert "restored" not in welcome(back)
+
+    in_cluster(story)
+
+
+def test_a_connection_that_only_looks_alive_is_closed_when_its_session_goes_on_elsewhere() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        await asyncio.sleep(2 * WRITE_SECONDS)
+        back = await second.connect(client.sid)
+        await asyncio.sleep(0.01)
+        assert welcome(back)["restored"] is True
+        assert client.connection.closed == (1000, "Session resumed elsewhere")
+        await asyncio.sleep(2 * PATIENT.sessions_ttl)
+        assert (back.connection.closed, cluster.over) == (None, [])
+        assert cluster.store.presence.roster.page("s", "", 10).total == 1
+
+    in_cluster(story)
+
+
+def test_a_store_that_is_down_costs_no_connection_and_the_sessions_are_written_afterwards() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        await asyncio.sleep(1)
+        link_of(first).cut = True
+        left = await first.connect()
+        left.session.lost()
+        await asyncio.sleep(2 * LEASE_SECONDS + PATIENT.presence_ttl)
+        assert cluster.store.presence.roster.page("s", "", 10).total == 0  # the others took the node for dead
+        link_of(first).cut = False
+        await asyncio.sleep(3 * RENEW_SECONDS)
+        assert client.connection.closed is None
+        assert cluster.store.presence.roster.page("s", "", 10).total == 1
+        await asyncio.sleep(2 * PATIENT.sessions_ttl)
+        assert cluster.over == [left.sid]
+        assert "restored" in welcome(await second.connect(client.sid))
+
+    in_cluster(story)
+
+
+def test_a_session_that_ends_for_good_is_over_for_all_nodes() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        await asyncio.sleep(1)
+        client.session.malformed("nonsense", 1003)
+        await asyncio.sleep(2)
+        assert cluster.over == [client.sid]
+        assert "restored" not in welcome(await second.connect(client.sid))
+
+    in_cluster(story)
+
+
+def test_a_remote_disconnect_counts_each_session_once_wherever_it_is() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        live, away = await subscribed(first), await subscribed(second)
+        away.session.lost()
+        await asyncio.sleep(1)
+        unwritten = await subscribed(second)
+        assert await first.node.broker.disconnect(RemoteDisconnect("bo")) == 3
+        await asyncio.sleep(1)
+        assert sorted(cluster.over) == sorted([live.sid, away.sid])
+        assert live.connection.closed == unwritten.connection.closed == (1000, "Closed remotely")
+        for client in (live, away, unwritten):
+            assert "restored" not in welcome(await second.connect(client.sid))
+
+    in_cluster(story)
+
+
+def test_a_store_of_one_process_is_asked_for_nothing_while_sessions_live() -> None:
+    async def story(cluster: Cluster) -> None:
+        async with Workbench(PATIENT) as bench:
+            client = await subscribed(bench)
+            await asyncio.sleep(10)
+            assert bench.backend.gauges()["sessions_kept"] == 0
+            assert client.connection.closed is None
+
+    in_cluster(story)
+
+
+def test_sessions_of_the_store_are_bounded_by_those_that_live_or_are_away() -> None:
+    async def story(cluster: Cluster) -> None:
+        node = await cluster.node()
+        for _ in range(50):
+            client = await subscribed(node)
+            await asyncio.sleep(0.2)
+            client.session.lost()
+        await asyncio.sleep(2 * PATIENT.sessions_ttl)
+        sessions: SharedSessions = cluster.store.sessions
+        assert (sessions.kept(), sessions.nodes()) == (0, set())
+        assert len(cluster.over) == 50
+
+    in_cluster(story)
