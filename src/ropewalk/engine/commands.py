@@ -4,11 +4,11 @@
 """
 
 import logging
-from typing import TYPE_CHECKING
 
 from ropewalk.core.server_publications import whisper_publication
 from ropewalk.engine import conversation, presence
 from ropewalk.engine.services import Services
+from ropewalk.engine.session import Session
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import commands
 from ropewalk.model.application import SENDER_KEY
@@ -17,9 +17,6 @@ from ropewalk.model.history import HistoryRequest
 from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import Rejected, Subscribed
-
-if TYPE_CHECKING:
-    from ropewalk.engine.session import Session
 
 logger = logging.getLogger("ropewalk.session")
 

@@ -8,13 +8,13 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from ropewalk.engine import presence
 from ropewalk.engine.bounds import check_command_result, check_connect_result, check_restore_result
 from ropewalk.engine.services import Services
+from ropewalk.engine.session import Session
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
 from ropewalk.model.application import (
@@ -37,9 +37,6 @@ from ropewalk.model.errors import ServerError, Unanswered, Unavailable
 from ropewalk.model.messages import Publication
 from ropewalk.model.sessions import AppSide, ConnectRequest, SessionSnapshot, Subscribed
 from ropewalk.ports import Application
-
-if TYPE_CHECKING:
-    from ropewalk.engine.session import Session
 
 logger = logging.getLogger("ropewalk.application")
 

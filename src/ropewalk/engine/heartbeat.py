@@ -4,8 +4,8 @@ What happens when a client does not answer is decided in `timeouts`.
 """
 
 import asyncio
-from typing import TYPE_CHECKING
 
+from ropewalk.engine.session import Beat, Session
 from ropewalk.engine.tasks import Tasks
 from ropewalk.engine.timeouts import Timeouts
 from ropewalk.model.limits import Limits
@@ -13,13 +13,7 @@ from ropewalk.model.sessions import ClientOptions
 from ropewalk.ports import Clock
 from ropewalk.protocol.codec import SessionCodec
 
-if TYPE_CHECKING:
-    from ropewalk.engine.session import Session
-
 SLOTS = 16
-
-Beat = tuple[float, int]
-"""Interval in seconds, and units of the timestamp per second: what clients may choose."""
 
 
 class Wheel:

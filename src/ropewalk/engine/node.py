@@ -13,6 +13,7 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.bounds import BoundedPublisher
 from ropewalk.engine.broker import Broker
+from ropewalk.engine.conversation import side_of
 from ropewalk.engine.disconnect_queue import ApplicationDisconnectQueue, DisconnectQueue
 from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.heartbeat import Heartbeat
@@ -22,6 +23,7 @@ from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.sampler import Sampler
 from ropewalk.engine.services import Forward, Services
 from ropewalk.engine.session import Session, closing_of
+from ropewalk.engine.session_host import NodeHost
 from ropewalk.engine.session_keeping import SessionKeeper
 from ropewalk.engine.session_leases import LeasedSessionKeeper, WriteThroughLog
 from ropewalk.engine.session_log import SessionLog
@@ -114,6 +116,7 @@ class Node:
             heartbeat=Heartbeat(limits, clock, tasks, timeouts),
             timeouts=timeouts,
         )
+        self._host = NodeHost(self.services)
         self.sampler = Sampler(self.services.sessions, stats)
 
     # --- start and stop -------------------------------------------------------------------------------------------------------
@@ -193,7 +196,8 @@ class Node:
         logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
         if tracing():
             connection = traced_connection(connection, sid, codec.readable)
-        session = Session(self.services, sid, connection, codec, request)
+        beat, app = self.services.heartbeat.beat(request.options), side_of(request, self.services)
+        session = Session(self._host, sid, connection, codec, request, beat, app)
         self.services.stats.connections_accepted += 1
         if self._draining:
             session.end(closings.SERVER_RESTART)

@@ -5,16 +5,14 @@ Invariant: what is asked for one sid is asked in order, so that nothing that is 
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.lifecycle import SessionState
+from ropewalk.engine.session import Session
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.ports import PresenceStore
-
-if TYPE_CHECKING:
-    from ropewalk.engine.session import Session
 
 ATTEMPTS = 6
 PATIENT_ATTEMPTS = 12

@@ -1,17 +1,14 @@
 """Presence commands. The store keeps the presence sets, and enters what happens in them into the feed."""
 
 import logging
-from typing import TYPE_CHECKING
 
 from ropewalk.engine.services import Services
+from ropewalk.engine.session import Session
 from ropewalk.model.application import MEMBER_KEY
 from ropewalk.model.commands import Join, Leave, Presence
 from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.presence import Member, PresencePage
 from ropewalk.model.refusals import Refusal
-
-if TYPE_CHECKING:
-    from ropewalk.engine.session import Session
 
 logger = logging.getLogger("ropewalk.presence")
 

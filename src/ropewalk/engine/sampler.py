@@ -5,13 +5,10 @@ Invariant: no step of the event loop counts more than one slice of sessions, how
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from ropewalk.core.stats import Stats
+from ropewalk.engine.session import Session
 from ropewalk.model.report import SessionTotals
-
-if TYPE_CHECKING:
-    from ropewalk.engine.session import Session
 
 PERIOD = 5.0  # seconds between two samples
 SLICE = 1000  # sessions; so many are counted in about a millisecond

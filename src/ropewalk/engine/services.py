@@ -2,27 +2,24 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ropewalk.core.credentials import Credentials
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.broker import Broker
 from ropewalk.engine.disconnect_queue import DisconnectQueue
+from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joins import Joiner
 from ropewalk.engine.revocations import Revocations
+from ropewalk.engine.session import Session
 from ropewalk.engine.session_keeping import SessionKeeper
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.tasks import Tasks
+from ropewalk.engine.timeouts import Timeouts
 from ropewalk.model.limits import Limits
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock, PresenceStore
-
-if TYPE_CHECKING:
-    from ropewalk.engine.heartbeat import Heartbeat
-    from ropewalk.engine.session import Session
-    from ropewalk.engine.timeouts import Timeouts
 
 Forward = Callable[[ConnectRequest], dict[str, str]]
 """The headers of a request that the application may see."""

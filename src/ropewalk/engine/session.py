@@ -5,28 +5,30 @@ What a session may do is decided in `session_opening`, `commands` and `joins`. T
 
 import asyncio
 import logging
+from collections.abc import Coroutine
+from typing import Protocol
 
 import msgspec
 
 from ropewalk.core.lifecycle import LifecycleEvent, SessionState, advance
 from ropewalk.core.rate import TokenBucket
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
 from ropewalk.engine import trace
-from ropewalk.engine.commands import handle
-from ropewalk.engine.conversation import side_of
 from ropewalk.engine.hub import Group
 from ropewalk.engine.inbox import Inbox
 from ropewalk.engine.link import Link
-from ropewalk.engine.services import Services
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
 from ropewalk.model.errors import MalformedFrame
+from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Position, RemoteDisconnect
 from ropewalk.model.presence import Member
 from ropewalk.model.refusals import Refusal
-from ropewalk.model.sessions import ConnectRequest, SessionSnapshot
-from ropewalk.ports import Connection
+from ropewalk.model.sessions import AppSide, ConnectRequest, SessionSnapshot
+from ropewalk.ports import Clock, Connection
 from ropewalk.protocol.codec import SessionCodec
 
 logger = logging.getLogger("ropewalk.session")
@@ -36,6 +38,61 @@ LONGEST_TIMER = 86400.0  # an expiry further away is looked at again then; timer
 
 # After these the client may come back with its sid; after the others the application or the token has spoken.
 RESUMABLE = (closings.TOO_SLOW, closings.NO_PONG, closings.SERVER_RESTART, closings.INTERNAL_ERROR, closings.TAKEN_OVER)
+
+
+Beat = tuple[float, int]
+"""Interval of pings in seconds, and units of their timestamp per second: what clients may choose."""
+
+
+class SessionHost(Protocol):
+    """What a session asks of the node that it is on, and what it tells it."""
+
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def rules(self) -> Rulebook: ...
+    @property
+    def stats(self) -> Stats: ...
+    @property
+    def clock(self) -> Clock: ...
+
+    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]: ...
+
+    async def handle(self, session: "Session", command: Command) -> bool:
+        """True if it was granted."""
+
+    def revocation(self, session: "Session", ids: str) -> RemoteDisconnect | None:
+        """The order that came for these ids while the session was opening, if any."""
+
+    def accepted(self, session: "Session") -> None:
+        """It lives."""
+
+    def opened(self, session: "Session") -> None:
+        """It was welcomed, or refused."""
+
+    def heard(self, session: "Session") -> None:
+        """Its client sent something."""
+
+    def paused(self, session: "Session") -> None:
+        """Its client does not take what was written."""
+
+    def dropped(self, session: "Session", subscription: Subscription) -> None:
+        """Nothing of this subscription is to be delivered any more."""
+
+    def revoked(self, session: "Session", reason: str) -> None:
+        """It will not be kept although it would have been."""
+
+    def disconnected(self, session: "Session") -> None:
+        """Its connection is gone."""
+
+    def departing(self, session: "Session", reason: str) -> bool:
+        """It lived, and leaves. False if there is nothing more to do for it."""
+
+    async def depart(self, session: "Session") -> None:
+        """Keep it, or tell the application that it is over."""
+
+    def departed(self, session: "Session") -> None:
+        """That is done, or failed."""
 
 
 class Session:
@@ -50,8 +107,8 @@ class Session:
         "_connection",
         "_expiry",
         "_handling",
+        "_host",
         "_quiet",
-        "_services",
         "_working",
         "app",
         "beat",
@@ -73,26 +130,33 @@ class Session:
     )
 
     def __init__(
-        self, services: Services, sid: str, connection: Connection, codec: SessionCodec, request: ConnectRequest
+        self,
+        host: SessionHost,
+        sid: str,
+        connection: Connection,
+        codec: SessionCodec,
+        request: ConnectRequest,
+        beat: Beat,
+        app: AppSide | None,
     ) -> None:
         self.sid = sid
         self.ids = ""
         self.extended = request.extended
-        self.beat = services.heartbeat.beat(request.options)
+        self.beat = beat
         self.takes_reconnect_in = request.options.reconnect_in
         self.state = SessionState.OPENING
         self.expires_at: float | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.members: dict[str, Member] | None = None
-        self.app = side_of(request, services)
+        self.app = app
         self.opening: asyncio.Task[None] | None = None
         self.returning: asyncio.Task[None] | None = None
         self.leaving: asyncio.Task[None] | None = None
         self.keeping = False
         self.row_budget = 0
-        self.link = Link(self, connection, codec, services.rules, services.stats, services.limits.max_pending)
+        self.link = Link(self, connection, codec, host.rules, host.stats, host.limits.max_pending)
         self.link.names = (sid,)
-        self._services = services
+        self._host = host
         self._connection = connection
         self.inbox: Inbox | None = None
         self._working = False
@@ -115,7 +179,7 @@ class Session:
 
     def accept(self, ids: str, expires_at: float | None) -> bool:
         """The client is known. False when it is gone meanwhile, or was ended by a remote disconnect while it was opening."""
-        if (order := self._services.revocations.order_for(self.sid, ids)) is not None:
+        if (order := self._host.revocation(self, ids)) is not None:
             self.end(closing_of(order))
             return False
         following = advance(self.state, LifecycleEvent.ACCEPTED)
@@ -124,23 +188,21 @@ class Session:
         self.state = following
         self.ids = ids
         self.expires_at = expires_at
-        self._services.sessions[self.sid] = self
-        self._services.heartbeat.add(self)
+        self._host.accepted(self)
         self._watch_expiry()
         return True
 
     def begin(self) -> None:
         """After the welcome: handle what the client sent before it."""
         self.opening = None
-        self._services.opening.pop(self.sid, None)
-        self._services.revocations.opened(self.sid)
+        self._host.opened(self)
         self._fall_quiet()
         self._start_work()
 
     def _watch_expiry(self) -> None:
         if self.expires_at is None or self.state is not SessionState.LIVE:
             return
-        left = self.expires_at - self._services.clock()
+        left = self.expires_at - self._host.clock()
         if left <= 0:
             self.end(closings.TOKEN_EXPIRED)
         else:
@@ -166,13 +228,13 @@ class Session:
         return self.inbox is not None and self.inbox.held
 
     def heard(self) -> None:
-        self._services.timeouts.heard(self)
+        self._host.heard(self)
 
     def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         if self._ended():
             return
-        self._services.stats.refusals[refusal] += 1
-        self._services.stats.commands_failed += 1
+        self._host.stats.refusals[refusal] += 1
+        self._host.stats.commands_failed += 1
         logger.debug("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
         self.end(Closing("", True, code, reason[:100]))
 
@@ -187,7 +249,7 @@ class Session:
     def _start_work(self) -> None:
         if self.inbox and not self._working and self.opening is None:
             self._working = True
-            self._services.tasks.spawn(self._work())
+            self._host.spawn(self._work())
 
     async def _work(self) -> None:
         inbox = self.inbox
@@ -196,7 +258,7 @@ class Session:
             waited += await self._pace()
             if self._ended():
                 break
-            if waited > self._services.limits.command_backlog:
+            if waited > self._host.limits.command_backlog:
                 self._refuse_backlog()
                 break
             try:
@@ -214,10 +276,10 @@ class Session:
         return self.state is SessionState.ENDED
 
     async def _guarded(self, command: Command) -> bool:
-        self._services.stats.commands += 1
+        self._host.stats.commands += 1
         self._handling += 1
         try:
-            granted = await handle(self, self._services, command)
+            granted = await self._host.handle(self, command)
         except Exception:
             logger.exception("command failed", extra={"session": self.tag})
             self.end(closings.INTERNAL_ERROR)
@@ -225,7 +287,7 @@ class Session:
         self._handling -= 1
         self._fall_quiet()
         if not granted:
-            self._services.stats.commands_failed += 1
+            self._host.stats.commands_failed += 1
         return granted
 
     def _fall_quiet(self) -> None:
@@ -234,7 +296,7 @@ class Session:
 
     async def _pace(self) -> float:
         """A client that sends faster than its rate waits; it loses nothing and nobody waits with it. Returns for how long."""
-        limits = self._services.limits
+        limits = self._host.limits
         if limits.command_rate <= 0:
             return 0.0
         if self._bucket is None:
@@ -247,7 +309,7 @@ class Session:
 
     def _refuse_backlog(self) -> None:
         """Its socket is not read while it waits, so that nobody can tell whether it is still there."""
-        self._services.stats.refusals[Refusal.BACKLOG] += 1
+        self._host.stats.refusals[Refusal.BACKLOG] += 1
         logger.debug("too many commands", extra={"session": self.tag})
         self.end(closings.TOO_MANY_COMMANDS)
 
@@ -260,14 +322,14 @@ class Session:
 
     def writing_paused(self) -> None:
         self.link.pause()
-        self._services.timeouts.paused(self)
+        self._host.paused(self)
 
     def writing_resumed(self) -> None:
         self.link.resume()
 
     def overflowed(self) -> None:
-        self._services.stats.slow_disconnects += 1
-        self._services.stats.refusals[Refusal.OUTBOX_FULL] += 1
+        self._host.stats.slow_disconnects += 1
+        self._host.stats.refusals[Refusal.OUTBOX_FULL] += 1
         logger.debug("outbox full", extra={"session": self.tag, "pending": self.link.pending()})
         asyncio.get_running_loop().call_soon(self.end, closings.TOO_SLOW)
 
@@ -310,7 +372,7 @@ class Session:
         """Do not keep it for a resume. False if it would not have been kept."""
         revoked, self.keeping = self.keeping, False
         if revoked:
-            self._services.session_log.revoked(self.sid, reason)
+            self._host.revoked(self, reason)
         return revoked
 
     def snapshot(self) -> SessionSnapshot:
@@ -318,44 +380,35 @@ class Session:
         return SessionSnapshot(self.ids, granted, self.expires_at, self.members or {}, self.link.names, self.app)
 
     def drop(self, subscription: Subscription) -> None:
-        for group in subscription.groups:
-            self._services.hub.leave(group, self.link)
-        subscription.groups = ()
-        self._services.joiner.release(subscription)
+        self._host.dropped(self, subscription)
 
     def _depart(self, known: bool, resumable: bool, reason: str) -> None:
-        self._services.stats.connections_closed += 1
+        self._host.stats.connections_closed += 1
         if self._expiry is not None:
             self._expiry.cancel()
         for subscription in self.subscriptions.values():
             self.drop(subscription)
-        self._services.heartbeat.remove(self)
-        self._services.timeouts.forget(self)
+        self._host.disconnected(self)
         if not known:
             return
-        self._services.sessions.pop(self.sid, None)
-        self.keeping = resumable and self.extended and self._services.limits.sessions_ttl > 0
-        self._services.session_log.disconnected(self, self.keeping, reason)
-        if not self._services.keeper.concerned(self):
-            self._services.session_log.ended(self.sid)
+        self.keeping = resumable and self.extended and self._host.limits.sessions_ttl > 0
+        if not self._host.departing(self, reason):
             return
         if self._handling or self.opening is not None:
             # What the application is just granting belongs to what it is told of, or what is kept.
             self._quiet = asyncio.get_running_loop().create_future()
-        self._services.departing[self.sid] = self
-        self.leaving = self._services.tasks.spawn(self._depart_for_good())
+        self.leaving = self._host.spawn(self._depart_for_good())
 
     async def _depart_for_good(self) -> None:
-        services = self._services
         try:
             if self._quiet is not None:
                 await self._quiet
             if self.returning is not None:
                 await asyncio.wait([self.returning])
-            await services.keeper.depart(self)
+            await self._host.depart(self)
         finally:
             self.keeping = False
-            services.departing.pop(self.sid, None)
+            self._host.departed(self)
 
 
 def closing_of(order: RemoteDisconnect) -> Closing:

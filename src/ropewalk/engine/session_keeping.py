@@ -7,19 +7,16 @@ A store of this process gets a session when its connection is gone. For stores t
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING
 
 from ropewalk.core.stats import Stats
 from ropewalk.engine.disconnect_queue import DisconnectQueue
+from ropewalk.engine.session import Session
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import LimitReached, Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken
 from ropewalk.ports import Backend, PresenceStore
-
-if TYPE_CHECKING:
-    from ropewalk.engine.session import Session
 
 logger = logging.getLogger("ropewalk.session")
 

@@ -8,15 +8,16 @@ changed of older ones in that time (subscriptions, memberships, the application'
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ropewalk.core.backoff import Chance
 from ropewalk.core.lifecycle import SessionState
 from ropewalk.core.stats import Stats
 from ropewalk.engine.disconnect_queue import DisconnectQueue
 from ropewalk.engine.persistent_presence import BETWEEN_ATTEMPTS, PersistentPresence, persist
+from ropewalk.engine.session import Session
 from ropewalk.engine.session_keeping import SessionKeeper
 from ropewalk.engine.session_log import SessionLog
+from ropewalk.engine.subscription import Subscription
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model import closing as closings
 from ropewalk.model.errors import RopewalkError, Unavailable
@@ -25,10 +26,6 @@ from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Backend, Clock, Leases
-
-if TYPE_CHECKING:
-    from ropewalk.engine.session import Session
-    from ropewalk.engine.subscription import Subscription
 
 logger = logging.getLogger("ropewalk.session")
 

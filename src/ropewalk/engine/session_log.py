@@ -5,12 +5,13 @@ record is written again. So neither the journal nor a recovery grows with the le
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
 from ropewalk.core.lifecycle import SessionState
+from ropewalk.engine.session import Session
+from ropewalk.engine.subscription import Subscription
 from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
@@ -25,10 +26,6 @@ from ropewalk.model.session_log import (
 )
 from ropewalk.model.sessions import AppSide, SessionSnapshot
 from ropewalk.ports import Clock, Journal
-
-if TYPE_CHECKING:
-    from ropewalk.engine.session import Session
-    from ropewalk.engine.subscription import Subscription
 
 CHANGES = 16384
 """Bytes of changes, beyond the size of the session itself, after which its full record is written again."""

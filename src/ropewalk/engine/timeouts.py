@@ -7,16 +7,13 @@ clock that is set nor a stalled event loop ends a connection: what its client se
 import asyncio
 import logging
 from math import ceil
-from typing import TYPE_CHECKING
 
 from ropewalk.core.stats import Stats
+from ropewalk.engine.session import Session
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model import closing as closings
 from ropewalk.model.limits import Limits
 from ropewalk.model.refusals import Refusal
-
-if TYPE_CHECKING:
-    from ropewalk.engine.session import Session
 
 logger = logging.getLogger("ropewalk.session")
 
