@@ -1,7 +1,7 @@
 """The ports: Protocol classes for what the engine needs from adapters, and for what it offers to them.
 
 Their docstrings state what types cannot: atomicity, order, idempotence, and what may be raised. Each port that adapters fill
-has a conformance suite in `ropewalk.testing`: `Backend` with its stores and its feed, `Journal`, `JournalReader` and
+has a conformance suite in `ropewalk.testing`: `Backend` with its stores, leases and feed, `Journal`, `JournalReader` and
 `ConsumerStore`, `Staging`, `RowReader` and `Rows`, `Archive`, `Authenticator`, `Channels`, `Application`. One has none:
 `Connection`, whose promises are about bytes on a socket and are tested there, against real clients. `Transactor`, `Publisher`,
 `SessionHandle` and `Inspector` are filled by the engine.

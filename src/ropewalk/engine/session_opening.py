@@ -133,7 +133,8 @@ async def _fits(session: Session, services: Services, request: ConnectRequest, s
 async def _readmit(session: Session, services: Services, former: str, snapshot: SessionSnapshot) -> None:
     """Back into the presence sets: unnoticed within the grace, with a join after it.
 
-    What the store says that it holds may be newer than the snapshot, if the node on which it was died in between.
+    If its node died, what it holds in the store may be newer than the snapshot, and the snapshot may be from between the two
+    steps of an unsubscribe: who is not subscribed is no member.
     """
     if not snapshot.members and services.backend.leases is None:
         return
@@ -145,7 +146,7 @@ async def _readmit(session: Session, services: Services, former: str, snapshot: 
     session.members = {**held, **snapshot.members} or None
     subscribed = {subscription.granted.presence for subscription in session.subscriptions.values()}
     for stream, member in (session.members or {}).items():
-        if stream not in snapshot.members and stream not in subscribed:
+        if stream not in subscribed:
             await presence.leave_stream(session, services, stream)
         elif not await presence.join_stream(session, services, stream, member):
             session.members = {other: held for other, held in (session.members or {}).items() if other != stream}

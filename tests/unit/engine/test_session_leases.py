@@ -12,8 +12,9 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.engine.session_leases import LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
+from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import Accepted, ConnectRequest, SessionWrite
+from ropewalk.model.sessions import Accepted, ConnectRequest, SessionSnapshot, SessionWrite, Subscribed
 from ropewalk.testing.shared_store import SharedSessions, SharedStore
 from ropewalk.testing.simulation.loop import run
 from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
@@ -141,6 +142,20 @@ def test_a_connection_that_only_looks_alive_is_closed_when_its_session_goes_on_e
         await asyncio.sleep(2 * PATIENT.sessions_ttl)
         assert (back.connection.closed, cluster.over) == (None, [])
         assert cluster.store.presence.roster.page("s", "", 10).total == 1
+
+    in_cluster(story)
+
+
+def test_a_session_that_was_written_between_the_steps_of_an_unsubscribe_is_no_member_any_more() -> None:
+    async def story(cluster: Cluster) -> None:
+        node, bo, roster = await cluster.node(), Member("bo"), cluster.store.presence.roster
+        granted = {public("kept"): Subscribed(("kept",), presence="kept")}
+        cluster.store.sessions.save("sid", SessionSnapshot("bo", granted, members={"kept": bo, "left": bo}), 60.0)
+        for stream in ("kept", "left", "joined last"):
+            roster.join(stream, "sid", bo)
+        await node.connect("sid")
+        await asyncio.sleep(1)
+        assert [roster.page(stream, "", 10).total for stream in ("kept", "left", "joined last")] == [1, 0, 0]
 
     in_cluster(story)
 
