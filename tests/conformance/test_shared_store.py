@@ -5,7 +5,7 @@ from random import Random
 from ropewalk.core.rules import Rulebook
 from ropewalk.ports import Backend
 from ropewalk.testing.backend import SharedBackendConformance
-from ropewalk.testing.backend_rig import BackendSetup, Fault
+from ropewalk.testing.backend_rig import BackendSetup, StoreFault
 from ropewalk.testing.shared_store import SharedStore
 from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
 
@@ -29,8 +29,8 @@ class TestSharedStore(SharedBackendConformance):
         first, second = (UnreliableBackend(store, air, node, lambda sid: None) for node in ("one", "two"))
         return first, second
 
-    def disturb(self, backend: Backend, fault: Fault) -> None:
+    def disturb(self, backend: Backend, fault: StoreFault) -> None:
         assert isinstance(backend, UnreliableBackend)
-        backend.link.cut = fault is Fault.UNAVAILABLE
-        backend.link.deaf = fault is Fault.UNANSWERED
-        backend.link.latency = SLOW_SECONDS if fault is Fault.SLOW else 0.0
+        backend.link.cut = fault is StoreFault.UNAVAILABLE
+        backend.link.deaf = fault is StoreFault.UNANSWERED
+        backend.link.latency = SLOW_SECONDS if fault is StoreFault.SLOW else 0.0

@@ -23,7 +23,7 @@ from ropewalk.adapters.staging.files import FileStaging
 from ropewalk.app.registry import JOURNALS, ROW_READERS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.core.bearer import KeyGuard
-from ropewalk.core.transactions import Ledger
+from ropewalk.core.transactions import TransactionLedger
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Recovered, Restored
@@ -177,7 +177,9 @@ def transactions_of(settings: Settings, publisher: Publisher) -> Transactions | 
     read_rows: RowReader = partial(resolve(ROW_READERS, "journal"), limits=bounds)
     # An application's own share is a half, so that one alone cannot keep all others from staging.
     staging = StagingLimits(max_bytes=journal.staging_size, max_app_bytes=journal.staging_size // 2)
-    return Transactions(publisher, FileStaging(Path(journal.data_dir) / DIRECTORY), read_rows, Ledger(staging), time.time)
+    return Transactions(
+        publisher, FileStaging(Path(journal.data_dir) / DIRECTORY), read_rows, TransactionLedger(staging), time.time
+    )
 
 
 def journal_routes(

@@ -19,14 +19,14 @@ from ropewalk.model.extras import install
 
 if TYPE_CHECKING:
     from ropewalk.adapters.journals.arrow.backup import Copied
-    from ropewalk.adapters.journals.arrow.maintenance import JournalFiles, Report
+    from ropewalk.adapters.journals.arrow.maintenance import JournalFiles, JournalReport
     from ropewalk.adapters.journals.arrow.repair import ArchivedRows, Repaired
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes to do."""
 
 
-def verify(data_dir: Path, progress: Progress) -> "Report":
+def verify(data_dir: Path, progress: Progress) -> "JournalReport":
     report = _files(data_dir, progress).verify()
     return msgspec.structs.replace(report, problems=[*report.problems, *damaged_staging(data_dir / DIRECTORY)])
 

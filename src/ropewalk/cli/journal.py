@@ -14,11 +14,11 @@ import msgspec
 
 from ropewalk.app import journal_reference, maintenance
 from ropewalk.app.settings import load
-from ropewalk.cli.progress import Progress
+from ropewalk.cli.progress import ProgressLine
 from ropewalk.model.errors import Unavailable, UserMistake
 
 if TYPE_CHECKING:
-    from ropewalk.adapters.journals.arrow.maintenance import Report
+    from ropewalk.adapters.journals.arrow.maintenance import JournalReport
 
 SUMMARY = "verify, repair or back up the journal of a server, or list its columns"
 SHOWN_HOLES = 50
@@ -81,7 +81,7 @@ def _verify(data_dir: Path, format: str) -> int:
     return 0 if report.whole else 1
 
 
-def _table(report: "Report", data_dir: Path) -> list[str]:
+def _table(report: "JournalReport", data_dir: Path) -> list[str]:
     state = "a server is running" if report.running else "no server is running"
     lines = [f"{report.path}: format {report.format}, {len(report.shards)} shards, {state}", ""]
     lines += [f"{'shard':>5} {'generations':>12} {'segments':>9} {'rows':>12} {'bytes':>15} {'rows lost':>10}"]
@@ -145,5 +145,5 @@ def _dated(data_dir: Path) -> Path:
     return data_dir.with_name(f"{data_dir.name}.backup-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
 
 
-def _progress(verb: str) -> Progress:
-    return Progress(lambda done, total: f"{verb} {done >> 20} of {total >> 20} MiB")
+def _progress(verb: str) -> ProgressLine:
+    return ProgressLine(lambda done, total: f"{verb} {done >> 20} of {total >> 20} MiB")

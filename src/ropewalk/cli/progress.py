@@ -7,7 +7,7 @@ from collections.abc import Callable
 TELL_SECONDS = 30.0
 
 
-class Progress:
+class ProgressLine:
     """Call it with what is done and what there is to do. `words` makes the line of the two."""
 
     def __init__(self, words: Callable[[int, int], str]) -> None:
@@ -25,7 +25,7 @@ class Progress:
         text = self._words(done, total)
         print(f"\r{text}\033[K" if self._terminal else text, end="" if self._terminal else "\n", file=sys.stderr, flush=True)
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressLine":
         return self
 
     def __exit__(self, *_: object) -> None:

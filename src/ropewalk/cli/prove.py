@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from ropewalk.cli.progress import Progress
+from ropewalk.cli.progress import ProgressLine
 from ropewalk.model.errors import UserMistake
 from ropewalk.testing.simulation.shrinking import shortest
 from ropewalk.testing.simulation.world import ACTIONS, FAULTS, NEEDED, Plan, Report, simulate
@@ -44,12 +44,12 @@ def run(argv: list[str]) -> int:
 
 
 def _prove(plan: Plan) -> int:
-    with Progress(_words) as progress:
+    with ProgressLine(_words) as progress:
         report = simulate(plan, lambda steps: progress(steps, plan.steps))
     print("\n".join(_summary(report)))
     if not report.anomaly:
         return 0
-    with Progress(_words) as progress:
+    with ProgressLine(_words) as progress:
         smaller, found = shortest(plan, report, lambda steps: progress(steps, report.steps))
     print("\n".join(_failure(smaller, found)))
     return 1

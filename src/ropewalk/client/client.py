@@ -11,7 +11,7 @@ from ropewalk.client.addresses import addresses
 from ropewalk.client.link import DialOptions
 from ropewalk.client.publish_request import Draft
 from ropewalk.client.publisher import Publisher
-from ropewalk.client.session import CableSession, ClientOptions, Refresh
+from ropewalk.client.session import CableSession, Refresh, SessionOptions
 from ropewalk.client.stream import Stream
 from ropewalk.client.trust import session_trusting, trust
 from ropewalk.core.backoff import Backoff, Chance
@@ -125,7 +125,7 @@ async def connect(
     dialing = DialOptions(
         address.cable, token=token, token_param=token_param, ping_interval=ping_interval, timeout=connect_timeout
     )
-    options = ClientOptions(inbox_size, answer_timeout, delays, chance, _steady_clock())
+    options = SessionOptions(inbox_size, answer_timeout, delays, chance, _steady_clock())
     async with session_trusting(trust(ca_file)) as http:
         session = CableSession(http, dialing, options, refresh_token)
         await session.open()

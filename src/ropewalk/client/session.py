@@ -43,7 +43,7 @@ Clock = Callable[[], float]
 T = TypeVar("T")
 
 
-class ClientOptions(Struct, frozen=True):
+class SessionOptions(Struct, frozen=True):
     """Options of a session. `inbox_size`: events that wait for a slow reader before the socket is no longer read."""
 
     inbox_size: int
@@ -56,7 +56,7 @@ class ClientOptions(Struct, frozen=True):
 class CableSession:
     """Begin with `open`, end with `close`. In between it comes back by itself whenever a connection is lost."""
 
-    def __init__(self, http: ClientSession, call: DialOptions, options: ClientOptions, refresh: Refresh | None) -> None:
+    def __init__(self, http: ClientSession, call: DialOptions, options: SessionOptions, refresh: Refresh | None) -> None:
         self._http = http
         self._call = call
         self._options = options

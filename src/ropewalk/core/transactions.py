@@ -17,7 +17,7 @@ LEAST_COST = 4096
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
-Attempts = dict[tuple[int, int], list[StagedPiece]]
+StagedAttempts = dict[tuple[int, int], list[StagedPiece]]
 """(part, attempt) → its pieces 0, 1, 2 … without holes."""
 
 
@@ -40,7 +40,7 @@ class _Batch:
     __slots__ = ("attempts", "cost", "touched")
 
     def __init__(self, touched: float) -> None:
-        self.attempts: Attempts = {}
+        self.attempts: StagedAttempts = {}
         self.cost = 0
         self.touched = touched
 
@@ -60,7 +60,7 @@ class _App:
         return (self.last is not None and batch <= self.last) or (self.decided is not None and batch <= self.decided.batch)
 
 
-class Ledger:
+class TransactionLedger:
     """Every application by name. It decides and remembers; files and publishing follow what it says."""
 
     def __init__(self, limits: StagingLimits) -> None:
@@ -210,7 +210,7 @@ class Ledger:
         """The winners' pieces, in order. `counts` says of some parts how many pieces they have; others have at least one."""
         app = self._app(name)
         batch = app.open.get(number)
-        attempts: Attempts = batch.attempts if batch else {}
+        attempts: StagedAttempts = batch.attempts if batch else {}
         missing = [
             {"part": part, "attempt": attempt}
             for part, attempt in sorted(winners.items())

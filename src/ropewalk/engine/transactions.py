@@ -14,7 +14,7 @@ from zlib import crc32
 import msgspec
 
 from ropewalk.core.staged_rows import GROUP_ROWS, encode_group, groups_of, in_groups
-from ropewalk.core.transactions import Ledger, sequence_of
+from ropewalk.core.transactions import TransactionLedger, sequence_of
 from ropewalk.model.errors import Conflict, MalformedPublication, RopewalkError
 from ropewalk.model.messages import Publication
 from ropewalk.model.transactions import Committed, Decision, Produced, Staged, StagedPiece
@@ -23,7 +23,7 @@ from ropewalk.ports import Clock, Publisher, RowReader, Staging
 logger = logging.getLogger("ropewalk.transactions")
 
 
-class Turns:
+class NamedLocks:
     """One lock per name. A name takes memory only while its lock is in use."""
 
     def __init__(self) -> None:
@@ -39,14 +39,16 @@ class Turns:
 class Transactions:
     """Implements `ports.Transactor`. `start` before anybody calls: it finishes what a crash left decided."""
 
-    def __init__(self, publisher: Publisher, staging: Staging, read_rows: RowReader, ledger: Ledger, clock: Clock) -> None:
+    def __init__(
+        self, publisher: Publisher, staging: Staging, read_rows: RowReader, ledger: TransactionLedger, clock: Clock
+    ) -> None:
         self._publisher = publisher
         self._staging = staging
         self._read_rows = read_rows
         self._ledger = ledger
         self._clock = clock
-        self._apps = Turns()
-        self._producers = Turns()
+        self._apps = NamedLocks()
+        self._producers = NamedLocks()
 
     async def start(self) -> None:
         for record in await self._staging.load():

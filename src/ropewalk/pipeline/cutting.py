@@ -5,7 +5,7 @@ A watermark follows the newest row of the query, whatever its shard: what anothe
 
 from collections.abc import Callable, Mapping
 
-Counts = dict[int, int]
+RowCounts = dict[int, int]
 Time = Callable[[int, int], int]
 """When a row was registered, in microseconds: shard and number of the row among those that the shard has yet to give."""
 
@@ -18,7 +18,7 @@ STEP = 64
 _ROUNDS = 100
 
 
-def oldest(lags: Mapping[int, int], limit: int, time: Time) -> Counts:
+def oldest(lags: Mapping[int, int], limit: int, time: Time) -> RowCounts:
     """How many rows each shard gives: at least one in all, at most `limit`, and none newer than a row that is left behind.
 
     Times of a shard should not go back; where they do, the cut is near.
@@ -26,8 +26,8 @@ def oldest(lags: Mapping[int, int], limit: int, time: Time) -> Counts:
     if sum(lags.values()) <= limit or sum(lag > 0 for lag in lags.values()) == 1:
         return {shard: min(lag, limit) for shard, lag in lags.items()}
     # Up to `least` all shards are cut at one time; behind `most` there is nothing to take.
-    least: Counts = dict.fromkeys(lags, 0)
-    most: Counts = {shard: min(lag, limit) for shard, lag in lags.items()}
+    least: RowCounts = dict.fromkeys(lags, 0)
+    most: RowCounts = {shard: min(lag, limit) for shard, lag in lags.items()}
     for attempt in range(_ROUNDS):
         guesses = _guesses(least, most, limit, hurried=attempt == 0)
         moment = _middle(least, most, {shard: time(shard, row) for shard, row in guesses.items()})
@@ -48,7 +48,7 @@ def oldest(lags: Mapping[int, int], limit: int, time: Time) -> Counts:
     return least if any(least.values()) else _filled(least, most, limit)
 
 
-def _guesses(least: Counts, most: Counts, limit: int, hurried: bool) -> Counts:
+def _guesses(least: RowCounts, most: RowCounts, limit: int, hurried: bool) -> RowCounts:
     """Of each shard a row on the way from `least` to `most`, about where the batch is full."""
     left, wide = limit - sum(least.values()), sum(most.values()) - sum(least.values())
     fraction = AIM * left / wide
@@ -61,7 +61,7 @@ def _guesses(least: Counts, most: Counts, limit: int, hurried: bool) -> Counts:
     }
 
 
-def _middle(least: Counts, most: Counts, times: Mapping[int, int]) -> int:
+def _middle(least: RowCounts, most: RowCounts, times: Mapping[int, int]) -> int:
     """The median of some shards' times, each with the weight of the rows it may give."""
     weights = {shard: most[shard] - least[shard] for shard in times}
     weight = 0
@@ -105,7 +105,7 @@ def _halved(shard: int, low: int, high: int, moment: int, time: Time) -> int:
     return low
 
 
-def _filled(before: Counts, through: Counts, limit: int) -> Counts:
+def _filled(before: RowCounts, through: RowCounts, limit: int) -> RowCounts:
     """Rows of one moment: as many as there is room for."""
     taken, left = dict(before), limit - sum(before.values())
     for shard in through:

@@ -11,7 +11,7 @@ PLAIN_SECONDS = 10.0
 SHOWN_SHARDS = 4
 
 
-class Line:
+class JobLine:
     """What is shown of one job."""
 
     def __init__(self, job: str, condition: str, progress: QueryProgress, restarts: int, error: str) -> None:
@@ -59,9 +59,9 @@ class Display:
         self._clock = clock
         self._drawn = 0
         self._next = 0.0
-        self._written: dict[str, Line] = {}
+        self._written: dict[str, JobLine] = {}
 
-    def show(self, lines: Sequence[Line], last: bool = False) -> None:
+    def show(self, lines: Sequence[JobLine], last: bool = False) -> None:
         if self._out.isatty():
             self._draw(lines)
             return
@@ -87,12 +87,12 @@ class Display:
             self._write(f"\x1b[{self._drawn}A\x1b[J")
             self._drawn = 0
 
-    def _is_news(self, line: Line, due: bool) -> bool:
+    def _is_news(self, line: JobLine, due: bool) -> bool:
         """A condition is told at once; figures that changed are told now and then."""
         known = self._written.get(line.job)
         return known is None or known.condition != line.condition or (due and known.text() != line.text())
 
-    def _draw(self, lines: Sequence[Line]) -> None:
+    def _draw(self, lines: Sequence[JobLine]) -> None:
         back = f"\x1b[{self._drawn}A" if self._drawn else ""
         self._write(back + "".join(f"\x1b[2K{line.text(_width(lines))}\n" for line in lines))
         self._drawn = len(lines)
@@ -102,5 +102,5 @@ class Display:
         self._out.flush()
 
 
-def _width(lines: Sequence[Line]) -> int:
+def _width(lines: Sequence[JobLine]) -> int:
     return max((len(line.job) for line in lines), default=0)

@@ -16,7 +16,7 @@ from ropewalk.model.errors import UserMistake
 _DIGITS = 16
 
 
-class Selection(Struct, frozen=True, omit_defaults=True):
+class ReplaySelection(Struct, frozen=True, omit_defaults=True):
     """Which rows, and the names they get. `archive` is the directory of the archive they come from; times are in UTC."""
 
     source: str
@@ -35,13 +35,13 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         return f"{name}:{self.digest}:{shard}"
 
 
-def check_name(state_dir: Path, name: str, selection: Selection) -> None:
+def check_name(state_dir: Path, name: str, selection: ReplaySelection) -> None:
     """Raises UserMistake where the name belongs to another selection."""
     path = _path(state_dir, name)
     if not path.exists():
         return
     try:
-        known = msgspec.json.decode(path.read_bytes(), type=Selection)
+        known = msgspec.json.decode(path.read_bytes(), type=ReplaySelection)
     except msgspec.MsgspecError as error:
         raise UserMistake(f"{path} cannot be read ({error}): it says what the replay {name!r} publishes") from error
     if known != selection:
@@ -51,7 +51,7 @@ def check_name(state_dir: Path, name: str, selection: Selection) -> None:
         )
 
 
-def remember(state_dir: Path, name: str, selection: Selection) -> None:
+def remember(state_dir: Path, name: str, selection: ReplaySelection) -> None:
     """Before its first row is published."""
     path = _path(state_dir, name)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,6 +64,6 @@ def _path(state_dir: Path, name: str) -> Path:
     return state_dir / "replays" / f"{name}.json"
 
 
-def _differences(before: Selection, now: Selection) -> str:
+def _differences(before: ReplaySelection, now: ReplaySelection) -> str:
     old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(now)
     return ", ".join(f"{key} was {old[key]!r} and is {new[key]!r}" for key in old if old[key] != new[key])

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 
-class Fault(Struct, frozen=True):
+class AuditFault(Struct, frozen=True):
     """`kind`: stream, log (journal and archive together), journal, archive, file or difference. `where` and `what` are for
     people."""
 
@@ -34,7 +34,7 @@ class AuditReport(Struct, frozen=True):
     journal: Part
     archive: Part
     compared: int
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[AuditFault, ...] = ()
 
     @property
     def holds(self) -> bool:

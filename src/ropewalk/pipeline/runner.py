@@ -19,7 +19,7 @@ from ropewalk.model.errors import Unavailable
 from ropewalk.pipeline.board import Board, Note
 from ropewalk.pipeline.config import seconds
 from ropewalk.pipeline.context import BatchOptions, Context, JobOptions, StreamOptions
-from ropewalk.pipeline.display import Display, Line
+from ropewalk.pipeline.display import Display, JobLine
 from ropewalk.pipeline.metrics import PortTaken, serve_metrics
 from ropewalk.pipeline.progress import ProgressTally, QueryProgress
 from ropewalk.pipeline.registry import Job
@@ -192,7 +192,7 @@ class PipelineRunner:
         return self._available_now or (isinstance(plan.options, BatchOptions) and not plan.options.every)
 
     def _tell(self, units: Sequence[Unit], last: bool = False) -> None:
-        self._display.show([Line(u.name, u.condition, u.progress, u.restarts, u.error) for u in units], last)
+        self._display.show([JobLine(u.name, u.condition, u.progress, u.restarts, u.error) for u in units], last)
         self._write([Note(u.name, getpid(), u.condition, time.time(), u.restarts, u.error, u.progress) for u in units])
         self._warn_of_late(units)
 

@@ -13,7 +13,7 @@ from ropewalk.model.errors import Unavailable
 from ropewalk.testing.application_calls import CommandCalls, SessionCalls
 from ropewalk.testing.application_failures import ApplicationUpkeep, CallFailures, assert_unavailable
 from ropewalk.testing.application_orders import Order
-from ropewalk.testing.application_rig import Session, until, until_answered
+from ropewalk.testing.application_rig import ApplicationSession, until, until_answered
 
 __all__ = ["ApplicationConformance", "RemoteApplicationConformance"]
 
@@ -31,17 +31,17 @@ class RemoteApplicationConformance(ApplicationConformance):
 
     async def test_while_it_is_away_calls_are_unavailable_and_it_is_unhealthy_until_it_is_back(self, tmp_path: Path) -> None:
         async with self.running(tmp_path, self.short) as (application, record):
-            await until_answered(Session(application, "s-1"))
+            await until_answered(ApplicationSession(application, "s-1"))
             async with self.away():
-                await assert_unavailable(Session(application, "s-2"))
+                await assert_unavailable(ApplicationSession(application, "s-2"))
                 assert application.health()
-            assert (await until_answered(Session(application, "s-3"))).accepted
+            assert (await until_answered(ApplicationSession(application, "s-3"))).accepted
             assert application.health() == ""
             assert record.kinds("s-2") == []
 
     async def test_a_call_that_it_does_not_live_to_answer_comes_to_an_end(self, tmp_path: Path) -> None:
         async with self.running(tmp_path, self.short) as (application, record):
-            hanging = asyncio.ensure_future(Session(application, "s-1").subscribe(Order(hang=True)))
+            hanging = asyncio.ensure_future(ApplicationSession(application, "s-1").subscribe(Order(hang=True)))
             await until(lambda: hanging.done() or bool(record.of("s-1")))
             async with self.away():
                 with pytest.raises(Unavailable):

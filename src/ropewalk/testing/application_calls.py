@@ -10,7 +10,7 @@ import pytest
 from ropewalk.model.application import PRESENCE_KEY, WHISPER_KEY
 from ropewalk.model.errors import ApplicationError
 from ropewalk.testing.application_orders import FAILING, WELCOME_BACK, YES, Order, info, seat
-from ropewalk.testing.application_rig import ApplicationRig, Session, said
+from ropewalk.testing.application_rig import ApplicationRig, ApplicationSession, said
 
 ODD_TEXT = 'ключ \U0001f600 \u2028 \0 "quoted" \\ 1e400'
 MANY = 20
@@ -21,7 +21,7 @@ class SessionCalls(ApplicationRig):
 
     async def test_a_client_is_let_in_with_its_ids(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             result = await ann.connect()
             assert result.accepted
             assert json.loads(result.ids) == {"user": "ann"}
@@ -30,34 +30,34 @@ class SessionCalls(ApplicationRig):
     async def test_the_application_sees_the_url_and_the_headers(self, tmp_path: Path) -> None:
         headers = {"cookie": "theme=dark; user=bo", "x-odd": "ж", "REMOTE_ADDR": "10.0.0.1"}
         async with self.running(tmp_path) as (application, record):
-            bo = Session(application, "s-1", user="", headers=headers, params={"room": "a&b"})
+            bo = ApplicationSession(application, "s-1", user="", headers=headers, params={"room": "a&b"})
             assert json.loads((await bo.connect()).ids) == {"user": "bo"}
             [event] = record.of("s-1")
             assert (event.url, event.headers) == (bo.context.url, headers)
 
     async def test_a_client_that_is_refused_is_no_error(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
-            result = await Session(application, "s-1", user="").connect()
+            result = await ApplicationSession(application, "s-1", user="").connect()
             assert (result.accepted, result.ids) == (False, "")
             assert record.kinds("s-1") == ["refused"]
 
     async def test_a_connect_that_fails_concerns_nobody_else(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
             with pytest.raises(ApplicationError):
-                await Session(application, "s-1", user=FAILING).connect()
-            assert (await Session(application, "s-2").connect()).accepted
+                await ApplicationSession(application, "s-1", user=FAILING).connect()
+            assert (await ApplicationSession(application, "s-2").connect()).accepted
             assert application.health() == ""
 
     async def test_a_session_that_was_authenticated_elsewhere_begins_with_a_command(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             ann.ids = '{"user":"ann"}'
             assert (await ann.subscribe()).accepted
             assert [(event.kind, event.ids) for event in record.of("s-1")] == [("subscribe", ann.ids)]
 
     async def test_a_restore_is_told_once_with_the_state_of_every_subscription(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             one, two = Order(keep={"seat": "1"}), Order(keep={"seat": "2"}, remember={"who": "me"})
             await ann.subscribe(one)
@@ -76,14 +76,14 @@ class SessionCalls(ApplicationRig):
 
     async def test_a_restore_without_subscriptions_changes_nothing_of_theirs(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             result = await ann.restored("s-0")
             assert (said(result), result.own, result.disconnect) == ([], {}, False)
 
     async def test_a_disconnect_is_told_once_with_everything_that_was_kept(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             order = Order(keep={"seat": "1"}, remember={"who": "me"})
             await ann.subscribe(order)
@@ -99,7 +99,7 @@ class CommandCalls(ApplicationRig):
 
     async def test_a_subscription_has_its_streams_and_what_was_said_in_order(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             order = Order(streams=("b", "чат", "a"), say=("one", "two", "three"))
             result = await ann.subscribe(order)
@@ -110,7 +110,7 @@ class CommandCalls(ApplicationRig):
 
     async def test_a_subscription_that_is_rejected_has_no_streams_and_what_was_said(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             result = await ann.subscribe(Order(reject=True, say=("no",), streams=("a",)))
             assert (result.accepted, result.streams, [text for _, text in said(result)]) == (False, (), ["no"])
@@ -118,7 +118,7 @@ class CommandCalls(ApplicationRig):
 
     async def test_an_action_changes_the_streams(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             await ann.subscribe(Order(streams=("a", "b")))
             there = seat(Order(streams=("a", "b")))
@@ -129,7 +129,7 @@ class CommandCalls(ApplicationRig):
 
     async def test_streams_to_whisper_to_and_to_be_present_in_are_the_servers_keys(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             order = Order(whisper="w", presence="p")
             result = await ann.subscribe(order)
@@ -145,14 +145,14 @@ class CommandCalls(ApplicationRig):
 
     async def test_an_application_may_end_the_session(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             assert not (await ann.subscribe()).disconnect
             assert (await ann.perform(seat(), Order(disconnect=True))).disconnect
 
     async def test_state_is_what_the_calls_before_have_left(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             order = Order(keep={"n": "1", "odd": ODD_TEXT}, remember={"c": "1"})
             await ann.subscribe(order)
@@ -169,7 +169,7 @@ class CommandCalls(ApplicationRig):
 
     async def test_a_subscription_that_ends_is_told_with_its_state(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             order = Order(keep={"seat": "1"})
             await ann.subscribe(order)
@@ -180,7 +180,7 @@ class CommandCalls(ApplicationRig):
 
     async def test_commands_are_told_once_and_in_order(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             await ann.subscribe()
             for number in range(MANY):
@@ -190,7 +190,7 @@ class CommandCalls(ApplicationRig):
             assert seen == [[f"{number} {ODD_TEXT}"] for number in range(MANY)]
 
     async def test_sessions_beside_each_other_are_not_mixed_up(self, tmp_path: Path) -> None:
-        async def live(session: Session) -> list[tuple[str, Any]]:
+        async def live(session: ApplicationSession) -> list[tuple[str, Any]]:
             order = Order(keep={"who": session.sid}, say=(session.sid,))
             await session.connect()
             heard = said(await session.subscribe(order))
@@ -200,7 +200,7 @@ class CommandCalls(ApplicationRig):
 
         async with self.running(tmp_path) as (application, record):
             sids = [f"s-{number}" for number in range(MANY)]
-            heard = await asyncio.gather(*(live(Session(application, sid, user=sid)) for sid in sids))
+            heard = await asyncio.gather(*(live(ApplicationSession(application, sid, user=sid)) for sid in sids))
             assert [[text for _, text in each] for each in heard] == [[sid] for sid in sids]
             for sid in sids:
                 assert record.kinds(sid) == ["connect", "subscribe", "message", "disconnect"]

@@ -10,7 +10,7 @@ import pytest
 from ropewalk.model.application import Action, CommandResult
 from ropewalk.model.errors import ApplicationError, ServerError, Unanswered, Unavailable
 from ropewalk.testing.application_orders import HANG, YES, Order, call, seat
-from ropewalk.testing.application_rig import ApplicationRig, ApplicationSetup, NoPublisher, Session, said, until
+from ropewalk.testing.application_rig import ApplicationRig, ApplicationSession, ApplicationSetup, NoPublisher, said, until
 from ropewalk.testing.auth import HOSTILE_IDENTIFIERS
 
 IDLE = {"app_calls_active": 0.0, "app_calls_waiting": 0.0}
@@ -22,7 +22,7 @@ class CallFailures(ApplicationRig):
 
     async def test_an_action_that_fails_concerns_its_call_only(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             await ann.subscribe()
             for data in (call(Order(fail=True)), '{"action":"unheard_of"}'):
@@ -33,7 +33,7 @@ class CallFailures(ApplicationRig):
 
     async def test_a_subscription_that_fails_is_rejected_or_an_error(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             assert not await _granted(ann.subscribe(Order(fail=True, streams=("a",))))
             assert not await _granted(ann.command(Action.SUBSCRIBE, '{"channel":"UnheardOf"}'))
@@ -41,7 +41,7 @@ class CallFailures(ApplicationRig):
 
     async def test_what_clients_make_up_costs_its_own_call_at_most(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
-            ann = Session(application, "s-1")
+            ann = ApplicationSession(application, "s-1")
             await ann.connect()
             await ann.subscribe()
             for case, text in HOSTILE_IDENTIFIERS.items():
@@ -54,10 +54,10 @@ class CallFailures(ApplicationRig):
     async def test_every_call_that_is_not_answered_ends_in_time(self, tmp_path: Path) -> None:
         async with self.running(tmp_path, self.short) as (application, _):
             with pytest.raises(Unanswered):
-                await Session(application, "s-1", params={HANG: YES}).connect()
+                await ApplicationSession(application, "s-1", params={HANG: YES}).connect()
             with pytest.raises(Unanswered):
-                await Session(application, "s-2").subscribe(Order(hang=True))
-            left = Session(application, "s-3", params={HANG: YES})
+                await ApplicationSession(application, "s-2").subscribe(Order(hang=True))
+            left = ApplicationSession(application, "s-3", params={HANG: YES})
             left.own = {seat(): {}}
             with pytest.raises(Unanswered):
                 await left.restored("s-0")
@@ -66,29 +66,29 @@ class CallFailures(ApplicationRig):
 
     async def test_a_call_that_is_not_answered_holds_up_nobody_else(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
-            hanging = asyncio.ensure_future(Session(application, "s-1").subscribe(Order(hang=True)))
+            hanging = asyncio.ensure_future(ApplicationSession(application, "s-1").subscribe(Order(hang=True)))
             await record.heard("s-1", "subscribe")
             assert application.gauges()["app_calls_active"] == 1
             for number in range(MANY):
-                assert (await Session(application, f"t-{number}").connect()).accepted
+                assert (await ApplicationSession(application, f"t-{number}").connect()).accepted
             assert not hanging.done()
             await _cancelled(hanging)
 
     async def test_a_caller_who_is_gone_leaves_nothing_behind(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, record):
             for number in range(3):
-                hanging = asyncio.ensure_future(Session(application, f"s-{number}").subscribe(Order(hang=True)))
+                hanging = asyncio.ensure_future(ApplicationSession(application, f"s-{number}").subscribe(Order(hang=True)))
                 await record.heard(f"s-{number}", "subscribe")
                 await _cancelled(hanging)
             await until(lambda: application.gauges().items() >= IDLE.items())
             assert application.health() == ""
-            assert (await Session(application, "t").connect()).accepted
+            assert (await ApplicationSession(application, "t").connect()).accepted
 
     async def test_a_connect_that_nobody_waits_for_any_more_is_not_made(self, tmp_path: Path) -> None:
         async with self.running(tmp_path, concurrency=1) as (application, record):
-            hanging = asyncio.ensure_future(Session(application, "s-1").subscribe(Order(hang=True)))
+            hanging = asyncio.ensure_future(ApplicationSession(application, "s-1").subscribe(Order(hang=True)))
             await record.heard("s-1", "subscribe")
-            connecting = asyncio.ensure_future(Session(application, "s-2").connect(wanted=lambda: False))
+            connecting = asyncio.ensure_future(ApplicationSession(application, "s-2").connect(wanted=lambda: False))
             await until(lambda: connecting.done() or application.gauges()["app_calls_waiting"] == 1)
             waited = not connecting.done()
             await _cancelled(hanging)
@@ -106,16 +106,16 @@ class ApplicationUpkeep(ApplicationRig):
     async def test_a_running_application_is_healthy_and_idle(self, tmp_path: Path) -> None:
         async with self.running(tmp_path) as (application, _):
             assert application.gauges().items() >= IDLE.items()
-            await Session(application, "s-1").connect()
+            await ApplicationSession(application, "s-1").connect()
             assert application.health() == ""
             assert application.gauges().items() >= IDLE.items()
 
     async def test_before_its_start_and_after_its_stop_it_is_unavailable(self, tmp_path: Path) -> None:
         async with self.serving(ApplicationSetup(tmp_path / "told.jsonl", self.short)) as application:
-            await assert_unavailable(Session(application, "s-1"))
+            await assert_unavailable(ApplicationSession(application, "s-1"))
             await application.start(NoPublisher())
             await application.stop()
-            await assert_unavailable(Session(application, "s-2"))
+            await assert_unavailable(ApplicationSession(application, "s-2"))
             await application.stop()
         assert self.told(tmp_path / "told.jsonl") == []
 
@@ -125,14 +125,14 @@ class ApplicationUpkeep(ApplicationRig):
 
     async def test_a_call_under_way_when_it_stops_comes_to_an_end(self, tmp_path: Path) -> None:
         async with self.running(tmp_path, self.short) as (application, record):
-            hanging = asyncio.ensure_future(Session(application, "s-1").subscribe(Order(hang=True)))
+            hanging = asyncio.ensure_future(ApplicationSession(application, "s-1").subscribe(Order(hang=True)))
             await until(lambda: hanging.done() or bool(record.of("s-1")))
             await application.stop()
             with pytest.raises(ServerError):
                 await hanging
 
 
-async def assert_unavailable(session: Session) -> None:
+async def assert_unavailable(session: ApplicationSession) -> None:
     asked = (
         session.connect,
         session.subscribe,

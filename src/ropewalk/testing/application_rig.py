@@ -102,7 +102,7 @@ class Record:
         return [event for event in self.of(sid) if event.kind == kind][-1]
 
 
-class Session:
+class ApplicationSession:
     """Calls the application for one client, in order, and keeps the state on its behalf, as the engine does."""
 
     def __init__(
@@ -175,7 +175,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(POLL)
 
 
-async def until_answered(session: Session) -> ConnectResult:
+async def until_answered(session: ApplicationSession) -> ConnectResult:
     while True:
         try:
             return await session.connect()

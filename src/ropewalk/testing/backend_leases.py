@@ -11,7 +11,7 @@ from ropewalk.model.messages import Publication
 from ropewalk.model.presence import Member
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite, Subscribed
 from ropewalk.testing.backend_feed import Process, until
-from ropewalk.testing.backend_rig import Fault, Node, SharedBackendRig
+from ropewalk.testing.backend_rig import SharedBackendRig, SharingNode, StoreFault
 
 SNAPSHOT = SessionSnapshot('{"user":"1"}', {'{"channel":"Chat"}': Subscribed(("chat/1",), presence="chat/1")})
 CHANGED = replace(SNAPSHOT, members={"chat/1": Member("1")})
@@ -20,16 +20,16 @@ TTL = 10.0
 LEASE = 6.0
 
 
-async def opened(node: Node, sid: str, began: float, snapshot: SessionSnapshot = SNAPSHOT, ttl: float = TTL) -> None:
+async def opened(node: SharingNode, sid: str, began: float, snapshot: SessionSnapshot = SNAPSHOT, ttl: float = TTL) -> None:
     assert await node.leases.write([SessionWrite(sid, snapshot, 1, ttl, began=began)]) == []
 
 
-async def listed(node: Node, stream: str) -> list[str]:
+async def listed(node: SharingNode, stream: str) -> list[str]:
     return [member.id for member in (await node.presence.page(stream, "", 100)).members]
 
 
 class LeaseConformance(SharedBackendRig):
-    async def over(self, *nodes: Node) -> list[str]:
+    async def over(self, *nodes: SharingNode) -> list[str]:
         """The sids that are given out as expired, to whichever node asks."""
         given = []
         for node in nodes:
@@ -37,7 +37,7 @@ class LeaseConformance(SharedBackendRig):
             given += [sid for sid, _ in await node.sessions.expired(10)]
         return given
 
-    async def pass_time(self, seconds: float, *living: Node) -> None:
+    async def pass_time(self, seconds: float, *living: SharingNode) -> None:
         """The leases of those that live are renewed meanwhile."""
         while seconds > 0:
             step = min(seconds, LEASE / 3)
@@ -227,18 +227,18 @@ class LeaseConformance(SharedBackendRig):
 
     # --- calls that fail ----------------------------------------------------------------------------------------------
 
-    async def failing(self, node: Node, fault: Fault, call: Callable[[], Awaitable[object]]) -> None:
+    async def failing(self, node: SharingNode, fault: StoreFault, call: Callable[[], Awaitable[object]]) -> None:
         self.disturb(node.backend, fault)
         try:
             await call()
         except Unanswered:
-            failed = Fault.UNANSWERED
+            failed = StoreFault.UNANSWERED
         except Unavailable:
-            failed = Fault.UNAVAILABLE
+            failed = StoreFault.UNAVAILABLE
         else:
-            failed = Fault.NONE
+            failed = StoreFault.NONE
         assert failed is fault
-        self.disturb(node.backend, Fault.NONE)
+        self.disturb(node.backend, StoreFault.NONE)
 
     async def test_what_a_store_has_not_heard_of_has_not_happened(self) -> None:
         async with self.two_nodes() as (one, two):
@@ -252,7 +252,7 @@ class LeaseConformance(SharedBackendRig):
                 lambda: one.leases.renew(LEASE, ()),
                 lambda: one.presence.leave("a", "sid"),
             ):
-                await self.failing(one, Fault.UNAVAILABLE, call)
+                await self.failing(one, StoreFault.UNAVAILABLE, call)
             assert (await two.backend.streams.tip("a")).offset == 0
             assert await two.sessions.peek("sid") == SNAPSHOT
             assert await listed(two, "a") == ["bo"]
@@ -262,22 +262,22 @@ class LeaseConformance(SharedBackendRig):
             await one.leases.renew(LEASE, ())
             publication = Publication("a", b"1", uid="u")
             write = SessionWrite("sid", SNAPSHOT, 1, TTL, began=self.clock.now)
-            await self.failing(one, Fault.UNANSWERED, lambda: one.backend.streams.append([publication]))
+            await self.failing(one, StoreFault.UNANSWERED, lambda: one.backend.streams.append([publication]))
             assert [receipt.offset for receipt in await one.backend.streams.append([publication])] == [1]
-            await self.failing(one, Fault.UNANSWERED, lambda: one.leases.write([write]))
+            await self.failing(one, StoreFault.UNANSWERED, lambda: one.leases.write([write]))
             assert await one.leases.write([replace(write, version=2)]) == []
-            await self.failing(two, Fault.UNANSWERED, lambda: two.sessions.take("sid", "next"))
+            await self.failing(two, StoreFault.UNANSWERED, lambda: two.sessions.take("sid", "next"))
             assert await two.sessions.take("sid", "next") == SNAPSHOT
-            await self.failing(one, Fault.UNANSWERED, lambda: one.leases.renew(LEASE, ()))
+            await self.failing(one, StoreFault.UNANSWERED, lambda: one.leases.renew(LEASE, ()))
             assert (await one.leases.renew(LEASE, ())).taken == (SessionTaken("sid"),)
-            await self.failing(one, Fault.UNANSWERED, lambda: one.presence.join("a", "sid", BO))
+            await self.failing(one, StoreFault.UNANSWERED, lambda: one.presence.join("a", "sid", BO))
             assert await one.presence.join("a", "sid", BO) == []
             assert await listed(two, "a") == ["bo"]
 
     async def test_of_two_who_repeat_a_take_the_one_who_was_last_has_the_session(self) -> None:
         async with self.two_nodes() as (one, two):
             await opened(one, "sid", self.clock.now)
-            await self.failing(one, Fault.UNANSWERED, lambda: one.sessions.take("sid", "first"))
+            await self.failing(one, StoreFault.UNANSWERED, lambda: one.sessions.take("sid", "first"))
             assert await two.sessions.take("sid", "second") == SNAPSHOT
             assert await one.sessions.take("sid", "first") is None
             assert await two.leases.write([SessionWrite("second", SNAPSHOT, 1, TTL)]) == []
@@ -285,7 +285,7 @@ class LeaseConformance(SharedBackendRig):
     async def test_a_slow_store_keeps_no_other_node_waiting(self) -> None:
         async with self.two_nodes() as (slow, fast):
             await opened(fast, "sid", self.clock.now)
-            self.disturb(slow.backend, Fault.SLOW)
+            self.disturb(slow.backend, StoreFault.SLOW)
             waiting = asyncio.ensure_future(slow.sessions.peek("sid"))
             assert await fast.sessions.take("sid", "next") == SNAPSHOT
             assert await fast.leases.write([SessionWrite("next", SNAPSHOT, 1, TTL)]) == []

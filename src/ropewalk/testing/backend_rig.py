@@ -24,7 +24,7 @@ class BackendSetup(Struct, frozen=True):
     presence_ttl: float = 15.0
 
 
-class Fault(StrEnum):
+class StoreFault(StrEnum):
     """How calls to a store may fail."""
 
     NONE = "none"
@@ -71,7 +71,7 @@ class SharedBackendRig(BackendRig):
         """Two fresh instances on one store with nothing in it, as two nodes have them; not started."""
         raise NotImplementedError
 
-    def disturb(self, backend: Backend, fault: Fault) -> None:
+    def disturb(self, backend: Backend, fault: StoreFault) -> None:
         """From now on all calls to the stores of this instance fail like this."""
         raise NotImplementedError
 
@@ -79,19 +79,19 @@ class SharedBackendRig(BackendRig):
         return Alternating(*self.make_two(setup))
 
     @asynccontextmanager
-    async def two_nodes(self) -> AsyncIterator[tuple["Node", "Node"]]:
+    async def two_nodes(self) -> AsyncIterator[tuple["SharingNode", "SharingNode"]]:
         self.clock = ManualClock()
         first, second = self.make_two(BackendSetup(self.clock))
         for backend in (first, second):
             await backend.start()
         try:
-            yield Node(first), Node(second)
+            yield SharingNode(first), SharingNode(second)
         finally:
             for backend in (first, second):
                 await backend.stop()
 
 
-class Node:
+class SharingNode:
     """One of several on a store, as far as the store sees it."""
 
     def __init__(self, backend: Backend) -> None:

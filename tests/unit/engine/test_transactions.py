@@ -9,7 +9,7 @@ import pytest
 from ropewalk.adapters.staging.arrow import ArrowRows
 from ropewalk.adapters.staging.files import FileStaging
 from ropewalk.core.staged_rows import GROUP_ROWS
-from ropewalk.core.transactions import Ledger, sequence_of
+from ropewalk.core.transactions import TransactionLedger, sequence_of
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.errors import Conflict, MalformedPublication, Unavailable
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
@@ -56,7 +56,7 @@ async def started(streams: Streams, directory: Path, limits: StagingLimits | Non
         streams,
         FileStaging(directory),
         lambda body: ArrowRows(body, PublicationLimits()),
-        Ledger(limits or StagingLimits()),
+        TransactionLedger(limits or StagingLimits()),
         lambda: 1_000_000.0,
     )
     await transactions.start()

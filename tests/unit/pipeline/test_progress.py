@@ -5,7 +5,7 @@ from io import StringIO
 from typing import Any
 
 from ropewalk.model.journal import GENERATION_SIZE, ShardSpan
-from ropewalk.pipeline.display import Display, Line, lag_text
+from ropewalk.pipeline.display import Display, JobLine, lag_text
 from ropewalk.pipeline.offsets import told
 from ropewalk.pipeline.progress import ProgressTally, QueryProgress, lag_of
 from ropewalk.testing.clock import ManualClock
@@ -92,18 +92,20 @@ def test_without_a_terminal_a_line_is_written_when_something_changed_or_time_has
     clock, out = ManualClock(0.0), StringIO()
     display = Display(clock, out)
     for condition in ("waiting", "running", "running"):
-        display.show([Line("archive", condition, QueryProgress(), 0, "")])
+        display.show([JobLine("archive", condition, QueryProgress(), 0, "")])
     assert [line.split() for line in out.getvalue().splitlines()] == [["archive", "waiting"], ["archive", "running"]]
 
     clock.advance(60.0)
-    display.show([Line("archive", "running", QueryProgress(batches=1, rows=5), 0, "")])
+    display.show([JobLine("archive", "running", QueryProgress(batches=1, rows=5), 0, "")])
     assert "5 rows" in out.getvalue().splitlines()[-1]
 
 
 def test_columns_do_not_run_together_whatever_the_names() -> None:
     out = StringIO()
     display = Display(ManualClock(0.0), out)
-    display.show([Line("derive:revenue", "running", QueryProgress(), 0, ""), Line("rollup", "waiting", QueryProgress(), 0, "")])
+    display.show(
+        [JobLine("derive:revenue", "running", QueryProgress(), 0, ""), JobLine("rollup", "waiting", QueryProgress(), 0, "")]
+    )
 
     assert [line.split() for line in out.getvalue().splitlines()] == [["derive:revenue", "running"], ["rollup", "waiting"]]
     assert len({line.index(word) for line, word in zip(out.getvalue().splitlines(), ("running", "waiting"), strict=True)}) == 1

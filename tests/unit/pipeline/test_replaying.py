@@ -7,9 +7,9 @@ import pytest
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.jobs.replay import ReplayOptions
-from ropewalk.pipeline.replaying import Selection, check_name, remember
+from ropewalk.pipeline.replaying import ReplaySelection, check_name, remember
 
-CHATS = Selection("archive", "/archive", pattern="chat/.*")
+CHATS = ReplaySelection("archive", "/archive", pattern="chat/.*")
 
 
 def test_a_name_is_free_until_something_is_published_under_it(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_the_same_selection_goes_on_under_its_name(tmp_path: Path) -> None:
     check_name(tmp_path, "another", msgspec.structs.replace(CHATS, pattern=""))
 
 
-@pytest.mark.parametrize("key", [field.name for field in msgspec.structs.fields(Selection)])
+@pytest.mark.parametrize("key", [field.name for field in msgspec.structs.fields(ReplaySelection)])
 def test_another_selection_is_refused_under_a_used_name_and_has_other_producers(tmp_path: Path, key: str) -> None:
     remember(tmp_path, "copy", CHATS)
     other = msgspec.structs.replace(CHATS, **{key: "else"})

@@ -14,7 +14,7 @@ from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 
 from ropewalk.adapters.endpoints.proxied_connection import ProxiedConnection
-from ropewalk.adapters.endpoints.turns import Turns
+from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.model.refusals import Refusal
 
 logger = logging.getLogger("ropewalk.server")
@@ -38,7 +38,7 @@ FRAMING_BYTES = 64 * 1024
 class ChunkPacing(ProxiedConnection):
     """aiohttp pauses and resumes reading for its own buffers: the transport is read when neither it nor this here waits."""
 
-    def __init__(self, server: web.Server, refusals: Counter[str], turns: Turns, **options: Any) -> None:
+    def __init__(self, server: web.Server, refusals: Counter[str], turns: LoopTurns, **options: Any) -> None:
         super().__init__(server, **options)
         self._refusals = refusals
         self._turns = turns

@@ -13,7 +13,7 @@ from aiohttp import StreamReader, web
 
 from ropewalk.adapters.endpoints.chunk_pacing import ChunkPacing
 from ropewalk.adapters.endpoints.request_log import RequestLog, request_logger
-from ropewalk.adapters.endpoints.turns import Turns
+from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
 from ropewalk.model.refusals import Refusal
 from ropewalk.protocol.proxies import Peer, TrustedProxies
@@ -44,7 +44,7 @@ class HttpConnection(ChunkPacing):
         self,
         server: web.Server,
         refusals: Counter[str],
-        turns: Turns,
+        turns: LoopTurns,
         idle_timeout: float,
         write_timeout: float,
         peer: Peer,

@@ -13,7 +13,7 @@ from picows.picows import WSProtocol  # type: ignore[attr-defined]  # missing in
 
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission
 from ropewalk.adapters.endpoints.http_connection import HttpConnection
-from ropewalk.adapters.endpoints.turns import Turns
+from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.unix import UnixTransport
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.protocol.proxies import Peer, TrustedProxies
@@ -103,7 +103,7 @@ class HttpOnPort:
 
     def __init__(self, admission: ConnectionAdmission, write_timeout: float, proxies: TrustedProxies) -> None:
         self._admission = admission
-        self._turns = Turns()
+        self._turns = LoopTurns()
         self._write_timeout = write_timeout
         self._proxies = proxies
 

@@ -6,7 +6,7 @@ that sends many of them is read a little at a time, in turn with others that do,
 
 import asyncio
 
-from ropewalk.adapters.endpoints.turns import Turns
+from ropewalk.adapters.endpoints.turns import LoopTurns
 
 FRAMES_A_SECOND = 1000
 FRAMES_AT_ONCE = 64
@@ -16,7 +16,7 @@ FRAMES_AT_ONCE = 64
 class ReadPacing:
     __slots__ = ("_frames", "_held", "_paced_until", "_resting", "_transport", "_turns")
 
-    def __init__(self, transport: asyncio.Transport, turns: Turns) -> None:
+    def __init__(self, transport: asyncio.Transport, turns: LoopTurns) -> None:
         self._transport = transport
         self._turns = turns
         self._held = False

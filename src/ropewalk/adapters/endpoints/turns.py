@@ -16,7 +16,7 @@ class Waiting(Protocol):
         """Do a small piece. Returns for how many seconds the others have to wait after it: what such work may cost all told."""
 
 
-class Turns:
+class LoopTurns:
     """First come, first served. Who has more to do waits again, behind the others."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from picows import (
 from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
 from ropewalk.adapters.endpoints.read_pacing import ReadPacing
-from ropewalk.adapters.endpoints.turns import Turns
+from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
@@ -269,7 +269,7 @@ class WebSocketEndpoint:
     ) -> None:
         self.open_session = open_session
         self.connections = 0
-        self.turns = Turns()
+        self.turns = LoopTurns()
         self._paths = frozenset(paths)
         self._origin_allowed = origin_allowed
         self._token_param = token_param

@@ -16,7 +16,7 @@ from ropewalk.pipeline.archive.files import checked_files
 from ropewalk.pipeline.archive.log import Extent, held, opened
 from ropewalk.pipeline.context import BatchOptions, Context
 from ropewalk.pipeline.registry import job
-from ropewalk.pipeline.report import AuditReport, Fault, Part
+from ropewalk.pipeline.report import AuditFault, AuditReport, Part
 from ropewalk.pipeline.transforms.audit import COMPARED, differences, faults, shards, streams, within
 from ropewalk.pipeline.wire import JournalState, Wire
 
@@ -81,7 +81,7 @@ def report_of(context: Context, state: JournalState, journal: DataFrame) -> Audi
     by_stream = streams(everything).cache()
     counted = by_stream.agg(F.count("*"), F.sum("rows")).first()
     assert counted is not None
-    found = [Fault("file", each.path, each.what) for each in broken]
+    found = [AuditFault("file", each.path, each.what) for each in broken]
     promised = [] if table is None else held(table)
     found += _claim_faults(state.archived, promised)
     found += _log_faults(_extents(everything), _expected(state.spans, promised))
@@ -120,11 +120,13 @@ def _extents(rows: DataFrame | None) -> Extents:
     return {(row["shard"], row["generation"]): (row["first"], row["last"], row["rows"], row["different"]) for row in found}
 
 
-def _claim_faults(told: Mapping[int, int], archived: Sequence[Extent]) -> list[Fault]:
+def _claim_faults(told: Mapping[int, int], archived: Sequence[Extent]) -> list[AuditFault]:
     """The server lets go of what it was told is archived."""
     ends = {extent.shard: extent.last + 1 for extent in sorted(archived)}
     return [
-        Fault("archive", f"shard {shard}", f"the server was told that it has the positions up to {end - 1}, and it has not")
+        AuditFault(
+            "archive", f"shard {shard}", f"the server was told that it has the positions up to {end - 1}, and it has not"
+        )
         for shard, end in sorted(told.items())
         if ends.get(shard, 0) < end
     ]
@@ -150,24 +152,24 @@ def _expected(spans: Sequence[ShardSpan], archived: Sequence[Extent]) -> dict[Ge
     return {generation: span for generation, span in sorted(wanted.items()) if span[0] < span[1]}
 
 
-def _log_faults(found: Extents, wanted: dict[GenerationKey, tuple[int, int]]) -> list[Fault]:
+def _log_faults(found: Extents, wanted: dict[GenerationKey, tuple[int, int]]) -> list[AuditFault]:
     """Positions that neither the journal nor the archive has, between where the log begins and where it ends."""
     faults = []
     for generation, (first, end) in wanted.items():
         begins, last, _, different = found.get(generation, (end, end - 1, 0, 0))
         missing = max(end, last + 1) - min(first, begins) - different
         if missing:
-            faults.append(Fault("log", _named(generation), f"{missing} of the positions {first} to {end - 1} are missing"))
+            faults.append(AuditFault("log", _named(generation), f"{missing} of the positions {first} to {end - 1} are missing"))
     strange = [
-        Fault("log", _named(generation), "nobody knows of this generation")
+        AuditFault("log", _named(generation), "nobody knows of this generation")
         for generation in sorted(found.keys() - wanted.keys())
     ]
     return faults + strange
 
 
-def _twice(where: str, extents: Extents) -> list[Fault]:
+def _twice(where: str, extents: Extents) -> list[AuditFault]:
     return [
-        Fault(where, _named(generation), f"{rows - different} positions twice")
+        AuditFault(where, _named(generation), f"{rows - different} positions twice")
         for generation, (_, _, rows, different) in sorted(extents.items())
         if rows != different
     ]
@@ -194,14 +196,14 @@ def _columns(rows: DataFrame) -> DataFrame:
     return rows.where(F.col("event") != "gap").select("shard", "position", *COMPARED)
 
 
-def _stream_faults(by_stream: DataFrame, begins: DataFrame) -> list[Fault]:
+def _stream_faults(by_stream: DataFrame, begins: DataFrame) -> list[AuditFault]:
     found = faults(by_stream, begins.select("shard", "generation", "first")).limit(EXAMPLES).collect()
     return [
-        Fault("stream", f"{row['stream']} epoch {row['epoch']}", f"{row['holes']} missing, {row['duplicates']} twice")
+        AuditFault("stream", f"{row['stream']} epoch {row['epoch']}", f"{row['holes']} missing, {row['duplicates']} twice")
         for row in found
     ]
 
 
-def _difference_faults(journal: DataFrame, archive: DataFrame) -> list[Fault]:
+def _difference_faults(journal: DataFrame, archive: DataFrame) -> list[AuditFault]:
     found = differences(journal, archive).orderBy("shard", "position").limit(EXAMPLES).collect()
-    return [Fault("difference", f"shard {row['shard']} position {row['position']}", row["difference"]) for row in found]
+    return [AuditFault("difference", f"shard {row['shard']} position {row['position']}", row["difference"]) for row in found]

@@ -20,7 +20,7 @@ from ropewalk.pipeline.config import moment
 from ropewalk.pipeline.context import BatchOptions, Context
 from ropewalk.pipeline.pace import Bar, Pace, chunks
 from ropewalk.pipeline.registry import job
-from ropewalk.pipeline.replaying import Selection, check_name, remember
+from ropewalk.pipeline.replaying import ReplaySelection, check_name, remember
 from ropewalk.pipeline.supervision import INTERRUPTED
 from ropewalk.pipeline.transforms.replay import check_expressions, chosen, in_order, renamed
 from ropewalk.pipeline.wire import Wire, ipc
@@ -49,11 +49,11 @@ class ReplayOptions(BatchOptions, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         self.selection("")
 
-    def selection(self, archive_dir: str) -> Selection:
+    def selection(self, archive_dir: str) -> ReplaySelection:
         """Raises UserMistake for times that cannot be read."""
         since, until = (moment(text).isoformat() if text else "" for text in (self.since, self.until))
         archive = archive_dir if self.source == "archive" else ""
-        return Selection(self.source, archive, self.pattern, since, until, self.match, self.to)
+        return ReplaySelection(self.source, archive, self.pattern, since, until, self.match, self.to)
 
 
 @job("replay", "publish what is in the archive or the journal again, in order", ReplayOptions)
@@ -115,7 +115,7 @@ def _ordered(rows: DataFrame, total: int) -> Iterator[Row]:
     return iter(in_order(rows, total // PART_ROWS + 1).toLocalIterator(prefetchPartitions=True))
 
 
-def _body(name: str, selection: Selection, chunk: list[Row]) -> pa.RecordBatch:
+def _body(name: str, selection: ReplaySelection, chunk: list[Row]) -> pa.RecordBatch:
     columns = {column: pa.array([row[column] for row in chunk], pa.string()) for column in ("stream", *_TEXT)}
     columns["value"] = pa.array([bytes(row["value"]) for row in chunk], pa.binary())
     columns["producer"] = pa.array([selection.producer(name, row["shard"]) for row in chunk], pa.string())

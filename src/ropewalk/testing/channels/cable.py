@@ -14,7 +14,7 @@ from ropewalk.model.sessions import ConnectRequest
 from ropewalk.protocol.handshake import client_options
 from ropewalk.testing.channels.bench import Bench
 from ropewalk.testing.channels.client import Client
-from ropewalk.testing.channels.line import Line
+from ropewalk.testing.channels.line import CapturedConnection
 
 MOST_HISTORY = 1_000_000
 ADDRESS = "http://cable.test"
@@ -74,7 +74,7 @@ class Cable:
         query = dict(params or {})
         url = f"{ADDRESS}{PATH}?{urlencode(query)}" if query else f"{ADDRESS}{PATH}"
         options = client_options(given, query)
-        line = Line(self._bench, ConnectRequest(url, PATH, given, query, remote, extended=True, options=options))
+        line = CapturedConnection(self._bench, ConnectRequest(url, PATH, given, query, remote, extended=True, options=options))
         await line.open()
         return Client(line)
 

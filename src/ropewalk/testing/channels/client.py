@@ -6,7 +6,7 @@ from ropewalk.channels.state import shown
 from ropewalk.channels.texts import json_object, json_text
 from ropewalk.model.commands import Subscribe
 from ropewalk.testing.channels.errors import Rejected
-from ropewalk.testing.channels.line import Line
+from ropewalk.testing.channels.line import CapturedConnection
 from ropewalk.testing.channels.mailbox import Mailbox
 from ropewalk.testing.channels.subscription import Subscription
 
@@ -14,7 +14,7 @@ from ropewalk.testing.channels.subscription import Subscription
 class Client:
     """Made by `Cable.connect`. What its calls cause is done when they return; what handlers raised meanwhile they raise."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: CapturedConnection) -> None:
         self._line = line
 
     @property

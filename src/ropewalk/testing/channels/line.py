@@ -21,7 +21,7 @@ from ropewalk.testing.channels.link import Link
 from ropewalk.testing.channels.mailbox import Mailbox
 
 
-class Line:
+class CapturedConnection:
     """`away`: the connection is lost, and the client may come back; `closed`: it is over. Opened before all else."""
 
     session: Session

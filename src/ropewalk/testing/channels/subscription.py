@@ -8,7 +8,7 @@ from ropewalk.model.commands import Join, Leave, Perform, Presence, Unsubscribe,
 from ropewalk.model.presence import Member
 from ropewalk.protocol.envelopes import REPLY_TO_KEY
 from ropewalk.testing.channels.errors import NothingReceived, Rejected
-from ropewalk.testing.channels.line import Line
+from ropewalk.testing.channels.line import CapturedConnection
 from ropewalk.testing.channels.mailbox import Mailbox
 
 NO_PRESENCE = "there is no presence here: the channel allows it with stream_from(..., presence=True)"
@@ -20,7 +20,7 @@ NOT_SUBSCRIBED = "the client is not subscribed (any more)"
 class Subscription:
     """Made by `Client.subscribe`. What its calls cause is done when they return; what handlers raised meanwhile they raise."""
 
-    def __init__(self, line: Line, mailbox: Mailbox) -> None:
+    def __init__(self, line: CapturedConnection, mailbox: Mailbox) -> None:
         self._line = line
         self._mailbox = mailbox
         self._calls = 0

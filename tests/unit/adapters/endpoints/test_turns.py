@@ -10,7 +10,7 @@ from aiohttp import StreamReader, web
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.read_pacing import FRAMES_A_SECOND, FRAMES_AT_ONCE, ReadPacing
 from ropewalk.adapters.endpoints.shared_port import SharedPort
-from ropewalk.adapters.endpoints.turns import BURST_SECONDS, Turns
+from ropewalk.adapters.endpoints.turns import BURST_SECONDS, LoopTurns
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.protocol.proxies import TrustedProxies
 
@@ -48,7 +48,7 @@ class Wire(asyncio.Transport):
 class Work:
     """Something that waits for its turns, so many of them."""
 
-    def __init__(self, name: str, turns: Turns, done: list[str], times: int = 1, seconds: float = 0.0) -> None:
+    def __init__(self, name: str, turns: LoopTurns, done: list[str], times: int = 1, seconds: float = 0.0) -> None:
         self._name, self._turns, self._done, self._times, self._seconds = name, turns, done, times, seconds
         turns.wait(self)
 
@@ -61,7 +61,7 @@ class Work:
 
 
 async def test_one_has_its_turn_at_a_time_and_who_has_more_to_do_waits_behind_the_others() -> None:
-    turns, done = Turns(), list[str]()
+    turns, done = LoopTurns(), list[str]()
     Work("a", turns, done, times=3)
     Work("b", turns, done)
     Work("c", turns, done, times=2)
@@ -78,7 +78,7 @@ async def test_a_turn_that_fails_does_not_hold_up_the_next_one() -> None:
         def take_turn(self) -> float:
             raise ValueError
 
-    turns, done = Turns(), list[str]()
+    turns, done = LoopTurns(), list[str]()
     heard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
     turns.wait(Failing())
@@ -90,7 +90,7 @@ async def test_a_turn_that_fails_does_not_hold_up_the_next_one() -> None:
 
 
 async def test_who_asks_for_time_makes_all_the_others_wait() -> None:
-    turns, done = Turns(), list[str]()
+    turns, done = LoopTurns(), list[str]()
     Work("a", turns, done, seconds=BURST_SECONDS / 2)
     Work("b", turns, done, seconds=60.0)
     Work("c", turns, done)
@@ -183,7 +183,7 @@ async def test_what_the_parser_kept_back_while_nobody_read_is_parsed_once_somebo
 
 
 async def test_connections_that_send_many_control_frames_are_read_again_one_after_another() -> None:
-    turns, wires = Turns(), [Wire() for _ in range(5)]
+    turns, wires = LoopTurns(), [Wire() for _ in range(5)]
     readings = [ReadPacing(wire, turns) for wire in wires]
     for reading in readings:
         for _ in range(FRAMES_AT_ONCE + 10):
@@ -198,7 +198,7 @@ async def test_connections_that_send_many_control_frames_are_read_again_one_afte
 
 async def test_a_connection_that_is_past_its_rate_rests() -> None:
     wire = Wire()
-    reading = ReadPacing(wire, Turns())
+    reading = ReadPacing(wire, LoopTurns())
     for _ in range(60 * FRAMES_A_SECOND):
         reading.count()
     for _ in range(100):
@@ -208,7 +208,7 @@ async def test_a_connection_that_is_past_its_rate_rests() -> None:
 
 async def test_a_connection_whose_session_holds_it_is_not_read_after_its_turn() -> None:
     wire = Wire()
-    reading = ReadPacing(wire, Turns())
+    reading = ReadPacing(wire, LoopTurns())
     for _ in range(FRAMES_AT_ONCE):
         reading.count()
     reading.hold(True)

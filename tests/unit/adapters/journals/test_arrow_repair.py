@@ -11,7 +11,7 @@ import pytest
 
 from ropewalk.adapters.journals.arrow.backup import JournalCopy
 from ropewalk.adapters.journals.arrow.disk import Disk
-from ropewalk.adapters.journals.arrow.maintenance import Report, verify
+from ropewalk.adapters.journals.arrow.maintenance import JournalReport, verify
 from ropewalk.adapters.journals.arrow.records import NAMES
 from ropewalk.adapters.journals.arrow.repair import ArchivedRows, Repaired, repair
 from ropewalk.model.errors import UserMistake
@@ -57,7 +57,7 @@ class World:
         data[data.index(self.rows[shard][position].value)] ^= 1
         path.write_bytes(data)
 
-    def verify(self) -> Report:
+    def verify(self) -> JournalReport:
         return verify(self.directory, quiet)
 
     def repair(self, archived: ArchivedRows | None) -> Repaired:
@@ -79,7 +79,7 @@ async def world(tmp_path: Path) -> World:
         return World(as_if_killed(tmp_path / "alive", tmp_path / "killed"), everything, FakeArchive(tables))
 
 
-def lost(report: Report) -> list[tuple[int, int, int]]:
+def lost(report: JournalReport) -> list[tuple[int, int, int]]:
     return [(hole.shard, hole.first, hole.end) for hole in report.holes]
 
 

@@ -5,7 +5,7 @@ consumer whose file cannot be read is not treated as unknown: it holds all rows 
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -13,7 +13,7 @@ from threading import Lock
 import msgspec
 
 from ropewalk.adapters.journals.arrow.disk import Disk, checked, unchecked
-from ropewalk.core.consumers import lag, moved, needed_from, pinned
+from ropewalk.core.consumers import Marks, lag, moved, needed_from, pinned
 from ropewalk.model.errors import Conflict, LimitReached, Unavailable
 from ropewalk.model.journal import Consumer, ShardMark, ShardSpan
 from ropewalk.ports import Clock
@@ -21,8 +21,6 @@ from ropewalk.ports import Clock
 logger = logging.getLogger("ropewalk.journal")
 
 MOST = 1000
-
-Marks = Mapping[int, ShardMark]
 
 
 class Consumers:

@@ -39,7 +39,7 @@ class HoleReport(Struct, frozen=True):
     file: str
 
 
-class Report(Struct, frozen=True):
+class JournalReport(Struct, frozen=True):
     """`format` is that on disk, 0 if it cannot be read. `holes` are lost rows, `problems` other damage that
     stays until it is repaired, `remarks` damage that a start of the server mends, and files that are not the journal's."""
 
@@ -56,10 +56,10 @@ class Report(Struct, frozen=True):
         return not self.holes and not self.problems
 
 
-def verify(data_dir: Path, progress: Progress) -> Report:
+def verify(data_dir: Path, progress: Progress) -> JournalReport:
     """Raises UserMistake where there is no journal, or one of a newer format."""
     found = survey(data_dir, progress)
-    return Report(
+    return JournalReport(
         str(found.directory),
         stored_format(found.directory) or 0,
         in_use(found.directory),
@@ -166,7 +166,7 @@ class JournalFiles:
         self._data_dir = data_dir
         self._progress = progress
 
-    def verify(self) -> Report:
+    def verify(self) -> JournalReport:
         """Changes nothing, and a server may run."""
         return verify(self._data_dir, self._progress)
 
