@@ -185,6 +185,14 @@ def test_a_lost_order_that_no_renewal_repeats_is_found(monkeypatch: pytest.Monke
     assert is_found(Kind.SESSION_TWICE)
 
 
+def test_a_session_that_left_and_is_not_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def do_nothing(self: LeasedSessionKeeper, session: Any) -> None:
+        pass
+
+    monkeypatch.setattr(LeasedSessionKeeper, "_leave", do_nothing)
+    assert is_found(Kind.GHOST_SESSION)
+
+
 def test_an_expired_session_that_is_given_out_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def give_again(self: SharedSessions, limit: int) -> list[tuple[str, SessionSnapshot]]:
         return self._over[:limit]

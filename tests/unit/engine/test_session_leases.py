@@ -10,6 +10,7 @@ from typing import Any
 
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine.session_leases import LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
+from ropewalk.engine.session_log import SessionLog
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.presence import Member
@@ -30,6 +31,16 @@ class Everybody:
         return Accepted("bo")
 
 
+class Ends(SessionLog):
+    """Remembers which sessions the application was told of, if there was one."""
+
+    def __init__(self, ended: list[str]) -> None:
+        self._ended = ended
+
+    def ended(self, sid: str) -> None:
+        self._ended.append(sid)
+
+
 class VirtualClock(Clock):
     def __call__(self) -> float:
         return self.now + asyncio.get_running_loop().time()
@@ -46,6 +57,7 @@ class Cluster:
         self.store = SharedStore(Rulebook(StreamRules(), ()), self.clock, self._air, presence_ttl=PATIENT.presence_ttl)
         self.writes: list[list[SessionWrite]] = []
         self.over: list[str] = []
+        self.ended: list[str] = []
         self._started = 0
 
     async def node(self) -> Workbench:
@@ -58,7 +70,9 @@ class Cluster:
             return await write(sessions)
 
         backend.leases.write = remember  # type: ignore[method-assign]
-        return await Workbench(PATIENT, authenticators=[Everybody()], backend=backend, clock=self.clock).__aenter__()
+        return await Workbench(
+            PATIENT, authenticators=[Everybody()], backend=backend, session_log=Ends(self.ended), clock=self.clock
+        ).__aenter__()
 
 
 def link_of(node: Workbench) -> Any:
@@ -204,6 +218,7 @@ def test_a_remote_disconnect_counts_each_session_once_wherever_it_is() -> None:
         assert await first.node.broker.disconnect(RemoteDisconnect("bo")) == 3
         await asyncio.sleep(1)
         assert sorted(cluster.over) == sorted([live.sid, away.sid])
+        assert sorted(cluster.ended) == sorted([live.sid, away.sid, unwritten.sid])
         assert live.connection.closed == unwritten.connection.closed == (1000, "Closed remotely")
         for client in (live, away, unwritten):
             assert "restored" not in welcome(await second.connect(client.sid))

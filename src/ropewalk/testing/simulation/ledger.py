@@ -25,6 +25,7 @@ class Kind(StrEnum):
     LOST_SESSION = "lost session"  # a client came back in time, and its session was not restored
     SESSION_TWICE = "session twice"  # a session went on elsewhere, and its former connection stayed open
     ENDED_TWICE = "ended twice"  # a session was given out as over two times, or restored after it
+    GHOST_SESSION = "ghost session"  # the store takes a session for connected that is connected nowhere, so that it never ends
     GHOST_MEMBER = "ghost member"  # somebody is listed or was announced in a presence set, and is not there
     MISSING_MEMBER = "missing member"  # somebody is there, and is not listed or was not announced
     FAILED = "failed"  # the server closed a connection with an internal error

@@ -25,6 +25,10 @@ LOST_ORDERS = 10
 """How much likelier an order to a single node is lost than a message: there are few of them."""
 
 
+LATE_SECONDS = 5.0
+"""How long after it was given up a request may still be done."""
+
+
 class Faults(Struct):
     """Chances from 0 to 1, and seconds. They may be changed while the simulation runs."""
 
@@ -62,6 +66,7 @@ class UnreliableLink:
         self.cut = self.deaf = False
         self.latency = 0.0
         self.stalled_until = 0.0
+        self._late: set[asyncio.Future[None]] = set()
 
     async def ask(self, question: Callable[[], Awaitable[Answer]]) -> Answer:
         await self._request()
@@ -69,10 +74,21 @@ class UnreliableLink:
         await self._answer()
         return answer
 
-    async def ask_lease(self, question: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def ask_lease(self, question: Callable[[], Awaitable[Answer]], late: bool = False) -> Answer:
+        """`late`: what is not answered may also be done long after it was given up."""
         if asyncio.get_running_loop().time() < self.stalled_until:
             raise Unavailable("the node is stalled")
+        if late and self._chance.random() < self._faults.unanswered:
+            self._counts.unanswered += 1
+            task = asyncio.ensure_future(self._do_late(question))
+            self._late.add(task)
+            task.add_done_callback(self._late.discard)
+            raise Unanswered("it takes too long")
         return await self.ask(question)
+
+    async def _do_late(self, question: Callable[[], Awaitable[object]]) -> None:
+        await asyncio.sleep(self._chance.random() * LATE_SECONDS)
+        await question()
 
     async def _request(self) -> None:
         await asyncio.sleep(self.latency + self._chance.random() * self._faults.latency)
@@ -124,8 +140,8 @@ class UnreliableSessions:
 
     def __init__(self, inner: NodeSessions, link: UnreliableLink, ended: Callable[[str], None]) -> None:
         self._inner = inner
+        self._link = link
         self._ask = link.ask
-        self._ask_lease = link.ask_lease
         self._ended = ended
 
     async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
@@ -147,10 +163,10 @@ class UnreliableSessions:
         return await self._inner.abandoned()
 
     async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
-        return await self._ask_lease(lambda: self._inner.renew(ttl, heard))
+        return await self._link.ask_lease(lambda: self._inner.renew(ttl, heard))
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
-        return await self._ask_lease(lambda: self._inner.write(sessions))
+        return await self._link.ask_lease(lambda: self._inner.write(sessions), late=True)
 
     async def _over(self, answer: Awaitable[list[tuple[str, SessionSnapshot]]]) -> list[tuple[str, SessionSnapshot]]:
         given = await answer

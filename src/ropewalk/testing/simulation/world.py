@@ -186,8 +186,15 @@ class World:
             client.check_end(lambda stream: tips[stream])
         for stream in self.streams:
             self._check_members(stream)
+        self._check_sessions()
         for name, value in faults.items():
             setattr(self.faults, name, value)
+
+    def _check_sessions(self) -> None:
+        living = {host.backend.feed.node: host.node.services.sessions for host in self.hosts}
+        for node in self._truth.sessions.nodes():
+            if ghosts := set(self._truth.sessions.live_on(node)) - living.get(node, {}).keys():
+                raise Anomaly(Kind.GHOST_SESSION, f"{', '.join(sorted(ghosts))} on {node}")
 
     def _check_members(self, stream: str) -> None:
         there = {client.name for client in self.clients if stream in client.present}
