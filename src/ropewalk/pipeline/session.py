@@ -6,6 +6,7 @@ Under spark-submit the cluster's settings win: nothing here overrides what was g
 import logging
 import os
 import sys
+from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -66,6 +67,17 @@ def lost_jvm() -> str:
     return "" if code is None else f"Spark's JVM has ended (exit code {code})"
 
 
+def silence_py4j() -> None:
+    """It logs a traceback for every call to a JVM that has died, by its own logger or by the root. That it has died is said in
+    one line, by whoever called."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_of_py4j)  # a filter of the root sees only what is logged by the root itself
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
+
+
 def _forget_dead_jvm() -> None:
     """PySpark keeps what it knows of its JVM in class attributes, for good; the next session wants another one."""
     if not lost_jvm():
@@ -87,8 +99,7 @@ def _start(wanted: dict[str, str]) -> None:
     local = wanted["spark.master"].startswith("local")
     jvm = start_jvm(wanted, {"SPARK_LOCAL_IP": "127.0.0.1", **os.environ} if local else os.environ)
     _running.append(jvm)
-    # It logs a traceback for every call to a JVM that has died; that it has died is said in one line, by whoever called.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    silence_py4j()
     jvm.announce()
     try:
         SparkContext._ensure_initialized()
