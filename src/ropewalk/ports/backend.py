@@ -1,0 +1,186 @@
+"""Where streams, sessions and presence are kept, and what brings their changes to every process."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Protocol
+
+from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
+from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
+
+
+class StreamStore(Protocol):
+    """Gives positions and keeps the hot history.
+
+    Offsets of one epoch are 1, 2, 3 … without holes, each given once. A uid that is known for its stream
+    gets its first position back and appends nothing. A read sees everything that the feed delivered before it.
+    Three outcomes: done; `Unavailable`, and then nothing happened; `Unanswered`, and then it may have happened. Reads and
+    appends of publications with a uid or a producer may be repeated after either.
+    """
+
+    async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
+        """Register all of them in this order, or none; a receipt for each. Raises `PartitionChanged`.
+
+        Everything new enters the feed in the order of positions, and not before it can be read; transient publications keep
+        their place among the others. Nobody is called back: this process hears of it through the feed, like all others.
+        """
+
+    async def replay(self, stream: str, position: Position) -> Replay | Gap:
+        """What follows `position`. A stream never heard of answers an empty Replay at offset 0 only to offset 0."""
+
+    async def since(self, stream: str, timestamp: float) -> Replay | Gap:
+        """What was registered at or after `timestamp`. A Gap is TRIMMED where some of that is not kept any more, or PARTIAL."""
+
+    async def tip(self, stream: str) -> Position:
+        """The newest position; offset 0 and an empty epoch for a stream never heard of."""
+
+    async def partition_key(self, stream: str) -> str:
+        """What decides the stream's shard; its name, unless its first publication said otherwise."""
+
+    async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
+        """Streams in order of name, strictly after `after`."""
+
+    async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
+        """Kept messages with offsets above `after`; None for an unknown stream."""
+
+
+class SessionStore(Protocol):
+    """Keeps sessions whose connection is gone. Bounded: when there are too many, the oldest counts as expired.
+
+    A store with `Leases` has those that live too. It may raise `Unavailable` and `Unanswered`; everything but `expired` may be
+    repeated after either.
+    """
+
+    async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
+        """Raises `LimitReached` for one that is too large, and `Unavailable`; then it is not kept."""
+
+    async def peek(self, sid: str) -> SessionSnapshot | None:
+        """What `take` would return now. Changes nothing."""
+
+    async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
+        """Return the snapshot and remove it, in one step: a sid is valid for one restore.
+
+        With `Leases` it goes on in the same step as `successor`, a session that lives on this node. A node on which it lived is
+        told by the feed (`SessionTaken`), and at its next `renew` or `write`. Until this node has written the successor as live
+        for the first time, the old sid is valid too: a client that never heard of the new one comes back with it. The same call
+        again gives the same answer.
+        """
+
+    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
+        """Remove and return every session with these ids, in one step: none of them can be taken or expires any more."""
+
+    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        """Expired sessions, at most `limit`. Each is returned once."""
+
+    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        """At shutdown: the sessions that end with the process. Of a store that outlives it, only the expired ones."""
+
+
+class PresenceStore(Protocol):
+    """Presence sets. The events of a change enter the feed as transient messages in the same step, so that a process that dies
+    right after it leaves nobody in the dark. They are returned too, for the session log; a repeated call may return fewer.
+
+    With `Leases` a sid belongs to the node that joined or adopted for it last, and ends with its lease; a join takes back that
+    it was detached. Everything may raise `Unavailable` and `Unanswered`, and may be repeated.
+    """
+
+    async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+        """For a member that is present already, the info is replaced without an event. A sid that holds another member there
+        leaves first."""
+
+    async def leave(self, stream: str, sid: str) -> list[PresenceEvent]: ...
+
+    async def detach(self, sid: str, ttl: float) -> None:
+        """The connection is gone: what the sid holds ends after `ttl` seconds, unless it is adopted before."""
+
+    async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
+        """A restored session takes over what its old sid held, without events. Returns what it holds now, by stream."""
+
+    async def expire(self) -> list[PresenceEvent]:
+        """Remove members whose TTL ended. Cheap when there are none; called about once a second."""
+
+    async def page(self, stream: str, after: str, limit: int) -> PresencePage: ...
+
+
+class Leases(Protocol):
+    """What a store offers that several nodes share. Each node has an instance of the backend of its own.
+
+    What lives on a node belongs to it under one lease. When that ends, the node counts as dead: its sessions are kept for their
+    TTL from then on, and each is given out by `SessionStore.expired` once, to whichever node asks; its members leave after the
+    presence TTL. `Backend.sweep` of any node sees to it. What a node has not written when it dies is not known to the others.
+    """
+
+    async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
+        """Keep the lease of this node for `ttl` seconds from now. `heard`: sids of earlier answers that need not be said again.
+
+        One that had ended begins anew under another number, and with nothing: a node that is told another number than before
+        writes its sessions and joins its members again.
+        """
+
+    async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
+        """Write sessions of this node as they are now; each by itself, in one step. Returns those that were not written because
+        they are not the node's any more. Raises `Unavailable`, and may be repeated."""
+
+
+class Feed(Protocol):
+    """Brings what is registered, and orders, to every process that wants to hear of it, this one included.
+
+    Messages of one stream mostly come once and in order. Unless the feed is `exact` that is not promised: some may be lost,
+    late or repeated, and readers go by the positions.
+    """
+
+    @property
+    def exact(self) -> bool:
+        """Every message is delivered once, in order, in the very step in which it becomes readable."""
+
+    async def start(
+        self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
+    ) -> None:
+        """`deliver` never raises and never blocks; bounded queues before it may lose what does not fit."""
+
+    async def stop(self) -> None: ...
+
+    async def listen(self, stream: str) -> None:
+        """Returns when messages that are registered from now on are brought here. Raises `Unavailable`."""
+
+    def unlisten(self, stream: str) -> None:
+        """Nobody here wants to hear of the stream any more. What comes nevertheless does no harm."""
+
+    def publish(self, messages: Sequence[Registered]) -> None:
+        """Hand over transient messages, in order; never blocks. Those with a position come from the store."""
+
+    async def command(self, order: RemoteDisconnect) -> int:
+        """How many sessions of this process were ended. Raises `Unavailable` where that may not outlive a crash; they are
+        ended all the same, and the same order again is safe."""
+
+    def health(self) -> str: ...
+
+
+class Backend(Protocol):
+    """The three stores of one backend."""
+
+    @property
+    def streams(self) -> StreamStore: ...
+    @property
+    def sessions(self) -> SessionStore: ...
+    @property
+    def presence(self) -> PresenceStore: ...
+    @property
+    def feed(self) -> Feed:
+        """What brings its registered messages to the processes that share it."""
+
+    @property
+    def leases(self) -> Leases | None:
+        """None: the stores are this process's own, and nothing need be written while it lives."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    def health(self) -> str:
+        """Why it cannot work now, for the health page. "" means healthy."""
+
+    async def sweep(self) -> None:
+        """Remove what has expired. Bounded work per call; called about once a second."""
+
+    def gauges(self) -> dict[str, float]:
+        """Sizes for the metrics page: streams, history_messages, history_bytes, sessions_kept, sessions_kept_bytes,
+        presence_members, dedup_keys."""

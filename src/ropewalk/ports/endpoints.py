@@ -1,0 +1,79 @@
+"""What the engine and the endpoints are to each other."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from ropewalk.model.commands import Command
+from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
+from ropewalk.model.refusals import Refusal
+from ropewalk.model.report import NodeReport
+
+
+class Publisher(Protocol):
+    """Where endpoints bring publications."""
+
+    async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
+        """All or none, in order; a receipt for each. Raises `Unavailable`."""
+
+    async def disconnect(self, order: RemoteDisconnect) -> int:
+        """How many sessions were ended: live ones, and those that were away and could have been resumed. As `Feed.command`
+        has it."""
+
+
+class Connection(Protocol):
+    """A transport link as the engine sees it."""
+
+    def write(self, data: bytes) -> None:
+        """Bytes as they go on the wire. Never blocks; what waits counts in `pending`."""
+
+    def close(self, code: int, text: str) -> None:
+        """Flush what waits, then end. Harmless when it is ended already."""
+
+    def pending(self) -> int:
+        """Bytes written and not yet taken by the kernel."""
+
+    async def ready(self) -> None:
+        """Until history may be written. At once, except where all commands of a request are granted before it is answered."""
+
+    def unsent(self) -> int:
+        """Bytes written that the peer has not received yet, as far as that is known. A change means that it takes some."""
+
+    def hold_reading(self, hold: bool) -> None:
+        """Stop (or go on) reading, so that a client with too many commands under way waits in its own socket."""
+
+
+class SessionHandle(Protocol):
+    """A session as its transport sees it. All calls come from the event loop's thread."""
+
+    @property
+    def sid(self) -> str: ...
+
+    def receive(self, frame: bytes) -> None:
+        """One whole message of the client. Handled strictly one after another; never raises for what the client did."""
+
+    def heard(self) -> None:
+        """The client sent something that is not a command, such as a pong."""
+
+    def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
+        """The transport itself could not accept a frame. `refusal` is what it is counted as."""
+
+    async def opened(self) -> bool:
+        """True once the welcome is sent, False if the client was refused."""
+
+    async def submit(self, command: Command) -> bool:
+        """Handle a command that did not come as bytes (SSE); True if it was granted."""
+
+    def streams(self) -> Mapping[str, Sequence[str]]:
+        """The streams of each identifier that is subscribed to."""
+
+    def writing_paused(self) -> None: ...
+    def writing_resumed(self) -> None: ...
+    def lost(self, going_away: bool = False) -> None:
+        """The connection is gone. Called once. `going_away`: the client's close code says that its page is being closed."""
+
+
+class Inspector(Protocol):
+    """The node as pages and metrics see it."""
+
+    def report(self) -> NodeReport:
+        """How the node is now. Cheap, however many sessions there are: it is called with every health check."""
