@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from math import inf
 
 from aiohttp import web
 
@@ -18,6 +17,7 @@ from ropewalk.adapters.endpoints.shared_port import SharedPort
 from ropewalk.adapters.endpoints.sse import SseEndpoint
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.adapters.metrics.prometheus import MetricsPage
+from ropewalk.app.backends import backend_of
 from ropewalk.app.journal import (
     JournalKeeper,
     RecoveringBackend,
@@ -28,7 +28,7 @@ from ropewalk.app.journal import (
     transactions_of,
 )
 from ropewalk.app.keys import Guards, Keys, guards_of, keys_of
-from ropewalk.app.registry import APPLICATIONS, ARCHIVES, BACKENDS, resolve
+from ropewalk.app.registry import APPLICATIONS, ARCHIVES, resolve
 from ropewalk.app.settings import Settings, has_application
 from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
@@ -45,8 +45,6 @@ from ropewalk.ports import Application, Archive, Authenticator, Backend, Channel
 from ropewalk.protocol.handshake import PING_UNITS, AllowedOrigins
 from ropewalk.protocol.proxies import TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
-
-IDLE_FACTOR = 10.0  # history TTLs for which a stream that lives in memory only is remembered
 
 
 @dataclass(frozen=True)
@@ -75,22 +73,10 @@ class Parts:
 def build(settings: Settings) -> Parts:
     keys = keys_of(settings)
     stats = Stats()
-    broker = settings.broker
     rules = Rulebook(default_rules(settings), settings.streams)
     journal = journal_of(settings)
     kept = bool(settings.journal.data_dir)
-    backend: RecoveringBackend = resolve(BACKENDS, broker.broker)(
-        rules,
-        time.time,
-        dedup_ttl=broker.dedup_ttl,
-        dedup_limit=broker.dedup_limit,
-        max_session_size=settings.limits.max_session_size,
-        max_sessions_size=settings.limits.max_sessions_size,
-        journal=journal if kept else None,
-        stats=stats,
-        # What is written down is not lost by being idle, so its epoch must not change: the journal keeps every tip anyway.
-        idle_factor=inf if kept else IDLE_FACTOR,
-    )
+    backend = backend_of(settings, rules, journal, stats)
     session_log = JournalSessionLog(journal, time.time) if kept else SessionLog()
     archive = archive_of(settings, journal)
     whole = tiered(settings, backend, archive)

@@ -81,8 +81,8 @@ def _declare(default: T, declared: Declared) -> T:
     return field(default=default, repr=not declared.secret, metadata={_KEY: declared})
 
 
-def text(default: str, help: str) -> str:
-    return _declare(default, Declared(values.TEXT, help))
+def text(default: str, help: str, also_env: str = "") -> str:
+    return _declare(default, Declared(values.TEXT, help, also_env=also_env))
 
 
 def secret_text(help: str) -> str:

@@ -59,6 +59,7 @@ class ServerSettings:
     takeover_timeout: float = duration(120.0, "How long --takeover waits for the other server to end.", positive=True)
     ssl_cert: str = text("", "File with the TLS certificate chain (PEM).")
     ssl_key: str = text("", "File with the TLS private key (PEM).")
+    node_id: str = text("", "Name of this node among others, which stays the same when it starts again; empty makes one up.")
     demo: bool = switch(False, "Public mode with SSE and the demo page at /demo, to which / leads; loopback only.")
     presets: tuple[str, ...] = choices((), ("broker",), "Named sets of defaults: `broker`.")
 
@@ -162,6 +163,54 @@ class BrokerSettings:
     )
     dedup_ttl: float = duration(300.0, "How long the uid of a publication is known.")
     dedup_limit: int = count(100_000, "How many uids are known at most; the oldest go first.")
+
+
+@dataclass(frozen=True)
+class RedisSettings:
+    """Where Redis is: for the Redis backend, feed and broadcasters."""
+
+    redis_url: str = text(
+        "redis://localhost:6379",
+        "Redis to use: redis://, rediss:// (TLS) or unix://; several nodes of a Redis Cluster are separated by commas.",
+        also_env="REDIS_URL",
+    )
+    redis_sentinels: tuple[str, ...] = words(
+        (), "Sentinels to ask for the master, as `[user:password@]host:port`; the host of --redis_url is then its name."
+    )
+    redis_tls_verify: bool = switch(True, "Check the certificate of a rediss:// server.")
+    redis_tls_ca_cert_path: str = text("", "File with the certificates to trust there (PEM); empty trusts the usual ones.")
+    redis_tls_client_cert_path: str = text("", "File with the certificate that this server shows to Redis (PEM).")
+    redis_tls_client_key_path: str = text("", "File with the private key of that certificate (PEM).")
+
+
+@dataclass(frozen=True)
+class NatsSettings:
+    """Where NATS is: for the NATS backend, feed and broadcaster."""
+
+    nats_servers: tuple[str, ...] = words(("nats://127.0.0.1:4222",), "NATS servers to use: nats:// or tls://.")
+    nats_dont_randomize_servers: bool = switch(False, "Try the servers in the order in which they are written.")
+    nats_tls_ca_cert_path: str = text("", "File with the certificates to trust there (PEM); empty trusts the usual ones.")
+
+
+@dataclass(frozen=True)
+class EmbeddedNatsSettings:
+    """A nats-server that this server starts, watches and ends."""
+
+    embed_nats: bool = switch(False, "Start a nats-server beside this server and use it.")
+    enats_addr: str = text("nats://127.0.0.1:4222", "Where it listens for clients; port 0 takes a free one.")
+    enats_cluster: str = text("", "Where it listens for other nats-servers of its cluster, as nats://host:port.")
+    enats_cluster_name: str = text("ropewalk-cluster", "Name of its cluster.")
+    enats_cluster_routes: tuple[str, ...] = words((), "Other nats-servers of its cluster, as nats://host:port.")
+    enats_store_dir: str = text(
+        "", "Directory of what it keeps; empty: beside the journal of --data_dir, or a temporary one that goes with it."
+    )
+    enats_server_name: str = text("", "Its name, different for each in a cluster; empty: made from --enats_cluster.")
+    enats_max_payload: int = size(0, "Bytes of one NATS message; 0 leaves it to NATS (1 MB).")
+    enats_sync_interval: str = text(
+        "always", "How often it writes to the disk: `always`, before it answers; or an interval such as 1s."
+    )
+    enats_debug: bool = switch(False, "Let it log debug messages.")
+    enats_trace: bool = switch(False, "Let it log what it sends and gets.")
 
 
 @dataclass(frozen=True)
@@ -303,6 +352,9 @@ class Settings:
     broadcast: BroadcastSettings = BroadcastSettings()
     api: ApiSettings = ApiSettings()
     broker: BrokerSettings = BrokerSettings()
+    redis: RedisSettings = RedisSettings()
+    nats: NatsSettings = NatsSettings()
+    enats: EmbeddedNatsSettings = EmbeddedNatsSettings()
     journal: JournalSettings = JournalSettings()
     archive: ArchiveSettings = ArchiveSettings()
     websocket: WebSocketSettings = WebSocketSettings()

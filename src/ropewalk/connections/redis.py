@@ -1,0 +1,86 @@
+"""Connections to Redis: one server, or the master that Sentinels name.
+
+The client's own retries are off: it repeats a command after a timeout, and one that writes would then be done twice.
+"""
+
+import ssl
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+
+from ropewalk.model.errors import UserMistake
+
+CONNECT_SECONDS = 2.0
+SENTINEL_PORT = 26379
+CHECK_SECONDS = 5
+"""A connection that was quiet for longer is tried before it is used."""
+
+
+@dataclass(frozen=True)
+class RedisAddress:
+    """Where Redis is. With `sentinels` the host of the URL is the name of the master."""
+
+    url: str
+    sentinels: tuple[str, ...] = ()
+    tls_verify: bool = True
+    tls_ca: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+
+
+def open_redis(address: RedisAddress, timeout: float, **options: Any) -> Redis:
+    """A client with a pool of its own; it connects when it is first used. `timeout`: seconds for one answer.
+
+    Raises UserMistake for a URL that is none.
+    """
+    given = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": CONNECT_SECONDS,
+        "health_check_interval": CHECK_SECONDS,
+        "retry": Retry(NoBackoff(), 0),
+        **options,
+    }
+    try:
+        if address.sentinels:
+            return _master(address, given)
+        return Redis.from_url(address.url, **given, **_tls(address))
+    except ValueError as error:
+        raise UserMistake(f"--redis_url cannot be used: {error}") from None
+
+
+def _master(address: RedisAddress, options: dict[str, Any]) -> Redis:
+    url = urlsplit(address.url)
+    if not url.hostname:
+        raise ValueError("with --redis_sentinels it names the master, as in redis://mymaster")
+    login = {"username": _plain(url.username), "password": _plain(url.password), "db": int(url.path.strip("/") or 0)}
+    tls = {"ssl": True, **_tls(address)} if url.scheme == "rediss" else {}
+    hosts, asking = [], dict(options)
+    for place in address.sentinels:
+        at = urlsplit(place if "://" in place else f"//{place}")
+        hosts.append((at.hostname or "localhost", at.port or SENTINEL_PORT))
+        if at.password:
+            asking.update(username=_plain(at.username), password=_plain(at.password))
+    sentinel = Sentinel(hosts, sentinel_kwargs=asking, **login, **tls, **options)  # type: ignore[no-untyped-call]
+    master: Redis = sentinel.master_for(url.hostname)
+    return master
+
+
+def _plain(word: str | None) -> str | None:
+    return unquote(word) if word else None
+
+
+def _tls(address: RedisAddress) -> dict[str, Any]:
+    if not address.url.startswith("rediss://"):
+        return {}
+    return {
+        "ssl_cert_reqs": ssl.CERT_REQUIRED if address.tls_verify else ssl.CERT_NONE,
+        "ssl_check_hostname": address.tls_verify,
+        "ssl_ca_certs": address.tls_ca or None,
+        "ssl_certfile": address.tls_certificate or None,
+        "ssl_keyfile": address.tls_key or None,
+    }

