@@ -182,5 +182,5 @@ class Backend(Protocol):
         """Remove what has expired. Bounded work per call; called about once a second."""
 
     def gauges(self) -> dict[str, float]:
-        """Sizes for the metrics page: streams, history_messages, history_bytes, sessions_kept, sessions_kept_bytes,
-        presence_members, dedup_keys."""
+        """Sizes for the metrics page, not older than the last sweep: streams, history_messages, history_bytes, sessions_kept,
+        sessions_kept_bytes, presence_members, dedup_keys."""

@@ -108,7 +108,7 @@ class Alternating:
     def __init__(self, first: Backend, second: Backend) -> None:
         self._instances = [first, second]
         self.feed, self.leases = first.feed, first.leases
-        self.health, self.gauges = first.health, first.gauges
+        self.health = first.health
 
     def _next(self) -> Backend:
         self._instances.reverse()
@@ -136,6 +136,9 @@ class Alternating:
 
     async def sweep(self) -> None:
         await self._next().sweep()
+
+    def gauges(self) -> dict[str, float]:
+        return self._instances[0].gauges()  # of the one that has swept last
 
 
 async def publish(backend: Backend, stream: str, count: int = 1) -> list[Registered]:
