@@ -60,7 +60,7 @@ class Recorder:
         await asyncio.wait([self._running])
         try:
             async with asyncio.timeout(CLAIM_SECONDS / 2):
-                while await self._claim() and await self._move():
+                while await self.record():
                     pass
         except (Unavailable, TimeoutError) as error:
             logger.warning("rows are left in the record queue for the next start", extra={"reason": str(error)})
@@ -75,7 +75,7 @@ class Recorder:
         failures = 0
         while True:
             try:
-                moved = await self._move() if await self._claim() else 0
+                moved = await self.record()
             except Unavailable as error:
                 self._problem = f"what is registered is not recorded: {error}"
                 await asyncio.sleep(BETWEEN_TRIES.delay(failures, self._chance))
@@ -89,6 +89,19 @@ class Recorder:
             if moved < ROWS_AT_ONCE:
                 await asyncio.sleep(PAUSE_SECONDS)
 
+    async def record(self) -> int:
+        """Move what waits, as much as is moved at once. Returns how many rows that were. Raises `Unavailable`."""
+        if not await self._claim():
+            return 0
+        piece = await self._queue.read(ROWS_AT_ONCE)
+        new, reached = self._new(piece.rows)
+        if new:
+            await self._journal.write(new)
+        self._recorded.update(reached)
+        if piece.rows:
+            await self._remove(piece)
+        return len(piece.rows)
+
     async def _claim(self) -> bool:
         now = self._clock()
         if now + CLAIM_SECONDS / 2 < self._claimed_until:
@@ -100,18 +113,6 @@ class Recorder:
         self._claimed_until = 0.0
         self._problem = "another node records what is registered; this one waits until that ends (start it without --data_dir)"
         return False
-
-    async def _move(self) -> int:
-        """How many rows were in the record queue, up to as many as are moved at once."""
-        piece = await self._queue.read(ROWS_AT_ONCE)
-        if not piece.rows:
-            return 0
-        new, reached = self._new(piece.rows)
-        if new:
-            await self._journal.write(new)
-        self._recorded.update(reached)
-        await self._remove(piece)
-        return len(piece.rows)
 
     def _new(self, rows: Sequence[Row]) -> tuple[list[Row], dict[str, Position]]:
         """Those that are not in the journal, and how far it will have come with them."""

@@ -3,9 +3,8 @@
 Their docstrings state what types cannot: atomicity, order, idempotence, and what may be raised. Each port that adapters fill
 has a conformance suite in `ropewalk.testing`: `Backend` with its stores, leases, record queue and feed, `Journal`,
 `JournalReader` and `ConsumerStore`, `Staging`, `RowReader` and `Rows`, `Archive`, `Authenticator`, `Channels`, `Application`.
-One has none:
-`Connection`, whose promises are about bytes on a socket and are tested there, against real clients. `Transactor`, `Publisher`,
-`SessionHandle` and `Inspector` are filled by the engine.
+One has none: `Connection`, whose promises are about bytes on a socket and are tested there, against real clients. `Transactor`,
+`Publisher`, `SessionHandle` and `Inspector` are filled by the engine.
 """
 
 from ropewalk.ports.application import Application, Authenticator, Channels
