@@ -7,7 +7,7 @@ Invariant: one group of a shard is on its way at a time, so that publications of
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -47,6 +47,7 @@ class Keeping(Struct, frozen=True):
     rulebook: Rulebook
     dedup_ttl: float
     dedup_limit: int
+    queue_limit: int = 100_000
 
     def of(self, stream: str) -> tuple[int, int, int]:
         """How many messages, for how many milliseconds, and after how many a stream is forgotten."""
@@ -96,9 +97,7 @@ class Appender:
 
     def _put(self, publications: Sequence[Publication], done: asyncio.Future[list[Receipt]] | None) -> bool:
         size = sum(len(publication.payload) for publication in publications) + ENTRY_BYTES * len(publications)
-        if self._waiting and (
-            self._count + len(publications) > MOST_WAITING or self._bytes + size > MOST_BYTES_WAITING
-        ):
+        if self._waiting and (self._count + len(publications) > MOST_WAITING or self._bytes + size > MOST_BYTES_WAITING):
             return False
         self._waiting.append(_Append(publications, size, done))
         self._count += len(publications)
@@ -160,15 +159,14 @@ class Appender:
         streams: dict[str, int] = {}
         producers: dict[str, int] = {}
         bodies: list[bytes] = []
-        described = [
-            [_described(publication, streams, producers, bodies) for publication in batch] for batch in batches
-        ]
+        described = [[_described(publication, streams, producers, bodies) for publication in batch] for batch in batches]
         named = [(stream, *keeping.of(stream), key(f"c:{stream}").decode()) for stream in streams]
         keys = [key(name) for name in ("x", "n", "d", "u", "uo", "j")]
         for stream in streams:
             keys += (key(f"m:{stream}"), key(f"h:{stream}"))
         keys += [key(f"q:{producer}") for producer in producers]
-        group = (secrets.token_urlsafe(6), round(keeping.dedup_ttl * 1000), keeping.dedup_limit, named, described)
+        limits = (round(keeping.dedup_ttl * 1000), keeping.dedup_limit, keeping.queue_limit)
+        group = (secrets.token_urlsafe(6), *limits, named, described)
         return keys, [_encode(group), *bodies], streams
 
 
