@@ -11,6 +11,8 @@ import random
 import secrets
 import time
 
+from redis.exceptions import RedisError
+
 from ropewalk.adapters.backends.redis.appends import Keeping
 from ropewalk.adapters.backends.redis.feed import RedisFeed
 from ropewalk.adapters.backends.redis.links import Link
@@ -59,7 +61,7 @@ class RedisBackend:
     ) -> None:
         manner = Manner(prefix, None if clock is None else lambda: round(clock() * 1000), restart_epochs)
         keeping = Keeping(rulebook, dedup_ttl, dedup_limit, queue_limit)
-        node = node or secrets.token_urlsafe(9)
+        self._node = node = node or secrets.token_urlsafe(9)
         self.store = Store(Topology(address, prefix), manner, keeping)
         self.streams = RedisStreams(self.store, keeping)
         self.sessions = self.leases = RedisSessions(self.store, node, clock or time.time, max_session_size)
@@ -99,13 +101,19 @@ class RedisBackend:
         """Every call says which rules hold."""
 
     async def _find(self) -> None:
-        link = await self.store.topology.discover()
+        topology = self.store.topology
+        link = await topology.discover()
         try:
             await _look_at_settings(link)
+        except RedisError as error:  # not everybody may ask
+            logger.info("the settings of Redis are not known", extra={"reason": str(error)})
         finally:
             await link.close()
         self._trouble = ""
         self.store.open()
+        logger.info(
+            "redis %s", topology.version, extra={"cluster": topology.cluster, "shards": topology.shards, "node": self._node}
+        )
 
     async def _keep_finding(self) -> None:
         attempt = 0
@@ -122,4 +130,20 @@ class RedisBackend:
 
 
 async def _look_at_settings(link: Link) -> None:
-    """Warn of what loses what was acknowledged."""
+    """Warn of settings by which Redis loses what was acknowledged."""
+    memory, persistence = _fields(await link.ask("INFO", "memory")), _fields(await link.ask("INFO", "persistence"))
+    policy = memory.get("maxmemory_policy", "noeviction")
+    if memory.get("maxmemory", "0") != "0" and policy != "noeviction":
+        logger.warning(
+            "Redis drops keys when its memory is full: streams, sessions and members would vanish. Set maxmemory-policy noeviction",
+            extra={"maxmemory_policy": policy},
+        )
+    if persistence.get("aof_enabled") != "1":
+        logger.warning(
+            "Redis keeps no append-only file: a restart of it loses streams, sessions and members. Set appendonly yes"
+        )
+
+
+def _fields(text: bytes) -> dict[str, str]:
+    pairs = (line.partition(":") for line in text.decode().splitlines())
+    return {name: value for name, _, value in pairs}
