@@ -158,8 +158,8 @@ class Feed(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Every message of every stream is delivered once, in order, in the very step in which it becomes readable. Nobody calls
-        `listen` then."""
+        """Every message of every stream is delivered once, in order, in the very step in which it becomes readable. Nobody
+        calls `listen` then."""
 
     async def start(
         self,
