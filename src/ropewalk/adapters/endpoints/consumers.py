@@ -5,8 +5,7 @@ Invariant: a mark lies within what the journal has given out; anything else is r
 
 from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_guard import body_of, decoded, guarded, json_answer, refusal
-from ropewalk.core.bearer import KeyGuard
+from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, json_answer, refusal
 from ropewalk.core.consumers import can_have_given, lag
 from ropewalk.core.transactions import checked_name
 from ropewalk.model.errors import BadRequest
