@@ -79,7 +79,7 @@ class Node:
         disconnect_queue = (
             DisconnectQueue(session_log)
             if application is None
-            else ApplicationDisconnectQueue(application, limits, stats, session_log)
+            else ApplicationDisconnectQueue(application, limits, stats, session_log, chance)
         )
         sessions: dict[str, Session] = {}
         departing: dict[str, Session] = {}
