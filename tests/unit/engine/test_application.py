@@ -569,5 +569,5 @@ async def test_disconnect_calls_beyond_the_bound_are_dropped_and_counted() -> No
     async with bench_of(script, Limits(ping_interval=0, disconnect_backlog=1)) as bench:
         clients = [await bench.connect(extended=False) for _ in range(12)]
         for client in clients:
-            bench.node.services.disconnect_queue.put(client.sid, client.session.snapshot())
+            bench.node.disconnect_queue.put(client.sid, client.session.snapshot())
         assert bench.stats.app_disconnects_dropped == 11

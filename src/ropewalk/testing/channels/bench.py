@@ -84,7 +84,7 @@ class Bench:
 
     async def settle(self) -> None:
         """Until what was published is delivered, and the sessions that ended are kept or the app has heard of them."""
-        departing = self.node.services.departing
+        departing = self.node.sessions.departing
         while departing or self._disconnect_calls_wait() or self.app.disconnecting:
             if departing:
                 await asyncio.wait([session.leaving for session in departing.values() if session.leaving])
@@ -100,7 +100,7 @@ class Bench:
         self.raise_errors()
 
     def _disconnect_calls_wait(self) -> bool:
-        return self.node.services.disconnect_queue.free_slots() < LIMITS.disconnect_backlog
+        return self.node.disconnect_queue.free_slots() < LIMITS.disconnect_backlog
 
     def raise_errors(self) -> None:
         """What handlers raised and no call has raised yet."""

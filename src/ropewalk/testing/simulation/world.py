@@ -153,7 +153,7 @@ class World:
             self.report.history = list(self.log)
         self._finish()
         for host in self.hosts:
-            await host.node.services.tasks.cancel()
+            await host.node.tasks.cancel()
         return self.report
 
     async def _step(self) -> None:
@@ -191,7 +191,7 @@ class World:
             setattr(self.faults, name, value)
 
     def _check_sessions(self) -> None:
-        living = {host.backend.feed.node: host.node.services.sessions for host in self.hosts}
+        living = {host.backend.feed.node: host.node.sessions.live for host in self.hosts}
         for node in self._truth.sessions.nodes():
             if ghosts := set(self._truth.sessions.live_on(node)) - living.get(node, {}).keys():
                 raise Anomaly(Kind.GHOST_SESSION, f"{', '.join(sorted(ghosts))} on {node}")
@@ -410,7 +410,7 @@ class World:
             self._spawn(self._replace(dead))
 
     async def _replace(self, dead: Host) -> None:
-        await dead.node.services.tasks.cancel()
+        await dead.node.tasks.cancel()
         self.hosts.append(await self._new_host())
 
     def time_passes(self) -> None:
