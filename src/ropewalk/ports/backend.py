@@ -122,6 +122,11 @@ class Leases(Protocol):
         they are not the node's any more. Raises `Unavailable`, and may be repeated."""
 
 
+Deliver = Callable[[Sequence[Registered]], None]
+Obey = Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
+"""Returns how many sessions were ended."""
+
+
 class Feed(Protocol):
     """Brings what is registered, and orders, to every process that wants to hear of it, this one included.
 
@@ -133,9 +138,7 @@ class Feed(Protocol):
     def exact(self) -> bool:
         """Every message is delivered once, in order, in the very step in which it becomes readable."""
 
-    async def start(
-        self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
-    ) -> None:
+    async def start(self, deliver: Deliver, obey: Obey) -> None:
         """`deliver` never raises and never blocks; bounded queues before it may lose what does not fit."""
 
     async def stop(self) -> None: ...

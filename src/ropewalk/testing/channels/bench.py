@@ -19,7 +19,7 @@ from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.protocol.websocket_frame import CableCodec
-from ropewalk.testing.channels.link import Link
+from ropewalk.testing.channels.connection import DirectConnection
 from ropewalk.testing.channels.watched_app import Watched
 from ropewalk.testing.clock import ManualClock
 
@@ -67,7 +67,7 @@ class Bench:
         finally:
             self.app.deaf()
 
-    def open(self, request: ConnectRequest, link: Link) -> Session:
+    def open(self, request: ConnectRequest, link: DirectConnection) -> Session:
         return self.node.open(request, link, CODEC)
 
     async def advance(self, seconds: float) -> None:

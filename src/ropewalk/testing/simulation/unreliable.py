@@ -16,10 +16,10 @@ from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
-from ropewalk.ports import PresenceStore, StreamStore
+from ropewalk.ports import Deliver, Obey, PresenceStore, StreamStore
 from ropewalk.testing.shared_store import NodePresence, NodeSessions, SharedStore
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 LOST_ORDERS = 10
 """How much likelier an order to a single node is lost than a message: there are few of them."""
@@ -68,13 +68,13 @@ class UnreliableLink:
         self.stalled_until = 0.0
         self._late: set[asyncio.Future[None]] = set()
 
-    async def ask(self, question: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
         await self._request()
         answer = await question()
         await self._answer()
         return answer
 
-    async def ask_lease(self, question: Callable[[], Awaitable[Answer]], late: bool = False) -> Answer:
+    async def ask_lease(self, question: Callable[[], Awaitable[T]], late: bool = False) -> T:
         """`late`: what is not answered may also be done long after it was given up."""
         if asyncio.get_running_loop().time() < self.stalled_until:
             raise Unavailable("the node is stalled")
@@ -199,10 +199,6 @@ class UnreliablePresence:
 
     async def page(self, stream: str, after: str, limit: int) -> PresencePage:
         return await self._ask(lambda: self._inner.page(stream, after, limit))
-
-
-Deliver = Callable[[Sequence[Registered]], None]
-Obey = Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
 
 
 class Air:

@@ -23,7 +23,7 @@ from ropewalk.model.rules import SlowPolicy, StreamRule, StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, SessionTaken
 from ropewalk.testing.shared_store import SharedStore
 from ropewalk.testing.simulation.client import SimulatedClient
-from ropewalk.testing.simulation.ledger import Anomaly, Kind, Ledger
+from ropewalk.testing.simulation.ledger import Anomaly, AnomalyKind, Ledger
 from ropewalk.testing.simulation.loop import run
 from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
 
@@ -51,7 +51,7 @@ STREAM_RULES = (
 
 FAULTS = ("late", "lost", "repeated", "unanswered", "unavailable")
 
-Action = Callable[["World"], None]
+WorldAction = Callable[["World"], None]
 
 
 class Plan(Struct, frozen=True):
@@ -82,7 +82,7 @@ class Report(Struct):
     filled: int = 0
     gaps: int = 0
     anomaly: str = ""
-    kind: Kind | None = None
+    kind: AnomalyKind | None = None
     history: Sequence[str] = ()
 
 
@@ -194,16 +194,16 @@ class World:
         living = {host.backend.feed.node: host.node.sessions.live for host in self.hosts}
         for node in self._truth.sessions.nodes():
             if ghosts := set(self._truth.sessions.live_on(node)) - living.get(node, {}).keys():
-                raise Anomaly(Kind.GHOST_SESSION, f"{', '.join(sorted(ghosts))} on {node}")
+                raise Anomaly(AnomalyKind.GHOST_SESSION, f"{', '.join(sorted(ghosts))} on {node}")
 
     def _check_members(self, stream: str) -> None:
         there = {client.name for client in self.clients if stream in client.present}
         listed = {member.id for member in self._truth.presence.roster.page(stream, "", len(self.clients) + 1).members}
         for how, seen in (("listed", listed), ("announced", self._announced.get(stream, set()))):
             if ghosts := seen - there:
-                raise Anomaly(Kind.GHOST_MEMBER, f"{', '.join(sorted(ghosts))} of {stream}: {how} and not there")
+                raise Anomaly(AnomalyKind.GHOST_MEMBER, f"{', '.join(sorted(ghosts))} of {stream}: {how} and not there")
             if missing := there - seen:
-                raise Anomaly(Kind.MISSING_MEMBER, f"{', '.join(sorted(missing))} of {stream}: there and not {how}")
+                raise Anomaly(AnomalyKind.MISSING_MEMBER, f"{', '.join(sorted(missing))} of {stream}: there and not {how}")
 
     def _finish(self) -> None:
         report = self.report
@@ -220,7 +220,7 @@ class World:
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """An exception that nobody catches, in a callback or a task."""
         error = context.get("exception")
-        self.failed(error if isinstance(error, Anomaly) else Anomaly(Kind.FAILED, f"{context['message']}: {error!r}"))
+        self.failed(error if isinstance(error, Anomaly) else Anomaly(AnomalyKind.FAILED, f"{context['message']}: {error!r}"))
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -256,12 +256,12 @@ class World:
         self.report.restored += 1
         self.report.taken_over += taken_over
         if sid in self._over:
-            self.failed(Anomaly(Kind.ENDED_TWICE, f"{sid} was over, and was restored"))
+            self.failed(Anomaly(AnomalyKind.ENDED_TWICE, f"{sid} was over, and was restored"))
 
     def ended(self, sid: str) -> None:
         self.report.sessions_over += 1
         if sid in self._over:
-            self.failed(Anomaly(Kind.ENDED_TWICE, f"{sid} was over already"))
+            self.failed(Anomaly(AnomalyKind.ENDED_TWICE, f"{sid} was over already"))
         self._over.add(sid)
 
     def failed(self, anomaly: Anomaly) -> None:
@@ -422,7 +422,7 @@ class World:
         return self.chance.choice(found) if found else None
 
 
-ACTIONS: dict[str, tuple[float, Action]] = {
+ACTIONS: dict[str, tuple[float, WorldAction]] = {
     "publish": (40.0, World.publish),
     "connect": (12.0, World.connect),
     "subscribe": (10.0, World.subscribe),
