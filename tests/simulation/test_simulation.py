@@ -15,7 +15,8 @@ from ropewalk.model.sessions import Renewal, SessionSnapshot
 from ropewalk.testing.shared_store import NodeSessions, SharedPresence, SharedSessions, SharedStore
 from ropewalk.testing.simulation.ledger import AnomalyKind
 from ropewalk.testing.simulation.shrinking import shortest
-from ropewalk.testing.simulation.world import ACTIONS, FAULTS, Plan, simulate
+from ropewalk.testing.simulation.steps import ACTIONS, simulate
+from ropewalk.testing.simulation.world import FAULTS, Plan
 
 STEPS = 5_000
 """Four seeds of these are 20,000 steps in every run of the tests."""
