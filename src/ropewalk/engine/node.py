@@ -23,7 +23,7 @@ from ropewalk.engine.joins import Joiner
 from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.presence import PresenceCommands
 from ropewalk.engine.sampler import Sampler
-from ropewalk.engine.session import Session, closing_of
+from ropewalk.engine.session import Session
 from ropewalk.engine.session_host import NodeHost
 from ropewalk.engine.session_keeping import SessionKeeper
 from ropewalk.engine.session_leases import LeasedSessionKeeper, WriteThroughLog
@@ -258,7 +258,7 @@ class Node:
         live = [session for session in self.sessions.live.values() if session.ids == ids]
         leaving = [session for session in self.sessions.departing.values() if session.ids == ids]
         for session in live:
-            session.end(closing_of(order))
+            session.end(closings.by_order(order))
         ended = sum(not self._keeper.stored(session) for session in live)  # those that are stored are counted there
         ended += sum(session.revoke(closings.REMOTE.reason) for session in leaving)
         for sid, snapshot in await self.backend.sessions.revoke(ids):
