@@ -11,7 +11,7 @@ from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.session_leases import LeasedSessionKeeper
 from ropewalk.model.messages import Position
-from ropewalk.model.sessions import Renewal, SessionSnapshot
+from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken
 from ropewalk.testing.shared_store import NodeSessions, SharedPresence, SharedSessions, SharedStore
 from ropewalk.testing.simulation.ledger import AnomalyKind
 from ropewalk.testing.simulation.shrinking import shortest
@@ -133,6 +133,19 @@ def test_a_remote_disconnect_that_forgets_those_who_are_away_is_found(monkeypatc
 
     monkeypatch.setattr(SharedSessions, "revoke", forget_nobody)
     assert is_found(AnomalyKind.KICKED_SESSION_BACK)
+
+
+def test_a_remote_disconnect_that_a_node_missed_and_the_store_does_not_repeat_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = SharedSessions._tell
+
+    def tell_only_who_was_taken(self: SharedSessions, node: str, order: SessionTaken) -> None:
+        if not order.revoked:
+            tell(self, node, order)
+
+    monkeypatch.setattr(SharedSessions, "_tell", tell_only_who_was_taken)
+    # Whatever else happens to a session brings it to the store, which knows that it was revoked.
+    quiet = ("cut", "vanish", "node_dies", "slow_down", "unsubscribe", "join", "leave")
+    assert AnomalyKind.KICKED_SESSION_BACK in kinds_found(without=quiet)
 
 
 # --- leases that are broken on purpose ------------------------------------------------------------------------------------

@@ -133,6 +133,7 @@ class SimulatedClient:
         self._sessions_ttl = sessions_ttl
         self._ordered: set[int] = set()  # lineages of which somebody has ordered the end
         self._kicked: set[int] = set()  # those where the order was carried out
+        self._barred = False  # it was, before the client connected
         self._link: UnreliableLink | None = None
         self._settles_at = 0.0
         self._lost_at = 0.0
@@ -159,6 +160,7 @@ class SimulatedClient:
     def connect(self, node: "Node", link: "UnreliableLink") -> None:
         assert self._connection is None
         self._link = link
+        self._barred = self.lineage in self._kicked
         connection = self._connection = SimulatedConnection(self._receive, self._closed)
         connection.node = node
         params = {"sid": self._state.sid, "client": self.name, "positions": "1"}
@@ -202,7 +204,8 @@ class SimulatedClient:
         return self.lineage
 
     def kicked(self, lineage: int) -> None:
-        """From now on that session may not be restored."""
+        """Whoever connects from now on does not get that session. One that was restored already ends soon: its node may have
+        missed the order, and hear of it from the store."""
         self._kicked.add(lineage)
 
     def slow_down(self) -> None:
@@ -302,7 +305,7 @@ class SimulatedClient:
             self._carry_out([Send(Leave(name)) for name in absent if name in welcome.restored_ids])
 
     def _check_restored(self, former: str) -> None:
-        if self.lineage in self._kicked:
+        if self._barred:
             raise Anomaly(AnomalyKind.KICKED_SESSION_BACK, f"{self.name} came back with {former}")
         same = [each for each in self.half_dead if each.open and each.lineage == self.lineage]
         self._observer.restored(former, bool(same))

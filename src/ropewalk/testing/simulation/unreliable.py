@@ -22,8 +22,7 @@ from ropewalk.testing.shared_store import NodePresence, NodeSessions, SharedStor
 T = TypeVar("T")
 
 LOST_ORDERS = 10
-"""How much likelier an order to a single node is lost than a message: there are few of them."""
-
+"""How much likelier an order is lost on its way to a node than a message: there are few of them."""
 
 LATE_SECONDS = 5.0
 """How long after it was given up a request may still be done."""
@@ -215,6 +214,11 @@ class Air:
             for message in messages:
                 feed.hear(message)
 
+    def loses_order(self) -> bool:
+        lost = self.chance.random() < self.faults.lost * LOST_ORDERS
+        self.counts.lost += lost
+        return lost
+
     def order(self, node: str, order: SessionTaken) -> None:
         for feed in self.feeds:
             if feed.node == node:
@@ -258,8 +262,10 @@ class UnreliableFeed:
         self._air.carry(messages)
 
     async def command(self, order: RemoteDisconnect) -> int:
-        """A node that fails to obey does not keep the others from it."""
-        nodes = [feed._obey(order) for feed in list(self._air.feeds) if feed._obey is not None]
+        """A node that fails to obey does not keep the others from it. The order may be lost on its way to another node,
+        which then hears from the store of the sessions that it revoked."""
+        heard = [feed for feed in list(self._air.feeds) if feed is self or not self._air.loses_order()]
+        nodes = [feed._obey(order) for feed in heard if feed._obey is not None]
         answers = await asyncio.gather(*nodes, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -284,9 +290,7 @@ class UnreliableFeed:
             asyncio.get_running_loop().call_later(self._delay(), self._arrive, message)
 
     def hear_order(self, order: SessionTaken) -> None:
-        if self._air.chance.random() < self._air.faults.lost * LOST_ORDERS:
-            self._air.counts.lost += 1
-        else:
+        if not self._air.loses_order():
             asyncio.get_running_loop().call_later(self._delay(), self._arrive_order, order)
 
     def _delay(self) -> float:
