@@ -44,7 +44,6 @@ class RowGroup(NamedTuple):
     epoch: str | None
     first_offset: int
     last_offset: int
-    first_time: float
     last_time: float
 
 
@@ -87,7 +86,6 @@ def _group(found: pq.RowGroupMetaData, number: int, names: dict[str, int]) -> Ro
         str(epochs.low) if epochs and one_epoch else None,
         _whole_number(offsets.low) if offsets else 0,
         _whole_number(offsets.high) if offsets else 2**63 - 1,
-        _seconds(times.low) if times else 0.0,
         _seconds(times.high) if times else float("inf"),
     )
 
@@ -136,9 +134,9 @@ def chosen(rows: pa.Table, stream: str, epoch: str, first: int, last: int, since
 
 def cut(rows: pa.Table, first: int, last: int, since: float) -> pa.Table:
     """The same for rows of one epoch of one stream that are in order."""
-    offsets = rows["offset"]
-    begin = bisect_left(range(len(rows)), first, key=lambda row: offsets[row].as_py())
-    end = bisect_right(range(len(rows)), last, lo=begin, key=lambda row: offsets[row].as_py())
+    offsets, every = rows["offset"], range(len(rows))
+    begin = bisect_left(every, first, key=lambda row: offsets[row].as_py())
+    end = bisect_right(every, last, lo=begin, key=lambda row: offsets[row].as_py())
     rows = rows.slice(begin, end - begin)
     return rows.filter(pc.greater_equal(microseconds(rows), round(since * 1e6))) if since > 0 else rows
 
@@ -305,7 +303,8 @@ class ParquetIndex:
         if extent.stamp != stamp:
             self._extents.forget((extent.path, wanted.stream, wanted.epoch))  # the next read learns them of the file as it is
         rows = self._group(extent.path, stamp, extent.group, COLUMNS)
-        return chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since).sort_by("offset")
+        rows = chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since)
+        return rows.take(pc.sort_indices(rows["offset"]).slice(0, wanted.limit + 1))
 
     def _group(self, path: str, stamp: Stamp, number: int, columns: list[str]) -> pa.Table:
         # With its footer known a file is opened without reading anything. Buffers that are filled ahead would be filled by
