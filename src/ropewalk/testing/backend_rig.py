@@ -37,8 +37,6 @@ class BackendRig:
     """A suite's hooks and its small vocabulary."""
 
     clock: ManualClock
-    uids_are_counted = True
-    """Whether idempotency keys are bounded by number. Where a store of many nodes keeps them, only by time."""
 
     def make(self, setup: BackendSetup) -> Backend:
         """A fresh backend, not started, with nothing in it."""
@@ -47,10 +45,6 @@ class BackendRig:
     async def advance(self, seconds: float) -> None:
         """Let time pass for the backend. Fill it where the backend does not go by the clock it was given."""
         self.clock.advance(seconds)
-
-    async def gauges(self, backend: Backend) -> dict[str, float]:
-        """What it keeps now. Fill it where `gauges` tells what was counted some time ago."""
-        return backend.gauges()
 
     @asynccontextmanager
     async def running(
