@@ -52,16 +52,13 @@ class DisturbedLink(NatsLink):
 
 
 class NatsConformance(SharedBackendConformance):
-    uids_are_counted = False
     servers: tuple[str, ...]
     replicas = 1
-    prefix: str
     instances: list[NatsBackend]
 
     @pytest.fixture(autouse=True)
     async def cleaned(self) -> AsyncIterator[None]:
         self.instances = []
-        self.made: list[str] = []
         yield
         client = await nats.connect(list(self.servers))
         answer = msgspec.json.decode((await client.request("$JS.API.STREAM.NAMES", b"", 5)).data)
@@ -81,6 +78,7 @@ class NatsConformance(SharedBackendConformance):
                 shards=2,
                 replicas=self.replicas,
                 dedup_ttl=setup.dedup_ttl,
+                dedup_limit=setup.dedup_limit,
                 presence_ttl=setup.presence_ttl,
                 max_members=setup.max_members,
                 count_seconds=0.0,
@@ -100,11 +98,6 @@ class NatsConformance(SharedBackendConformance):
         for backend in self.instances:
             await backend.leases.catch_up()
         await super().advance(seconds)
-
-    async def gauges(self, backend: Backend) -> dict[str, float]:
-        for instance in self.instances:
-            await instance.sweep()
-        return backend.gauges()
 
 
 @pytest.fixture(scope="module")

@@ -56,6 +56,7 @@ class NatsBackend:
         shards: int = 8,
         replicas: int = 1,
         dedup_ttl: float = 300.0,
+        dedup_limit: int = 100_000,
         presence_ttl: float = 15.0,
         idle_factor: float = 10.0,
         max_session_size: int = 128 * 1024,
@@ -69,6 +70,7 @@ class NatsBackend:
         self._replicas = replicas
         self._wanted_shards = shards
         self._dedup_ttl = dedup_ttl
+        self._dedup_limit = dedup_limit
         self._least_memory = max(dedup_ttl, LEAST_MEMORY)
         self._idle_factor = max(1.0, idle_factor)
         self._count_seconds = count_seconds
@@ -96,6 +98,10 @@ class NatsBackend:
         }
         self._table.apply, self._table.reset = self._apply, self._reset
         link.disconnected, link.reconnected, link.overrun = self._lost_connection, self._back, self._missed
+
+    @property
+    def record_queue(self) -> None:
+        """Not yet."""
 
     # --- start and stop -----------------------------------------------------------------------------------------------
 
@@ -169,7 +175,7 @@ class NatsBackend:
         now = asyncio.get_running_loop().time()
         if now - self._counted >= self._count_seconds and self._shards:
             self._counted = now
-            self._counts = await census.count(self.streams, self._shards, self._clock)
+            self._counts = await census.count(self.streams, self._shards, self._clock, self._dedup_limit)
 
     def rules_changed(self) -> None:
         """Readers ask the rulebook each time; how much NATS has to keep is seen to before the next use."""

@@ -26,7 +26,7 @@ MOST_IN_GROUP = 200
 """Publications in one group, unless one append alone has more."""
 
 MOST_BYTES = 512 * 1024
-REMEMBERED_UIDS = 20_000
+REMEMBERED_PRODUCERS = 10_000
 PATIENCE = 8.0
 """Seconds for which a group is tried: longer than an election of a leader mostly takes."""
 
@@ -47,8 +47,8 @@ class Lane:
         self._count = 0
         self._writing: asyncio.Task[None] | None = None
         self._lives = 0
-        self._uids: OrderedDict[tuple[str, str], Known] = OrderedDict()
-        self._producers: dict[str, tuple[int, Line]] = {}
+        self._uids: dict[tuple[str, str], Known] = {}  # those of the group under way that somebody has registered
+        self._producers: OrderedDict[str, tuple[int, Line]] = OrderedDict()
 
     def enter(self, append: Appending) -> None:
         # A batch larger than the bound is let in alone: refused now it would be refused for ever.
@@ -71,6 +71,9 @@ class Lane:
         try:
             while self._waiting:
                 group = self._next_group()
+                self._uids.clear()
+                while len(self._producers) > REMEMBERED_PRODUCERS:
+                    self._producers.popitem(last=False)
                 try:
                     await self._commit(group)
                 except Exception as error:  # the task goes on for those who come after; each of these gets the reason
@@ -111,7 +114,6 @@ class Lane:
         await self.shard.verify()
         if self._lives != self.shard.lives:
             self._lives = self.shard.lives
-            self._uids.clear()
             self._producers.clear()
         await self._learn(group)
         plan = Plan(self.shard, Memory(self._uids, self._producers), self._clock(), self._dedup_ttl, self._forget)
@@ -134,16 +136,16 @@ class Lane:
     async def _load_producer(self, producer: str) -> None:
         stored = await self.shard.link.last(self.shard.jet, self.shard.names.producer(producer))
         line = Line() if stored is None else msgspec.msgpack.decode(stored.data, type=Line)
-        self._producers[producer] = (0 if stored is None else stored.seq, line)
+        self._remember_producer(producer, (0 if stored is None else stored.seq, line))
+
+    def _remember_producer(self, producer: str, known: tuple[int, Line]) -> None:
+        self._producers[producer] = known
+        self._producers.move_to_end(producer)
 
     async def _load_uid(self, key: tuple[str, str]) -> None:
         stored = await self.shard.link.last(self.shard.jet, self.shard.names.uid(*key))
         known = (0, None) if stored is None else (stored.seq, msgspec.msgpack.decode(stored.data, type=Marker))
-        self._remember_uid(key, known)
-
-    def _remember_uid(self, key: tuple[str, str], known: Known) -> None:
         self._uids[key] = known
-        self._uids.move_to_end(key)
 
     # --- one piece ----------------------------------------------------------------------------------------------------
 
@@ -225,13 +227,9 @@ class Lane:
             self.shard.remember(stream, tip)
         if piece.drafts:
             self.shard.saw(sequence, piece.last_id)
-        first = sequence - len(piece.writes) + 1
-        for number, (key, marker) in enumerate(piece.uids.items(), first):
-            self._remember_uid(key, (number, marker))
-        for number, (producer, line) in enumerate(piece.producers.items(), first + len(piece.uids)):
-            self._producers[producer] = (number, line)
-        while len(self._uids) > REMEMBERED_UIDS:
-            self._uids.popitem(last=False)
+        first = sequence - len(piece.drafts) - len(piece.producers) + 1
+        for number, (producer, line) in enumerate(piece.producers.items(), first):
+            self._remember_producer(producer, (number, line))
         for append in piece.appends:
             append.conclude()
         return []

@@ -13,8 +13,9 @@ from typing import Any
 from msgspec import Struct
 
 from ropewalk.adapters.backends.nats import jets, runs
-from ropewalk.adapters.backends.nats.link import NatsLink, Stored
+from ropewalk.adapters.backends.nats.link import ApiError, NatsLink, Stored
 from ropewalk.adapters.backends.nats.names import ShardNames
+from ropewalk.model.errors import Unavailable
 
 logger = logging.getLogger("ropewalk.nats")
 
@@ -81,6 +82,13 @@ class Shard:
         if len(self.tips) > REMEMBERED:
             self.tips.popitem(last=False)
         return tip
+
+    async def purge(self, subject: str, keep: int) -> None:
+        """Remove all but the newest messages of a subject. Raises `Unavailable`."""
+        try:
+            await self.link.api(f"STREAM.PURGE.{self.jet}", {"filter": subject, "keep": keep})
+        except ApiError as error:
+            raise Unavailable(f"JetStream refuses: {error}") from None
 
     def saw(self, sequence: int, run_id: str) -> None:
         if sequence > self._seen[0]:
