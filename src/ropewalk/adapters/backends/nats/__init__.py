@@ -21,6 +21,7 @@ from ropewalk.adapters.backends.nats.sessions import NatsSessions
 from ropewalk.adapters.backends.nats.shard import Shard
 from ropewalk.adapters.backends.nats.streams import NatsStreams
 from ropewalk.adapters.backends.nats.table import Applied, Table
+from ropewalk.adapters.backends.nats.witnesses import Witnesses
 from ropewalk.core.ring import shard_of
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.server_publications import presence_publication
@@ -88,6 +89,7 @@ class NatsBackend:
         self.sessions = NatsSessions(self._table, node, clock, max_session_size, self._obey)
         self.presence = NatsPresence(self._table, node, clock, presence_ttl, max_members, self._tell)
         self.leases = NatsLeases(self._table, node, clock, self.sessions, self.presence)
+        self._witnesses = Witnesses(link, node, self.leases)
         self._readers = {
             "s": self.sessions.apply,
             "r": self.sessions.apply_revoked,
@@ -120,11 +122,13 @@ class NatsBackend:
         count = int(self._table.metadata.get("rw-shards", self._wanted_shards))
         if count != self._wanted_shards:
             logger.warning("NATS has another number of shards than is set here; it stays", extra={"shards": count})
-        shards = [Shard(self.link, ShardNames(self._prefix, k), self._replicas, self._most_runs) for k in range(count)]
+        shards = [
+            Shard(self.link, ShardNames(self._prefix, k), self._replicas, self._most_runs, self._witnesses.ask)
+            for k in range(count)
+        ]
         self._lanes = [Lane(shard, self._clock, self._dedup_ttl, self._forget_after) for shard in shards]
         self._shards = shards
         await self._open_shards()
-        await self._hear_of_leaders()
         self._reason = ""
         logger.info("streams, sessions and presence are kept by NATS", extra={"shards": count, "replicas": self._replicas})
 
@@ -132,23 +136,24 @@ class NatsBackend:
         while True:
             try:
                 await asyncio.gather(*(shard.verify() for shard in self._shards))
-                return
+                await self._listen()
+                break
             except Unavailable as error:
                 logger.debug("a shard is not there yet", extra={"reason": str(error)})
                 self._reason = str(error)
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _hear_of_leaders(self) -> None:
+    async def _listen(self) -> None:
+        """To elections of leaders, and to what other nodes want to know."""
         ours = f".{self._prefix.upper()}_"
 
         async def elected(message: Msg) -> None:
             if ours in message.subject:
                 self._doubt()
 
-        try:
-            await self.link.subscribe("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.*", elected)
-        except Unavailable:
-            logger.warning("elections of leaders are not heard of")
+        await self.link.subscribe("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.*", elected)
+        for shard in self._shards:
+            await self._witnesses.answer(shard)
 
     async def stop(self) -> None:
         await asyncio.gather(*(lane.settle() for lane in self._lanes))
@@ -185,6 +190,10 @@ class NatsBackend:
     def gauges(self) -> dict[str, float]:
         """Of the streams as they were counted by a sweep some seconds ago."""
         return {**self._counts, **self.sessions.gauges(), "presence_members": self.presence.members}
+
+    def jet_of(self, stream: str) -> str:
+        """The JetStream stream that keeps a stream. Raises `Unavailable`."""
+        return self._shard_of(stream).jet
 
     # --- what the parts ask for ---------------------------------------------------------------------------------------
 

@@ -169,8 +169,12 @@ class Lane:
     async def _resolve(self, piece: Piece, deadline: float, unanswered: Unanswered) -> list[Appending]:
         """It was sent, and may be stored or not, or may be yet. So it is looked for, and the very same is sent again: of the
         two only one can be stored."""
+        lives = self.shard.lives
         while await self._may_try_again(deadline):
             try:
+                await self.shard.verify()
+                if self.shard.lives != lives:
+                    break  # what NATS had is lost, and this with it or not
                 if (found := await self._find(piece)) is not None:
                     return self._done(piece, found)
                 return self._done(piece, await jets.store(self.shard.link, piece.writes))

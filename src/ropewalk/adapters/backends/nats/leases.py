@@ -78,6 +78,10 @@ class NatsLeases:
             if not self._lives(node):
                 await self._end(node)
 
+    def others(self) -> set[str]:
+        """The other nodes that live."""
+        return {node for node in self._leases if node != self._node and self._lives(node)}
+
     def _lives(self, node: str) -> bool:
         lease = self._leases.get(node)
         return lease is not None and lease[1] > self._clock()

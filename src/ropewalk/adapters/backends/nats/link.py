@@ -8,6 +8,7 @@ import asyncio
 import logging
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from ropewalk.model.errors import TooLarge, Unanswered, Unavailable
 logger = logging.getLogger("ropewalk.nats")
 
 RETRY_SECONDS = 0.5
+ASK_AGAIN_SECONDS = 0.2
 NO_MESSAGE = 10037
 WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
 NO_STREAM = 10059
@@ -202,6 +204,30 @@ class NatsLink:
             raise Unanswered(f"NATS gave no answer within {self.timeout:g} s") from None
         finally:
             del self._collecting[key]
+
+    async def ask_all(self, subject: str, enough: Callable[[list[bytes]], bool], seconds: float) -> list[bytes]:
+        """What those who listen to a subject say, until it is enough or the time is over. Raises `Unavailable`."""
+        self._requests += 1
+        key = str(self._requests)
+        queue = self._collecting[key] = asyncio.Queue()
+        said: list[bytes] = []
+        try:
+            async with asyncio.timeout(seconds):
+                while not enough(said):
+                    await self._there().publish(subject, b"", reply=f"{self._inbox}.{key}")
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(ASK_AGAIN_SECONDS):
+                            while not enough(said):
+                                message = await queue.get()
+                                if message.data:  # otherwise it says that nobody listens
+                                    said.append(message.data)
+        except TimeoutError:
+            pass
+        except (errors.Error, OSError) as error:
+            raise Unavailable(f"NATS does not answer: {error}") from None
+        finally:
+            del self._collecting[key]
+        return said
 
     async def _collect(self, message: Msg) -> None:
         queue = self._collecting.get(message.subject.rpartition(".")[2])

@@ -7,7 +7,7 @@ may have changed; if some of it was lost, a new generation begins, in which ever
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec import Struct
@@ -41,19 +41,41 @@ def tip_of(stored: Stored) -> Tip:
     return Tip(stored.seq, run.epoch, run.tip, run.timestamp, run.partition_key)
 
 
+class Seen(Struct, frozen=True, array_like=True):
+    """What a node knows of the end of a shard: which one it is, the highest sequence it has seen there, and the id of the run
+    that it has."""
+
+    created: str = ""
+    generation: int = 1
+    sequence: int = 0
+    run: str = ""
+
+
 class Shard:
-    def __init__(self, link: NatsLink, names: ShardNames, replicas: int, most_runs: Callable[[], int]) -> None:
+    """`witnesses` asks the other nodes what they have seen of it."""
+
+    def __init__(
+        self,
+        link: NatsLink,
+        names: ShardNames,
+        replicas: int,
+        most_runs: Callable[[], int],
+        witnesses: "Callable[[Shard], Awaitable[list[Seen]]]",
+    ) -> None:
         self.link = link
         self.names = names
         self._replicas = replicas
         self._most_runs = most_runs
-        self.generation = 1
-        self._created = ""
-        self._seen = (0, "")  # the highest sequence that this node knows, and the id of the run there
+        self._witnesses = witnesses
+        self.seen = Seen()
         self._doubts, self._verified = 1, 0
         self.lives = 0  # how often it began anew
         self.tips: OrderedDict[str, Tip] = OrderedDict()
         self._checking: asyncio.Lock = asyncio.Lock()
+
+    @property
+    def generation(self) -> int:
+        return self.seen.generation
 
     @property
     def jet(self) -> str:
@@ -91,8 +113,8 @@ class Shard:
             raise Unavailable(f"JetStream refuses: {error}") from None
 
     def saw(self, sequence: int, run_id: str) -> None:
-        if sequence > self._seen[0]:
-            self._seen = sequence, run_id
+        if sequence > self.seen.sequence:
+            self.seen = Seen(self.seen.created, self.seen.generation, sequence, run_id)
 
     # --- what NATS has ------------------------------------------------------------------------------------------------
 
@@ -110,34 +132,31 @@ class Shard:
                     self._verified = doubts
 
     async def _compare(self) -> None:
+        # In this order: what is known now is compared with what NATS has after that, which may only be more.
+        known = [self.seen, *await self._witnesses(self)]
         found = await jets.ensure(self.link, self._config())
-        if found["created"] != self._created:
-            if self._created:
-                logger.error("what NATS kept of a shard is lost; its streams begin anew", extra={"jetstream": self.jet})
-            self._begin(found)
-        elif await self._lost(_generation(found), found["state"]["last_seq"]):
-            logger.error("NATS has lost the end of a shard; its streams begin anew", extra={"jetstream": self.jet})
-            self._begin(await self._begin_generation(found))
-        elif self.generation != _generation(found):
-            self._begin(found)
+        if self.seen.created and found["created"] != self.seen.created:
+            logger.error("what NATS kept of a shard is lost; its streams begin anew", extra={"jetstream": self.jet})
+        for seen in known:
+            if seen.created == found["created"] and await self._lost(seen, found):
+                logger.error("NATS has lost the end of a shard; its streams begin anew", extra={"jetstream": self.jet})
+                found = await self._begin_generation(found)
+        if (found["created"], _generation(found)) != (self.seen.created, self.seen.generation):
+            # Nothing that was known of it before holds any more.
+            self.seen = Seen(found["created"], _generation(found))
+            self.lives += 1
         self.tips.clear()
 
-    def _begin(self, found: Any) -> None:
-        """Nothing that was known of it before holds any more."""
-        self._created, self._seen, self.generation = found["created"], (0, ""), _generation(found)
-        self.lives += 1
-
-    async def _lost(self, generation: int, last_sequence: int) -> bool:
-        if generation != self.generation:
-            return generation < self.generation  # otherwise another node has seen to it
-        sequence, run_id = self._seen
-        if last_sequence < sequence:
+    async def _lost(self, seen: Seen, found: Any) -> bool:
+        if seen.generation != _generation(found):
+            return seen.generation > _generation(found)  # otherwise another node has seen to it
+        if found["state"]["last_seq"] < seen.sequence:
             return True
-        if not run_id:
+        if not seen.run:
             return False
         # Others may have written past it since. What was removed in the ordinary way says nothing.
-        stored = await self.link.at(self.jet, sequence)
-        return stored is not None and not _is_run(stored, run_id)
+        stored = await self.link.at(self.jet, seen.sequence)
+        return stored is not None and not _is_run(stored, seen.run)
 
     async def _begin_generation(self, found: Any) -> Any:
         generation = max(_generation(found), self.generation) + 1
