@@ -7,7 +7,7 @@ Invariant: one group of a shard is on its way at a time, so that publications of
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -96,9 +96,7 @@ class Appender:
 
     def _put(self, publications: Sequence[Publication], done: asyncio.Future[list[Receipt]] | None) -> bool:
         size = sum(len(publication.payload) for publication in publications) + ENTRY_BYTES * len(publications)
-        if self._waiting and (
-            self._count + len(publications) > MOST_WAITING or self._bytes + size > MOST_BYTES_WAITING
-        ):
+        if self._waiting and (self._count + len(publications) > MOST_WAITING or self._bytes + size > MOST_BYTES_WAITING):
             return False
         self._waiting.append(_Append(publications, size, done))
         self._count += len(publications)
@@ -160,9 +158,7 @@ class Appender:
         streams: dict[str, int] = {}
         producers: dict[str, int] = {}
         bodies: list[bytes] = []
-        described = [
-            [_described(publication, streams, producers, bodies) for publication in batch] for batch in batches
-        ]
+        described = [[_described(publication, streams, producers, bodies) for publication in batch] for batch in batches]
         named = [(stream, *keeping.of(stream), key(f"c:{stream}").decode()) for stream in streams]
         keys = [key(name) for name in ("x", "n", "d", "u", "uo", "j")]
         for stream in streams:
