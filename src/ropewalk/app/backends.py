@@ -35,6 +35,8 @@ class ChosenBackend(NamedTuple):
 
 
 def backend_of(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats) -> ChosenBackend:
+    if settings.broker.broker == "nats":
+        return of_a_cluster(settings, _nats(settings, rules), journal)
     memory = _memory(settings, rules, journal, stats)
     kept = bool(settings.journal.data_dir)
     return ChosenBackend(memory, JournalSessionLog(journal, time.time) if kept else SessionLog(), memory)
@@ -63,6 +65,28 @@ def _memory(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: 
         stats=stats,
         # What is written down is not lost by being idle, so its epoch must not change: the journal keeps every tip anyway.
         idle_factor=inf if kept else IDLE_FACTOR,
+    )
+    return backend
+
+
+def _nats(settings: Settings, rules: Rulebook) -> Backend:
+    make = resolve(BACKENDS, "nats")  # first: its error says what to install
+    from ropewalk.adapters.backends.nats.link import NatsLink
+    from ropewalk.connections.nats import NatsAddress
+
+    nats, node = settings.nats, node_id_of(settings)
+    address = NatsAddress(nats.nats_servers, nats.nats_dont_randomize_servers, nats.nats_tls_ca_cert_path)
+    backend: Backend = make(
+        NatsLink(address, f"ropewalk {node}"),
+        node,
+        rules,
+        time.time,
+        shards=nats.nats_shards,
+        replicas=nats.nats_replicas,
+        dedup_ttl=settings.broker.dedup_ttl,
+        dedup_limit=settings.broker.dedup_limit,
+        presence_ttl=settings.broker.presence_ttl,
+        max_session_size=settings.limits.max_session_size,
     )
     return backend
 

@@ -5,7 +5,10 @@ from importlib import import_module
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.extras import install
 
-BACKENDS = {"memory": "ropewalk.adapters.backends.memory:MemoryBackend"}
+BACKENDS = {
+    "memory": "ropewalk.adapters.backends.memory:MemoryBackend",
+    "nats": "ropewalk.adapters.backends.nats:NatsBackend",
+}
 JOURNALS = {
     "none": "ropewalk.adapters.journals.none:NoJournal",
     "journal": "ropewalk.adapters.journals.arrow:ArrowJournal",
