@@ -34,6 +34,9 @@ STOP_SECONDS = 10.0
 LOOK_SECONDS = 0.05
 BETWEEN_STARTS = Backoff(0.1, 5.0)
 
+REPORTED = 60
+"""Of the attempts to reach another server of its cluster, which are made each second, one in so many is logged."""
+
 LEVELS = {b"[WRN]": logging.WARNING, b"[ERR]": logging.ERROR, b"[FTL]": logging.ERROR}
 
 END_WITH_PARENT = """
@@ -191,6 +194,7 @@ class EmbeddedNats:
             "listen": f"{_bracketed(self._host)}:{self._port}",
             "debug": enats.enats_debug,
             "trace": enats.enats_trace,
+            "reconnect_error_reports": REPORTED,
             **_login(self._clients),
         }
         if enats.enats_max_payload:

@@ -80,7 +80,7 @@ class NatsBackend:
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = dict(EMPTY)
         self._counted = -count_seconds
-        self._reason = "NATS does not answer"
+        self._reason = "NATS is not reached yet"
         self._table = Table(link, prefix, replicas, {"rw-shards": str(shards)})
         self._orders = NatsOrders(self._table, node, self._obey)
         self.feed = NatsFeed(link, self._shard_of, clock, self._orders.keep)
@@ -168,9 +168,9 @@ class NatsBackend:
     # --- upkeep -------------------------------------------------------------------------------------------------------
 
     def health(self) -> str:
-        if self._reason:
-            return self._reason
-        return "" if self.link.connected else "NATS does not answer"
+        if not self.link.connected:
+            return self.link.problem or "NATS does not answer"
+        return self._reason or self.link.problem
 
     async def sweep(self) -> None:
         self.sessions.forget_old()

@@ -6,7 +6,7 @@ of nodes one is first, and the others plan anew.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import random
 
 import msgspec
@@ -26,6 +26,9 @@ MOST_IN_GROUP = 200
 """Publications in one group, unless one append alone has more."""
 
 MOST_BYTES = 512 * 1024
+MOST_WRITES = jets.MOST_IN_BATCH - 10
+"""Messages that the publications of one append may become: an atomic batch of NATS has a limit."""
+
 REMEMBERED_PRODUCERS = 10_000
 PATIENCE = 8.0
 """Seconds for which a group is tried: longer than an election of a leader mostly takes."""
@@ -256,6 +259,21 @@ class Appends:
         self._pass_on = pass_on
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
+        batches = list(_divided(publications))
+        if len(batches) == 1:
+            return await self._append(publications)
+        await self._check(publications)
+        receipts: list[Receipt] = []
+        for batch in batches:
+            try:
+                receipts += await self._append(batch)
+            except Unavailable as error:
+                if receipts:
+                    raise Unanswered(f"a part of the batch is not registered: {error}") from error
+                raise
+        return receipts
+
+    async def _append(self, publications: Sequence[Publication]) -> list[Receipt]:
         parts: dict[Lane, list[int]] = {}
         for index, publication in enumerate(publications):
             parts.setdefault(self._lane_of(publication.stream), []).append(index)
@@ -266,11 +284,10 @@ class Appends:
             *(self._register(lane, [publications[index] for index in indexes]) for lane, indexes in parts.items()),
             return_exceptions=True,
         )
-        _raise_worst(answers)
         receipts = {
             index: receipt
-            for indexes, answer in zip(parts.values(), answers, strict=True)
-            for index, receipt in zip(indexes, answer, strict=True)  # type: ignore[arg-type]
+            for indexes, answer in zip(parts.values(), _whole(answers), strict=True)
+            for index, receipt in zip(indexes, answer, strict=True)
         }
         return [receipts[index] for index in range(len(publications))]
 
@@ -294,11 +311,30 @@ class Appends:
         check_partition_keys(publications, lambda stream: tips.get(stream, NO_TIP), {})
 
 
-def _raise_worst(answers: Sequence[list[Receipt] | BaseException]) -> None:
+def _divided(publications: Sequence[Publication]) -> Iterator[Sequence[Publication]]:
+    """In order, and so that each part fits into one message of NATS and its keys into one atomic batch."""
+    begin = size = 0
+    subjects: set[tuple[str, ...]] = set()
+    for index, publication in enumerate(publications):
+        added = len(publication.payload)
+        if index > begin and (size + added > MOST_BYTES or len(subjects) > MOST_WRITES):
+            yield publications[begin:index]
+            begin, size = index, 0
+            subjects.clear()
+        size += added
+        subjects.add((publication.stream,))
+        if publication.uid:
+            subjects.add((publication.stream, publication.uid))
+        if publication.producer:
+            subjects.add(("", "", publication.producer))
+    yield publications[begin:]
+
+
+def _whole(answers: Sequence[list[Receipt] | BaseException]) -> list[list[Receipt]]:
     """What one shard has registered stays, so that an append that failed in another has happened in part."""
     errors = [answer for answer in answers if isinstance(answer, BaseException)]
     if not errors:
-        return
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
     if len(errors) < len(answers) and all(type(error) is Unavailable for error in errors):
         raise Unanswered(f"a part of the batch is not registered: {errors[0]}") from errors[0]
     raise next((error for error in errors if not isinstance(error, Unavailable)), errors[0])

@@ -87,7 +87,9 @@ class NatsFeed:
                     shard.saw(int(message.headers.get("Nats-Sequence", 0)), run.id)
                 self._deliver(run.messages())
 
-            self._subscriptions[stream] = await self._link.subscribe(shard.names.live(stream), receive)
+            subscription = await self._link.subscribe(shard.names.live(stream), receive)
+            self.unlisten(stream)  # somebody else may have listened meanwhile
+            self._subscriptions[stream] = subscription
 
     def unlisten(self, stream: str) -> None:
         subscription = self._subscriptions.pop(stream, None)

@@ -63,6 +63,8 @@ class NatsLink:
         self._collecting: dict[str, asyncio.Queue[Msg]] = {}
         self._inbox = ""
         self._requests = 0
+        self.problem = "NATS does not answer"
+        """Why the last request was not answered; "" if it was."""
         self.disconnected: Callable[[], Awaitable[None]] = _nothing
         self.reconnected: Callable[[], Awaitable[None]] = _nothing
         self.overrun: Callable[[], Awaitable[None]] = _nothing  # messages of a subscription were dropped here
@@ -82,6 +84,7 @@ class NatsLink:
                     )
             except (OSError, errors.Error, TimeoutError) as error:
                 failures += 1
+                self.problem = f"NATS does not answer: {error}".removesuffix(": ")
                 level = logging.WARNING if failures == 1 else logging.DEBUG
                 logger.log(level, "NATS does not answer; trying again", extra={"reason": str(error) or type(error).__name__})
                 await asyncio.sleep(RETRY_SECONDS)
@@ -141,9 +144,17 @@ class NatsLink:
 
     async def request(self, subject: str, payload: bytes, headers: Headers | None = None) -> Msg:
         """Raises `Unavailable` and `Unanswered`."""
-        client = self._there()
         try:
-            return await client.request(subject, payload, self.timeout, headers=None if headers is None else dict(headers))
+            answer = await self._request(subject, payload, None if headers is None else dict(headers))
+        except Unavailable as error:
+            self.problem = str(error)
+            raise
+        self.problem = ""
+        return answer
+
+    async def _request(self, subject: str, payload: bytes, headers: dict[str, str] | None) -> Msg:
+        try:
+            return await self._there().request(subject, payload, self.timeout, headers=headers)
         except errors.NoRespondersError:
             raise Unavailable("JetStream is not there, or has no leader") from None
         except errors.OutboundBufferLimitError:

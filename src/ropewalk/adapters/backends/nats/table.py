@@ -64,6 +64,7 @@ class Table:
         self._loaded = 0  # up to here it is what was there at the beginning
         self._came: asyncio.Condition = asyncio.Condition()
         self._consumed = 0
+        self._goal = 0  # how far JetStream had come when it was asked; the last messages up to there may be gone
         self._heard = 0.0
         self._subscription: Subscription | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -105,6 +106,9 @@ class Table:
             except Unavailable as error:
                 logger.debug("the records of the cluster cannot be read yet", extra={"reason": str(error)})
                 await asyncio.sleep(RETRY_SECONDS)
+            except Exception:  # whatever it is, nobody else would try again
+                logger.exception("the records of the cluster cannot be read")
+                await asyncio.sleep(RETRY_SECONDS)
             finally:
                 await self._unsubscribe()
 
@@ -127,7 +131,7 @@ class Table:
             self._created, self._seen, self._loaded = found["created"], 0, last
             self.revisions.clear()
             self.reset()
-        self._consumed = 0
+        self._consumed, self._goal = 0, last
         self._heard = asyncio.get_running_loop().time()
         inbox = f"_INBOX.{token_hex(12)}"
         self._subscription = await self._link.subscribe(inbox, self._receive)
@@ -172,7 +176,7 @@ class Table:
         self._consumed += 1
         if int(sequence) > self._seen:
             self._take(message, int(sequence))
-            await self._reach(int(sequence) if pending != "0" else max(int(sequence), self._loaded))
+            await self._reach(int(sequence) if pending != "0" else max(int(sequence), self._goal))
 
     def _take(self, message: Msg, sequence: int) -> None:
         key = message.subject.removeprefix(self._prefix)
