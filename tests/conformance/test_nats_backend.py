@@ -70,7 +70,7 @@ class NatsConformance(SharedBackendConformance):
         prefix = next(prefixes)
         first, second = (
             NatsBackend(
-                DisturbedLink(NatsAddress(self.servers), node),
+                NatsAddress(self.servers),
                 node,
                 Rulebook(setup.default, setup.rules),
                 setup.clock,
@@ -82,6 +82,7 @@ class NatsConformance(SharedBackendConformance):
                 presence_ttl=setup.presence_ttl,
                 max_members=setup.max_members,
                 count_seconds=0.0,
+                link_type=DisturbedLink,
             )
             for node in ("one", "two")
         )

@@ -8,6 +8,11 @@ from ropewalk.model.extras import install
 BACKENDS = {
     "memory": "ropewalk.adapters.backends.memory:MemoryBackend",
     "nats": "ropewalk.adapters.backends.nats:NatsBackend",
+    "redis": "ropewalk.adapters.backends.redis:RedisBackend",
+}
+CONNECTIONS = {
+    "nats": "ropewalk.connections.nats:NatsAddress",
+    "redis": "ropewalk.connections.redis:RedisAddress",
 }
 JOURNALS = {
     "none": "ropewalk.adapters.journals.none:NoJournal",

@@ -124,7 +124,7 @@ class Node:
     async def start(self) -> None:
         await self._backend.start()
         deliver = self._feed.deliver
-        await self._backend.feed.start(traced_delivery(deliver) if tracing() else deliver, self._obey)
+        await self._backend.feed.start(traced_delivery(deliver) if tracing() else deliver, self._obey, self._feed.missed)
         if self.services.application is not None:
             await self.services.application.start(BoundedPublisher(self.broker, self.services.limits))
             self.services.disconnect_queue.start()

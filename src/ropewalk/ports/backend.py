@@ -158,13 +158,17 @@ class Feed(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Every message of every stream is delivered once, in order, in the very step in which it becomes readable. Nobody calls
-        `listen` then."""
+        """Every message of every stream is delivered once, in order, in the very step in which it becomes readable. Nobody
+        calls `listen` then."""
 
     async def start(
-        self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
+        self,
+        deliver: Callable[[Sequence[Registered]], None],
+        obey: Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]],
+        missed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`deliver` never raises and never blocks; bounded queues before it may lose what does not fit."""
+        """`deliver` never raises and never blocks; bounded queues before it may lose what does not fit. `missed` is called
+        when messages may have been lost, as while a connection was down, so that readers look for them at once."""
 
     async def stop(self) -> None: ...
 

@@ -149,7 +149,7 @@ class ApiSettings:
 class BrokerSettings:
     """What is kept of streams, sessions and presence, and how long. `[[streams]]` rules override it by stream."""
 
-    broker: str = choice("memory", ("memory", "nats"), "Backend that keeps streams, sessions and presence.")
+    broker: str = choice("memory", ("memory", "nats", "redis"), "Backend that keeps streams, sessions and presence.")
     pubsub: str = choice("none", ("none",), "What carries messages between nodes.")
     history_limit: int = count(_STREAM.history_limit, "Messages kept for each stream; 0 keeps none.")
     history_ttl: float = duration(_STREAM.history_ttl, "How long a message is kept; 0 keeps none.")
@@ -176,6 +176,11 @@ class RedisSettings:
     )
     redis_sentinels: tuple[str, ...] = words(
         (), "Sentinels to ask for the master, as `[user:password@]host:port`; the host of --redis_url is then its name."
+    )
+    redis_epoch: str = choice(
+        "keep",
+        ("keep", "restart"),
+        "When Redis starts again or another one takes over: `keep` epochs unless something was lost, or `restart` them all.",
     )
     redis_tls_verify: bool = switch(True, "Check the certificate of a rediss:// server.")
     redis_tls_ca_cert_path: str = text("", "File with the certificates to trust there (PEM); empty trusts the usual ones.")

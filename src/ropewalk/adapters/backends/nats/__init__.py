@@ -22,6 +22,7 @@ from ropewalk.adapters.backends.nats.shard import Shard
 from ropewalk.adapters.backends.nats.streams import NatsStreams
 from ropewalk.adapters.backends.nats.table import Applied, Table
 from ropewalk.adapters.backends.nats.witnesses import Witnesses
+from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.ring import shard_of
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.server_publications import presence_publication
@@ -49,7 +50,7 @@ class NatsBackend:
 
     def __init__(
         self,
-        link: NatsLink,
+        address: NatsAddress,
         node: str,
         rulebook: Rulebook,
         clock: Clock,
@@ -63,8 +64,10 @@ class NatsBackend:
         max_session_size: int = 128 * 1024,
         max_members: int = 10_000,
         count_seconds: float = COUNT_SECONDS,
+        timeout: float = 2.0,
+        link_type: type[NatsLink] = NatsLink,
     ) -> None:
-        self.link = link
+        self.link = link = link_type(address, f"ropewalk {node}", timeout)
         self._rulebook = rulebook
         self._clock = clock
         self._prefix = prefix

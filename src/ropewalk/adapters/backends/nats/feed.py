@@ -1,9 +1,8 @@
 """Implements `ports.Feed`: JetStream republishes what it has stored, and nodes subscribe to the streams that they have
 listeners for.
 
-Invariant: what may have been missed is looked for at once. After a lost connection, a new leader or an overrun, the last
-message of every stream listened to is delivered again; whoever reads the feed sees by its position whether something is
-missing.
+Invariant: a message that comes here is stored. One that does not come was sent while a connection was down, a leader changed
+or too much came at once, and then readers are told that they may have missed something.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from nats.aio.subscription import Subscription
 from ropewalk.adapters.backends.nats import runs
 from ropewalk.adapters.backends.nats.link import NatsLink
 from ropewalk.adapters.backends.nats.shard import Shard
-from ropewalk.model.errors import RopewalkError, Unavailable
+from ropewalk.model.errors import RopewalkError
 from ropewalk.model.messages import Publication, Registered, RemoteDisconnect, transient
 from ropewalk.model.sessions import SessionTaken
 from ropewalk.ports import Clock
@@ -27,15 +26,16 @@ logger = logging.getLogger("ropewalk.nats")
 MOST_WAITING = 10_000
 """Transient messages that may wait to be sent; those beyond are dropped."""
 
-LOOKED_AT_ONCE = 32
-LOOK_AGAIN_SECONDS = 0.5
-
 Obey = Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
 Command = Callable[[RemoteDisconnect], Awaitable[None]]
 
 
 def _nobody(messages: Sequence[Registered]) -> None:
     """Before the node has started nobody listens."""
+
+
+def _nothing() -> None:
+    pass
 
 
 async def _no_one(order: RemoteDisconnect | SessionTaken) -> int:
@@ -55,17 +55,16 @@ class NatsFeed:
         self._subscriptions: dict[str, Subscription] = {}
         self._outgoing: list[Registered] = []
         self._sending: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._look_again = False
+        self._missed: Callable[[], None] = _nothing
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def start(self, deliver: Callable[[Sequence[Registered]], None], obey: Obey) -> None:
-        self._deliver, self._obey = deliver, obey
+    async def start(
+        self, deliver: Callable[[Sequence[Registered]], None], obey: Obey, missed: Callable[[], None] = _nothing
+    ) -> None:
+        self._deliver, self._obey, self._missed = deliver, obey, missed
 
     async def stop(self) -> None:
-        self._deliver, self._obey = _nobody, _no_one
-        if self._looking is not None:
-            self._looking.cancel()
+        self._deliver, self._obey, self._missed = _nobody, _no_one, _nothing
         for stream in list(self._subscriptions):
             self.unlisten(stream)
         if tasks := [task for task in (*self._ending, self._sending) if task is not None]:
@@ -110,32 +109,7 @@ class NatsFeed:
 
     def doubt(self) -> None:
         """Something may have been missed."""
-        self._look_again = True
-        if self._looking is None:
-            self._looking = asyncio.get_running_loop().create_task(self._look())
-
-    async def _look(self) -> None:
-        try:
-            while self._look_again:
-                self._look_again = False
-                streams = list(self._subscriptions)
-                while streams:
-                    some, streams = streams[:LOOKED_AT_ONCE], streams[LOOKED_AT_ONCE:]
-                    try:
-                        await asyncio.gather(*map(self._deliver_last, some))
-                    except Unavailable:
-                        self._look_again = True
-                        await asyncio.sleep(LOOK_AGAIN_SECONDS)
-                        break
-        finally:
-            self._looking = None
-
-    async def _deliver_last(self, stream: str) -> None:
-        shard = self._shard_of(stream)
-        await shard.verify()
-        last = await shard.last(stream)
-        if last is not None and stream in self._subscriptions:
-            self._deliver(runs.decode(last.data).messages(kept=True))
+        self._missed()
 
     # --- what goes ----------------------------------------------------------------------------------------------------
 
