@@ -15,7 +15,7 @@ from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.ports import Backend
-from ropewalk.testing.backend import SharedBackendConformance
+from ropewalk.testing.backend import RecordQueueConformance, SharedBackendConformance
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
 from tests.services import NatsServer, nats_cluster, nats_server
 
@@ -51,7 +51,7 @@ class DisturbedLink(NatsLink):
         return answer
 
 
-class NatsConformance(SharedBackendConformance):
+class NatsConformance(SharedBackendConformance, RecordQueueConformance):
     servers: tuple[str, ...]
     replicas = 1
     instances: list[NatsBackend]

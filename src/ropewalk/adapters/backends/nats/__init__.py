@@ -17,6 +17,7 @@ from ropewalk.adapters.backends.nats.link import RETRY_SECONDS, NatsLink
 from ropewalk.adapters.backends.nats.names import ShardNames
 from ropewalk.adapters.backends.nats.orders import NatsOrders
 from ropewalk.adapters.backends.nats.presence import NatsPresence
+from ropewalk.adapters.backends.nats.queue import NatsRecordQueue
 from ropewalk.adapters.backends.nats.sessions import NatsSessions
 from ropewalk.adapters.backends.nats.shard import Shard
 from ropewalk.adapters.backends.nats.streams import NatsStreams
@@ -92,6 +93,7 @@ class NatsBackend:
         self.sessions = NatsSessions(self._table, node, clock, max_session_size, self._obey)
         self.presence = NatsPresence(self._table, node, clock, presence_ttl, max_members, self._tell)
         self.leases = NatsLeases(self._table, node, clock, self.sessions, self.presence)
+        self.record_queue = NatsRecordQueue(link, self._table, prefix, node, replicas, clock, lambda: self._shards)
         self._witnesses = Witnesses(link, node, self.leases)
         self._readers = {
             "s": self.sessions.apply,
@@ -100,13 +102,10 @@ class NatsBackend:
             "m": self.presence.apply,
             "l": self.leases.apply,
             "c": self._orders.apply,
+            "q": self.record_queue.apply,
         }
         self._table.apply, self._table.reset = self._apply, self._reset
         link.disconnected, link.reconnected, link.overrun = self._lost_connection, self._back, self._missed
-
-    @property
-    def record_queue(self) -> None:
-        """Not yet."""
 
     # --- start and stop -----------------------------------------------------------------------------------------------
 
@@ -219,7 +218,7 @@ class NatsBackend:
         self._readers[applied.key[0]](applied)
 
     def _reset(self) -> None:
-        for part in (self.sessions, self.presence, self.leases):
+        for part in (self.sessions, self.presence, self.leases, self.record_queue):
             part.clear()
 
     def _tell(self, events: Sequence[PresenceEvent]) -> None:

@@ -81,10 +81,9 @@ async def ensure(link: NatsLink, config: Mapping[str, Any]) -> Any:
             if error.code != NAME_IN_USE:  # another node was faster, with other settings
                 raise Unavailable(f"JetStream cannot make the stream {jet}: {error}") from None
             found = await info(link, jet)
-    wanted = {**found["config"], "num_replicas": config["num_replicas"]}
-    wanted["max_msgs_per_subject"] = max(wanted["max_msgs_per_subject"], config["max_msgs_per_subject"])
-    if wanted != found["config"]:
-        return await update(link, wanted)
+    wanted = {name: max(found["config"][name], config[name]) for name in ("num_replicas", "max_msgs_per_subject")}
+    if not wanted.items() <= found["config"].items():
+        return await update(link, {**found["config"], **wanted})
     return found
 
 

@@ -45,6 +45,7 @@ class ShardNames:
 
     def __init__(self, prefix: str, shard: int) -> None:
         self.jet = f"{prefix.upper()}_{shard}"
+        self.any_stream = f"{prefix}.i.{shard}.*.s.*"
         self.witnesses = f"{prefix}.w.{shard}"
         self._in = f"{prefix}.i.{shard}"
         self._out = f"{prefix}.o.{shard}"
