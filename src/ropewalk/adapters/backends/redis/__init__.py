@@ -135,7 +135,7 @@ async def _look_at_settings(link: Link) -> None:
     policy = memory.get("maxmemory_policy", "noeviction")
     if memory.get("maxmemory", "0") != "0" and policy != "noeviction":
         logger.warning(
-            "Redis drops keys when its memory is full: streams, sessions and members vanish then. Set maxmemory-policy noeviction",
+            "Redis drops keys when its memory is full: streams and sessions vanish then. Set maxmemory-policy noeviction",
             extra={"maxmemory_policy": policy},
         )
     if persistence.get("aof_enabled") != "1":

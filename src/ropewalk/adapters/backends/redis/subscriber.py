@@ -140,6 +140,7 @@ class Subscriber:
                 await asyncio.sleep(BETWEEN_CONNECTIONS.delay(failures, random.random))
             finally:
                 self._connection = None
+                self._confirmed.clear()
                 await connection.disconnect(nowait=True)
 
     def _say_trouble(self, error: Exception) -> None:
@@ -149,7 +150,6 @@ class Subscriber:
 
     async def _serve(self, connection: AbstractConnection) -> None:
         self._connection = connection
-        self._confirmed.clear()
         self._unconfirmed.clear()
         self._changes.clear()
         catching_up = set(self._wanted)
