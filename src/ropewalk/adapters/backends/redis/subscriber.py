@@ -138,6 +138,10 @@ class Subscriber:
             except (*LOST, exceptions.RedisError) as error:
                 self._say_trouble(error)
                 await asyncio.sleep(BETWEEN_CONNECTIONS.delay(failures, random.random))
+            except Exception as error:  # whatever it is, a node that hears nothing any more is the worst
+                logger.exception("the subscriptions failed")
+                self._say_trouble(error)
+                await asyncio.sleep(BETWEEN_CONNECTIONS.cap)
             finally:
                 self._connection = None
                 self._confirmed.clear()
