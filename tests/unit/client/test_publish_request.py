@@ -33,9 +33,10 @@ def test_positions_are_read_from_the_answer() -> None:
     assert receipts(201, answer) == [Receipt("a", "e", 3), Receipt("a", "e", 1, True), Receipt("b", "", 0)]
 
 
-def test_a_refused_publication_names_its_reason_and_its_place() -> None:
+@pytest.mark.parametrize("status", [409, 422])
+def test_a_refused_publication_names_its_reason_and_its_place(status: int) -> None:
     with pytest.raises(PublicationRefused, match="stream must be") as refused:
-        receipts(422, b'{"error":"stream must be a non-empty string","index":4}')
+        receipts(status, b'{"error":"stream must be a non-empty string","index":4}')
     assert (refused.value.reason, refused.value.index) == ("stream must be a non-empty string", 4)
 
 
