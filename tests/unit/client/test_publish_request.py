@@ -59,6 +59,12 @@ def test_each_refusal_has_its_type(status: int, kind: type[PublishError]) -> Non
     assert str(status) in str(refused.value)
 
 
+@pytest.mark.parametrize("answer", [b'{"error":"no such path"}', b"404: Not Found"])
+def test_a_server_without_the_path_is_asked_about(answer: bytes) -> None:
+    with pytest.raises(PublishError, match="was it started with a --secret or a key for publishing"):
+        receipts(404, answer)
+
+
 def test_an_answer_that_cannot_be_read_is_an_error() -> None:
     with pytest.raises(PublishError, match="cannot be read"):
         receipts(201, b"OK")
