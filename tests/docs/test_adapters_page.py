@@ -21,6 +21,7 @@ def test_the_archive_of_the_page_passes_the_suite(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert re.search(r"\d\d passed", done.stdout)
+    assert "Warning" not in done.stdout + done.stderr
 
 
 def test_every_suite_that_is_shipped_is_on_the_page() -> None:

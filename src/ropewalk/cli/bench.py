@@ -109,7 +109,7 @@ class Subscriber(WSListener):
                 self.ready.set_result(None)
             case SubscriptionRefused():
                 self._refuse(
-                    "the server refused the subscription: is its stream public, or the signed name right?", UserMistake
+                    "the server refused the subscription: is the stream public, or its signed name right?", UserMistake
                 )
             case Goodbye("unauthorized" | "token_expired" as reason):
                 self._refuse(f"the server ended a connection: {reason}; --token brings a token that it knows", UserMistake)
