@@ -128,6 +128,7 @@ class NatsSessions:
         if record is None:
             return
         self._deadlines.discard(sid)
+        self._sequences.pop(sid, None)
         for former in record.formers:
             if self._successors.get(former) == sid:
                 del self._successors[former]
@@ -325,16 +326,18 @@ class NatsSessions:
         """Its sessions are kept for their time from now on, unless it `lives` again by then."""
         for change in self.hearing(node, [order.sid for order in self.untold(node)]):
             await self._table.write([change])
-        now = self._clock()
-        for sid in sorted(self._of_node.get(node, ())):
+        sids = sorted(self._of_node.get(node, ()))
+        for begin in range(0, len(sids), WRITTEN_AT_ONCE):
+            await asyncio.gather(*(self._leave_behind(sid, node, lives) for sid in sids[begin : begin + WRITTEN_AT_ONCE]))
 
-            def decide(sid: str = sid) -> Sequence[Change]:
-                record = self._records.get(sid)
-                if record is None or record.node != node or record.deadline is not None or lives():
-                    return ()
-                return [_kept(replace(record, deadline=now + record.ttl, origin=self._origin(record)))]
+    async def _leave_behind(self, sid: str, node: str, lives: Callable[[], bool]) -> None:
+        def decide() -> Sequence[Change]:
+            record = self._records.get(sid)
+            if record is None or record.node != node or record.deadline is not None or lives():
+                return ()
+            return [_kept(replace(record, deadline=self._clock() + record.ttl, origin=self._origin(record)))]
 
-            await self._table.settle(decide)
+        await self._table.settle(decide)
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
