@@ -68,6 +68,7 @@ class NatsRecordQueue:
         self._adding = asyncio.Lock()
         self._rows = self._dropped = self._counted_at = 0
         self._empty_at = -ASK_SECONDS
+        self._read: dict[str, str] = {}  # by shard, the id of the last run that was read here
         self._copied: dict[str, int] = {}  # by JetStream stream, up to where the queue has it
         self.clear()
 
@@ -137,6 +138,9 @@ class NatsRecordQueue:
         if messages and recorder.sequence and recorder.sequence != self._counted_at:
             self._counted_at = recorder.sequence
             self._dropped += messages[0].seq - recorder.sequence - 1
+        for message in messages:
+            if message.subject != self._subject:
+                self._read[message.subject.partition(".g")[0]] = runs.decode(message.data).id
         rows, sequence, taken = _portion(messages, recorder, limit)
         self._rows = sum(1 for message in messages for _ in _rows(message)) - recorder.rows
         return QueuedRows(tuple(rows), f"{sequence} {taken}")
@@ -159,7 +163,8 @@ class NatsRecordQueue:
             last = await self._link.last(shard.jet, shard.names.any_stream)
             if last is None or last.seq <= self._copied.get(shard.jet, 0):
                 continue
-            while not await self._has_copy(shard, runs.decode(last.data).id):
+            run_id = runs.decode(last.data).id
+            while self._read.get(shard.names.ingest) != run_id and not await self._has_copy(shard, run_id):
                 if asyncio.get_running_loop().time() > deadline:
                     break
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
