@@ -27,6 +27,7 @@ from tests.services import NatsServer, free_port, nats_cluster, nats_server
 
 T = TypeVar("T")
 SECONDS = 40.0
+CERTIFICATE = Path(__file__).parents[1] / "fixtures" / "tls_cert.pem"
 prefixes = (f"f{number}" for number in count(1))
 
 
@@ -245,6 +246,35 @@ async def test_a_node_starts_while_nats_is_down_and_serves_once_it_is_there(tmp_
         await starting
         await one.stop()
         server.stop()
+
+
+@pytest.mark.parametrize("scheme", ["tls", "nats"])
+async def test_credentials_and_tls_are_used_where_they_are_asked_for(tmp_path: Path, scheme: str) -> None:
+    server = NatsServer(tmp_path)
+    settings = msgspec.json.decode((tmp_path / "nats.conf").read_bytes())
+    settings["authorization"] = {"user": "us", "password": "a secret"}
+    settings["tls"] = {"cert_file": str(CERTIFICATE), "key_file": str(CERTIFICATE.with_name("tls_key.pem"))}
+    (tmp_path / "nats.conf").write_bytes(msgspec.json.encode(settings))
+    server.start()
+    rules = Rulebook(StreamRules())
+    at = f"{scheme}://us:a%20secret@127.0.0.1:{server.port}"
+    try:
+        trusted = NatsBackend(NatsAddress((at,), tls_ca=str(CERTIFICATE)), "one", rules, time.time, shards=2)
+        async with running(trusted):
+            assert (await published(trusted, "a", b"1")).offset == 1
+        strange = NatsBackend(NatsAddress((at.replace("secret", "guess"),), tls_ca=str(CERTIFICATE)), "two", rules, time.time)
+        starting = asyncio.ensure_future(strange.start())
+        assert "uthorization" in await until(lambda: _problem(strange, "uthorization"))
+        await strange.stop()
+        await starting
+        assert "secret" not in strange.health()
+    finally:
+        server.stop()
+
+
+async def _problem(backend: NatsBackend, part: str) -> str:
+    assert part in backend.health(), backend.health()
+    return backend.health()
 
 
 # --- links -----------------------------------------------------------------------------------------------------------

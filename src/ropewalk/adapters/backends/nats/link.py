@@ -106,6 +106,8 @@ class NatsLink:
             await self.disconnected()
 
     async def _failed(self, error: Exception) -> None:
+        if not self.connected:
+            self.problem = f"NATS does not answer: {error}".removesuffix(": ")
         if isinstance(error, errors.SlowConsumerError):
             logger.warning("messages came faster than they were delivered", extra={"subject": error.subject})
             await self.overrun()
