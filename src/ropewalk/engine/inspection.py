@@ -25,13 +25,13 @@ class NodeInspector:
         self._transactions = transactions
 
     def report(self) -> NodeReport:
-        services, sampler = self._node.services, self._node.sampler
-        stats, application = services.stats, services.application
+        node, sampler = self._node, self._node.sampler
+        stats, application = node.stats, node.application
         return NodeReport(
-            problems=tuple(self._node.health()),
+            problems=tuple(node.health()),
             connections=stats.connections_accepted - stats.connections_closed,
-            sessions=len(services.sessions),
-            streams_listened=services.hub.streams(),
+            sessions=len(node.sessions.live),
+            streams_listened=node.hub.streams(),
             totals=sampler.totals(),
             counts=stats.counts(),
             rates=sampler.rates,
@@ -39,9 +39,9 @@ class NodeInspector:
             refusals=dict(stats.refusals),
             latency=_latency(stats.publish_to_deliver),
             shards=tuple(self._shards()),
-            backend=services.backend.gauges(),
+            backend=node.backend.gauges(),
             archive=self._archive(),
-            journal=services.session_log.gauges(),
+            journal=node.session_log.gauges(),
             application=application.gauges() if application is not None else {},
             transactions=self._transactions(),
         )
