@@ -19,7 +19,7 @@ from ropewalk.adapters.backends.nats.orders import NatsOrders
 from ropewalk.adapters.backends.nats.presence import NatsPresence
 from ropewalk.adapters.backends.nats.queue import NatsRecordQueue
 from ropewalk.adapters.backends.nats.sessions import NatsSessions
-from ropewalk.adapters.backends.nats.shard import Shard
+from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.adapters.backends.nats.streams import NatsStreams
 from ropewalk.adapters.backends.nats.table import Applied, Table
 from ropewalk.adapters.backends.nats.witnesses import Witnesses
@@ -79,7 +79,7 @@ class NatsBackend:
         self._least_memory = max(dedup_ttl, LEAST_MEMORY)
         self._idle_factor = max(1.0, idle_factor)
         self._count_seconds = count_seconds
-        self._shards: list[Shard] = []
+        self._shards: list[JetShard] = []
         self._lanes: list[Lane] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = dict(EMPTY)
@@ -125,7 +125,7 @@ class NatsBackend:
         if count != self._wanted_shards:
             logger.warning("NATS has another number of shards than is set here; it stays", extra={"shards": count})
         shards = [
-            Shard(self.link, ShardNames(self._prefix, k), self._replicas, self._most_runs, self._witnesses.ask)
+            JetShard(self.link, ShardNames(self._prefix, k), self._replicas, self._most_runs, self._witnesses.ask)
             for k in range(count)
         ]
         self._lanes = [Lane(shard, self._clock, self._dedup_ttl, self._forget_after) for shard in shards]
@@ -199,7 +199,7 @@ class NatsBackend:
 
     # --- what the parts ask for ---------------------------------------------------------------------------------------
 
-    def _shard_of(self, stream: str) -> Shard:
+    def _shard_of(self, stream: str) -> JetShard:
         return self._lane_of(stream).shard
 
     def _lane_of(self, stream: str) -> Lane:

@@ -12,8 +12,17 @@ from random import random
 import msgspec
 
 from ropewalk.adapters.backends.nats import jets, runs
-from ropewalk.adapters.backends.nats.plan import Appending, Known, Line, Marker, Memory, Piece, Plan, check_partition_keys
-from ropewalk.adapters.backends.nats.shard import NO_TIP, Shard, Tip
+from ropewalk.adapters.backends.nats.plan import (
+    AppendPiece,
+    Known,
+    Line,
+    Marker,
+    Memory,
+    PendingAppend,
+    ShardPlan,
+    check_partition_keys,
+)
+from ropewalk.adapters.backends.nats.shard import NO_TIP, JetShard, StreamEnd
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import PartitionChanged, RopewalkError, Unanswered, Unavailable
 from ropewalk.model.messages import Publication, Receipt
@@ -41,19 +50,19 @@ Forget = Callable[[str], float]
 class Lane:
     """The appends of one shard."""
 
-    def __init__(self, shard: Shard, clock: Clock, dedup_ttl: float, forget: Forget) -> None:
+    def __init__(self, shard: JetShard, clock: Clock, dedup_ttl: float, forget: Forget) -> None:
         self.shard = shard
         self._clock = clock
         self._dedup_ttl = dedup_ttl
         self._forget = forget
-        self._waiting: list[Appending] = []
+        self._waiting: list[PendingAppend] = []
         self._count = 0
         self._writing: asyncio.Task[None] | None = None
         self._lives = 0
         self._uids: dict[tuple[str, str], Known] = {}  # those of the group under way that somebody has registered
         self._producers: OrderedDict[str, tuple[int, Line]] = OrderedDict()
 
-    def enter(self, append: Appending) -> None:
+    def enter(self, append: PendingAppend) -> None:
         # A batch larger than the bound is let in alone: refused now it would be refused for ever.
         if self._waiting and self._count + len(append.publications) > MOST_WAITING:
             raise Unavailable(f"{self._count} publications wait for NATS already")
@@ -66,7 +75,7 @@ class Lane:
         if self._writing is not None:
             await asyncio.wait([self._writing])
 
-    async def tip(self, stream: str) -> Tip:
+    async def tip(self, stream: str) -> StreamEnd:
         tip = self.shard.tips.get(stream)
         return await self.shard.load_tip(stream) if tip is None else tip
 
@@ -85,7 +94,7 @@ class Lane:
         finally:
             self._writing = None
 
-    def _next_group(self) -> list[Appending]:
+    def _next_group(self) -> list[PendingAppend]:
         count = size = taken = 0
         for append in self._waiting:
             count += len(append.publications)
@@ -97,7 +106,7 @@ class Lane:
         self._count -= sum(len(append.publications) for append in group)
         return group
 
-    async def _commit(self, group: list[Appending]) -> None:
+    async def _commit(self, group: list[PendingAppend]) -> None:
         deadline = asyncio.get_running_loop().time() + PATIENCE
         failures = 0
         while group:
@@ -112,14 +121,14 @@ class Lane:
             if group:
                 await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures, random))
 
-    async def _plan(self, group: Iterable[Appending]) -> Plan:
+    async def _plan(self, group: Iterable[PendingAppend]) -> ShardPlan:
         """Raises `Unavailable`."""
         await self.shard.verify()
         if self._lives != self.shard.lives:
             self._lives = self.shard.lives
             self._producers.clear()
         await self._learn(group)
-        plan = Plan(self.shard, Memory(self._uids, self._producers), self._clock(), self._dedup_ttl, self._forget)
+        plan = ShardPlan(self.shard, Memory(self._uids, self._producers), self._clock(), self._dedup_ttl, self._forget)
         for append in group:
             try:
                 plan.add(append)
@@ -127,7 +136,7 @@ class Lane:
                 append.fail(error)
         return plan
 
-    async def _learn(self, group: Iterable[Appending]) -> None:
+    async def _learn(self, group: Iterable[PendingAppend]) -> None:
         """What is not known yet of the streams and producers of a group."""
         streams = {stream for append in group for stream in append.streams if stream not in self.shard.tips}
         producers = {item.producer for append in group for item in append.publications if item.producer}
@@ -152,13 +161,13 @@ class Lane:
 
     # --- one piece ----------------------------------------------------------------------------------------------------
 
-    async def _store(self, piece: Piece, deadline: float) -> list[Appending]:
+    async def _store(self, piece: AppendPiece, deadline: float) -> list[PendingAppend]:
         """The appends that have to be planned anew."""
         if not piece.writes:  # nothing but repetitions
             return self._done(piece)
         try:
             return self._done(piece, await jets.store(self.shard.link, piece.writes))
-        except jets.Conflict:
+        except jets.WriteConflict:
             await self._refresh(piece)
         except Unanswered as error:
             return await self._resolve(piece, deadline, error)
@@ -169,7 +178,7 @@ class Lane:
             return self._fail(piece, error)
         return list(piece.appends)
 
-    async def _resolve(self, piece: Piece, deadline: float, unanswered: Unanswered) -> list[Appending]:
+    async def _resolve(self, piece: AppendPiece, deadline: float, unanswered: Unanswered) -> list[PendingAppend]:
         """It was sent, and may be stored or not, or may be yet. So it is looked for, and the very same is sent again: of the
         two only one can be stored."""
         lives = self.shard.lives
@@ -181,7 +190,7 @@ class Lane:
                 if (found := await self._find(piece)) is not None:
                     return self._done(piece, found)
                 return self._done(piece, await jets.store(self.shard.link, piece.writes))
-            except jets.Conflict:  # by its first copy, or by others; if it is not found now it never will be
+            except jets.WriteConflict:  # by its first copy, or by others; if it is not found now it never will be
                 try:
                     if (found := await self._find(piece)) is not None:
                         return self._done(piece, found)
@@ -201,7 +210,7 @@ class Lane:
         await asyncio.sleep(BETWEEN_ATTEMPTS.cap * random())
         return True
 
-    async def _look(self, piece: Piece) -> int | None:
+    async def _look(self, piece: AppendPiece) -> int | None:
         """Where a piece is stored that got no answer; None where it is not, as far as can be known."""
         try:
             return await self._find(piece)
@@ -209,7 +218,7 @@ class Lane:
             await asyncio.sleep(BETWEEN_ATTEMPTS.cap * random())
             return None
 
-    async def _find(self, piece: Piece) -> int | None:
+    async def _find(self, piece: AppendPiece) -> int | None:
         stream, draft = list(piece.drafts.items())[-1]
         sequence, subject = draft.tip.sequence + 1, self.shard.subject(stream)
         while (stored := await self.shard.link.following(self.shard.jet, sequence, subject)) is not None:
@@ -218,7 +227,7 @@ class Lane:
             sequence = stored.seq + 1
         return None
 
-    async def _refresh(self, piece: Piece) -> None:
+    async def _refresh(self, piece: AppendPiece) -> None:
         """Somebody else was faster: learn what there is now."""
         for producer in piece.producers:
             del self._producers[producer]
@@ -229,7 +238,7 @@ class Lane:
         if any(tip is not None and tip.sequence < known for tip, known in zip(tips, before, strict=False)):
             self.shard.doubt()  # what this node knew is gone
 
-    def _done(self, piece: Piece, sequence: int = 0) -> list[Appending]:
+    def _done(self, piece: AppendPiece, sequence: int = 0) -> list[PendingAppend]:
         for stream, tip in piece.tips(sequence).items():
             self.shard.remember(stream, tip)
         if piece.drafts:
@@ -241,7 +250,7 @@ class Lane:
             append.conclude()
         return []
 
-    def _fail(self, piece: Piece, error: Exception) -> list[Appending]:
+    def _fail(self, piece: AppendPiece, error: Exception) -> list[PendingAppend]:
         for stream in piece.drafts:
             self.shard.tips.pop(stream, None)
         for producer in piece.producers:
@@ -292,7 +301,7 @@ class Appends:
         return [receipts[index] for index in range(len(publications))]
 
     async def _register(self, lane: Lane, publications: Sequence[Publication]) -> list[Receipt]:
-        append = Appending(publications)
+        append = PendingAppend(publications)
         if not append.streams:
             self._pass_on(publications)
             return [Receipt(publication.stream, "", 0) for publication in publications]

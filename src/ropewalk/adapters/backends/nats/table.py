@@ -237,11 +237,11 @@ class Table:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     async def write(self, changes: Sequence[Change]) -> int:
-        """All of them or none, and the copy has them then. Raises `Conflict`, `Unavailable`, `Unanswered`."""
+        """All of them or none, and the copy has them then. Raises `WriteConflict`, `Unavailable`, `Unanswered`."""
         if not self.ready:
             raise Unavailable("the records of the cluster have not been read yet")
         writes = [
-            jets.Write(
+            jets.JetWrite(
                 self._prefix + change.key,
                 change.data,
                 self.revisions.get(change.key, 0) if change.checked else None,
@@ -261,7 +261,7 @@ class Table:
                 return 0
             try:
                 return await self.write(changes)
-            except jets.Conflict:
+            except jets.WriteConflict:
                 await self.catch_up()
                 if attempt:
                     await self._correct([change.key for change in changes])
