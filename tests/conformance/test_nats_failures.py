@@ -189,6 +189,22 @@ async def test_any_name_is_a_stream(server: NatsServer) -> None:
             assert (await one.presence.page(name, "", 10)).total == 1
 
 
+async def test_a_publication_without_a_uid_is_registered_once_while_the_server_is_killed(server: NatsServer) -> None:
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        await published(one, "a", b"first")
+        server.pause()
+        sending = asyncio.ensure_future(one.streams.append([Publication("a", b"2")]))
+        await asyncio.wait([sending], timeout=1.5)  # it waits for an answer by now
+        server.kill()
+        server.start()
+        with suppress(Unanswered):
+            assert (await sending)[0].offset == 2
+        kept = await history(two, "a")
+        assert kept in ([b"first"], [b"first", b"2"])
+        assert (await published(one, "a", b"3")).offset == len(kept) + 1
+
+
 async def test_several_nodes_on_one_stream_give_each_position_once(server: NatsServer) -> None:
     nodes = [node_of([server.url], "rw", f"n{number}") for number in range(3)]
     async with running(*nodes):
@@ -337,8 +353,7 @@ async def test_an_append_whose_answer_is_lost_is_registered_once(server: NatsSer
             sending = asyncio.ensure_future(one.streams.append([Publication("a", b"2")]))
             await until(lambda: _tip(two, "a", 2))
             proxy.deaf = False
-            with suppress(Unanswered):  # unless the connection was back in time to look for it
-                assert at((await sending)[0]).offset == 2
+            assert at((await sending)[0]).offset == 2  # it was found once the connection was back
             await published(one, "a", b"3")
             assert await history(two, "a") == [b"1", b"2", b"3"]
 

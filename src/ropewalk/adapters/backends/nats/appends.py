@@ -12,6 +12,7 @@ from random import random
 import msgspec
 
 from ropewalk.adapters.backends.nats import jets, runs
+from ropewalk.adapters.backends.nats.link import NatsLink
 from ropewalk.adapters.backends.nats.plan import (
     AppendPiece,
     Known,
@@ -34,13 +35,13 @@ MOST_WAITING = 100_000
 MOST_IN_GROUP = 200
 """Publications in one group, unless one append alone has more."""
 
-MOST_BYTES = 512 * 1024
 MOST_WRITES = jets.MOST_IN_BATCH - 10
 """Messages that the publications of one append may become: an atomic batch of NATS has a limit."""
 
 REMEMBERED_PRODUCERS = 10_000
 PATIENCE = 8.0
-"""Seconds for which a group is tried: longer than an election of a leader mostly takes."""
+"""Seconds for which a group is tried, and an answer that did not come is looked for: longer than an election of a leader mostly
+takes."""
 
 BETWEEN_ATTEMPTS = Backoff(0.002, 0.5)
 
@@ -50,8 +51,9 @@ Forget = Callable[[str], float]
 class Lane:
     """The appends of one shard."""
 
-    def __init__(self, shard: JetShard, clock: Clock, dedup_ttl: float, forget: Forget) -> None:
+    def __init__(self, shard: JetShard, clock: Clock, dedup_ttl: float, forget: Forget, patience: float) -> None:
         self.shard = shard
+        self._patience = patience
         self._clock = clock
         self._dedup_ttl = dedup_ttl
         self._forget = forget
@@ -99,7 +101,7 @@ class Lane:
         for append in self._waiting:
             count += len(append.publications)
             size += append.size
-            if taken and (count > MOST_IN_GROUP or size > MOST_BYTES):
+            if taken and (count > MOST_IN_GROUP or size > self.shard.link.most_bytes):
                 break
             taken += 1
         group, self._waiting = self._waiting[:taken], self._waiting[taken:]
@@ -107,7 +109,7 @@ class Lane:
         return group
 
     async def _commit(self, group: list[PendingAppend]) -> None:
-        deadline = asyncio.get_running_loop().time() + PATIENCE
+        deadline = asyncio.get_running_loop().time() + self._patience
         failures = 0
         while group:
             try:
@@ -172,7 +174,7 @@ class Lane:
         except Unanswered as error:
             return await self._resolve(piece, deadline, error)
         except Unavailable as error:
-            if not await self._may_try_again(deadline):
+            if not self.shard.link.connected or not await self._may_try_again(deadline):
                 return self._fail(piece, error)
         except RopewalkError as error:
             return self._fail(piece, error)
@@ -203,20 +205,12 @@ class Lane:
         return self._fail(piece, unanswered)
 
     async def _may_try_again(self, deadline: float) -> bool:
-        """Nobody heard it: there may be no leader, or the shard has another generation by now."""
-        if not self.shard.link.connected or asyncio.get_running_loop().time() > deadline:
+        """It was not heard or not answered: there may be no leader, or the shard has another generation by now."""
+        if asyncio.get_running_loop().time() > deadline:
             return False
         self.shard.doubt()
         await asyncio.sleep(BETWEEN_ATTEMPTS.cap * random())
         return True
-
-    async def _look(self, piece: AppendPiece) -> int | None:
-        """Where a piece is stored that got no answer; None where it is not, as far as can be known."""
-        try:
-            return await self._find(piece)
-        except Unavailable:
-            await asyncio.sleep(BETWEEN_ATTEMPTS.cap * random())
-            return None
 
     async def _find(self, piece: AppendPiece) -> int | None:
         stream, draft = list(piece.drafts.items())[-1]
@@ -263,12 +257,15 @@ class Lane:
 class Appends:
     """Divides appends among the shards."""
 
-    def __init__(self, lane_of: Callable[[str], Lane], pass_on: Callable[[Sequence[Publication]], None]) -> None:
+    def __init__(
+        self, link: NatsLink, lane_of: Callable[[str], Lane], pass_on: Callable[[Sequence[Publication]], None]
+    ) -> None:
+        self._link = link
         self._lane_of = lane_of
         self._pass_on = pass_on
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
-        batches = list(_divided(publications))
+        batches = list(_divided(publications, self._link.most_bytes))
         if len(batches) == 1:
             return await self._append(publications)
         await self._check(publications)
@@ -320,13 +317,13 @@ class Appends:
         check_partition_keys(publications, lambda stream: tips.get(stream, NO_TIP), {})
 
 
-def _divided(publications: Sequence[Publication]) -> Iterator[Sequence[Publication]]:
+def _divided(publications: Sequence[Publication], most_bytes: int) -> Iterator[Sequence[Publication]]:
     """In order, and so that each part fits into one message of NATS and its keys into one atomic batch."""
     begin = size = 0
     subjects: set[tuple[str, ...]] = set()
     for index, publication in enumerate(publications):
         added = len(publication.payload)
-        if index > begin and (size + added > MOST_BYTES or len(subjects) > MOST_WRITES):
+        if index > begin and (size + added > most_bytes or len(subjects) > MOST_WRITES):
             yield publications[begin:index]
             begin, size = index, 0
             subjects.clear()

@@ -23,6 +23,7 @@ from ropewalk.model.errors import TooLarge, Unanswered, Unavailable
 
 logger = logging.getLogger("ropewalk.nats")
 
+MOST_BYTES = 512 * 1024
 RETRY_SECONDS = 0.5
 ASK_AGAIN_SECONDS = 0.2
 NO_MESSAGE = 10037
@@ -72,6 +73,11 @@ class NatsLink:
     @property
     def connected(self) -> bool:
         return self._client is not None and self._client.is_connected
+
+    @property
+    def most_bytes(self) -> int:
+        """Of payloads that go into one message: half of what the server takes, so that what is around them fits too."""
+        return min(MOST_BYTES, self._client.max_payload // 2) if self._client is not None else MOST_BYTES
 
     async def open(self) -> None:
         """Until a server answers, for ever."""
