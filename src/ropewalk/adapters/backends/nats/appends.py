@@ -265,6 +265,8 @@ class Appends:
         self._pass_on = pass_on
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
+        if len(publications) == 1:
+            return await self._register(self._lane_of(publications[0].stream), publications)
         batches = list(_divided(publications, self._link.most_bytes))
         if len(batches) == 1:
             return await self._append(publications)
