@@ -1,5 +1,5 @@
-"""Streams in Redis against those in memory: random calls to both, in the same order and at the same times, have the same answers
-up to the names of epochs."""
+"""Streams in Redis against those in memory: random calls to both, in the same order and at the same times, have the same
+answers up to the names of epochs."""
 
 from collections.abc import Iterator, Sequence
 from itertools import count
