@@ -17,7 +17,7 @@ from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MOST_UNKNOWN
 from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets
 from ropewalk.app import composition, reload
 from ropewalk.app.keys import tls_context
-from ropewalk.app.settings import Settings, has_application
+from ropewalk.app.settings import Settings, doubts, has_application, preset_choices
 from ropewalk.app.takeover import ServerLock
 from ropewalk.model.errors import UserMistake
 
@@ -56,6 +56,7 @@ class Server:
             await self._parts.node.start()
             if self._parts.transactions is not None:
                 await self._parts.transactions.start()
+            await self._parts.broadcasters.start()
         except BaseException:
             await self._parts.keeper.stop()  # a start that failed must not look like a crash to the next one
             raise
@@ -76,6 +77,10 @@ class Server:
     def _announce(self) -> None:
         settings, keys, broker = self._settings, self._parts.keys, self._settings.broker
         logger.info("ropewalk %s", __version__, extra={"addresses": " ".join(self.addresses)})
+        for chosen in preset_choices(settings):
+            logger.info("%s", chosen)
+        for doubt in doubts(settings):
+            logger.warning("%s", doubt)
         logger.info(
             "broker %s",
             broker.broker,
@@ -130,6 +135,7 @@ class Server:
             async with asyncio.timeout(operations.shutdown_timeout):
                 await asyncio.sleep(operations.shutdown_delay)
                 self._acceptor.stop()
+                await self._parts.broadcasters.stop()  # what they have fetched still reaches whoever is connected
                 await self._parts.node.drain(operations.shutdown_spread, operations.reconnect_rate)
                 await self._runner.cleanup()
                 await self._parts.node.stop()

@@ -19,6 +19,7 @@ from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joins import Joiner
+from ropewalk.engine.local_publisher import LocalPublisher
 from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.sampler import Sampler
 from ropewalk.engine.services import Forward, Services
@@ -76,6 +77,9 @@ class Node:
         self._leaving = False
         self._refusals = RefusalSummary(stats, clock())
         self.broker = Broker(backend.streams, backend.feed, stats, clock, chance)
+        deliver = self._feed.deliver
+        self._deliver = traced_delivery(deliver) if tracing() else deliver
+        self.local_publisher = LocalPublisher(self._deliver, self._end_all, stats, clock)
         disconnect_queue = (
             DisconnectQueue(session_log)
             if application is None
@@ -123,8 +127,7 @@ class Node:
 
     async def start(self) -> None:
         await self._backend.start()
-        deliver = self._feed.deliver
-        await self._backend.feed.start(traced_delivery(deliver) if tracing() else deliver, self._obey)
+        await self._backend.feed.start(self._deliver, self._obey)
         if self.services.application is not None:
             await self.services.application.start(BoundedPublisher(self.broker, self.services.limits))
             self.services.disconnect_queue.start()

@@ -1,0 +1,94 @@
+"""Makes the broadcasters that the settings choose, besides publishing over HTTP, and runs them as one."""
+
+import asyncio
+import hashlib
+import secrets
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from ropewalk.app.registry import ADDRESSES, BROADCASTERS, resolve
+from ropewalk.app.settings import Settings
+from ropewalk.core.stats import Stats
+from ropewalk.engine.node import Node
+from ropewalk.model.report import Gauges
+from ropewalk.ports import Broadcaster
+from ropewalk.protocol.publications import PublicationLimits
+
+
+class Broadcasters:
+    """Those of one node. They start after it and stop before it."""
+
+    def __init__(self, running: Sequence[Broadcaster]) -> None:
+        self._running = running
+
+    async def start(self) -> None:
+        for broadcaster in self._running:
+            await broadcaster.start()
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(broadcaster.stop() for broadcaster in self._running))
+
+    def health(self) -> list[str]:
+        return [problem for broadcaster in self._running if (problem := broadcaster.health())]
+
+    def gauges(self) -> Gauges:
+        gauges = {name: size for broadcaster in self._running for name, size in broadcaster.gauges().items()}
+        return {"broadcasters_down": len(self.health()), **gauges} if self._running else {}
+
+
+def broadcasters_of(settings: Settings, node: Node, stats: Stats, limits: PublicationLimits) -> Broadcasters:
+    """Raises UserMistake where a library is missing."""
+    chosen, broadcast = settings.broadcast.broadcast_adapter, settings.broadcast
+    running: list[Broadcaster] = []
+    if "redisx" in chosen:
+        streams = resolve(BROADCASTERS, "redisx", extra="redis")
+        running.append(
+            streams(
+                node.broker,
+                limits,
+                stats,
+                redis_address(settings),
+                stream=broadcast.redisx_stream,
+                group=broadcast.redisx_group,
+                consumer=consumer_name(settings),
+                block=broadcast.redisx_read_block_milliseconds,
+            )
+        )
+    if "redis" in chosen:
+        channel = resolve(BROADCASTERS, "redis")
+        local = node.local_publisher
+        running.append(channel(local, limits, stats, redis_address(settings), channel=broadcast.redis_channel))
+    if "nats" in chosen:
+        subject = resolve(BROADCASTERS, "nats")
+        running.append(subject(node.local_publisher, limits, stats, nats_address(settings), subject=broadcast.nats_channel))
+    return Broadcasters(running)
+
+
+def consumer_name(settings: Settings) -> str:
+    """Stable where it can be: --node_id, or what a journal stands for, which one process at a time has. What a node left
+    unfinished when it died is the first thing it goes on with under the same name, so that order is kept."""
+    if settings.server.node_id:
+        return settings.server.node_id
+    if settings.journal.data_dir:
+        place = str(Path(settings.journal.data_dir).absolute())
+        return f"{socket.gethostname()}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
+    return f"node-{secrets.token_hex(4)}"
+
+
+def redis_address(settings: Settings) -> object:
+    redis = settings.redis
+    return resolve(ADDRESSES, "redis")(
+        redis.redis_url,
+        redis.redis_sentinels,
+        tls_verify=redis.redis_tls_verify,
+        tls_ca=redis.redis_tls_ca_cert_path,
+        tls_certificate=redis.redis_tls_client_cert_path,
+        tls_key=redis.redis_tls_client_key_path,
+    )
+
+
+def nats_address(settings: Settings) -> object:
+    nats = settings.nats
+    servers = (settings.enats.enats_addr,) if settings.enats.embed_nats else nats.nats_servers
+    return resolve(ADDRESSES, "nats")(servers, nats.nats_dont_randomize_servers, nats.nats_tls_ca_cert_path)
