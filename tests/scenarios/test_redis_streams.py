@@ -2,24 +2,24 @@
 
 import asyncio
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import redis
 
-from tests.cable import Cable, Frame, cable
+from ropewalk.adapters.apps.jwt import issue
+from tests.broadcasts import healthy, kept, numbers, publication, unhealthy, until
+from tests.cable import cable
 from tests.metrics import metrics, metrics_when
-from tests.server import RunningServer, running_server
+from tests.server import running_server
 from tests.services import RedisServer, redis_server
 
 KEY, GROUP = "__anycable__", "bx"
 DEAD_MILLISECONDS = 60_000
-TIMEOUT = 30.0
 FLOOD = 10_000
+JWT_SECRET = "for tokens, thirty-two bytes long"
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def flags(store: RedisServer, *more: str) -> tuple[str, ...]:
     return ("--public", "--broadcast_adapter=redisx", "--redis_url", store.url, *more)
 
 
-def publication(number: int, stream: str = "news", **more: object) -> str:
-    """As the libraries of AnyCable write it."""
-    return json.dumps({"stream": stream, "data": json.dumps({"n": number}), **more})
+def journal(directory: Path) -> tuple[str, ...]:
+    """With history enough for all of a flood."""
+    return ("--data_dir", str(directory), "--history_limit=1000000")
 
 
 def send(at: Any, *payloads: str | bytes) -> None:
@@ -48,43 +48,8 @@ def send(at: Any, *payloads: str | bytes) -> None:
     pipeline.execute()
 
 
-async def until(holds: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not holds():
-        assert time.monotonic() < deadline, f"not in {TIMEOUT} s: {what}"
-        await asyncio.sleep(0.02)
-
-
 async def all_taken(at: Any) -> None:
     await until(lambda: at.xlen(KEY) == 0, "every entry is registered and deleted")
-
-
-async def kept(server: RunningServer, stream: str = "news") -> list[Frame]:
-    async with cable(server) as reader:
-        return await reader.subscribe(stream, history={"since": 1})
-
-
-def numbers(messages: list[Frame]) -> list[int]:
-    return [message["message"]["n"] for message in messages]
-
-
-async def health(server: RunningServer) -> tuple[int, str]:
-    async with aiohttp.ClientSession() as http, http.get(f"{server.url}/health") as response:
-        return response.status, await response.text()
-
-
-async def unhealthy(server: RunningServer, reason: str) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while (found := await health(server))[0] == 200 or reason not in found[1]:
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.02)
-
-
-async def healthy(server: RunningServer) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while (found := await health(server))[0] != 200:
-        assert time.monotonic() < deadline, found
-        await asyncio.sleep(0.02)
 
 
 async def test_entries_from_before_the_first_start_count_and_all_are_in_order(store: RedisServer) -> None:
@@ -123,23 +88,22 @@ async def test_batches_meta_uids_and_orders_are_those_of_publishing_over_http(st
     assert counted["publications_duplicate_total"] == 1
 
 
-async def test_an_order_to_disconnect_is_obeyed(store: RedisServer) -> None:
+async def test_an_order_to_disconnect_is_obeyed_in_its_turn(store: RedisServer) -> None:
     at = client(store)
-    with running_server(*flags(store)) as server:
-        leaver = await Cable.connect(server.cable)
-        await leaver.welcomed()
-        await leaver.subscribe("news", history={"since": 1})
-        order = {"command": "disconnect", "payload": {"identifier": "", "reconnect": False}}
-        send(at, json.dumps(order))  # it names nobody: refused
-        order["payload"] = {"identifier": "{}", "reconnect": False}
-        send(at, publication(0), json.dumps(order), publication(1))
-        assert numbers([await leaver.next()]) == [0]
+    token = issue(JWT_SECRET, "user/1")
+    jwt = ("--jwt_secret", JWT_SECRET, "--public_streams", "--broadcast_adapter=redisx", "--redis_url", store.url)
+    with running_server(*jwt) as server:
+        async with cable(server, params={"jid": token}) as leaver:
+            await leaver.subscribe("news", history={"since": 1})
+            order = {"command": "disconnect", "payload": {"identifier": "user/1", "reconnect": False}}
+            send(at, publication(0), json.dumps(order), publication(1))
+            told = [await leaver.next(), await leaver.next()]
         await all_taken(at)
         counted = await metrics(server)
-        await leaver.close()
 
-    assert counted["publications_refused_total"] == 1
-    assert counted["publications_total"] == 2
+    assert numbers(told[:1]) == [0]
+    assert told[1] == {"type": "disconnect", "reason": "remote", "reconnect": False}
+    assert (counted["remote_disconnects_total"], counted["publications_total"]) == (1, 2)
 
 
 async def test_what_cannot_be_used_is_counted_and_costs_the_others_nothing(store: RedisServer) -> None:
@@ -162,10 +126,9 @@ async def test_what_cannot_be_used_is_counted_and_costs_the_others_nothing(store
 async def test_what_a_node_registered_and_could_not_acknowledge_is_registered_once(store: RedisServer, tmp_path: Path) -> None:
     """Killed between reading and acknowledging; another node takes the entries over."""
     at = client(store)
-    journal = ("--data_dir", str(tmp_path))
     at.execute_command("ACL", "SETUSER", "default", "-xack")
     send(at, *(publication(number) for number in range(5)))
-    with running_server(*flags(store, *journal, "--node_id=first")) as first:
+    with running_server(*flags(store, *journal(tmp_path), "--node_id=first")) as first:
         await metrics_when(first, lambda counted: counted["publications_total"] == 5)
         await unhealthy(first, "broadcaster redisx")
         first.kill()
@@ -173,7 +136,7 @@ async def test_what_a_node_registered_and_could_not_acknowledge_is_registered_on
     at.execute_command("ACL", "SETUSER", "default", "+xack")
     entries = [entry for entry, _ in at.xrange(KEY)]
     at.xclaim(KEY, GROUP, "first", 0, entries, idle=DEAD_MILLISECONDS, justid=True)  # as if a minute had passed
-    with running_server(*flags(store, *journal, "--node_id=second")) as second:
+    with running_server(*flags(store, *journal(tmp_path), "--node_id=second")) as second:
         await all_taken(at)
         counted = await metrics(second)
         messages = await kept(second)
@@ -265,24 +228,27 @@ async def test_a_flood_during_which_the_server_is_killed_is_registered_once_and_
     store: RedisServer, tmp_path: Path
 ) -> None:
     at = client(store)
-    journal = ("--data_dir", str(tmp_path), f"--history_limit={2 * FLOOD}")
-    kills, chunk = 4, 100
+    kills, half = 5, 1000
 
-    async def flood() -> None:
-        for start in range(0, FLOOD, chunk):
-            send(at, *(publication(number) for number in range(start, start + chunk)))
+    async def flood(start: int) -> None:
+        for first in range(start, start + half, 50):
+            send(at, *(publication(number) for number in range(first, first + 50)))
             await asyncio.sleep(0)
 
-    flooding = asyncio.create_task(flood())
+    sent = 0
     for _ in range(kills):
-        with running_server(*flags(store, *journal)) as server:
+        await flood(sent)
+        with running_server(*flags(store, *journal(tmp_path))) as server:
+            flooding = asyncio.create_task(flood(sent + half))
             await metrics_when(server, lambda counted: counted["publications_total"] > 0)
             server.kill()
-    await flooding
-    with running_server(*flags(store, *journal)) as server:
+            await flooding
+        sent += 2 * half
+    with running_server(*flags(store, *journal(tmp_path))) as server:
         await all_taken(at)
         messages = await kept(server)
 
+    assert sent == FLOOD
     assert numbers(messages) == list(range(FLOOD))
     assert [message["offset"] for message in messages] == list(range(1, FLOOD + 1))
     assert len({message["epoch"] for message in messages}) == 1
@@ -290,18 +256,24 @@ async def test_a_flood_during_which_the_server_is_killed_is_registered_once_and_
 
 async def test_a_server_that_ends_amid_a_flood_leaves_nothing_half_done(store: RedisServer, tmp_path: Path) -> None:
     at = client(store)
-    journal = ("--data_dir", str(tmp_path), f"--history_limit={2 * FLOOD}")
-    send(at, *(publication(number) for number in range(FLOOD)))
-    with running_server(*flags(store, *journal)) as server:
-        await metrics_when(server, lambda counted: counted["publications_total"] > 0)
-        assert server.stop() == 0
-    left = at.xlen(KEY)
-    assert left > 0, "it had time to read all of it; the test shows nothing"
+    sent = 0
+
+    with running_server(*flags(store, *journal(tmp_path))) as server:
+        stopping = None
+        while stopping is None or not stopping.done():
+            send(at, *(publication(number) for number in range(sent, sent + 50)))
+            sent += 50
+            if stopping is None and (await metrics(server))["publications_total"] > 0:
+                stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+            await asyncio.sleep(0.001)
+        assert stopping.result() == 0
+    assert at.xpending(KEY, GROUP)["pending"] == 0
     assert at.xinfo_consumers(KEY, GROUP) == []
-    with running_server(*flags(store, *journal)) as server:
+    left = at.xlen(KEY)
+    with running_server(*flags(store, *journal(tmp_path))) as server:
         await all_taken(at)
         counted = await metrics(server)
         messages = await kept(server)
 
-    assert numbers(messages) == list(range(FLOOD))
+    assert numbers(messages) == list(range(sent))
     assert (counted["publications_total"], counted["publications_duplicate_total"]) == (left, 0)
