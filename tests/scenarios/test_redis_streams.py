@@ -196,6 +196,22 @@ async def test_redis_is_killed_and_comes_back(store: RedisServer) -> None:
     assert numbers(messages) == [0, 1]
 
 
+async def test_redis_that_stands_still_is_noticed_and_nothing_is_lost_or_doubled(store: RedisServer) -> None:
+    at = client(store)
+    with running_server(*flags(store, "--redisx_read_block_milliseconds=100")) as server:
+        send(at, publication(0))
+        await all_taken(at)
+        store.pause()
+        await unhealthy(server, "broadcaster redisx")
+        store.resume()
+        send(at, publication(1))
+        await all_taken(at)
+        await healthy(server)
+        messages = await kept(server)
+
+    assert numbers(messages) == [0, 1]
+
+
 async def test_redis_that_is_not_there_at_the_start_is_waited_for(store: RedisServer) -> None:
     store.stop()
     with running_server(*flags(store)) as server:

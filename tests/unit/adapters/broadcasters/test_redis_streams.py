@@ -164,6 +164,8 @@ async def test_consumers_that_were_quiet_for_long_are_removed_unless_something_i
     at.xgroup_createconsumer(KEY, GROUP, "gone")
     at.xadd(KEY, {"payload": payload()})
     at.xreadgroup(GROUP, "busy", {KEY: ">"})
-    names = lambda: {consumer["name"] for consumer in at.xinfo_consumers(KEY, GROUP)}  # noqa: E731
 
-    await running(broadcaster(store, Ledger()), lambda: until(lambda: names() == {b"busy", b"me"}))
+    def left() -> bool:
+        return {consumer["name"] for consumer in at.xinfo_consumers(KEY, GROUP)} == {b"busy", b"me"}
+
+    await running(broadcaster(store, Ledger()), lambda: until(left))
