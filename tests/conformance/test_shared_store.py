@@ -4,7 +4,7 @@ from random import Random
 
 from ropewalk.core.rules import Rulebook
 from ropewalk.ports import Backend
-from ropewalk.testing.backend import SharedBackendConformance
+from ropewalk.testing.backend import RecordQueueConformance, SharedBackendConformance
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
 from ropewalk.testing.shared_store import SharedStore
 from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
@@ -12,7 +12,7 @@ from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, Unreliab
 SLOW_SECONDS = 0.2
 
 
-class TestSharedStore(SharedBackendConformance):
+class TestSharedStore(RecordQueueConformance, SharedBackendConformance):
     def make_two(self, setup: BackendSetup) -> tuple[Backend, Backend]:
         faults = Faults(latency=0.0)
         faults.heal()

@@ -1,19 +1,53 @@
 """Makes the backend that the settings choose."""
 
+import random
+import secrets
 import time
 from math import inf
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from ropewalk.app.journal import RecoveringBackend, StoredJournal
+from ropewalk.app.journal import Recovering, StoredJournal
 from ropewalk.app.registry import BACKENDS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
+from ropewalk.engine.recorder import QueuedNotes, RecordedSessionLog, Recorder
+from ropewalk.engine.session_log import JournalSessionLog, SessionLog
+from ropewalk.model.errors import UserMistake
+from ropewalk.ports import Backend
 
 IDLE_FACTOR = 10.0  # history TTLs for which a stream that lives in memory only is remembered
 
 
-def backend_of(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats) -> RecoveringBackend:
-    return _memory(settings, rules, journal, stats)
+class RecoveringBackend(Backend, Recovering, Protocol):
+    """One that is restored from the journal that it writes."""
+
+
+class ChosenBackend(NamedTuple):
+    """A backend, and how a journal is written with it. `recovering` takes what the journal holds, `recorder` is the part of a
+    node that records for a cluster."""
+
+    backend: Backend
+    session_log: SessionLog
+    recovering: Recovering | None = None
+    recorder: Recorder | None = None
+
+
+def backend_of(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats) -> ChosenBackend:
+    memory = _memory(settings, rules, journal, stats)
+    kept = bool(settings.journal.data_dir)
+    return ChosenBackend(memory, JournalSessionLog(journal, time.time) if kept else SessionLog(), memory)
+
+
+def of_a_cluster(settings: Settings, backend: Backend, journal: StoredJournal) -> ChosenBackend:
+    """A backend that several nodes share. The one with a data directory records what all of them register."""
+    if backend.record_queue is None:
+        return ChosenBackend(backend, SessionLog())
+    records = bool(settings.journal.data_dir)
+    recorder = Recorder(backend.record_queue, journal, time.time, random.random) if records else None
+    log = RecordedSessionLog(QueuedNotes(backend.record_queue, time.time), time.time, recorder)
+    return ChosenBackend(backend, log, recorder, recorder)
 
 
 def _memory(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats) -> RecoveringBackend:
@@ -31,3 +65,25 @@ def _memory(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: 
         idle_factor=inf if kept else IDLE_FACTOR,
     )
     return backend
+
+
+# --- the name of a node ----------------------------------------------------------------------------------------------
+
+NODE_ID_FILE = "node_id"
+
+
+def node_id_of(settings: Settings) -> str:
+    """As it was set; else the one that is kept in the data directory, so that a node that starts again is the same; else a
+    random one. Raises UserMistake."""
+    if settings.server.node_id or not settings.journal.data_dir:
+        return settings.server.node_id or secrets.token_hex(6)
+    path = Path(settings.journal.data_dir, NODE_ID_FILE)
+    try:
+        if path.exists() and (kept := path.read_text(encoding="utf-8").strip()):
+            return kept
+        made = secrets.token_hex(6)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(made + "\n", encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserMistake(f"the name of this node cannot be had from {path}: {error}") from None
+    return made

@@ -1,12 +1,9 @@
 """Makes the broadcasters that the settings choose, besides publishing over HTTP, and runs them as one."""
 
 import asyncio
-import hashlib
-import secrets
-import socket
 from collections.abc import Sequence
-from pathlib import Path
 
+from ropewalk.app.backends import node_id_of
 from ropewalk.app.registry import ADDRESSES, BROADCASTERS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.core.stats import Stats
@@ -51,7 +48,7 @@ def broadcasters_of(settings: Settings, node: Node, stats: Stats, limits: Public
                 redis_address(settings),
                 stream=broadcast.redisx_stream,
                 group=broadcast.redisx_group,
-                consumer=consumer_name(settings),
+                consumer=node_id_of(settings),
                 block=broadcast.redisx_read_block_milliseconds,
             )
         )
@@ -63,17 +60,6 @@ def broadcasters_of(settings: Settings, node: Node, stats: Stats, limits: Public
         subject = resolve(BROADCASTERS, "nats")
         running.append(subject(node.local_publisher, limits, stats, nats_address(settings), subject=broadcast.nats_channel))
     return Broadcasters(running)
-
-
-def consumer_name(settings: Settings) -> str:
-    """Stable where it can be: --node_id, or what a journal stands for, which one process at a time has. What a node left
-    unfinished when it died is the first thing it goes on with under the same name, so that order is kept."""
-    if settings.server.node_id:
-        return settings.server.node_id
-    if settings.journal.data_dir:
-        place = str(Path(settings.journal.data_dir).absolute())
-        return f"{socket.gethostname()}-{hashlib.sha256(place.encode()).hexdigest()[:8]}"
-    return f"node-{secrets.token_hex(4)}"
 
 
 def redis_address(settings: Settings) -> object:

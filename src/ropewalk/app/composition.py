@@ -21,7 +21,6 @@ from ropewalk.app.backends import backend_of
 from ropewalk.app.broadcasters import Broadcasters, broadcasters_of
 from ropewalk.app.journal import (
     JournalKeeper,
-    RecoveringBackend,
     StoredJournal,
     journal_of,
     journal_routes,
@@ -37,7 +36,7 @@ from ropewalk.core.stats import Stats
 from ropewalk.dashboard.demo import DemoPage
 from ropewalk.engine.inspection import NodeInspector
 from ropewalk.engine.node import Node
-from ropewalk.engine.session_log import JournalSessionLog, SessionLog
+from ropewalk.engine.recorder import Recorder
 from ropewalk.engine.tiered import TieredBackend
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.limits import Limits
@@ -52,7 +51,7 @@ from ropewalk.protocol.publications import PublicationLimits
 class Parts:
     """A node and the parts of its endpoints, before anything listens.
 
-    `kept` is the backend without the archive before it. `rules`, `authenticators`, `channels` and the keys of `guards` can be
+    `rules`, `authenticators`, `channels` and the keys of `guards` can be
     replaced while the node runs.
     """
 
@@ -61,13 +60,13 @@ class Parts:
     backend: Backend
     journal: StoredJournal
     keeper: JournalKeeper
+    recorder: Recorder | None
     transactions: Transactions | None
     broadcasters: Broadcasters
     stats: Stats
     keys: Keys
     guards: Guards
     rules: Rulebook
-    kept: RecoveringBackend
     authenticators: list[Authenticator]
     channels: list[Channels]
 
@@ -77,26 +76,24 @@ def build(settings: Settings) -> Parts:
     stats = Stats()
     rules = Rulebook(default_rules(settings), settings.streams)
     journal = journal_of(settings)
-    kept = bool(settings.journal.data_dir)
-    backend = backend_of(settings, rules, journal, stats)
-    session_log = JournalSessionLog(journal, time.time) if kept else SessionLog()
+    chosen = backend_of(settings, rules, journal, stats)
     archive = archive_of(settings, journal)
-    whole = tiered(settings, backend, archive)
+    backend = tiered(settings, chosen.backend, archive)
     authenticating, channeling = authenticators(settings, keys), channels(settings, keys)
     node = Node(
-        whole,
+        backend,
         authenticating,
         channeling,
         rules,
         _limits(settings),
         stats,
         time.time,
-        session_log,
+        chosen.session_log,
         application_of(settings, keys, stats),
         forwarding_of(settings, keys),
         sessions_key(settings, keys.sessions),
     )
-    keeper = JournalKeeper(settings, journal, backend)
+    keeper = JournalKeeper(settings, journal, chosen.recovering)
     transactions = transactions_of(settings, node.broker)
     broadcasters = broadcasters_of(settings, node, stats, publication_limits(settings))
     inspector = NodeInspector(
@@ -110,16 +107,16 @@ def build(settings: Settings) -> Parts:
     return Parts(
         node,
         inspector,
-        whole,
+        backend,
         journal,
         keeper,
+        chosen.recorder,
         transactions,
         broadcasters,
         stats,
         keys,
         guards_of(keys, stats.refusals),
         rules,
-        backend,
         authenticating,
         channeling,
     )

@@ -29,7 +29,7 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Recovered, Restored
 from ropewalk.model.limits import JournalLimits
 from ropewalk.model.transactions import StagingLimits
-from ropewalk.ports import Backend, ConsumerStore, Journal, JournalReader, Publisher, RowReader
+from ropewalk.ports import ConsumerStore, Journal, JournalReader, Publisher, RowReader
 from ropewalk.protocol.publications import PublicationLimits
 
 logger = logging.getLogger("ropewalk.journal")
@@ -53,12 +53,9 @@ class StoredJournal(Journal, JournalReader, ConsumerStore, Protocol):
     async def stop(self) -> None: ...
 
 
-class RecoveringBackend(Backend, Protocol):
+class Recovering(Protocol):
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
-        """Put back what a journal holds, before anything else is asked of this backend."""
-
-    def rules_changed(self) -> None:
-        """The rulebook it was made with says something else now."""
+        """Take what a journal holds, before anything else is asked of it."""
 
 
 def journal_of(settings: Settings) -> StoredJournal:
@@ -115,21 +112,26 @@ def horizon(settings: Settings) -> float:
 class JournalKeeper:
     """The journal's lifecycle beside the node's: `start` before it, `stop` after it."""
 
-    def __init__(self, settings: Settings, journal: StoredJournal, backend: RecoveringBackend) -> None:
+    def __init__(self, settings: Settings, journal: StoredJournal, recovering: Recovering | None) -> None:
         self._settings = settings
         self._journal = journal
-        self._backend = backend
+        self._recovering = recovering
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         recovered = self._journal.open(horizon(self._settings))
-        broker = self._settings.broker
-        restored = self._backend.recover(recovered, broker.sessions_ttl, broker.presence_ttl)
+        restored = self._recover(recovered)
         await self._journal.start()
         self._journal.note(restored.interrupted)
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
         if self._settings.journal.data_dir:
             self._announce(recovered, restored)
+
+    def _recover(self, recovered: Recovered) -> Restored:
+        if self._recovering is None:
+            return Restored(0, 0, 0, [])
+        broker = self._settings.broker
+        return self._recovering.recover(recovered, broker.sessions_ttl, broker.presence_ttl)
 
     async def stop(self) -> None:
         if self._sweeping is not None:

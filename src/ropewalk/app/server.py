@@ -54,6 +54,8 @@ class Server:
         await self._parts.keeper.start()
         try:
             await self._parts.node.start()
+            if self._parts.recorder is not None:
+                self._parts.recorder.start()
             if self._parts.transactions is not None:
                 await self._parts.transactions.start()
             await self._parts.broadcasters.start()
@@ -138,6 +140,8 @@ class Server:
                 await self._parts.broadcasters.stop()  # what they have fetched still reaches whoever is connected
                 await self._parts.node.drain(operations.shutdown_spread, operations.reconnect_rate)
                 await self._runner.cleanup()
+                if self._parts.recorder is not None:
+                    await self._parts.recorder.stop()
                 await self._parts.node.stop()
         await self._parts.keeper.stop()  # never cut short: what is not sealed has to be doubted by the next start
         if self._lock is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
@@ -84,3 +85,14 @@ def _tls(address: RedisAddress) -> dict[str, Any]:
         "ssl_certfile": address.tls_certificate or None,
         "ssl_keyfile": address.tls_key or None,
     }
+
+
+async def connection_to(client: Redis, host: str = "", port: int = 0) -> AbstractConnection:
+    """A connection of its own, outside the client's pool: to where the client goes, or elsewhere with the same credentials."""
+    pool = client.connection_pool
+    if host:
+        connection: AbstractConnection = pool.connection_class(**{**pool.connection_kwargs, "host": host, "port": port})
+    else:
+        connection = pool.make_connection()
+    await connection.connect()
+    return connection

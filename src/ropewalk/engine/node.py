@@ -167,6 +167,7 @@ class Node:
         for sid, snapshot in await self._backend.sessions.abandoned():
             self.services.disconnect_queue.put(sid, snapshot)
         await self.services.disconnect_queue.finish()
+        await self.services.session_log.finish()
         await self.services.tasks.cancel()
         if self.services.application is not None:
             await self.services.application.stop()

@@ -319,6 +319,9 @@ class WriteThroughLog(SessionLog):
     def expired(self, events: Sequence[PresenceEvent]) -> None:
         self._inner.expired(events)
 
+    async def finish(self) -> None:
+        await self._inner.finish()
+
     def health(self) -> str:
         return self._inner.health()
 

@@ -61,6 +61,9 @@ class SessionLog:
     def left(self, session: "Session", stream: str, member: Member, events: Sequence[PresenceEvent]) -> None: ...
     def expired(self, events: Sequence[PresenceEvent]) -> None: ...
 
+    async def finish(self) -> None:
+        """Hand over what waits, as far as that can be done; for the end of the node."""
+
     def health(self) -> str:
         """Why the journal cannot be written now; "" while it can."""
         return ""

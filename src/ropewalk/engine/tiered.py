@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import ColdPiece, Gap, GapReason, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
-from ropewalk.ports import Archive, Backend, Feed, Leases, PresenceStore, SessionStore, StreamStore
+from ropewalk.ports import Archive, Backend, Feed, Leases, PresenceStore, RecordQueue, SessionStore, StreamStore
 
 logger = logging.getLogger("ropewalk.archive")
 
@@ -146,6 +146,13 @@ class TieredBackend:
     @property
     def leases(self) -> Leases | None:
         return self._hot.leases
+
+    @property
+    def record_queue(self) -> RecordQueue | None:
+        return self._hot.record_queue
+
+    def rules_changed(self) -> None:
+        self._hot.rules_changed()
 
     async def start(self) -> None:
         await self._hot.start()

@@ -127,6 +127,13 @@ class Row(Struct, frozen=True, gc=False):
     sequence: int = 0
 
 
+class QueuedRows(Struct, frozen=True):
+    """Rows that wait to be recorded. `mark` says to the queue where they end."""
+
+    rows: tuple[Row, ...] = ()
+    mark: str = ""
+
+
 class StreamTip(Struct, frozen=True, gc=False):
     """How far a stream had come. `partition_key`: "" for the stream's name."""
 

@@ -1,14 +1,14 @@
 """The ports: Protocol classes for what the engine needs from adapters, and for what it offers to them.
 
 Their docstrings state what types cannot: atomicity, order, idempotence, and what may be raised. Each port that adapters fill
-has a conformance suite in `ropewalk.testing`: `Backend` with its stores, leases and feed, `Journal`, `JournalReader` and
-`ConsumerStore`, `Staging`, `RowReader` and `Rows`, `Archive`, `Authenticator`, `Channels`, `Application`. Two have none:
-`Connection` and `Broadcaster`, whose promises are about what happens on a socket and are tested there, against real clients and
-servers. `Transactor`, `Publisher`, `SessionHandle` and `Inspector` are filled by the engine.
+has a conformance suite in `ropewalk.testing`: `Backend` with its stores, leases, record queue and feed, `Journal`,
+`JournalReader` and `ConsumerStore`, `Staging`, `RowReader` and `Rows`, `Archive`, `Authenticator`, `Channels`, `Application`.
+Two have none: `Connection` and `Broadcaster`, whose promises are about what happens on a socket and are tested there, against
+real clients and servers. `Transactor`, `Publisher`, `SessionHandle` and `Inspector` are filled by the engine.
 """
 
 from ropewalk.ports.application import Application, Authenticator, Channels
-from ropewalk.ports.backend import Backend, Feed, Leases, PresenceStore, SessionStore, StreamStore
+from ropewalk.ports.backend import Backend, Feed, Leases, PresenceStore, RecordQueue, SessionStore, StreamStore
 from ropewalk.ports.clock import Clock
 from ropewalk.ports.endpoints import Broadcaster, Connection, Inspector, Publisher, SessionHandle
 from ropewalk.ports.journal import Archive, ConsumerStore, Journal, JournalReader
@@ -31,6 +31,7 @@ __all__ = [
     "Leases",
     "PresenceStore",
     "Publisher",
+    "RecordQueue",
     "RowReader",
     "Rows",
     "SessionHandle",

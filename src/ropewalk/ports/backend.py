@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Protocol
 
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
+from ropewalk.model.journal import QueuedRows, Row
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
@@ -122,6 +123,30 @@ class Leases(Protocol):
         they are not the node's any more. Raises `Unavailable`, and may be repeated."""
 
 
+class RecordQueue(Protocol):
+    """What a shared store keeps for the one node that records it in a journal: everything registered, and rows that nodes add.
+
+    It is empty and takes nothing until a node claims it for the first time. From then on a publication enters in the step that
+    registers it, on whichever node. Rows of one stream keep their order, and so do those that one node adds. It is bounded:
+    past that the oldest rows go and are counted. Everything may raise `Unavailable` and `Unanswered`.
+    """
+
+    async def claim(self, ttl: float) -> bool:
+        """This node records for `ttl` seconds from now, unless another one does. May be repeated."""
+
+    async def read(self, limit: int) -> QueuedRows:
+        """The oldest rows, at most `limit`; the same again until they are removed. May be repeated."""
+
+    async def remove(self, piece: QueuedRows) -> bool:
+        """Its rows are recorded. False, and nothing is removed, where this node does not hold the claim. May be repeated."""
+
+    async def add(self, rows: Sequence[Row]) -> bool:
+        """Rows about sessions and presence. False where nobody has ever claimed the record queue: then they are not kept."""
+
+    def gauges(self) -> dict[str, float]:
+        """For the metrics page, as far as this node has heard: record_queue_rows, record_queue_dropped_rows."""
+
+
 class Feed(Protocol):
     """Brings what is registered, and orders, to every process that wants to hear of it, this one included.
 
@@ -173,6 +198,10 @@ class Backend(Protocol):
     def leases(self) -> Leases | None:
         """None: the stores are this process's own, and nothing need be written while it lives."""
 
+    @property
+    def record_queue(self) -> RecordQueue | None:
+        """None: whoever wants a journal writes it here, with every append."""
+
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
     def health(self) -> str:
@@ -181,6 +210,9 @@ class Backend(Protocol):
     async def sweep(self) -> None:
         """Remove what has expired. Bounded work per call; called about once a second."""
 
+    def rules_changed(self) -> None:
+        """The rulebook it was made with says something else now."""
+
     def gauges(self) -> dict[str, float]:
-        """Sizes for the metrics page: streams, history_messages, history_bytes, sessions_kept, sessions_kept_bytes,
-        presence_members, dedup_keys."""
+        """Sizes for the metrics page, not older than the last sweep: streams, history_messages, history_bytes, sessions_kept,
+        sessions_kept_bytes, presence_members, dedup_keys."""

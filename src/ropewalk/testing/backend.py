@@ -6,11 +6,12 @@ Invariant: it knows the port and nothing else, so that whatever passes here can 
 from ropewalk.testing.backend_feed import FeedConformance
 from ropewalk.testing.backend_leases import LeaseConformance
 from ropewalk.testing.backend_presence import PresenceConformance
+from ropewalk.testing.backend_queue import RecordQueueConformance
 from ropewalk.testing.backend_sessions import SessionConformance
 from ropewalk.testing.backend_streams import StreamConformance
 from ropewalk.testing.backend_upkeep import UpkeepConformance
 
-__all__ = ["BackendConformance", "SharedBackendConformance"]
+__all__ = ["BackendConformance", "RecordQueueConformance", "SharedBackendConformance"]
 
 
 class BackendConformance(StreamConformance, SessionConformance, PresenceConformance, FeedConformance, UpkeepConformance):

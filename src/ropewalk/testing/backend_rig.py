@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
 from ropewalk.model.rules import StreamRule, StreamRules
-from ropewalk.ports import Backend, Clock, PresenceStore, SessionStore, StreamStore
+from ropewalk.ports import Backend, Clock, PresenceStore, RecordQueue, SessionStore, StreamStore
 from ropewalk.testing.clock import ManualClock
 
 
@@ -101,14 +101,19 @@ class SharingNode:
         self.sessions = backend.sessions
         self.presence = backend.presence
 
+    @property
+    def queue(self) -> RecordQueue:
+        assert self.backend.record_queue is not None
+        return self.backend.record_queue
+
 
 class Alternating:
     """Implements `ports.Backend`: whatever one of two instances does, the other one sees."""
 
     def __init__(self, first: Backend, second: Backend) -> None:
         self._instances = [first, second]
-        self.feed, self.leases = first.feed, first.leases
-        self.health, self.gauges = first.health, first.gauges
+        self.feed, self.leases, self.record_queue = first.feed, first.leases, first.record_queue
+        self.health = first.health
 
     def _next(self) -> Backend:
         self._instances.reverse()
@@ -136,6 +141,13 @@ class Alternating:
 
     async def sweep(self) -> None:
         await self._next().sweep()
+
+    def gauges(self) -> dict[str, float]:
+        return self._instances[0].gauges()  # of the one that has swept last
+
+    def rules_changed(self) -> None:
+        for backend in self._instances:
+            backend.rules_changed()
 
 
 async def publish(backend: Backend, stream: str, count: int = 1) -> list[Registered]:

@@ -29,6 +29,7 @@ class UpkeepConformance(BackendRig):
             await backend.streams.append([Publication("b", b"12345", uid="u")])
             await backend.sessions.save("sid", SessionSnapshot("", {}), 10)
             await backend.presence.join("a", "sid", Member("bo"))
+            await backend.sweep()
             kept = {
                 "streams": 2,
                 "history_messages": 6,
@@ -76,6 +77,7 @@ class UpkeepConformance(BackendRig):
     async def test_only_as_many_uids_are_kept_as_allowed_and_the_oldest_go_first(self) -> None:
         async with self.running(dedup_limit=2) as backend:
             await backend.streams.append([Publication("a", b"1", uid=uid) for uid in ("one", "two", "three")])
+            await backend.sweep()
             assert backend.gauges()["dedup_keys"] == 2
             appended = await backend.streams.append([Publication("a", b"1", uid=uid) for uid in ("three", "two", "one")])
             assert [item.duplicate for item in appended] == [True, True, False]

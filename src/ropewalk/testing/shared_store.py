@@ -5,7 +5,9 @@ store; `NodeSessions` and `NodePresence` are how one node sees it.
 """
 
 import sys
+from collections import deque
 from collections.abc import Collection, Sequence
+from itertools import islice
 from typing import Protocol
 
 from msgspec import Struct
@@ -14,6 +16,7 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.roster import Roster
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.server_publications import presence_publication
+from ropewalk.model.journal import QueuedRows, Row
 from ropewalk.model.messages import Registered, RemoteDisconnect, transient
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
@@ -203,6 +206,63 @@ class SharedPresence:
         return events
 
 
+class SharedQueue:
+    """What waits to be recorded. Implements `ports.Journal`, as which the streams hand over what they register."""
+
+    instant = True
+
+    def __init__(self, clock: Clock, limit: int) -> None:
+        self._clock = clock
+        self._limit = limit
+        self._rows: deque[Row] = deque()
+        self._removed = 0
+        self._claim: tuple[str, float] | None = None  # the last one: by which node, until when
+        self.dropped = 0
+
+    async def write(self, rows: Sequence[Row]) -> None:
+        self.note(rows)
+
+    def note(self, rows: Sequence[Row]) -> None:
+        if self._claim is None:
+            return
+        self._rows += rows
+        while len(self._rows) > self._limit:
+            self._rows.popleft()
+            self._removed += 1
+            self.dropped += 1
+
+    def health(self) -> str:
+        return ""
+
+    def gauges(self) -> dict[str, float]:
+        return {"record_queue_rows": len(self._rows), "record_queue_dropped_rows": self.dropped}
+
+    def claim(self, node: str, ttl: float) -> bool:
+        if self._claim is not None and self._claim[0] != node and self._holds(self._claim[0]):
+            return False
+        self._claim = node, self._clock() + ttl
+        return True
+
+    def read(self, limit: int) -> QueuedRows:
+        rows = tuple(islice(self._rows, limit))
+        return QueuedRows(rows, str(self._removed + len(rows)))
+
+    def remove(self, node: str, piece: QueuedRows) -> bool:
+        if not self._holds(node):
+            return False
+        while self._rows and self._removed < int(piece.mark):
+            self._rows.popleft()
+            self._removed += 1
+        return True
+
+    def add(self, rows: Sequence[Row]) -> bool:
+        self.note(rows)
+        return self._claim is not None
+
+    def _holds(self, node: str) -> bool:
+        return self._claim is not None and self._claim[0] == node and self._clock() < self._claim[1]
+
+
 class SharedStore:
     """`presence_ttl`: for how long members of a dead node stay."""
 
@@ -216,10 +276,14 @@ class SharedStore:
         dedup_limit: int = 100_000,
         idle_factor: float = 10.0,
         max_members: int = 10_000,
+        queue_limit: int = 100_000,
     ) -> None:
         self.clock = clock
         self.carrier = carrier
-        self.memory = MemoryBackend(rulebook, clock, dedup_ttl=dedup_ttl, dedup_limit=dedup_limit, idle_factor=idle_factor)
+        self.queue = SharedQueue(clock, queue_limit)
+        self.memory = MemoryBackend(
+            rulebook, clock, dedup_ttl=dedup_ttl, dedup_limit=dedup_limit, idle_factor=idle_factor, journal=self.queue
+        )
         self.sessions = SharedSessions(clock, carrier)
         self.presence = SharedPresence(clock, carrier, presence_ttl, max_members)
         self._leases: dict[str, tuple[int, float]] = {}  # by node: its number, and when it ends
@@ -321,3 +385,26 @@ class NodePresence:
 
     async def page(self, stream: str, after: str, limit: int) -> PresencePage:
         return self._roster.page(stream, after, limit)
+
+
+class NodeQueue:
+    """Implements `ports.RecordQueue` for one node."""
+
+    def __init__(self, store: SharedStore, node: str) -> None:
+        self._queue = store.queue
+        self._node = node
+
+    async def claim(self, ttl: float) -> bool:
+        return self._queue.claim(self._node, ttl)
+
+    async def read(self, limit: int) -> QueuedRows:
+        return self._queue.read(limit)
+
+    async def remove(self, piece: QueuedRows) -> bool:
+        return self._queue.remove(self._node, piece)
+
+    async def add(self, rows: Sequence[Row]) -> bool:
+        return self._queue.add(rows)
+
+    def gauges(self) -> dict[str, float]:
+        return self._queue.gauges()

@@ -2,11 +2,9 @@
 
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
-from ropewalk.app.broadcasters import consumer_name
 from ropewalk.app.composition import build
 from ropewalk.app.settings import doubts, load, require_startable
 from ropewalk.model.errors import UserMistake
@@ -101,12 +99,3 @@ def test_what_is_probably_not_meant_is_said(argv: list[str], doubt: str) -> None
 )
 def test_nothing_is_said_without_reason(argv: list[str]) -> None:
     assert doubts(load(argv, {})) == []
-
-
-def test_a_consumer_has_the_same_name_after_a_restart_where_the_node_is_known_again(tmp_path: Path) -> None:
-    named, kept = load(["--node_id=a"], {}), load(["--data_dir", str(tmp_path)], {})
-    elsewhere = load(["--data_dir", str(tmp_path / "other")], {})
-
-    assert consumer_name(named) == "a"
-    assert consumer_name(kept) == consumer_name(kept) != consumer_name(elsewhere)
-    assert consumer_name(load([], {})) != consumer_name(load([], {}))

@@ -13,11 +13,12 @@ from msgspec import Struct
 
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
+from ropewalk.model.journal import QueuedRows, Row
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import PresenceStore, StreamStore
-from ropewalk.testing.shared_store import NodePresence, NodeSessions, SharedStore
+from ropewalk.testing.shared_store import NodePresence, NodeQueue, NodeSessions, SharedStore
 
 Answer = TypeVar("Answer")
 
@@ -201,6 +202,29 @@ class UnreliablePresence:
         return await self._ask(lambda: self._inner.page(stream, after, limit))
 
 
+class UnreliableQueue:
+    """Implements `ports.RecordQueue`."""
+
+    def __init__(self, inner: NodeQueue, link: UnreliableLink) -> None:
+        self._inner = inner
+        self._ask = link.ask
+
+    async def claim(self, ttl: float) -> bool:
+        return await self._ask(lambda: self._inner.claim(ttl))
+
+    async def read(self, limit: int) -> QueuedRows:
+        return await self._ask(lambda: self._inner.read(limit))
+
+    async def remove(self, piece: QueuedRows) -> bool:
+        return await self._ask(lambda: self._inner.remove(piece))
+
+    async def add(self, rows: Sequence[Row]) -> bool:
+        return await self._ask(lambda: self._inner.add(rows))
+
+    def gauges(self) -> dict[str, float]:
+        return self._inner.gauges()
+
+
 Deliver = Callable[[Sequence[Registered]], None]
 Obey = Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
 
@@ -320,6 +344,7 @@ class UnreliableBackend:
         self.streams = UnreliableStreams(store.memory.streams, self.link)
         self.sessions = self.leases = UnreliableSessions(NodeSessions(store, node), self.link, ended)
         self.presence = UnreliablePresence(NodePresence(store, node), self.link)
+        self.record_queue = UnreliableQueue(NodeQueue(store, node), self.link)
         self.feed = UnreliableFeed(air, node)
 
     async def start(self) -> None:
@@ -337,6 +362,9 @@ class UnreliableBackend:
 
     async def sweep(self) -> None:
         await self.link.ask(self._store.sweep)
+
+    def rules_changed(self) -> None:
+        """The rules of the simulation stay."""
 
     def gauges(self) -> dict[str, float]:
         return self._store.gauges()

@@ -67,6 +67,10 @@ class MemoryBackend:
     def leases(self) -> None:
         """It is one process's own."""
 
+    @property
+    def record_queue(self) -> None:
+        """A journal is written with every append."""
+
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
         """Put back what a journal holds; before anything else is asked of this backend."""
         recovery = MemoryRecovery(recovered, self._clock())

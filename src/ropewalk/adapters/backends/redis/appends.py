@@ -1,0 +1,191 @@
+"""Group commit: what waits for a shard is registered by one script, and meanwhile the next group gathers.
+
+Invariant: one group of a shard is on its way at a time, so that publications of a node keep their order, and a call that
+`append` made is never split.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.msgpack import Decoder, Encoder
+
+from ropewalk.adapters.backends.redis.entries import body_of
+from ropewalk.adapters.backends.redis.links import Link
+from ropewalk.adapters.backends.redis.shard import Shard
+from ropewalk.core.rules import Rulebook
+from ropewalk.model.errors import PartitionChanged, Unavailable
+from ropewalk.model.messages import Publication, Receipt
+
+MOST_IN_GROUP = 500
+MOST_BYTES_IN_GROUP = 512 * 1024
+"""So that a script keeps the server from others for some milliseconds at most."""
+
+MOST_WAITING = 20_000
+MOST_BYTES_WAITING = 64 * 1024 * 1024
+"""Beyond it publishers are told to come back, which also slows them down."""
+
+ENTRY_BYTES = 100
+"""What a publication takes beside its payload."""
+
+LEAST_MEMORY = 30.0
+"""Seconds for which a stream counts as kept at the least, so that one without history outlives its clients' reconnects too."""
+
+IDLE_FACTOR = 10
+"""History TTLs for which a stream is remembered."""
+
+_encode = Encoder().encode
+_decode = Decoder().decode
+
+
+class Keeping(Struct, frozen=True):
+    """For how long things are kept."""
+
+    rulebook: Rulebook
+    dedup_ttl: float
+    dedup_limit: int
+
+    def of(self, stream: str) -> tuple[int, int, int]:
+        """How many messages, for how many milliseconds, and after how many a stream is forgotten."""
+        rules = self.rulebook.of(stream)
+        idle = IDLE_FACTOR * max(rules.history_ttl, self.dedup_ttl, LEAST_MEMORY)
+        return rules.history_limit, round(rules.history_ttl * 1000), round(idle * 1000)
+
+
+class _Append(Struct):
+    """One call. `done` is None where nobody waits for the receipts."""
+
+    publications: Sequence[Publication]
+    size: int
+    done: asyncio.Future[list[Receipt]] | None
+
+    def finish(self, receipts: list[Receipt]) -> None:
+        if self.done is not None and not self.done.done():
+            self.done.set_result(receipts)
+
+    def fail(self, error: Exception) -> None:
+        if self.done is not None and not self.done.done():
+            self.done.set_exception(error)
+
+
+class Appender:
+    """The appends of this node to one shard."""
+
+    def __init__(self, shard: Shard, keeping: Keeping) -> None:
+        self._shard = shard
+        self._keeping = keeping
+        self._waiting: deque[_Append] = deque()
+        self._count = 0
+        self._bytes = 0
+        self._link: Link | None = None
+        self._sending: asyncio.Task[None] | None = None
+
+    def append(self, publications: Sequence[Publication]) -> asyncio.Future[list[Receipt]]:
+        """Raises `Unavailable` where too much waits."""
+        done: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
+        if not self._put(publications, done):
+            raise Unavailable("too many publications wait for Redis")
+        return done
+
+    def hand_over(self, publications: Sequence[Publication]) -> bool:
+        """Nobody waits for them. False where there is no room, and then they are lost."""
+        return self._put(publications, None)
+
+    def _put(self, publications: Sequence[Publication], done: asyncio.Future[list[Receipt]] | None) -> bool:
+        size = sum(len(publication.payload) for publication in publications) + ENTRY_BYTES * len(publications)
+        if self._waiting and (self._count + len(publications) > MOST_WAITING or self._bytes + size > MOST_BYTES_WAITING):
+            return False
+        self._waiting.append(_Append(publications, size, done))
+        self._count += len(publications)
+        self._bytes += size
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+        return True
+
+    async def stop(self) -> None:
+        """Returns when nothing is under way."""
+        if self._sending is not None:
+            await self._sending
+        if self._link is not None:
+            await self._link.close()
+
+    def _take_group(self) -> list[_Append]:
+        group: list[_Append] = []
+        count = size = 0
+        while self._waiting:
+            first = self._waiting[0]
+            count, size = count + len(first.publications), size + first.size
+            if group and (count > MOST_IN_GROUP or size > MOST_BYTES_IN_GROUP):
+                break
+            group.append(self._waiting.popleft())
+            self._count -= len(first.publications)
+            self._bytes -= first.size
+        return group
+
+    async def _send(self) -> None:
+        await asyncio.sleep(0)  # whoever publishes in the same step of the event loop is in the same group
+        while group := self._take_group():
+            try:
+                await self._register(group)
+            except Exception as error:
+                for append in group:
+                    append.fail(error)
+        self._sending = None
+
+    async def _register(self, group: list[_Append]) -> None:
+        keys, arguments, streams = self._call([append.publications for append in group])
+        try:
+            if self._link is None or not self._link.usable:
+                self._link = await self._shard.links.open()
+            answer = await self._shard.run(self._link, "append", keys, *arguments)
+        except Unavailable as error:
+            self._shard.trouble = str(error)
+            raise
+        run, generation, counter, epochs, answers = _decode(answer)
+        self._shard.saw(run, generation, counter)
+        epoch_of = dict(zip(streams, epochs, strict=True))
+        for append, given in zip(group, answers, strict=True):
+            if given[0] is False:
+                append.fail(PartitionChanged(*given[1:]))
+            else:
+                append.finish([_receipt(*pair, epoch_of) for pair in zip(append.publications, given, strict=True)])
+
+    def _call(self, batches: list[Sequence[Publication]]) -> tuple[list[bytes], list[Any], dict[str, int]]:
+        key, keeping = self._shard.key, self._keeping
+        streams: dict[str, int] = {}
+        producers: dict[str, int] = {}
+        bodies: list[bytes] = []
+        described = [[_described(publication, streams, producers, bodies) for publication in batch] for batch in batches]
+        named = [(stream, *keeping.of(stream), key(f"c:{stream}").decode()) for stream in streams]
+        keys = [key(name) for name in ("x", "n", "d", "u", "uo", "j")]
+        for stream in streams:
+            keys += (key(f"m:{stream}"), key(f"h:{stream}"))
+        keys += [key(f"q:{producer}") for producer in producers]
+        group = (secrets.token_urlsafe(6), round(keeping.dedup_ttl * 1000), keeping.dedup_limit, named, described)
+        return keys, [_encode(group), *bodies], streams
+
+
+def _described(publication: Publication, streams: dict[str, int], producers: dict[str, int], bodies: list[bytes]) -> Any:
+    stream = streams.setdefault(publication.stream, len(streams) + 1)
+    bodies.append(body_of(publication))
+    producer = publication.producer
+    number = producers.setdefault(producer, len(producers) + 1) if producer else 0
+    return (
+        stream,
+        int(publication.transient),
+        publication.uid,
+        number,
+        f"{publication.sequence:020d}",
+        publication.partition_key,
+        len(publication.payload),
+    )
+
+
+def _receipt(publication: Publication, answer: int | str, epochs: dict[str, str]) -> Receipt:
+    if isinstance(answer, str):
+        epoch, _, offset = answer.rpartition(" ")
+        return Receipt(publication.stream, epoch, int(offset), True)
+    return Receipt(publication.stream, epochs[publication.stream] if answer else "", answer)

@@ -1,0 +1,149 @@
+"""One shard of the store: where its keys are, how its scripts are run, and how far this node saw it come.
+
+Invariant: no position is given or read on a run of the server that was not confirmed (`lua/hello.lua`). A server that came back
+without its newest writes begins a new generation first, and with it new epochs.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from redis import exceptions
+
+from ropewalk.adapters.backends.redis.links import Link, Links, done_nothing
+from ropewalk.adapters.backends.redis.scripts import Script, script
+from ropewalk.model.errors import Unanswered, Unavailable
+
+logger = logging.getLogger("ropewalk.redis")
+
+UNCONFIRMED = "RWHELLO"
+
+GRACE_MS = 1000
+"""How long a server that came back waits for what other nodes saw of it."""
+
+HELLO_SECONDS = 5.0
+
+SCRIPT_ATTEMPTS = 4
+"""Nothing was done in any of them: the server did not know the script, or its run was not confirmed."""
+
+
+class Manner:
+    """How the scripts are called, the same for all shards. `clock`: the time of tests in milliseconds; None leaves time to the
+    server. `sharded`: whether subscribers are reached by SPUBLISH. `restart`: every run of the server is a new generation."""
+
+    def __init__(self, prefix: str = "rw:", clock: Callable[[], int] | None = None, restart: bool = False) -> None:
+        self.prefix = prefix
+        self.clock = clock
+        self.restart = restart
+        self.sharded = False
+
+    def now(self) -> int:
+        return 0 if self.clock is None else self.clock()
+
+    @property
+    def publish(self) -> str:
+        return "SPUBLISH" if self.sharded else "PUBLISH"
+
+
+class Shard:
+    """`tag`: what its keys have in common, so that they are on one server of a cluster."""
+
+    def __init__(self, tag: str, links: Links, manner: Manner) -> None:
+        self.links = links
+        self.manner = manner
+        self.trouble = ""  # what failed last, "" since the server answered again
+        self._base = f"{manner.prefix}{{{tag}}}:".encode()
+        self._run = ""
+        self._generation = ""
+        self._counter = 0
+        self._greeting = asyncio.Lock()
+
+    def key(self, name: str) -> bytes:
+        return self._base + name.encode()
+
+    def saw(self, run: str, generation: str, counter: int) -> None:
+        """The shard had come this far. What an earlier run of the server said is over, and a later one was not greeted yet."""
+        if generation == self._generation and self._run.startswith(run):
+            self._counter = max(self._counter, counter)
+
+    async def ask(self, name: str, keys: list[bytes], *arguments: Any) -> Any:
+        """Run a script on any link. Raises `Unavailable` and `Unanswered`."""
+        try:
+            return await self.links.ask(lambda link: self.run(link, name, keys, *arguments))
+        except Unavailable as error:
+            self.trouble = str(error)
+            raise
+
+    async def run(self, link: Link, name: str, keys: list[bytes], *arguments: Any) -> Any:
+        """Run a script. Raises `Unavailable` and `Unanswered`."""
+        called = script(name)
+        try:
+            for _ in range(SCRIPT_ATTEMPTS):
+                try:
+                    answer = await self._call(link, called, keys, arguments)
+                except exceptions.NoScriptError:
+                    await link.ask("SCRIPT", "LOAD", called.text)
+                except exceptions.ResponseError as error:
+                    if UNCONFIRMED not in str(error):
+                        raise
+                    await self.greet(link)
+                else:
+                    self.trouble = ""
+                    return answer
+        except exceptions.RedisError as error:
+            await link.close()  # the server that has the shard may be another one now
+            if done_nothing(error):
+                raise Unavailable(f"Redis refuses: {error}") from None
+            logger.error("a script failed", extra={"script": name, "reason": str(error)})
+            raise Unanswered(f"Redis failed: {error}") from None
+        raise Unavailable("Redis starts again and again")
+
+    async def _call(self, link: Link, called: Script, keys: list[bytes], arguments: tuple[Any, ...]) -> Any:
+        manner = self.manner
+        known = (self._run, manner.now(), manner.publish)
+        return await link.ask("EVALSHA", called.digest, len(keys), *keys, *known, *arguments)
+
+    async def greet(self, link: Link) -> None:
+        """Have the run of the server confirmed, and tell what this node saw of the one before. Raises `Unavailable`."""
+        async with self._greeting:
+            try:
+                async with asyncio.timeout(HELLO_SECONDS):
+                    proof = await _keeps_everything(link)
+                    while wait := await self._hello(link, proof):
+                        await asyncio.sleep(wait / 1000)
+            except TimeoutError:
+                raise Unavailable("Redis has started anew and is not confirmed yet") from None
+
+    async def _hello(self, link: Link, proof: bool) -> int:
+        """How many milliseconds are still to wait."""
+        called, manner = script("hello"), self.manner
+        seen = (self._generation, self._counter, self._run)
+        how = (GRACE_MS, int(proof), secrets.token_urlsafe(6), int(manner.restart))
+        try:
+            answer = await self._call(link, called, [self.key("x")], (*seen, *how))
+        except exceptions.NoScriptError:
+            await link.ask("SCRIPT", "LOAD", called.text)
+            return 1
+        run, generation, counter, wait = answer
+        if not wait:
+            self._confirm(run.decode(), generation.decode(), int(counter))
+        return int(wait)
+
+    def _confirm(self, run: str, generation: str, counter: int) -> None:
+        if self._generation and generation != self._generation:
+            logger.warning("Redis came back without all it had: streams begin new epochs", extra={"shard": self._base.decode()})
+        elif self._run and run != self._run:
+            logger.info("Redis has started anew, with all it had", extra={"shard": self._base.decode()})
+        self._run, self._generation, self._counter = run, generation, counter
+
+
+async def _keeps_everything(link: Link) -> bool:
+    """Whether the server writes everything to the disk before it answers, so that a restart loses nothing."""
+    try:
+        persistence = await link.ask("INFO", "persistence")
+        answer = await link.ask("CONFIG", "GET", "appendfsync")
+    except exceptions.ResponseError:  # not everybody may ask
+        return False
+    return b"aof_enabled:1" in persistence and b"always" in answer

@@ -1,0 +1,144 @@
+"""Streams in Redis: appends by group commit, reads by one script each."""
+
+import asyncio
+from collections.abc import Sequence
+from heapq import merge
+from itertools import islice
+
+from msgspec import Struct
+from msgspec.msgpack import encode
+
+from ropewalk.adapters.backends.redis.appends import Keeping
+from ropewalk.adapters.backends.redis.entries import messages_of
+from ropewalk.adapters.backends.redis.shard import Shard
+from ropewalk.adapters.backends.redis.store import Store
+from ropewalk.model.errors import Unanswered, Unavailable
+from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
+from ropewalk.model.messages import Position, Publication, Receipt, Registered
+
+BEFORE_ALL = Position("", 0)
+
+
+class _View(Struct, frozen=True):
+    """A stream as it was read. `trimmed_at`: the time of the newest message that is not kept any more, in milliseconds."""
+
+    stream: str
+    epoch: str
+    tip: int
+    partition_key: str
+    trimmed_at: int | None
+    kept: int
+    messages: tuple[Registered, ...]
+
+    @property
+    def oldest(self) -> int:
+        return self.tip + 1 - self.kept
+
+    def gap(self, reason: GapReason) -> Gap:
+        rest = Replay(self.stream, self.epoch, self.tip, self.messages) if self.kept else None
+        return Gap(self.stream, reason, self.epoch, self.oldest, self.tip, rest=rest)
+
+
+class RedisStreams:
+    """Implements `ports.StreamStore`."""
+
+    def __init__(self, store: Store, keeping: Keeping) -> None:
+        self._store = store
+        self._keeping = keeping
+
+    async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
+        store = self._store
+        if len(store.shards) == 1:
+            return await store.appenders[0].append(publications)
+        return await self._append_to_shards(publications)
+
+    async def _append_to_shards(self, publications: Sequence[Publication]) -> list[Receipt]:
+        """Whole or not at all within each shard; of a cluster there are several."""
+        parts: dict[int, list[int]] = {}
+        for place, publication in enumerate(publications):
+            parts.setdefault(self._store.index_of(publication.stream), []).append(place)
+        calls = [self._append(index, [publications[place] for place in places]) for index, places in parts.items()]
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        if failures:
+            if len(failures) < len(answers) and isinstance(failures[0], Unavailable):
+                raise Unanswered(f"some of them may be registered: {failures[0]}")
+            raise failures[0]
+        receipts: dict[int, Receipt] = {}
+        for places, answer in zip(parts.values(), answers, strict=True):
+            assert isinstance(answer, list)
+            receipts.update(zip(places, answer, strict=True))
+        return [receipts[place] for place in range(len(publications))]
+
+    async def _append(self, index: int, publications: Sequence[Publication]) -> list[Receipt]:
+        return await self._store.appenders[index].append(publications)
+
+    async def replay(self, stream: str, position: Position) -> Replay | Gap:
+        view = await self._read(stream, "after", position.epoch, position.offset)
+        if view is None:
+            if position.offset == 0:
+                return Replay(stream, "", 0)
+            return Gap(stream, GapReason.EPOCH_CHANGED, "", 1, 0)
+        if position.epoch != view.epoch and position != BEFORE_ALL:
+            return view.gap(GapReason.EPOCH_CHANGED)
+        if position.offset > view.tip:
+            return Gap(stream, GapReason.AHEAD, view.epoch, view.oldest, view.tip)
+        if position.offset < view.oldest - 1:
+            return view.gap(GapReason.TRIMMED)
+        return Replay(stream, view.epoch, view.tip, view.messages)
+
+    async def since(self, stream: str, timestamp: float) -> Replay | Gap:
+        view = await self._read(stream, "all")
+        if view is None:
+            return Replay(stream, "", 0)
+        if view.trimmed_at is not None and view.trimmed_at / 1000 >= timestamp:
+            return view.gap(GapReason.TRIMMED)
+        messages = tuple(message for message in view.messages if message.timestamp >= timestamp)
+        return Replay(stream, view.epoch, view.tip, messages)
+
+    async def tip(self, stream: str) -> Position:
+        view = await self._read(stream, "meta")
+        return BEFORE_ALL if view is None else Position(view.epoch, view.tip)
+
+    async def partition_key(self, stream: str) -> str:
+        view = await self._read(stream, "meta")
+        return stream if view is None else view.partition_key
+
+    async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
+        view = await self._read(stream, "page", "", after, limit)
+        if view is None:
+            return None
+        more = bool(view.messages) and view.messages[-1].offset < view.tip
+        next_offset = view.messages[-1].offset if more else None
+        return HistoryPage(stream, view.epoch, view.tip, view.oldest, view.messages, next_offset)
+
+    async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
+        found: list[StreamSummary] = []
+        while len(found) < limit:
+            wanted = limit - len(found)
+            names = [await _names(shard, after, wanted) for shard in self._store.shards]
+            following = list(islice(merge(*names), wanted))
+            if not following:
+                break
+            views = await asyncio.gather(*(self._read(stream, "length") for stream in following))
+            found += [
+                StreamSummary(view.stream, view.epoch, view.tip, view.oldest, view.kept) for view in views if view is not None
+            ]
+            after = following[-1]
+        return found
+
+    async def _read(self, stream: str, what: str, epoch: str = "", offset: int = 0, most: int = 0) -> _View | None:
+        shard = self._store.shard_of(stream)
+        limit, ttl, _ = self._keeping.of(stream)
+        keys = [shard.key("x"), shard.key(f"m:{stream}"), shard.key(f"h:{stream}")]
+        answer = await shard.ask("read", keys, encode((limit, ttl, what, epoch, offset, most)))
+        if answer is None:
+            return None
+        found, tip, partition_key, trimmed_at = (part.decode() for part in answer[:4])
+        kept = int(answer[4]) if len(answer) > 4 else 0
+        messages = messages_of(stream, found, answer[5:])
+        return _View(stream, found, int(tip), partition_key, int(trimmed_at) if trimmed_at else None, kept, messages)
+
+
+async def _names(shard: Shard, after: str, most: int) -> list[str]:
+    return [name.decode() for name in await shard.ask("names", [shard.key("n")], after, most)]

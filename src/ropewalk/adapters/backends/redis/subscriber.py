@@ -1,0 +1,187 @@
+"""The subscriptions of this node to the channels of one shard, over a connection of their own that comes back by itself.
+
+Redis writes everything in order to a subscriber, or closes its connection. So nothing is lost while it lives, and after every
+new one `missed` says that something may have been.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+from redis import exceptions
+from redis.asyncio.connection import AbstractConnection
+
+from ropewalk.adapters.backends.redis.links import LOST, Connect
+from ropewalk.core.backoff import Backoff
+from ropewalk.model.errors import Unavailable
+
+logger = logging.getLogger("ropewalk.redis")
+
+BETWEEN_CONNECTIONS = Backoff(0.05, 2.0)
+
+QUIET_SECONDS = 2.0
+"""A connection that is quiet for so long is asked whether it lives, and given up when it does not answer as fast."""
+
+LISTEN_SECONDS = 2.0
+
+CHANNELS_AT_ONCE = 500
+
+Receive = Callable[[bytes, bytes], None]
+"""Takes a channel and what came on it."""
+
+
+class Subscriber:
+    """`always`: channels that are listened to from the beginning. `sharded`: channels belong to their shard (SSUBSCRIBE).
+    `returned` is called whenever a connection has taken the place of a lost one, and all that is wanted is subscribed again."""
+
+    def __init__(
+        self,
+        connect: Connect,
+        sharded: bool,
+        always: list[bytes],
+        receive: Receive,
+        returned: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._connect = connect
+        self._prefix = "S" if sharded else ""
+        self._receive = receive
+        self._returned = returned
+        self._wanted: dict[bytes, None] = dict.fromkeys(always)
+        self._unconfirmed: Counter[bytes] = Counter()
+        self._confirmed: set[bytes] = set()
+        self._waiting: dict[bytes, asyncio.Future[None]] = {}
+        self._changes: dict[bytes, bool] = {}
+        self._connection: AbstractConnection | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.trouble = ""
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._keep_connected())
+
+    async def stop(self) -> None:
+        for task in (self._task, self._flushing):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def listen(self, channel: bytes) -> None:
+        """Returns when the server has confirmed it. Raises `Unavailable`."""
+        if channel in self._confirmed:
+            return
+        if channel not in self._wanted:
+            self._wanted[channel] = None
+            self._change(channel, True)
+        waiting = self._waiting.get(channel)
+        if waiting is None:
+            waiting = self._waiting[channel] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(LISTEN_SECONDS):
+                await asyncio.shield(waiting)
+        except TimeoutError:
+            raise Unavailable("Redis cannot be listened to") from None
+
+    def unlisten(self, channel: bytes) -> None:
+        if channel in self._wanted:
+            del self._wanted[channel]
+            self._confirmed.discard(channel)
+            self._change(channel, False)
+
+    # --- what changes is sent together --------------------------------------------------------------------------------
+
+    def _change(self, channel: bytes, wanted: bool) -> None:
+        self._changes[channel] = wanted
+        if self._flushing is None and self._connection is not None:
+            self._flushing = asyncio.get_running_loop().create_task(self._flush())
+
+    async def _flush(self) -> None:
+        await asyncio.sleep(0)
+        try:
+            while self._changes and self._connection is not None:
+                changes, self._changes = self._changes, {}
+                await self._send("UNSUBSCRIBE", [channel for channel, wanted in changes.items() if not wanted])
+                await self._send("SUBSCRIBE", [channel for channel, wanted in changes.items() if wanted])
+        except (*LOST, exceptions.RedisError):
+            pass  # whoever reads has noticed, and subscribes again to all that is wanted
+        finally:
+            self._flushing = None
+
+    async def _send(self, verb: str, channels: list[bytes]) -> None:
+        for first in range(0, len(channels), CHANNELS_AT_ONCE):
+            some = channels[first : first + CHANNELS_AT_ONCE]
+            if self._connection is None:
+                return
+            if verb == "SUBSCRIBE":
+                self._unconfirmed.update(some)
+            await self._connection.send_command(self._prefix + verb, *some, check_health=False)
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    async def _keep_connected(self) -> None:
+        failures = 0
+        while True:
+            try:
+                connection = await self._connect()
+            except (*LOST, exceptions.RedisError) as error:
+                self._say_trouble(error)
+                failures += 1
+                await asyncio.sleep(BETWEEN_CONNECTIONS.delay(failures, random.random))
+                continue
+            failures = 0
+            try:
+                await self._serve(connection)
+            except (*LOST, exceptions.RedisError) as error:
+                self._say_trouble(error)
+                await asyncio.sleep(BETWEEN_CONNECTIONS.delay(failures, random.random))
+            finally:
+                self._connection = None
+                await connection.disconnect(nowait=True)
+
+    def _say_trouble(self, error: Exception) -> None:
+        if not self.trouble:
+            logger.warning("the subscriptions are interrupted", extra={"reason": str(error)})
+        self.trouble = f"Redis cannot be listened to: {error}"
+
+    async def _serve(self, connection: AbstractConnection) -> None:
+        self._connection = connection
+        self._confirmed.clear()
+        self._unconfirmed.clear()
+        self._changes.clear()
+        catching_up = set(self._wanted)
+        await self._send("SUBSCRIBE", list(self._wanted))
+        asked = False
+        while True:
+            try:
+                kind, channel, *rest = await connection.read_response(timeout=QUIET_SECONDS, disconnect_on_error=False)
+            except exceptions.TimeoutError:
+                if asked:
+                    raise
+                asked = True
+                await connection.send_command("PING", check_health=False)
+                continue
+            asked = False
+            if kind in (b"message", b"smessage"):
+                self._receive(channel, rest[0])
+                continue
+            self._take_notice(kind, channel)
+            if catching_up:
+                catching_up &= self._wanted.keys() - self._confirmed
+                if not catching_up:
+                    self.trouble = ""
+                    await self._returned()
+
+    def _take_notice(self, kind: bytes, channel: bytes) -> None:
+        if kind in (b"subscribe", b"ssubscribe"):
+            self._unconfirmed[channel] -= 1
+            if self._unconfirmed[channel] <= 0:
+                del self._unconfirmed[channel]
+                if channel in self._wanted:
+                    self._confirmed.add(channel)
+                if (waiting := self._waiting.pop(channel, None)) is not None and not waiting.done():
+                    waiting.set_result(None)
+        elif kind == b"sunsubscribe" and channel in self._wanted and not self._unconfirmed[channel]:
+            raise exceptions.ConnectionError("the shard has moved to another server")

@@ -1,0 +1,100 @@
+"""Which server has which shard: a single Redis, the master that Sentinels name, or the masters of a Redis Cluster."""
+
+from dataclasses import replace
+from typing import Any
+
+from redis import exceptions
+from redis.asyncio.connection import AbstractConnection
+from redis.crc import key_slot
+
+from ropewalk.adapters.backends.redis.links import LOST, Connect, Link
+from ropewalk.connections.redis import RedisAddress, connection_to, open_redis
+from ropewalk.model.errors import Unavailable
+
+REPLY_SECONDS = 2.0
+
+CLUSTER_SHARDS = 16
+
+SHARDED_CHANNELS = 7
+"""The version of Redis that has SPUBLISH."""
+
+
+class Topology:
+    """Opens connections. Everything else is known once `discover` has returned."""
+
+    def __init__(self, address: RedisAddress, prefix: str) -> None:
+        urls = address.url.split(",")
+        self._seeds = [open_redis(replace(address, url=url), REPLY_SECONDS, protocol=2) for url in urls]
+        self._configured = f"{prefix}conf"
+        self.cluster = False
+        self.version = ""
+        self.shards = 1
+
+    @property
+    def sharded(self) -> bool:
+        """Whether subscribers are reached by SPUBLISH. PUBLISH of a cluster goes to all of its servers."""
+        return self.cluster and int(self.version.partition(".")[0]) >= SHARDED_CHANNELS
+
+    async def discover(self) -> Link:
+        """Ask what there is. Returns the link that it was asked over. Raises `Unavailable`."""
+        try:
+            link = Link(await self._any())
+            server = await link.ask("INFO", "server")
+            self.version = _field(server, b"redis_version")
+            self.cluster = _field(await link.ask("INFO", "cluster"), b"cluster_enabled") == "1"
+            if self.cluster:
+                self.shards = await self._fixed_shards()
+        except (*LOST, exceptions.RedisError) as error:
+            raise Unavailable(f"Redis cannot be reached: {error}") from None
+        return link
+
+    def connect(self, tag: str) -> Connect:
+        async def to_shard() -> AbstractConnection:
+            return await (self._to_slot(key_slot(tag.encode())) if self.cluster else self._any())
+
+        return to_shard
+
+    async def _fixed_shards(self) -> int:
+        """The number with which the store was begun: every node must know the same one."""
+        link = Link(await self._to_slot(key_slot(self._configured.encode())))
+        try:
+            await link.ask("SET", self._configured, CLUSTER_SHARDS, "NX")
+            return int(await link.ask("GET", self._configured))
+        finally:
+            await link.close()
+
+    async def _any(self) -> AbstractConnection:
+        """To the only server, or to any of a cluster that answers."""
+        failure: Exception | None = None
+        for seed in self._seeds:
+            try:
+                return await connection_to(seed)
+            except (*LOST, exceptions.RedisError) as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    async def _to_slot(self, slot: int) -> AbstractConnection:
+        """To the master that has the slot now, as the first server that answers knows it."""
+        asked = Link(await self._any())
+        try:
+            ranges = await asked.ask("CLUSTER", "SLOTS")
+        finally:
+            await asked.close()
+        host, port = _master_of(ranges, slot)
+        return await connection_to(self._seeds[0], host, port)
+
+
+def _master_of(ranges: Any, slot: int) -> tuple[str, int]:
+    for first, last, master, *_ in ranges:
+        if first <= slot <= last and master[0]:
+            return master[0].decode(), master[1]
+    raise exceptions.ConnectionError(f"no server of the cluster has the slot {slot}")
+
+
+def _field(text: bytes, name: bytes) -> str:
+    for line in text.splitlines():
+        key, _, value = line.partition(b":")
+        if key == name:
+            return value.decode()
+    return ""

@@ -1,0 +1,47 @@
+"""What any node does about once a second: lets go of what has expired, and counts what is kept."""
+
+import asyncio
+
+from msgspec.msgpack import encode
+
+from ropewalk.adapters.backends.redis.appends import Keeping
+from ropewalk.adapters.backends.redis.shard import Shard
+from ropewalk.adapters.backends.redis.store import Store
+
+SWEPT_AT_ONCE = 500
+"""Streams and uids that one sweep of a shard may look at."""
+
+COUNTED = (
+    "streams",
+    "history_messages",
+    "history_bytes",
+    "dedup_keys",
+    "presence_members",
+    "sessions_kept",
+    "sessions_kept_bytes",
+)
+
+
+class Upkeep:
+    """`gauges` are those of the whole store at the last sweep."""
+
+    def __init__(self, store: Store, keeping: Keeping) -> None:
+        self._store = store
+        self._keeping = keeping
+        self.gauges: dict[str, float] = dict.fromkeys(COUNTED, 0)
+
+    async def sweep(self) -> None:
+        counts = await asyncio.gather(*(self._sweep(shard) for shard in self._store.shards))
+        self.gauges = {name: sum(count[place] for count in counts) for place, name in enumerate(COUNTED)}
+
+    async def _sweep(self, shard: Shard) -> list[int]:
+        key, keeping = shard.key, self._keeping
+        due = await shard.ask("due", [key("d"), key("u"), key("uo")], SWEPT_AT_ONCE, keeping.dedup_limit)
+        if due:
+            streams = [name.decode() for name in due]
+            keys = [key("x"), key("n"), key("d")]
+            for stream in streams:
+                keys += (key(f"m:{stream}"), key(f"h:{stream}"))
+            await shard.ask("sweep", keys, encode([(stream, *keeping.of(stream)) for stream in streams]))
+        counts = await shard.ask("counts", [key("x"), key("u"), key("pi"), key("sd")])
+        return [int(count) for count in counts]
