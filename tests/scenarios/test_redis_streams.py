@@ -42,7 +42,7 @@ def journal(directory: Path) -> tuple[str, ...]:
 
 
 def send(at: Any, *payloads: str | bytes) -> None:
-    pipeline = at.pipeline(transaction=False)
+    pipeline = at.pipeline(transaction=True)  # so that one read brings all of them
     for payload in payloads:
         pipeline.xadd(KEY, {"payload": payload})
     pipeline.execute()

@@ -1,6 +1,7 @@
 """Makes the broadcasters that the settings choose, besides publishing over HTTP, and runs them as one."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from ropewalk.app.backends import node_id_of
@@ -11,6 +12,8 @@ from ropewalk.engine.node import Node
 from ropewalk.model.report import Gauges
 from ropewalk.ports import Broadcaster
 from ropewalk.protocol.publications import PublicationLimits
+
+logger = logging.getLogger("ropewalk.broadcast")
 
 
 class Broadcasters:
@@ -24,7 +27,10 @@ class Broadcasters:
             await broadcaster.start()
 
     async def stop(self) -> None:
-        await asyncio.gather(*(broadcaster.stop() for broadcaster in self._running))
+        ends = await asyncio.gather(*(broadcaster.stop() for broadcaster in self._running), return_exceptions=True)
+        for error in ends:
+            if isinstance(error, Exception):  # the rest of the server has to stop too
+                logger.error("a broadcaster did not stop well", exc_info=error)
 
     def health(self) -> list[str]:
         return [problem for broadcaster in self._running if (problem := broadcaster.health())]

@@ -218,6 +218,7 @@ class Node:
         """Ends live sessions, those on their way out, and those that are away; whoever is on its way in is ended on arrival."""
         services, ids = self.services, order.identifier
         services.revocations.add(order)
+        services.hub.flush()  # what was published before the order comes before the goodbye
         live = [session for session in services.sessions.values() if session.ids == ids]
         leaving = [session for session in services.departing.values() if session.ids == ids]
         for session in live:

@@ -53,8 +53,7 @@ class Retrying:
             return
         await asyncio.wait([self._task], timeout=seconds)
         self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await asyncio.wait([self._task])
 
     async def pause(self, seconds: float) -> None:
         """Raises Stopped when the work is to end meanwhile."""
