@@ -31,7 +31,7 @@ class RedisChannelBroadcaster:
     ) -> None:
         self._fan_out = FanOut("redis", publisher, limits, stats)
         self._channel = channel
-        self._redis = open_redis(address, ANSWER_SECONDS, protocol=2, health_check_interval=0)
+        self._servers = address.each()  # any one of a Redis Cluster passes on what is published at another
         self._retrying = Retrying("redis", self._listen, (RedisError,))
 
     async def start(self) -> None:
@@ -40,7 +40,6 @@ class RedisChannelBroadcaster:
 
     async def stop(self) -> None:
         await self._retrying.stop(0)
-        await self._redis.aclose()
 
     def health(self) -> str:
         return self._retrying.health()
@@ -49,7 +48,10 @@ class RedisChannelBroadcaster:
         return {}
 
     async def _listen(self) -> None:
-        async with self._redis.pubsub() as pubsub:
+        server = self._servers[0]
+        self._servers = [*self._servers[1:], server]  # when this one fails, the next
+        redis = open_redis(server, ANSWER_SECONDS, protocol=2, health_check_interval=0)
+        async with redis, redis.pubsub() as pubsub:
             await pubsub.subscribe(self._channel)
             asked = False
             while True:

@@ -11,8 +11,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
 from typing import Any
+from urllib.parse import urlsplit
 
-from redis.exceptions import RedisError, ResponseError
+from redis.asyncio import Redis
+from redis.exceptions import MovedError, RedisError, ResponseError
 
 from ropewalk.adapters.broadcasters.intake import Intake
 from ropewalk.adapters.broadcasters.retrying import Retrying
@@ -73,14 +75,19 @@ class RedisStreamsBroadcaster:
         self._stats = stats
         self._stream, self._group, self._consumer = stream, group, consumer
         self._block = block
-        # RESP2, for in RESP3 the client gives answers of another shape.
-        self._redis = open_redis(address, block + ANSWER_SECONDS, protocol=2)
+        self._seeds = address.each()
+        self._redis = self._open(self._seeds[0])
         self._retrying = Retrying("redisx", self._consume, (RedisError,))
         self._link = 0
         self._count = READ_AT_ONCE
         self._waiting = 0
         self._registered: list[bytes] = []  # entries that are not acknowledged yet
         self._claim_at = self._tidy_at = 0.0
+
+    def _open(self, address: RedisAddress) -> Redis:
+        self._address = address
+        # RESP2, for in RESP3 the client gives answers of another shape.
+        return open_redis(address, self._block + ANSWER_SECONDS, protocol=2)
 
     async def start(self) -> None:
         logger.info(
@@ -114,8 +121,8 @@ class RedisStreamsBroadcaster:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     async def _consume(self) -> None:
+        await self._find()
         await self._acknowledge()  # what was registered before the connection was lost
-        await self._create_group()
         self._link = int(await self._redis.client_id())
         self._retrying.works()
         while not self._retrying.stopping:
@@ -129,6 +136,23 @@ class RedisStreamsBroadcaster:
                     raise
                 logger.warning("the consumer group is gone and is created again", extra={"group": self._group})
                 await self._create_group()
+
+    async def _find(self) -> None:
+        """Make the group, wherever the stream is: in a Redis Cluster one master has it, which any other one names."""
+        try:
+            await self._create_group()
+        except MovedError as moved:
+            await self._go_to(self._address.at(moved.host or urlsplit(self._address.url).hostname or "", moved.port))
+            await self._create_group()
+        except (RedisError, OSError):
+            self._seeds.append(self._seeds.pop(0))
+            await self._go_to(self._seeds[0])
+            raise
+
+    async def _go_to(self, address: RedisAddress) -> None:
+        if address != self._address:
+            await self._redis.aclose()
+            self._redis = self._open(address)
 
     async def _create_group(self) -> None:
         """From the beginning of the stream: what was sent before the first start counts, and what is done with is deleted."""
