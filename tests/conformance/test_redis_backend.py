@@ -1,17 +1,24 @@
 """The Redis backend over a real server, through the suite every backend must pass that several nodes share."""
 
+import asyncio
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
+from redis.asyncio.connection import AbstractConnection
 
 from ropewalk.adapters.backends.redis import RedisBackend
-from ropewalk.connections.redis import RedisAddress
+from ropewalk.adapters.backends.redis.links import Link, Links
+from ropewalk.connections.redis import RedisAddress, connection_to, open_redis
 from ropewalk.core.rules import Rulebook
+from ropewalk.model.errors import Unanswered
 from ropewalk.ports import Backend
-from ropewalk.testing.backend import SharedBackendConformance
+from ropewalk.testing.backend import RecordQueueConformance, SharedBackendConformance
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
-from tests.services import RedisServer, redis_server
+from tests.services import RedisServer, free_port, redis_server
+
+SLOW_SECONDS = 0.2
 
 _numbers = count()
 
@@ -22,7 +29,43 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
-class TestRedisBackend(SharedBackendConformance):
+class DisturbedLinks(Links):
+    """Links that fail as they are told. Where the store cannot be reached nobody listens at its port, for real."""
+
+    def __init__(self, working: Links) -> None:
+        super().__init__(self._connection)
+        self._working = working
+        self.fault = StoreFault.NONE
+
+    async def _connection(self) -> AbstractConnection:
+        if self.fault is StoreFault.UNAVAILABLE:
+            return await connection_to(open_redis(RedisAddress(f"redis://127.0.0.1:{free_port()}"), 1.0))
+        return await self._working._connect()
+
+    async def open(self) -> Link:
+        return DisturbedLink((await super().open())._connection, self)
+
+
+class DisturbedLink(Link):
+    def __init__(self, connection: AbstractConnection, links: DisturbedLinks) -> None:
+        super().__init__(connection)
+        self._links = links
+
+    @property
+    def usable(self) -> bool:
+        return super().usable and self._links.fault is not StoreFault.UNAVAILABLE
+
+    async def ask(self, *command: Any) -> Any:
+        if self._links.fault is StoreFault.SLOW:
+            await asyncio.sleep(SLOW_SECONDS)
+        answer = await super().ask(*command)
+        if self._links.fault is StoreFault.UNANSWERED:
+            await self.close()
+            raise Unanswered("the connection was cut")
+        return answer
+
+
+class TestRedisBackend(RecordQueueConformance, SharedBackendConformance):
     @pytest.fixture(autouse=True)
     def _server(self, redis: RedisServer) -> None:
         self.address = RedisAddress(redis.url)
@@ -46,4 +89,8 @@ class TestRedisBackend(SharedBackendConformance):
         return first, second
 
     def disturb(self, backend: Backend, fault: StoreFault) -> None:
-        raise NotImplementedError
+        assert isinstance(backend, RedisBackend)
+        for shard in backend.store.shards:
+            if not isinstance(shard.links, DisturbedLinks):
+                shard.links = DisturbedLinks(shard.links)
+            shard.links.fault = fault

@@ -5,10 +5,10 @@ import secrets
 import time
 from math import inf
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ropewalk.app.journal import Recovering, StoredJournal
-from ropewalk.app.registry import BACKENDS, resolve
+from ropewalk.app.registry import BACKENDS, CONNECTIONS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
@@ -16,6 +16,9 @@ from ropewalk.engine.recorder import QueuedNotes, RecordedSessionLog, Recorder
 from ropewalk.engine.session_log import JournalSessionLog, SessionLog
 from ropewalk.model.errors import UserMistake
 from ropewalk.ports import Backend
+
+if TYPE_CHECKING:
+    from ropewalk.connections.redis import RedisAddress
 
 IDLE_FACTOR = 10.0  # history TTLs for which a stream that lives in memory only is remembered
 
@@ -35,6 +38,8 @@ class ChosenBackend(NamedTuple):
 
 
 def backend_of(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats) -> ChosenBackend:
+    if settings.broker.broker == "redis":
+        return of_a_cluster(settings, _redis(settings, rules), journal)
     memory = _memory(settings, rules, journal, stats)
     kept = bool(settings.journal.data_dir)
     return ChosenBackend(memory, JournalSessionLog(journal, time.time) if kept else SessionLog(), memory)
@@ -65,6 +70,35 @@ def _memory(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: 
         idle_factor=inf if kept else IDLE_FACTOR,
     )
     return backend
+
+
+def _redis(settings: Settings, rules: Rulebook) -> Backend:
+    redis = settings.redis
+    backend: Backend = resolve(BACKENDS, "redis")(
+        rules,
+        redis_address(settings),
+        node_id_of(settings),
+        dedup_ttl=settings.broker.dedup_ttl,
+        dedup_limit=settings.broker.dedup_limit,
+        presence_ttl=settings.broker.presence_ttl,
+        max_session_size=settings.limits.max_session_size,
+        max_sessions_size=settings.limits.max_sessions_size,
+        restart_epochs=redis.redis_epoch == "restart",
+    )
+    return backend
+
+
+def redis_address(settings: Settings) -> "RedisAddress":
+    redis = settings.redis
+    made: RedisAddress = resolve(CONNECTIONS, "redis")(
+        redis.redis_url,
+        redis.redis_sentinels,
+        redis.redis_tls_verify,
+        redis.redis_tls_ca_cert_path,
+        redis.redis_tls_client_cert_path,
+        redis.redis_tls_client_key_path,
+    )
+    return made
 
 
 # --- the name of a node ----------------------------------------------------------------------------------------------

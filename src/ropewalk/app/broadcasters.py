@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from ropewalk.app.backends import node_id_of
-from ropewalk.app.registry import ADDRESSES, BROADCASTERS, resolve
+from ropewalk.app.backends import node_id_of, redis_address
+from ropewalk.app.registry import BROADCASTERS, CONNECTIONS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.core.stats import Stats
 from ropewalk.engine.node import Node
@@ -68,19 +68,7 @@ def broadcasters_of(settings: Settings, node: Node, stats: Stats, limits: Public
     return Broadcasters(running)
 
 
-def redis_address(settings: Settings) -> object:
-    redis = settings.redis
-    return resolve(ADDRESSES, "redis")(
-        redis.redis_url,
-        redis.redis_sentinels,
-        tls_verify=redis.redis_tls_verify,
-        tls_ca=redis.redis_tls_ca_cert_path,
-        tls_certificate=redis.redis_tls_client_cert_path,
-        tls_key=redis.redis_tls_client_key_path,
-    )
-
-
 def nats_address(settings: Settings) -> object:
     nats = settings.nats
     servers = (settings.enats.enats_addr,) if settings.enats.embed_nats else nats.nats_servers
-    return resolve(ADDRESSES, "nats")(servers, nats.nats_dont_randomize_servers, nats.nats_tls_ca_cert_path)
+    return resolve(CONNECTIONS, "nats")(servers, nats.nats_dont_randomize_servers, nats.nats_tls_ca_cert_path)

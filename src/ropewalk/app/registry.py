@@ -5,7 +5,11 @@ from importlib import import_module
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.extras import install
 
-BACKENDS = {"memory": "ropewalk.adapters.backends.memory:MemoryBackend"}
+BACKENDS = {
+    "memory": "ropewalk.adapters.backends.memory:MemoryBackend",
+    "redis": "ropewalk.adapters.backends.redis:RedisBackend",
+}
+CONNECTIONS = {"redis": "ropewalk.connections.redis:RedisAddress", "nats": "ropewalk.connections.nats:NatsAddress"}
 JOURNALS = {
     "none": "ropewalk.adapters.journals.none:NoJournal",
     "journal": "ropewalk.adapters.journals.arrow:ArrowJournal",
@@ -24,7 +28,6 @@ BROADCASTERS = {
     "redis": "ropewalk.adapters.broadcasters.redis_channel:RedisChannelBroadcaster",
     "nats": "ropewalk.adapters.broadcasters.nats_subject:NatsBroadcaster",
 }
-ADDRESSES = {"redis": "ropewalk.connections.redis:RedisAddress", "nats": "ropewalk.connections.nats:NatsAddress"}
 
 
 def resolve(table: dict[str, str], name: str, extra: str = "") -> type:

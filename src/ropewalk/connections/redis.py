@@ -104,6 +104,6 @@ async def connection_to(client: Redis, host: str = "", port: int = 0) -> Abstrac
     if host:
         connection: AbstractConnection = pool.connection_class(**{**pool.connection_kwargs, "host": host, "port": port})
     else:
-        connection = pool.make_connection()
-    await connection.connect()
+        connection = pool.make_connection()  # type: ignore[no-untyped-call]
+    await connection.connect()  # type: ignore[no-untyped-call]
     return connection

@@ -50,6 +50,7 @@ class FeedReader:
         self._chance = chance
         self._lingering: dict[str, float] = {}
         self._to_compare: list[str] = []  # streams whose tips are still to be compared in this round
+        self._doubted: set[str] = set()  # streams to be compared now
         if not feed.exact:
             hub.tell(self)
 
@@ -241,8 +242,28 @@ class FeedReader:
         if not self._to_compare:
             self._to_compare = list(self._hub.audiences)
         for _ in range(min(COMPARED_AT_ONCE, len(self._to_compare))):
-            stream = self._to_compare.pop()
-            tip = await self._store.tip(stream)
-            audience = self._hub.audiences.get(stream)
-            if audience is not None and audience.waiting is None and audience.cursor.behind(tip):
-                self._fall_behind(audience)
+            await self._compare(self._to_compare.pop())
+
+    async def _compare(self, stream: str) -> None:
+        tip = await self._store.tip(stream)
+        audience = self._hub.audiences.get(stream)
+        if audience is not None and audience.waiting is None and audience.cursor.behind(tip):
+            self._fall_behind(audience)
+
+    def missed(self) -> None:
+        """The feed may have lost messages of any stream. Those that are out of step read on in any case."""
+        first, self._doubted = not self._doubted, set(self._hub.audiences)
+        if first and self._doubted:
+            self._tasks.spawn(self._compare_doubted())
+
+    async def _compare_doubted(self) -> None:
+        failures = 0
+        while self._doubted:
+            stream = self._doubted.pop()
+            try:
+                await self._compare(stream)
+                failures = 0
+            except Unavailable:
+                failures += 1
+                await asyncio.sleep(BETWEEN_READS.delay(failures, self._chance))
+                self._doubted.add(stream)

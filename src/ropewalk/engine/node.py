@@ -127,7 +127,7 @@ class Node:
 
     async def start(self) -> None:
         await self._backend.start()
-        await self._backend.feed.start(self._deliver, self._obey)
+        await self._backend.feed.start(self._deliver, self._obey, self._feed.missed)
         if self.services.application is not None:
             await self.services.application.start(BoundedPublisher(self.broker, self.services.limits))
             self.services.disconnect_queue.start()

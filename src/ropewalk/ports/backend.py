@@ -15,6 +15,8 @@ class StreamStore(Protocol):
 
     Offsets of one epoch are 1, 2, 3 … without holes, each given once. A uid that is known for its stream
     gets its first position back and appends nothing. A read sees everything that the feed delivered before it.
+    A stream that was idle for many times its history TTL is forgotten, so that names that come and go do not add up. Published
+    to again, it begins a new epoch.
     Three outcomes: done; `Unavailable`, and then nothing happened; `Unanswered`, and then it may have happened. Reads and
     appends of publications with a uid or a producer may be repeated after either.
     """
@@ -156,12 +158,17 @@ class Feed(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Every message is delivered once, in order, in the very step in which it becomes readable."""
+        """Every message of every stream is delivered once, in order, in the very step in which it becomes readable. Nobody
+        calls `listen` then."""
 
     async def start(
-        self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
+        self,
+        deliver: Callable[[Sequence[Registered]], None],
+        obey: Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]],
+        missed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`deliver` never raises and never blocks; bounded queues before it may lose what does not fit."""
+        """`deliver` never raises and never blocks; bounded queues before it may lose what does not fit. `missed` is called
+        when messages may have been lost, as while a connection was down, so that readers look for them at once."""
 
     async def stop(self) -> None: ...
 

@@ -6,6 +6,7 @@ Invariant: it knows the port and nothing else, so that whatever passes here can 
 from ropewalk.testing.backend_feed import FeedConformance
 from ropewalk.testing.backend_leases import LeaseConformance
 from ropewalk.testing.backend_presence import PresenceConformance
+from ropewalk.testing.backend_producers import ProducerConformance
 from ropewalk.testing.backend_queue import RecordQueueConformance
 from ropewalk.testing.backend_sessions import SessionConformance
 from ropewalk.testing.backend_streams import StreamConformance
@@ -14,7 +15,9 @@ from ropewalk.testing.backend_upkeep import UpkeepConformance
 __all__ = ["BackendConformance", "RecordQueueConformance", "SharedBackendConformance"]
 
 
-class BackendConformance(StreamConformance, SessionConformance, PresenceConformance, FeedConformance, UpkeepConformance):
+class BackendConformance(
+    StreamConformance, ProducerConformance, SessionConformance, PresenceConformance, FeedConformance, UpkeepConformance
+):
     """Inherit it as `TestMyBackend` and fill `make`; where time cannot be set, fill `advance` too. See `backend_rig`."""
 
 

@@ -7,7 +7,10 @@ feeds that promise it.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from ropewalk.model.messages import Publication, Registered, RemoteDisconnect
+import msgspec
+
+from ropewalk.model.messages import Position, Publication, Registered, RemoteDisconnect
+from ropewalk.model.presence import Member
 from ropewalk.model.sessions import SessionTaken
 from ropewalk.ports import Backend
 from ropewalk.testing.backend_rig import BackendRig, at, offsets, publish
@@ -19,29 +22,32 @@ PAUSE = 0.02
 class Process:
     """One process that listens: what came to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_message: Callable[[Registered], None] = lambda message: None) -> None:
         self.messages: list[Registered] = []
         self.orders: list[RemoteDisconnect | SessionTaken] = []
+        self._on_message = on_message
 
     async def start(self, backend: Backend) -> "Process":
         await backend.feed.start(self._deliver, self._obey)
         return self
 
     def _deliver(self, messages: Sequence[Registered]) -> None:
-        self.messages.extend(messages)
+        for message in messages:
+            self.messages.append(message)
+            self._on_message(message)
 
     async def _obey(self, order: RemoteDisconnect | SessionTaken) -> int:
         self.orders.append(order)
         return 1
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def until(holds: Callable[[], bool], what: str = "what was registered") -> None:
     """A feed over a network takes its time; one of this process never has to be waited for."""
     for _ in range(ATTEMPTS):
         if holds():
             return
         await asyncio.sleep(PAUSE)
-    raise AssertionError("it did not come")
+    raise AssertionError(f"{what} did not come through the feed")
 
 
 class FeedConformance(BackendRig):
@@ -59,11 +65,18 @@ class FeedConformance(BackendRig):
 
     async def test_a_message_can_be_read_when_it_comes(self) -> None:
         async with self.running() as backend:
-            here = await Process().start(backend)
+            reads: list[asyncio.Future[Position]] = []
+
+            def read(message: Registered) -> None:
+                reads.append(asyncio.ensure_future(backend.streams.tip("a")))
+
+            here = await Process(read).start(backend)
             await backend.feed.listen("a")
-            await publish(backend, "a", 3)
-            await until(lambda: len(here.messages) >= 3)
-            assert (await backend.streams.tip("a")).offset >= max(offsets(here.messages))
+            for _ in range(20):
+                await backend.streams.append([Publication("a", b"1")])
+            await until(lambda: len(here.messages) >= 20)
+            tips = [tip.offset for tip in await asyncio.gather(*reads)]
+            assert all(tip >= offset for tip, offset in zip(tips, offsets(here.messages), strict=True))
 
     async def test_a_repetition_is_not_fed_again(self) -> None:
         async with self.running() as backend:
@@ -85,7 +98,31 @@ class FeedConformance(BackendRig):
             assert [receipt.offset for receipt in receipts] == [1, 0, 2]
             await until(lambda: len(here.messages) >= 4)
             assert {message.payload: message.offset for message in here.messages} == {b"1": 0, b"2": 1, b"3": 0, b"4": 2}
+            if backend.feed.exact:
+                assert [message.payload for message in here.messages] == [b"1", b"2", b"3", b"4"]
             assert (await backend.streams.tip("a")).offset == 2
+
+    async def test_presence_changes_come_as_transient_messages(self) -> None:
+        async with self.running() as backend:
+            here = await Process().start(backend)
+            await backend.feed.listen("a")
+            await backend.presence.join("a", "sid", Member("bo", b'{"name":"Bo"}'))
+            await until(lambda: len(here.messages) >= 1, "a join")
+            await backend.presence.leave("a", "sid")
+            await until(lambda: len(here.messages) >= 2, "a leave")
+            await backend.presence.join("a", "sid", Member("cy"))
+            await backend.presence.detach("sid", 15)
+            await self.advance(15)
+            await backend.presence.expire()
+            await until(lambda: len(here.messages) >= 4, "the leave of a member whose time is over")
+            assert [(message.offset, message.broadcast_type) for message in here.messages] == [(0, "presence")] * 4
+            told = [msgspec.json.decode(message.payload) for message in here.messages]
+            assert told == [
+                {"type": "join", "id": "bo", "info": {"name": "Bo"}},
+                {"type": "leave", "id": "bo"},
+                {"type": "join", "id": "cy"},
+                {"type": "leave", "id": "cy"},
+            ]
 
     async def test_an_exact_feed_brings_everything_once_and_in_order_before_the_receipts(self) -> None:
         async with self.running() as backend:

@@ -118,6 +118,7 @@ class StreamConformance(BackendRig):
             await self.advance(100)
             await backend.sweep()
             epoch = messages[0].epoch
+            assert await backend.streams.tip("a") == at(messages[-1])
             assert await backend.streams.replay("a", Position(epoch, 3)) == Replay("a", epoch, 3)
             assert await backend.streams.replay("a", Position(epoch, 2)) == Gap("a", GapReason.TRIMMED, epoch, 4, 3)
             assert offsets(await publish(backend, "a")) == [4]

@@ -191,6 +191,11 @@ class RedisSettings:
     redis_sentinels: tuple[str, ...] = words(
         (), "Sentinels to ask for the master, as `[user:password@]host:port`; the host of --redis_url is then its name."
     )
+    redis_epoch: str = choice(
+        "keep",
+        ("keep", "restart"),
+        "When Redis starts again or another one takes over: `keep` epochs unless something was lost, or `restart` them all.",
+    )
     redis_tls_verify: bool = switch(True, "Check the certificate of a rediss:// server.")
     redis_tls_ca_cert_path: str = text("", "File with the certificates to trust there (PEM); empty trusts the usual ones.")
     redis_tls_client_cert_path: str = text("", "File with the certificate that this server shows to Redis (PEM).")

@@ -262,7 +262,7 @@ class UnreliableFeed:
         self._obey: Obey | None = None
         self._obeying: set[asyncio.Future[int]] = set()
 
-    async def start(self, deliver: Deliver, obey: Obey) -> None:
+    async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
         self._deliver, self._obey = deliver, obey
         self._air.feeds.append(self)
 

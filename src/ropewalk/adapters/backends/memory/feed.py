@@ -21,7 +21,10 @@ class LocalFeed:
         self.publish: Callable[[Sequence[Registered]], None] = _nobody
 
     async def start(
-        self, deliver: Callable[[Sequence[Registered]], None], obey: Callable[[RemoteDisconnect], Awaitable[int]]
+        self,
+        deliver: Callable[[Sequence[Registered]], None],
+        obey: Callable[[RemoteDisconnect], Awaitable[int]],
+        missed: Callable[[], None] = lambda: None,
     ) -> None:
         self.publish = deliver  # itself, not a method around it
         self._obey = obey

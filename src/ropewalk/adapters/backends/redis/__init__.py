@@ -9,10 +9,16 @@ import contextlib
 import logging
 import random
 import secrets
+import time
+
+from redis.exceptions import RedisError
 
 from ropewalk.adapters.backends.redis.appends import Keeping
 from ropewalk.adapters.backends.redis.feed import RedisFeed
 from ropewalk.adapters.backends.redis.links import Link
+from ropewalk.adapters.backends.redis.presence import RedisPresence
+from ropewalk.adapters.backends.redis.queue import RedisQueue
+from ropewalk.adapters.backends.redis.sessions import RedisSessions
 from ropewalk.adapters.backends.redis.shard import Manner
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.adapters.backends.redis.streams import RedisStreams
@@ -32,7 +38,7 @@ BETWEEN_ATTEMPTS = Backoff(0.25, 5.0)
 class RedisBackend:
     """Implements `ports.Backend` for one node.
 
-    It starts while Redis is down: until that is reached for the first time, all calls raise `Unavailable`, and `health` says so.
+    It starts while Redis is down: until that is reached for the first time, all calls raise `Unavailable`, and `health` tells.
     `clock`: the time of tests; without it the server's counts. `prefix`: how all keys begin.
     """
 
@@ -46,17 +52,23 @@ class RedisBackend:
         presence_ttl: float = 15.0,
         max_members: int = 10_000,
         max_session_size: int = 128 * 1024,
+        sessions_limit: int = 200_000,
+        max_sessions_size: int = 256 * 1024 * 1024,
+        queue_limit: int = 100_000,
         restart_epochs: bool = False,
         prefix: str = "rw:",
         clock: Clock | None = None,
     ) -> None:
         manner = Manner(prefix, None if clock is None else lambda: round(clock() * 1000), restart_epochs)
-        keeping = Keeping(rulebook, dedup_ttl, dedup_limit)
-        node = node or secrets.token_urlsafe(9)
+        keeping = Keeping(rulebook, dedup_ttl, dedup_limit, queue_limit)
+        self._node = node = node or secrets.token_urlsafe(9)
         self.store = Store(Topology(address, prefix), manner, keeping)
         self.streams = RedisStreams(self.store, keeping)
+        self.sessions = self.leases = RedisSessions(self.store, node, clock or time.time, max_session_size)
+        self.presence = RedisPresence(self.store, node, max_members)
+        self.record_queue = RedisQueue(self.store, node, queue_limit)
         self.feed = RedisFeed(self.store, node)
-        self._upkeep = Upkeep(self.store, keeping)
+        self._upkeep = Upkeep(self.store, keeping, presence_ttl, sessions_limit, max_sessions_size)
         self._finding: asyncio.Task[None] | None = None
         self._trouble = ""
 
@@ -73,6 +85,7 @@ class RedisBackend:
             self._finding.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._finding
+        await self.feed.stop()
         await self.store.close()
 
     def health(self) -> str:
@@ -84,19 +97,23 @@ class RedisBackend:
     def gauges(self) -> dict[str, float]:
         return self._upkeep.gauges
 
-    leases = None
-
     def rules_changed(self) -> None:
         """Every call says which rules hold."""
 
     async def _find(self) -> None:
-        link = await self.store.topology.discover()
+        topology = self.store.topology
+        link = await topology.discover()
         try:
             await _look_at_settings(link)
+        except RedisError as error:  # not everybody may ask
+            logger.info("the settings of Redis are not known", extra={"reason": str(error)})
         finally:
             await link.close()
         self._trouble = ""
         self.store.open()
+        logger.info(
+            "redis %s", topology.version, extra={"cluster": topology.cluster, "shards": topology.shards, "node": self._node}
+        )
 
     async def _keep_finding(self) -> None:
         attempt = 0
@@ -113,4 +130,20 @@ class RedisBackend:
 
 
 async def _look_at_settings(link: Link) -> None:
-    """Warn of what loses what was acknowledged."""
+    """Warn of settings by which Redis loses what was acknowledged."""
+    memory, persistence = _fields(await link.ask("INFO", "memory")), _fields(await link.ask("INFO", "persistence"))
+    policy = memory.get("maxmemory_policy", "noeviction")
+    if memory.get("maxmemory", "0") != "0" and policy != "noeviction":
+        logger.warning(
+            "Redis drops keys when its memory is full: streams, sessions and members vanish then. Set maxmemory-policy noeviction",
+            extra={"maxmemory_policy": policy},
+        )
+    if persistence.get("aof_enabled") != "1":
+        logger.warning(
+            "Redis keeps no append-only file: a restart of it loses streams, sessions and members. Set appendonly yes"
+        )
+
+
+def _fields(text: bytes) -> dict[str, str]:
+    pairs = (line.partition(":") for line in text.decode().splitlines())
+    return {name: value for name, _, value in pairs}

@@ -47,6 +47,7 @@ class Keeping(Struct, frozen=True):
     rulebook: Rulebook
     dedup_ttl: float
     dedup_limit: int
+    queue_limit: int = 100_000
 
     def of(self, stream: str) -> tuple[int, int, int]:
         """How many messages, for how many milliseconds, and after how many a stream is forgotten."""
@@ -164,7 +165,8 @@ class Appender:
         for stream in streams:
             keys += (key(f"m:{stream}"), key(f"h:{stream}"))
         keys += [key(f"q:{producer}") for producer in producers]
-        group = (secrets.token_urlsafe(6), round(keeping.dedup_ttl * 1000), keeping.dedup_limit, named, described)
+        limits = (round(keeping.dedup_ttl * 1000), keeping.dedup_limit, keeping.queue_limit)
+        group = (secrets.token_urlsafe(6), *limits, named, described)
         return keys, [_encode(group), *bodies], streams
 
 

@@ -18,8 +18,16 @@ class Script(Struct, frozen=True):
     digest: str
 
 
+PRELUDES = {
+    "sessions": ("common", "owners", "records"),
+    "leases": ("common", "owners", "records"),
+    "presence": ("common", "owners"),
+}
+"""What stands before a script; before all others it is `common`."""
+
+
 @cache
 def script(name: str) -> Script:
     folder = files(__package__) / "lua"
-    text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("common", name))
+    text = "\n".join((folder / f"{part}.lua").read_text("utf-8") for part in (*PRELUDES.get(name, ("common",)), name))
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())

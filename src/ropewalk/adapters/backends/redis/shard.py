@@ -111,13 +111,13 @@ class Shard:
             try:
                 async with asyncio.timeout(HELLO_SECONDS):
                     proof = await _keeps_everything(link)
-                    while wait := await self._hello(link, proof):
-                        await asyncio.sleep(wait / 1000)
+                    while not await self._hello(link, proof):
+                        pass
             except TimeoutError:
                 raise Unavailable("Redis has started anew and is not confirmed yet") from None
 
-    async def _hello(self, link: Link, proof: bool) -> int:
-        """How many milliseconds are still to wait."""
+    async def _hello(self, link: Link, proof: bool) -> bool:
+        """Whether the run is confirmed; otherwise some time has passed, and it may be asked again."""
         called, manner = script("hello"), self.manner
         seen = (self._generation, self._counter, self._run)
         how = (GRACE_MS, int(proof), secrets.token_urlsafe(6), int(manner.restart))
@@ -125,11 +125,13 @@ class Shard:
             answer = await self._call(link, called, [self.key("x")], (*seen, *how))
         except exceptions.NoScriptError:
             await link.ask("SCRIPT", "LOAD", called.text)
-            return 1
+            return False
         run, generation, counter, wait = answer
-        if not wait:
-            self._confirm(run.decode(), generation.decode(), int(counter))
-        return int(wait)
+        if wait:
+            await asyncio.sleep(wait / 1000)
+            return False
+        self._confirm(run.decode(), generation.decode(), int(counter))
+        return True
 
     def _confirm(self, run: str, generation: str, counter: int) -> None:
         if self._generation and generation != self._generation:

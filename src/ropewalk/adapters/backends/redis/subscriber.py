@@ -5,7 +5,6 @@ new one `missed` says that something may have been.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections import Counter
@@ -28,6 +27,9 @@ QUIET_SECONDS = 2.0
 LISTEN_SECONDS = 2.0
 
 CHANNELS_AT_ONCE = 500
+
+CANCEL_SECONDS = 0.05
+"""The client loses a cancellation that comes as something it waits for is done; then it is told again."""
 
 Receive = Callable[[bytes, bytes], None]
 """Takes a channel and what came on it."""
@@ -64,10 +66,9 @@ class Subscriber:
 
     async def stop(self) -> None:
         for task in (self._task, self._flushing):
-            if task is not None:
+            while task is not None and not task.done():
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+                await asyncio.wait([task], timeout=CANCEL_SECONDS)
 
     async def listen(self, channel: bytes) -> None:
         """Returns when the server has confirmed it. Raises `Unavailable`."""
@@ -155,15 +156,15 @@ class Subscriber:
         await self._send("SUBSCRIBE", list(self._wanted))
         asked = False
         while True:
-            try:
-                kind, channel, *rest = await connection.read_response(timeout=QUIET_SECONDS, disconnect_on_error=False)
-            except exceptions.TimeoutError:
+            answer = await connection.read_response(timeout=QUIET_SECONDS, disconnect_on_error=False)
+            if answer is None:
                 if asked:
-                    raise
+                    raise exceptions.TimeoutError("it does not answer")
                 asked = True
                 await connection.send_command("PING", check_health=False)
                 continue
             asked = False
+            kind, channel, *rest = answer
             if kind in (b"message", b"smessage"):
                 self._receive(channel, rest[0])
                 continue

@@ -5,6 +5,7 @@ import asyncio
 from msgspec.msgpack import encode
 
 from ropewalk.adapters.backends.redis.appends import Keeping
+from ropewalk.adapters.backends.redis.sessions import lease_keys
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
 
@@ -25,8 +26,11 @@ COUNTED = (
 class Upkeep:
     """`gauges` are those of the whole store at the last sweep."""
 
-    def __init__(self, store: Store, keeping: Keeping) -> None:
+    def __init__(
+        self, store: Store, keeping: Keeping, presence_ttl: float, sessions_limit: int, max_sessions_size: int
+    ) -> None:
         self._store = store
+        self._bounds = (round(presence_ttl * 1000), sessions_limit, max_sessions_size)
         self._keeping = keeping
         self.gauges: dict[str, float] = dict.fromkeys(COUNTED, 0)
 
@@ -43,5 +47,6 @@ class Upkeep:
             for stream in streams:
                 keys += (key(f"m:{stream}"), key(f"h:{stream}"))
             await shard.ask("sweep", keys, encode([(stream, *keeping.of(stream)) for stream in streams]))
+        await shard.ask("leases", lease_keys(shard), "sweep", SWEPT_AT_ONCE, *self._bounds)
         counts = await shard.ask("counts", [key("x"), key("u"), key("pi"), key("sd")])
         return [int(count) for count in counts]

@@ -1,11 +1,11 @@
 -- Registers a group of appends: each of them whole or not at all.
--- KEYS: shard, names, deadlines, uids, order of uids, outbox; then metadata and history of each stream; then one per producer.
+-- KEYS: shard, names, deadlines, uids, order of uids, record queue; then metadata and history of each stream; then one per producer.
 -- ARGV[4]: what the group is; then the body of each publication.
 
 local CHUNK = 1000
 
-local seed, dedup_ttl, dedup_limit, named_streams, batches = unpack(cmsgpack.unpack(ARGV[4]))
-local shard, names, deadlines, uids, uid_order = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local seed, dedup_ttl, dedup_limit, queue_limit, named_streams, batches = unpack(cmsgpack.unpack(ARGV[4]))
+local shard, names, deadlines, uids, uid_order, queue = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local first_producer = 6 + 2 * #named_streams
 
 local generation, counter = confirmed(shard)
@@ -171,6 +171,7 @@ end
 -- --- what has changed ---
 
 local messages, bytes, opened = 0, 0, 0
+local recorded, rows = redis.call('HGET', shard, 'rc'), {}
 
 local function keep(stream)
   local before, left, newest = 0, 0, nil
@@ -199,6 +200,11 @@ local function keep(stream)
   end
 end
 
+local function record(stream)
+  local start = '\148' .. cmsgpack.pack(stream.partition_key, stream.name, stream.epoch)
+  for _, entry in ipairs(stream.entries) do rows[#rows + 1] = start .. entry end
+end
+
 load_uids()
 local answers = {}
 for index, batch in ipairs(batches) do answers[index] = answer(batch) end
@@ -208,12 +214,19 @@ local epochs = {}
 for index = 1, #named_streams do
   local stream = stream_of(index)
   epochs[index] = stream.epoch
-  if #stream.entries > 0 then keep(stream) end
+  if #stream.entries > 0 then
+    keep(stream)
+    if recorded then record(stream) end
+  end
   if #stream.live > 0 then
     redis.call(publish, stream.channel, packet(stream.epoch, generation, counter, stream.live))
   end
 end
 remember_uids()
+if #rows > 0 then
+  chunks(rows, function(...) redis.call('RPUSH', queue, ...) end)
+  bound_queue(shard, queue, queue_limit)
+end
 for _, producer in pairs(producers) do
   if #producer.fresh > 0 then
     chunks(producer.fresh, function(...) redis.call('RPUSH', producer.key, ...) end)

@@ -99,3 +99,12 @@ local function forget_uids(uids, order, limit, most)
     end
   end
 end
+
+-- The oldest rows leave a record queue that is too long.
+local function bound_queue(shard, queue, most)
+  local excess = redis.call('LLEN', queue) - most
+  if excess <= 0 then return end
+  redis.call('LTRIM', queue, number(excess), -1)
+  redis.call('HINCRBY', shard, 'rr', number(excess))
+  redis.call('HINCRBY', shard, 'rd', number(excess))
+end

@@ -1,0 +1,81 @@
+-- Leases of nodes, and the end of what belonged to one that died. ARGV[4] says what to do.
+-- KEYS after those of sessions: of presence, what sids hold, deadlines, owners with their sids, and sids with their owners.
+
+local held, presence_deadlines, owned, owners = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
+
+local act = {}
+
+-- node, ttl; then sids of which it has heard
+act['renew'] = function()
+  local node, ttl = ARGV[5], tonumber(ARGV[6])
+  local lease = redis.call('HGET', lease_numbers, node)
+  local ends = lease and redis.call('ZSCORE', leases, node .. '#' .. lease)
+  if not ends or tonumber(ends) <= now then
+    lease = redis.call('HINCRBY', shard, 'l', 1)
+    redis.call('HSET', lease_numbers, node, lease)
+  end
+  local owner = node .. '#' .. lease
+  redis.call('ZADD', leases, number(now + ttl), owner)
+  for index = 7, #ARGV do
+    redis.call('ZREM', untold, owner .. '\0' .. ARGV[index] .. '\0000', owner .. '\0' .. ARGV[index] .. '\0001')
+  end
+  local answer = {tonumber(lease)}
+  for _, member in ipairs(beginning(untold, owner .. '\0', -1)) do
+    answer[#answer + 1] = string.sub(member, #owner + 2)
+  end
+  return answer
+end
+
+local function end_session(owner, sid)
+  local record = load(sid)
+  if not record or record.deadline >= 0 then
+    redis.call('ZREM', living, owner .. '\0' .. sid)
+    return
+  end
+  unindex(sid, record)
+  record.deadline = now + record.ttl
+  store(sid, record)
+end
+
+local function end_presence(owner, sid, ttl)
+  redis.call('ZREM', owned, owner .. '\0' .. sid)
+  redis.call('HDEL', owners, sid)
+  if redis.call('HEXISTS', held, sid) == 1 then redis.call('ZADD', presence_deadlines, 'NX', number(now + ttl), sid) end
+end
+
+local function end_owner(owner, most, presence_ttl)
+  local start = owner .. '\0'
+  local live, present = beginning(living, start, most), beginning(owned, start, most)
+  for _, member in ipairs(live) do end_session(owner, string.sub(member, #start + 1)) end
+  for _, member in ipairs(present) do end_presence(owner, string.sub(member, #start + 1), presence_ttl) end
+  if #live == most or #present == most then return end -- the rest at the next sweep
+  redis.call('ZREMRANGEBYLEX', untold, '[' .. start, '(' .. start .. '\255')
+  redis.call('ZREM', leases, owner)
+  local node = node_of(owner)
+  if owner == node .. '#' .. (redis.call('HGET', lease_numbers, node) or '') then
+    redis.call('HDEL', lease_numbers, node)
+  end
+end
+
+-- how many of each at once, presence TTL, how many sessions may be kept and how many bytes of them
+act['sweep'] = function()
+  local most, kept_most, bytes_most = tonumber(ARGV[5]), tonumber(ARGV[7]), tonumber(ARGV[8])
+  for _, owner in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', number(now), 'LIMIT', 0, 10)) do
+    end_owner(owner, most, tonumber(ARGV[6]))
+  end
+  for _, sid in ipairs(redis.call('ZRANGEBYSCORE', session_deadlines, '-inf', number(now), 'LIMIT', 0, most)) do
+    finish(sid, load(sid))
+  end
+  for _ = 1, most do
+    local excess = redis.call('ZCARD', session_deadlines) > kept_most
+      or tonumber(redis.call('HGET', shard, 'sb') or 0) > bytes_most
+    if not excess then break end
+    local oldest = redis.call('ZRANGE', session_deadlines, 0, 0)[1]
+    finish(oldest, load(oldest))
+  end
+  redis.call('ZREMRANGEBYSCORE', gone, '-inf', number(now))
+  redis.call('ZREMRANGEBYSCORE', revoked, '-inf', number(now - REMEMBERED))
+  return 1
+end
+
+return act[ARGV[4]]()

@@ -1,0 +1,173 @@
+-- Presence sets. A change and the message that tells of it are one step. ARGV[4] says what to do.
+-- KEYS: shard, seats, members in order, what sids hold, deadlines, owners with their sids, sids with their owners, numbers of
+-- leases, leases.
+
+local shard, seats, members, held, deadlines, owned, owners = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local lease_numbers, leases = KEYS[8], KEYS[9]
+
+local act, events = {}, {}
+
+-- A seat: how many sids hold it, what the member says of itself, the message of its leave and the size of that.
+local function seat_of(stream, id)
+  local packed = redis.call('HGET', seats, within(stream, id))
+  if not packed then return nil end
+  local seat = {}
+  seat.sids, seat.info, seat.leave, seat.size = unpack(cmsgpack.unpack(packed))
+  return seat
+end
+
+local function put_seat(stream, id, seat)
+  redis.call('HSET', seats, within(stream, id), cmsgpack.pack({seat.sids, seat.info, seat.leave, seat.size}))
+end
+
+local function tell(kind, stream, id, info, body, size)
+  for _, part in ipairs({kind, stream, id, info}) do events[#events + 1] = part end
+  redis.call(publish, string.sub(shard, 1, -2) .. 'c:' .. stream, packet('', '', 0, {entry_of(0, now, size, body)}))
+end
+
+local function vacate(stream, id)
+  local seat = seat_of(stream, id)
+  seat.sids = seat.sids - 1
+  if seat.sids > 0 then return put_seat(stream, id, seat) end
+  redis.call('HDEL', seats, within(stream, id))
+  redis.call('ZREM', members, within(stream, id))
+  tell('leave', stream, id, seat.info, seat.leave, seat.size)
+end
+
+local function held_by(sid)
+  local packed = redis.call('HGET', held, sid)
+  return packed and cmsgpack.unpack(packed) or {}
+end
+
+local function own(sid, node)
+  local owner, before = owner_of(node, lease_numbers, leases), redis.call('HGET', owners, sid)
+  if before == owner then return end
+  if before then redis.call('ZREM', owned, before .. '\0' .. sid) end
+  redis.call('ZADD', owned, 0, owner .. '\0' .. sid)
+  redis.call('HSET', owners, sid, owner)
+end
+
+local function put_held(sid, streams)
+  if next(streams) then
+    redis.call('HSET', held, sid, cmsgpack.pack(streams))
+    return
+  end
+  redis.call('HDEL', held, sid)
+  redis.call('ZREM', deadlines, sid)
+  local owner = redis.call('HGET', owners, sid)
+  if owner then
+    redis.call('ZREM', owned, owner .. '\0' .. sid)
+    redis.call('HDEL', owners, sid)
+  end
+end
+
+local function total_of(stream)
+  local start = within(stream, '')
+  return redis.call('ZLEXCOUNT', members, '[' .. start, '(' .. start .. '\255')
+end
+
+local function is_full(stream, before, most)
+  local alone = before and seat_of(stream, before).sids == 1
+  return total_of(stream) - (alone and 1 or 0) >= most
+end
+
+-- node, stream, sid, id, info, message of the join, its size, message of the leave, its size, how many members at most
+act['join'] = function()
+  local node, stream, sid, id, info = unpack(ARGV, 5, 9)
+  local streams = held_by(sid)
+  local before, seat = streams[stream], seat_of(stream, id)
+  if before == id then before = nil end
+  if not seat and is_full(stream, before, tonumber(ARGV[14])) then return false end
+  if before then vacate(stream, before) end
+  if not seat then
+    seat = {sids = 0}
+    redis.call('ZADD', members, 0, within(stream, id))
+    tell('join', stream, id, info, ARGV[10], tonumber(ARGV[11]))
+  end
+  if streams[stream] ~= id then seat.sids = seat.sids + 1 end
+  seat.info, seat.leave, seat.size = info, ARGV[12], tonumber(ARGV[13])
+  put_seat(stream, id, seat)
+  streams[stream] = id
+  put_held(sid, streams)
+  redis.call('ZREM', deadlines, sid) -- it lives, whatever was thought of its node
+  own(sid, node)
+  return events
+end
+
+-- stream, sid
+act['leave'] = function()
+  local stream, sid = ARGV[5], ARGV[6]
+  local streams = held_by(sid)
+  if streams[stream] then
+    vacate(stream, streams[stream])
+    streams[stream] = nil
+    put_held(sid, streams)
+  end
+  return events
+end
+
+-- sid, ttl
+act['detach'] = function()
+  if redis.call('HEXISTS', held, ARGV[5]) == 1 then
+    redis.call('ZADD', deadlines, number(now + ARGV[6]), ARGV[5])
+  end
+  return 1
+end
+
+local function move(old_sid, new_sid, streams)
+  local left = {}
+  for stream, id in pairs(held_by(old_sid)) do
+    local there = streams[stream]
+    if not there then
+      streams[stream] = id
+    elseif there == id then
+      vacate(stream, id) -- the new sid holds it too, so that nobody leaves
+    else
+      left[stream] = id
+    end
+  end
+  put_held(old_sid, left)
+  if next(left) then redis.call('ZADD', deadlines, 0, old_sid) end
+end
+
+-- node, old sid, new sid
+act['adopt'] = function()
+  local node, old_sid, new_sid = ARGV[5], ARGV[6], ARGV[7]
+  local streams, found = held_by(new_sid), {}
+  if old_sid == new_sid then
+    redis.call('ZREM', deadlines, old_sid)
+  else
+    move(old_sid, new_sid, streams)
+  end
+  if next(streams) then
+    put_held(new_sid, streams)
+    own(new_sid, node)
+  end
+  for stream, id in pairs(streams) do
+    for _, part in ipairs({stream, id, seat_of(stream, id).info}) do found[#found + 1] = part end
+  end
+  return found
+end
+
+-- how many sids at once
+act['expire'] = function()
+  for _, sid in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '-inf', number(now), 'LIMIT', 0, ARGV[5])) do
+    for stream, id in pairs(held_by(sid)) do vacate(stream, id) end
+    put_held(sid, {})
+  end
+  return events
+end
+
+-- stream, after, how many
+act['page'] = function()
+  local start = within(ARGV[5], '')
+  local found = {total_of(ARGV[5])}
+  for _, member in ipairs(redis.call('ZRANGEBYLEX', members, '(' .. start .. ARGV[6], '(' .. start .. '\255', 'LIMIT', 0, ARGV[7])) do
+    local id = string.sub(member, #start + 1)
+    found[#found + 1] = id
+    found[#found + 1] = seat_of(ARGV[5], id).info
+  end
+  return found
+end
+
+return act[ARGV[4]]()

@@ -1,0 +1,61 @@
+-- Sessions. KEYS of all scripts about them:
+local shard, sessions, successors, gone, revoked, over = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local untold, living, identities, session_deadlines = KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local lease_numbers, leases = KEYS[11], KEYS[12]
+
+-- How long it is known of a sid that it is gone, and of an identity that its sessions were revoked: longer than a write may be
+-- repeated.
+local REMEMBERED = 60000
+
+local MOST_FORMERS = 16
+
+-- A record: snapshot, identity, owner, version, ttl, deadline (-1 while it lives on its owner), former sids that are still valid.
+local function load(sid)
+  local packed = redis.call('HGET', sessions, sid)
+  if not packed then return nil end
+  local record = {}
+  record.snapshot, record.identity, record.owner, record.version, record.ttl, record.deadline, record.formers =
+    unpack(cmsgpack.unpack(packed))
+  return record
+end
+
+local function unindex(sid, record)
+  redis.call('ZREM', identities, record.identity .. sid)
+  if record.deadline < 0 then
+    redis.call('ZREM', living, record.owner .. '\0' .. sid)
+  else
+    redis.call('ZREM', session_deadlines, sid)
+    redis.call('HINCRBY', shard, 'sb', number(-#record.snapshot))
+  end
+end
+
+local function store(sid, record)
+  redis.call('HSET', sessions, sid, cmsgpack.pack({
+    record.snapshot, record.identity, record.owner, record.version, record.ttl, record.deadline, record.formers,
+  }))
+  redis.call('ZADD', identities, 0, record.identity .. sid)
+  if record.deadline < 0 then
+    redis.call('ZADD', living, 0, record.owner .. '\0' .. sid)
+  else
+    redis.call('ZADD', session_deadlines, number(record.deadline), sid)
+    redis.call('HINCRBY', shard, 'sb', number(#record.snapshot))
+  end
+end
+
+local function forget_formers(record)
+  for _, former in ipairs(record.formers) do redis.call('HDEL', successors, former) end
+  record.formers = {}
+end
+
+local function remove(sid, record)
+  unindex(sid, record)
+  redis.call('HDEL', sessions, sid)
+  forget_formers(record)
+  redis.call('ZADD', gone, number(now + REMEMBERED), sid)
+end
+
+-- It is over, which is told once to whoever asks.
+local function finish(sid, record)
+  remove(sid, record)
+  redis.call('RPUSH', over, cmsgpack.pack(sid, record.snapshot))
+end

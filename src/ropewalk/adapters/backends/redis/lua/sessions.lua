@@ -1,0 +1,115 @@
+-- Sessions that nodes share. ARGV[4] says what to do.
+
+local function tell(owner, sid, was_revoked)
+  redis.call('ZADD', untold, 0, owner .. '\0' .. sid .. '\0' .. was_revoked)
+  redis.call(publish, string.sub(shard, 1, -2) .. 'to:' .. node_of(owner), cmsgpack.pack({sid, was_revoked}))
+end
+
+local function takeable(record)
+  if record.deadline < 0 then return record.ttl > 0 end
+  return now < record.deadline
+end
+
+local function is_gone(sid)
+  return redis.call('ZSCORE', gone, sid)
+end
+
+-- 0: written; 1: it is not the node's any more; 2: and it was revoked.
+local function write(node, sid, identity, version, ttl, live, age, snapshot)
+  local record = load(sid)
+  if not record then
+    if age < 0 or is_gone(sid) then return 1 end
+    if now - age <= tonumber(redis.call('ZSCORE', revoked, identity) or 0) then return 2 end
+    record = {version = 0, formers = {}}
+  elseif version <= record.version then
+    return 0 -- a later one was faster
+  else
+    unindex(sid, record)
+  end
+  record.snapshot, record.identity, record.version, record.ttl = snapshot, identity, version, ttl
+  record.owner, record.deadline = owner_of(node, lease_numbers, leases), live == 1 and -1 or now + ttl
+  if live == 1 then forget_formers(record) end
+  store(sid, record)
+  if live == 0 and ttl == 0 then finish(sid, record) end
+  return 0
+end
+
+local act = {}
+
+-- node, msgpack of the writes; then the snapshot of each
+act['write'] = function()
+  local answers = {}
+  for index, given in ipairs(cmsgpack.unpack(ARGV[6])) do
+    local sid, ids, version, ttl, live, age = unpack(given)
+    answers[index] = write(ARGV[5], sid, redis.sha1hex(ids), version, ttl, live, age, ARGV[6 + index])
+  end
+  return answers
+end
+
+-- sid, ids, ttl, snapshot
+act['save'] = function()
+  local sid, ttl = ARGV[5], tonumber(ARGV[7])
+  local before = load(sid)
+  if before then remove(sid, before) end
+  store(sid, {
+    snapshot = ARGV[8], identity = redis.sha1hex(ARGV[6]), owner = '', version = 0, ttl = ttl, deadline = now + ttl, formers = {},
+  })
+  return 1
+end
+
+-- sid
+act['peek'] = function()
+  local record = load(redis.call('HGET', successors, ARGV[5]) or ARGV[5])
+  return record and takeable(record) and record.snapshot
+end
+
+-- sid, node, successor
+act['take'] = function()
+  local sid, node, successor = ARGV[5], ARGV[6], ARGV[7]
+  local current = redis.call('HGET', successors, sid) or sid
+  local record = load(current)
+  if not record or not takeable(record) then return false end
+  if current == successor then return record.snapshot end -- the same call again
+  if is_gone(successor) then return false end -- the same call again, and somebody else took it in between
+  local formers = record.formers
+  formers[#formers + 1] = current
+  if #formers > MOST_FORMERS then redis.call('HDEL', successors, table.remove(formers, 1)) end
+  local lived_on = record.deadline < 0 and record.owner
+  remove(current, record)
+  if lived_on then tell(lived_on, current, 0) end
+  if successor ~= '' then
+    record.owner, record.version = owner_of(node, lease_numbers, leases), 0
+    record.deadline, record.formers = now + record.ttl, formers
+    store(successor, record)
+    for _, former in ipairs(formers) do redis.call('HSET', successors, former, successor) end
+  end
+  return record.snapshot
+end
+
+-- ids
+act['revoke'] = function()
+  local identity, found = redis.sha1hex(ARGV[5]), {}
+  redis.call('ZADD', revoked, number(now), identity)
+  for _, member in ipairs(beginning(identities, identity, -1)) do
+    local sid = string.sub(member, #identity + 1)
+    local record = load(sid)
+    remove(sid, record)
+    if record.deadline < 0 then tell(record.owner, sid, 1) end
+    found[#found + 1] = sid
+    found[#found + 1] = record.snapshot
+  end
+  return found
+end
+
+-- how many
+act['expired'] = function()
+  local found = {}
+  for _, packed in ipairs(redis.call('LPOP', over, ARGV[5]) or {}) do
+    local sid, snapshot = cmsgpack.unpack(packed)
+    found[#found + 1] = sid
+    found[#found + 1] = snapshot
+  end
+  return found
+end
+
+return act[ARGV[4]]()

@@ -1,0 +1,113 @@
+"""Sessions in Redis, and the leases of the nodes they live on. All sessions are in one shard, so that a step is one script."""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from msgspec.msgpack import Decoder, Encoder, encode
+
+from ropewalk.adapters.backends.redis.shard import Shard
+from ropewalk.adapters.backends.redis.store import Store
+from ropewalk.model.errors import LimitReached
+from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
+from ropewalk.ports import Clock
+
+logger = logging.getLogger("ropewalk.redis")
+
+ABANDONED_AT_ONCE = 10_000
+
+_KEYS = ("x", "s", "ss", "sg", "sr", "so", "su", "sl", "si", "sd", "nn", "nl")
+_PRESENCE_KEYS = ("ph", "pd", "po", "pw")
+
+_encode = Encoder().encode
+_decode = Decoder(SessionSnapshot).decode
+
+
+def session_keys(shard: Shard) -> list[bytes]:
+    return [shard.key(name) for name in _KEYS]
+
+
+def lease_keys(shard: Shard) -> list[bytes]:
+    return [shard.key(name) for name in (*_KEYS, *_PRESENCE_KEYS)]
+
+
+class RedisSessions:
+    """Implements `ports.SessionStore` and `ports.Leases` for one node."""
+
+    def __init__(self, store: Store, node: str, clock: Clock, max_size: int) -> None:
+        self._store = store
+        self._node = node
+        self._clock = clock
+        self._max_size = max_size
+
+    async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
+        data = _encode(snapshot)
+        if len(data) > self._max_size:
+            raise LimitReached(f"a session of {len(data)} bytes is too large to be kept")
+        await self._ask("save", sid, snapshot.ids, _milliseconds(ttl), data)
+
+    async def peek(self, sid: str) -> SessionSnapshot | None:
+        return _snapshot(await self._ask("peek", sid))
+
+    async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
+        return _snapshot(await self._ask("take", sid, self._node, successor))
+
+    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
+        return list(_sessions(await self._ask("revoke", ids)))
+
+    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        return list(_sessions(await self._ask("expired", limit))) if limit > 0 else []
+
+    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        return await self.expired(ABANDONED_AT_ONCE)
+
+    async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
+        """Members may be in any shard, so that every shard knows the lease. Where it had ended in one of them the sum of their
+        numbers is another one."""
+        home, *others = self._store.shards
+        mine = (self._node, _milliseconds(ttl))
+        answers = await asyncio.gather(
+            home.ask("leases", lease_keys(home), "renew", *mine, *heard),
+            *(shard.ask("leases", lease_keys(shard), "renew", *mine) for shard in others),
+        )
+        taken = tuple(SessionTaken(sid, revoked == "1") for sid, revoked in map(_untold, answers[0][1:]))
+        return Renewal(sum(answer[0] for answer in answers), taken)
+
+    async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
+        now = self._clock()
+        snapshots = [_encode(write.snapshot) for write in sessions]
+        described = [self._described(*pair, now) for pair in zip(sessions, snapshots, strict=True)]
+        answers = await self._ask("write", self._node, encode(described), *snapshots)
+        return [SessionTaken(write.sid, answer == 2) for write, answer in zip(sessions, answers, strict=True) if answer]
+
+    def _described(self, write: SessionWrite, snapshot: bytes, now: float) -> tuple[str, str, int, int, int, int]:
+        """The store goes by its own clock: what it is told is how long ago the session began."""
+        age = -1 if write.began is None else max(0, _milliseconds(now - write.began))
+        ttl = _milliseconds(write.ttl)
+        if len(snapshot) > self._max_size and ttl:
+            logger.warning("a session is too large to be resumed", extra={"bytes": len(snapshot)})
+            ttl = 0
+        return write.sid, write.snapshot.ids, write.version, ttl, int(write.live), age
+
+    async def _ask(self, what: str, *arguments: Any) -> Any:
+        home = self._store.home
+        return await home.ask("sessions", session_keys(home), what, *arguments)
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _snapshot(data: bytes | None) -> SessionSnapshot | None:
+    return None if data is None else _decode(data)
+
+
+def _sessions(parts: Sequence[bytes]) -> Iterator[tuple[str, SessionSnapshot]]:
+    for sid, data in zip(parts[::2], parts[1::2], strict=True):
+        yield sid.decode(), _decode(data)
+
+
+def _untold(order: bytes) -> tuple[str, str]:
+    sid, _, revoked = order.decode().rpartition("\0")
+    return sid, revoked
