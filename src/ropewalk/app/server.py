@@ -92,7 +92,9 @@ class Server:
                 "rules": len(self._settings.streams),
             },
         )
-        if keys.broadcast is None:
+        if "http" not in settings.broadcast.broadcast_adapter:
+            logger.info("nothing is published at --http_broadcast_path: --broadcast_adapter does not name http")
+        elif keys.broadcast is None:
             logger.warning("publishing over HTTP is off; set --secret or --broadcast_key to turn it on")
         elif not keys.broadcast:
             logger.warning("publishing over HTTP needs no key")

@@ -33,7 +33,9 @@ READ_AT_ONCE = 500
 READ_BYTES = 8 << 20
 """Bytes that one read should bring at most, judged by the size of the entries that came last."""
 
-REGISTERED_AT_ONCE = 500
+REGISTERED_AT_ONCE, REGISTERED_BYTES = 500, 512 << 10
+"""Publications and bytes in one step: a store that is shared holds up all others for so long. An entry alone may be larger."""
+
 ANSWER_SECONDS = 5.0
 STOP_SECONDS = 5.0
 CLAIM_SECONDS = 15.0
@@ -50,8 +52,22 @@ _FROM_THE_BEGINNING = b"0-0"
 _LEAVE = files(__package__).joinpath("leave.lua").read_text()
 
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
-Run = list[tuple[bytes, Sequence[Publication]]]
-"""Entries, by id, with the publications of each."""
+
+
+class _Run:
+    """Entries that are registered together, by id, with the publications of each."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[bytes, Sequence[Publication]]] = []
+        self._room, self._bytes = REGISTERED_AT_ONCE, REGISTERED_BYTES
+
+    def takes(self, publications: int, size: int) -> bool:
+        return publications <= self._room and size <= self._bytes
+
+    def add(self, entry: bytes, publications: Sequence[Publication], size: int) -> None:
+        self.entries.append((entry, publications))
+        self._room -= len(publications)
+        self._bytes -= size
 
 
 class RedisStreamsBroadcaster:
@@ -123,6 +139,7 @@ class RedisStreamsBroadcaster:
     async def _consume(self) -> None:
         await self._find()
         await self._acknowledge()  # what was registered before the connection was lost
+        self._waiting = 0
         self._link = int(await self._redis.client_id())
         self._retrying.works()
         while not self._retrying.stopping:
@@ -205,32 +222,30 @@ class RedisStreamsBroadcaster:
     # --- registering --------------------------------------------------------------------------------------------------
 
     async def _bring_in(self, entries: Entries) -> None:
-        run: Run = []
-        size = 0
+        run = _Run()
         for entry, fields in entries:
             if not fields:  # it was deleted after it was read
                 self._registered.append(entry)
                 continue
+            payload = fields.get(FIELD, b"")
             said = await self._intake.read(fields.get(FIELD), self._key(entry))
-            if isinstance(said, list) and size + len(said) <= REGISTERED_AT_ONCE:
-                run.append((entry, said))
-                size += len(said)
-                continue
-            await self._register(run)
-            run, size = [], 0
+            if not isinstance(said, list) or not run.takes(len(said), len(payload)):
+                await self._register(run.entries)
+                await asyncio.sleep(0)  # a turn for everybody else: a store in this process never waits
+                run = _Run()
             match said:
                 case RemoteDisconnect() as order:
                     await self._obey(entry, order)
                 case None:
                     self._registered.append(entry)
                 case publications:
-                    run, size = [(entry, publications)], len(publications)
-        await self._register(run)
+                    run.add(entry, publications, len(payload))
+        await self._register(run.entries)
 
     def _key(self, entry: bytes) -> str:
         return f"x:{self._stream}:{entry.decode()}"
 
-    async def _register(self, run: Run) -> None:
+    async def _register(self, run: Sequence[tuple[bytes, Sequence[Publication]]]) -> None:
         """All of them in one step; one that can never be registered costs the others nothing."""
         if not run:
             return

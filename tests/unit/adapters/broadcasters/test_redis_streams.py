@@ -133,6 +133,16 @@ async def test_what_is_registered_at_once_is_bounded(store: RedisServer, at: Any
     assert ledger.largest <= redis_streams.REGISTERED_AT_ONCE
 
 
+async def test_the_bytes_that_are_registered_at_once_are_bounded_too(store: RedisServer, at: Any) -> None:
+    ledger = Ledger()
+    for _ in range(12):
+        at.xadd(KEY, {"payload": json.dumps({"stream": "s", "data": "x" * 100_000})})
+    await running(broadcaster(store, ledger), lambda: until(lambda: at.xlen(KEY) == 0))
+
+    assert len(ledger.uids) == 12
+    assert 1 < ledger.largest <= redis_streams.REGISTERED_BYTES // 100_000
+
+
 async def test_large_entries_are_read_in_smaller_pieces(store: RedisServer, at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_streams, "READ_BYTES", 20_000)
     ledger = Ledger()
