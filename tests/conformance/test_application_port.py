@@ -27,7 +27,7 @@ class TestPythonChannels(ApplicationConformance):
             environment.setenv(obedient_channels.LOG, str(setup.log))
             yield PythonApplication(lambda: obedient_channels.app, Stats(), threads=setup.concurrency, timeout=setup.timeout)
 
-    def told(self, log: Path) -> list[events.Event]:
+    def told(self, log: Path) -> list[events.ApplicationEvent]:
         return events.folded(events.read(log))
 
 

@@ -3,16 +3,27 @@
 The steps are those of ARCHITECTURE.md. Read it from top to bottom.
 """
 
+import contextlib
 import json
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import aiohttp
 
+import ropewalk
+from ropewalk.app.server import Server
+from ropewalk.app.settings import load
 from tests.cable import Cable, cable, identifier
 from tests.metrics import metrics
-from tests.server import RunningServer, running_server
+from tests.server import Address, RunningServer, running_server
 
 STREAM = "walk"
+MOST_FILES = 24
+OURS = Path(ropewalk.__file__).parent
 
 
 async def test_a_message_walks_through_the_eight_steps() -> None:
@@ -112,3 +123,62 @@ async def _event(events: aiohttp.ClientResponse) -> tuple[Any, str]:
         name, _, value = line.partition(": ")
         fields[name] = value
     return json.loads(fields["data"]), fields["id"]
+
+
+# --- how many files it walks through ----------------------------------------------------------------------------------
+
+
+class CalledFiles:
+    """Of the server's files, those with a function that was called since `seen` was cleared, in whichever thread."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def _note(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            path = frame.f_code.co_filename
+            if path.startswith(f"{OURS}/"):
+                self.seen.add(path.removeprefix(f"{OURS}/"))
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Before the server starts: a thread that runs already would not be watched."""
+        before = sys.getprofile()
+        threading.setprofile(self._note)
+        sys.setprofile(self._note)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+            threading.setprofile(None)
+
+
+@contextlib.asynccontextmanager
+async def server_in_this_process(*flags: str) -> AsyncIterator[Address]:
+    settings = load(["--config_path=", "--host", "127.0.0.1", "--port", "0", "--shutdown_spread", "0", *flags], {})
+    server = Server(settings, lambda: settings)
+    await server.start()
+    try:
+        yield Address(server.addresses[0])
+    finally:
+        await server.stop()
+
+
+async def test_following_one_publish_with_the_journal_on_takes_few_files(tmp_path: Path) -> None:
+    """From the request, on a connection that is open already, to the frame that a subscriber receives."""
+    called, walks = CalledFiles(), list[set[str]]()
+    flags = ("--public", "--data_dir", str(tmp_path), "--durability", "journal", "--max_conn", "9", "--max_http_conn", "9")
+    with called.watched():
+        async with server_in_this_process(*flags) as server, aiohttp.ClientSession(server.url) as http, cable(server) as here:
+            await here.subscribe(STREAM)
+            for number in range(5):
+                called.seen.clear()
+                async with http.post("/_broadcast", json={"stream": STREAM, "data": "1", "uid": f"u{number}"}) as response:
+                    assert response.status == 201
+                await here.expect("message", offset=number + 1)
+                walks.append(set(called.seen))
+    # What some of them had besides is the first one's connection, and what a timer did meanwhile.
+    files = set.intersection(*walks)
+    for step in ("endpoints/publish", "memory/commits", "arrow/writer", "arrow/disk", "engine/hub", "protocol/websocket_frame"):
+        assert any(file.endswith(f"{step}.py") for file in files), files
+    assert len(files) <= MOST_FILES, sorted(files)

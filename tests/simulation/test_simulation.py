@@ -11,11 +11,12 @@ from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.session_leases import LeasedSessionKeeper
 from ropewalk.model.messages import Position
-from ropewalk.model.sessions import Renewal, SessionSnapshot
+from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken
 from ropewalk.testing.shared_store import NodeSessions, SharedPresence, SharedSessions, SharedStore
-from ropewalk.testing.simulation.ledger import Kind
+from ropewalk.testing.simulation.ledger import AnomalyKind
 from ropewalk.testing.simulation.shrinking import shortest
-from ropewalk.testing.simulation.world import ACTIONS, FAULTS, Plan, simulate
+from ropewalk.testing.simulation.steps import ACTIONS, simulate
+from ropewalk.testing.simulation.world import FAULTS, Plan
 
 STEPS = 5_000
 """Four seeds of these are 20,000 steps in every run of the tests."""
@@ -45,17 +46,17 @@ def test_any_size_of_world_will_do(nodes: int, clients: int, streams: int) -> No
 # --- broken on purpose ----------------------------------------------------------------------------------------------------
 
 
-def kinds_found(seeds: Sequence[int] = range(5), steps: int = 2_500, without: Iterable[str] = ()) -> set[Kind | None]:
+def kinds_found(seeds: Sequence[int] = range(5), steps: int = 2_500, without: Iterable[str] = ()) -> set[AnomalyKind | None]:
     return {simulate(Plan(seed, steps, without=frozenset(without))).kind for seed in seeds}
 
 
-def is_found(kind: Kind, seeds: Sequence[int] = range(20), steps: int = 2_500) -> bool:
+def is_found(kind: AnomalyKind, seeds: Sequence[int] = range(20), steps: int = 2_500) -> bool:
     return any(simulate(Plan(seed, steps)).kind is kind for seed in seeds)
 
 
 def test_a_cursor_that_lets_everything_through_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cursor, "take", lambda self, epoch, offset: Step.NEXT)
-    assert kinds_found() <= {Kind.REPEATED, Kind.REORDERED, Kind.SILENT_GAP}
+    assert kinds_found() <= {AnomalyKind.REPEATED, AnomalyKind.REORDERED, AnomalyKind.SILENT_GAP}
 
 
 def test_a_cursor_that_takes_jumps_for_the_next_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +70,7 @@ def test_a_cursor_that_takes_jumps_for_the_next_message_is_found(monkeypatch: py
         return step
 
     monkeypatch.setattr(Cursor, "take", leap)
-    assert Kind.SILENT_GAP in kinds_found()
+    assert AnomalyKind.SILENT_GAP in kinds_found()
 
 
 def test_a_fill_that_brings_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +78,7 @@ def test_a_fill_that_brings_nothing_is_found(monkeypatch: pytest.MonkeyPatch) ->
         audience.cursor.move(answer.epoch, answer.tip)
 
     monkeypatch.setattr(FeedReader, "_give", pretend)
-    assert kinds_found() <= {Kind.SILENT_GAP, Kind.LOST}
+    assert kinds_found() <= {AnomalyKind.SILENT_GAP, AnomalyKind.LOST}
 
 
 def test_a_lost_message_of_a_quiet_stream_that_nobody_looks_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +87,7 @@ def test_a_lost_message_of_a_quiet_stream_that_nobody_looks_for_is_found(monkeyp
 
     monkeypatch.setattr(FeedReader, "upkeep", do_nothing)
     # Where others join, they bring everybody up to date.
-    assert Kind.LOST in kinds_found(without=("cut", "kick", "node_dies", "slow_down", "unsubscribe"))
+    assert AnomalyKind.LOST in kinds_found(without=("cut", "kick", "node_dies", "slow_down", "unsubscribe"))
 
 
 def test_a_join_that_goes_on_before_the_others_have_come_as_far_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +95,7 @@ def test_a_join_that_goes_on_before_the_others_have_come_as_far_is_found(monkeyp
         pass
 
     monkeypatch.setattr(FeedReader, "reach", do_nothing)
-    assert kinds_found() & {Kind.REPEATED, Kind.REORDERED, Kind.SILENT_GAP}
+    assert kinds_found() & {AnomalyKind.REPEATED, AnomalyKind.REORDERED, AnomalyKind.SILENT_GAP}
 
 
 def test_a_join_that_does_not_wait_for_the_feed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,17 +103,17 @@ def test_a_join_that_does_not_wait_for_the_feed_is_found(monkeypatch: pytest.Mon
         pass
 
     monkeypatch.setattr(FeedReader, "follow", do_nothing)
-    assert Kind.SILENT_GAP in kinds_found()
+    assert AnomalyKind.SILENT_GAP in kinds_found()
 
 
 def test_a_gap_that_is_not_said_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hub, "say_gap", lambda self, audience, gap, after: None)
-    assert Kind.SILENT_GAP in kinds_found()
+    assert AnomalyKind.SILENT_GAP in kinds_found()
 
 
 def test_a_store_that_does_not_recognise_a_repetition_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Registrations, "find", lambda self, publication, now: None)
-    assert kinds_found() == {Kind.REGISTERED_TWICE}
+    assert kinds_found() == {AnomalyKind.REGISTERED_TWICE}
 
 
 def test_a_receipt_with_a_wrong_position_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +124,7 @@ def test_a_receipt_with_a_wrong_position_is_found(monkeypatch: pytest.MonkeyPatc
         return Position(first.epoch, first.offset + 1) if first else None
 
     monkeypatch.setattr(Registrations, "find", off_by_one)
-    assert kinds_found() == {Kind.WRONG_RECEIPT}
+    assert kinds_found() == {AnomalyKind.WRONG_RECEIPT}
 
 
 def test_a_remote_disconnect_that_forgets_those_who_are_away_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +132,20 @@ def test_a_remote_disconnect_that_forgets_those_who_are_away_is_found(monkeypatc
         return []
 
     monkeypatch.setattr(SharedSessions, "revoke", forget_nobody)
-    assert is_found(Kind.KICKED_SESSION_BACK)
+    assert is_found(AnomalyKind.KICKED_SESSION_BACK)
+
+
+def test_a_remote_disconnect_that_a_node_missed_and_the_store_does_not_repeat_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = SharedSessions._tell
+
+    def tell_only_who_was_taken(self: SharedSessions, node: str, order: SessionTaken) -> None:
+        if not order.revoked:
+            tell(self, node, order)
+
+    monkeypatch.setattr(SharedSessions, "_tell", tell_only_who_was_taken)
+    # Whatever else happens to a session brings it to the store, which knows that it was revoked.
+    quiet = ("cut", "vanish", "node_dies", "slow_down", "unsubscribe", "join", "leave")
+    assert AnomalyKind.KICKED_SESSION_BACK in kinds_found(without=quiet)
 
 
 # --- leases that are broken on purpose ------------------------------------------------------------------------------------
@@ -139,12 +153,12 @@ def test_a_remote_disconnect_that_forgets_those_who_are_away_is_found(monkeypatc
 
 def test_a_lease_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SharedStore, "_end_lease", lambda self, node: None)
-    assert is_found(Kind.GHOST_MEMBER)
+    assert is_found(AnomalyKind.GHOST_MEMBER)
 
 
 def test_a_presence_set_that_ignores_the_end_of_a_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SharedPresence, "node_died", lambda self, node: None)
-    assert is_found(Kind.GHOST_MEMBER)
+    assert is_found(AnomalyKind.GHOST_MEMBER)
 
 
 def test_an_event_that_dies_with_its_node_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +170,7 @@ def test_an_event_that_dies_with_its_node_is_found(monkeypatch: pytest.MonkeyPat
         return events if events and len(told) % 10 == 0 else tell(self, events)
 
     monkeypatch.setattr(SharedPresence, "tell", tell_most)
-    assert is_found(Kind.GHOST_MEMBER)
+    assert is_found(AnomalyKind.GHOST_MEMBER)
 
 
 def test_a_node_that_does_not_join_its_members_again_after_its_lease_ended_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,17 +178,17 @@ def test_a_node_that_does_not_join_its_members_again_after_its_lease_ended_is_fo
         pass
 
     monkeypatch.setattr(LeasedSessionKeeper, "_join_again", do_nothing)
-    assert is_found(Kind.MISSING_MEMBER)
+    assert is_found(AnomalyKind.MISSING_MEMBER)
 
 
 def test_sessions_that_are_not_written_while_they_live_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeasedSessionKeeper, "changed", lambda self, session: None)
-    assert is_found(Kind.LOST_SESSION)
+    assert is_found(AnomalyKind.LOST_SESSION)
 
 
 def test_a_node_that_ignores_that_a_session_was_taken_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeasedSessionKeeper, "obey", lambda self, order: 0)
-    assert is_found(Kind.SESSION_TWICE)
+    assert is_found(AnomalyKind.SESSION_TWICE)
 
 
 def test_a_lost_order_that_no_renewal_repeats_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +196,7 @@ def test_a_lost_order_that_no_renewal_repeats_is_found(monkeypatch: pytest.Monke
         return Renewal(self._store.renew(self._node, ttl, heard).lease)
 
     monkeypatch.setattr(NodeSessions, "renew", say_nothing)
-    assert is_found(Kind.SESSION_TWICE)
+    assert is_found(AnomalyKind.SESSION_TWICE)
 
 
 def test_a_session_that_left_and_is_not_written_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +204,7 @@ def test_a_session_that_left_and_is_not_written_is_found(monkeypatch: pytest.Mon
         pass
 
     monkeypatch.setattr(LeasedSessionKeeper, "_leave", do_nothing)
-    assert is_found(Kind.GHOST_SESSION)
+    assert is_found(AnomalyKind.GHOST_SESSION)
 
 
 def test_an_expired_session_that_is_given_out_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +212,7 @@ def test_an_expired_session_that_is_given_out_again_is_found(monkeypatch: pytest
         return self._over[:limit]
 
     monkeypatch.setattr(SharedSessions, "expired", give_again)
-    assert is_found(Kind.ENDED_TWICE)
+    assert is_found(AnomalyKind.ENDED_TWICE)
 
 
 def test_a_session_that_dies_with_the_node_that_has_just_taken_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +222,7 @@ def test_a_session_that_dies_with_the_node_that_has_just_taken_it_is_found(monke
         return take(self, node, sid, "")
 
     monkeypatch.setattr(SharedSessions, "take", take_away)
-    assert is_found(Kind.LOST_SESSION)
+    assert is_found(AnomalyKind.LOST_SESSION)
 
 
 def test_a_failure_is_told_with_a_short_history(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +230,7 @@ def test_a_failure_is_told_with_a_short_history(monkeypatch: pytest.MonkeyPatch)
     plan = Plan(1, 2_000)
     report = simulate(plan)
     smaller, found = shortest(plan, report)
-    assert found.kind is report.kind is Kind.REGISTERED_TWICE
+    assert found.kind is report.kind is AnomalyKind.REGISTERED_TWICE
     assert found.steps < report.steps
     assert len(smaller.without) > 5
     assert "unanswered" not in smaller.without

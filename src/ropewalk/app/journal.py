@@ -17,12 +17,12 @@ from typing import Protocol
 from aiohttp import web
 
 from ropewalk.adapters.endpoints.consumers import ConsumersEndpoint
+from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.journal import JournalEndpoint
 from ropewalk.adapters.endpoints.transactions import TransactionsEndpoint
 from ropewalk.adapters.staging.files import FileStaging
 from ropewalk.app.registry import JOURNALS, ROW_READERS, resolve
 from ropewalk.app.settings import Settings
-from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.transactions import TransactionLedger
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.errors import UserMistake

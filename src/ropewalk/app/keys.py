@@ -7,8 +7,8 @@ import ssl
 from collections import Counter
 from dataclasses import dataclass
 
+from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.app.settings import Settings
-from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.signatures import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, RPC_PHRASE, SESSIONS_PHRASE, derive
 from ropewalk.model.errors import UserMistake
 

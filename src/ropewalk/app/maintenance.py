@@ -5,7 +5,6 @@ Invariant: the parts of a data directory are copied in an order that makes the c
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,19 +18,17 @@ from ropewalk.model.extras import install
 
 if TYPE_CHECKING:
     from ropewalk.adapters.journals.arrow.backup import Copied
+    from ropewalk.adapters.journals.arrow.inspection import Progress
     from ropewalk.adapters.journals.arrow.maintenance import JournalFiles, JournalReport
     from ropewalk.adapters.journals.arrow.repair import ArchivedRows, Repaired
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes to do."""
 
-
-def verify(data_dir: Path, progress: Progress) -> "JournalReport":
+def verify(data_dir: Path, progress: "Progress") -> "JournalReport":
     report = _files(data_dir, progress).verify()
     return msgspec.structs.replace(report, problems=[*report.problems, *damaged_staging(data_dir / DIRECTORY)])
 
 
-def repair(data_dir: Path, archive_dir: str, progress: Progress) -> "Repaired":
+def repair(data_dir: Path, archive_dir: str, progress: "Progress") -> "Repaired":
     """Without an `archive_dir` only the journal's record of itself can be repaired. Damaged files of the archive are not
     used."""
     damaged: dict[str, str] = {}
@@ -39,7 +36,7 @@ def repair(data_dir: Path, archive_dir: str, progress: Progress) -> "Repaired":
     return msgspec.structs.replace(repaired, damaged=[f"{path} {what}" for path, what in damaged.items()])
 
 
-def back_up(data_dir: Path, destination: Path, progress: Progress) -> "Copied":
+def back_up(data_dir: Path, destination: Path, progress: "Progress") -> "Copied":
     """The destination appears when the copy is complete and on disk, and not at all if it fails."""
     if destination.exists():
         raise UserMistake(f"{destination} exists already; a backup is made in a new directory")
@@ -56,7 +53,7 @@ def back_up(data_dir: Path, destination: Path, progress: Progress) -> "Copied":
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _copy(data_dir: Path, target: Path, progress: Progress) -> "Copied":
+def _copy(data_dir: Path, target: Path, progress: "Progress") -> "Copied":
     """Marks of consumers and states of transactions first: what they speak of is then in the rows, which are copied last."""
     journal = _files(data_dir, progress).copy(target)
     journal.consumers()
@@ -67,7 +64,7 @@ def _copy(data_dir: Path, target: Path, progress: Progress) -> "Copied":
     return copied
 
 
-def _files(data_dir: Path, progress: Progress) -> "JournalFiles":
+def _files(data_dir: Path, progress: "Progress") -> "JournalFiles":
     files: JournalFiles = resolve(JOURNAL_FILES, "journal")(data_dir, progress)
     return files
 

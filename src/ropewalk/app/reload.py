@@ -7,12 +7,12 @@ import logging
 from dataclasses import replace
 
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission
+from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.app import composition, logs
 from ropewalk.app.composition import Parts
 from ropewalk.app.keys import Keys, keys_of, tls_context
 from ropewalk.app.settings import Settings, require_startable
 from ropewalk.app.settings.sections import SETTINGS
-from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.errors import UserMistake
 
 logger = logging.getLogger("ropewalk.server")

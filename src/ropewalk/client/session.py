@@ -28,6 +28,7 @@ from ropewalk.client.link import CableLink, DialOptions, dial
 from ropewalk.client.state import ClientState
 from ropewalk.client.stream import Stream
 from ropewalk.core.backoff import Backoff, Chance
+from ropewalk.model.clock import Clock
 from ropewalk.model.closing import TOKEN_EXPIRED
 from ropewalk.model.commands import Perform, Whisper
 from ropewalk.model.errors import MalformedFrame
@@ -39,7 +40,6 @@ from ropewalk.protocol.server_messages import ServerMessage, Welcome
 logger = logging.getLogger("ropewalk.client")
 
 Refresh = Callable[[], Awaitable[str]]
-Clock = Callable[[], float]
 T = TypeVar("T")
 
 

@@ -4,11 +4,9 @@ Invariant: a mark never goes back. A later generation of a shard has higher posi
 alone tell which of two marks is further.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from ropewalk.model.journal import GENERATION_BITS, Consumer, ShardMark, ShardSpan
-
-Marks = Mapping[int, ShardMark]
+from ropewalk.model.journal import GENERATION_BITS, Consumer, Marks, ShardMark, ShardSpan
 
 
 def pinned(marks: Marks, given: Marks) -> dict[int, ShardMark]:

@@ -22,11 +22,11 @@ class Credentials:
 
     def __init__(self, key: bytes, forward: Callable[[ConnectRequest], dict[str, str]]) -> None:
         self._key = key
-        self._forward = forward
+        self.forward = forward
 
     def __call__(self, request: ConnectRequest) -> str:
         """The empty string for a client that shows nothing."""
-        headers = sorted((name, value) for name, value in self._forward(request).items() if name not in ADDRESSES)
+        headers = sorted((name, value) for name, value in self.forward(request).items() if name not in ADDRESSES)
         params = sorted((name, value) for name, value in request.params.items() if name not in OURS)
         if not headers and not params:
             return ""

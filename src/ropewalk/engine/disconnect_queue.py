@@ -7,10 +7,12 @@ processed.
 """
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from contextlib import suppress
 
+from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.stats import Stats
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.model.application import CallContext, DisconnectCall
@@ -22,8 +24,7 @@ from ropewalk.ports import Application
 logger = logging.getLogger("ropewalk.application")
 
 WORKERS = 8  # calls at once
-FIRST_WAIT = 0.5  # seconds, doubled up to the longest while the application cannot be reached
-LONGEST_WAIT = 30.0
+BETWEEN_ATTEMPTS = Backoff(0.5, 30.0)  # while the application cannot be reached
 MOST_ASKED = 3  # times, without an answer
 MOST_AT_ONCE = 10_000  # sessions that a node without an application ends in one round
 
@@ -49,12 +50,13 @@ class DisconnectQueue:
 
 
 class ApplicationDisconnectQueue(DisconnectQueue):
-    def __init__(self, application: Application, limits: Limits, stats: Stats, session_log: SessionLog) -> None:
+    def __init__(self, application: Application, limits: Limits, stats: Stats, session_log: SessionLog, chance: Chance) -> None:
         super().__init__(session_log)
         self._application = application
         self._backlog = limits.disconnect_backlog
         self._pause = WORKERS / limits.disconnect_rate if limits.disconnect_rate else 0.0
         self._stats = stats
+        self._chance = chance
         self._waiting: deque[DisconnectCall] = deque()
         self._some = asyncio.Event()
         self._ending = asyncio.Event()
@@ -99,8 +101,8 @@ class ApplicationDisconnectQueue(DisconnectQueue):
                 await self._some.wait()
 
     async def _deliver(self, disconnect_call: DisconnectCall) -> None:
-        wait, asked = FIRST_WAIT, 0
-        while True:
+        asked = 0
+        for attempt in itertools.count():
             try:
                 await self._application.disconnect(disconnect_call)
                 return self._session_log.ended(disconnect_call.context.sid)
@@ -113,8 +115,7 @@ class ApplicationDisconnectQueue(DisconnectQueue):
             except RopewalkError as error:
                 logger.warning("the application failed at a disconnect", extra={"reason": str(error)})
                 return self._session_log.ended(disconnect_call.context.sid)
-            await self._rest(wait)
-            wait = min(2 * wait, LONGEST_WAIT)
+            await self._rest(BETWEEN_ATTEMPTS.delay(attempt, self._chance))
 
     def _drop(self, sid: str) -> None:
         self._stats.app_disconnects_dropped += 1

@@ -1,17 +1,20 @@
-"""Frames of a client that are not handled yet, bounded by number and bytes.
+"""Frames of a client that are not handled yet, bounded by number and bytes, and how fast they are handled.
 
 Above either bound the client's socket is not read until enough frames were handled; nothing is lost. A client repeats a
 subscribe when the answer is slow. A repeat that arrived before the first answer must not be answered again: `@anycable/core`
 takes a second confirmation for one it never asked for, and unsubscribes.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from ropewalk.core.rate import TokenBucket
 from ropewalk.model.commands import Subscribe
 
 MOST_FRAMES, FEW_FRAMES = 64, 16
 MOST_BYTES, FEW_BYTES = 131_072, 65_536
+BYTES_A_COMMAND = 4096  # of an answer; a longer one counts against the command rate as often as it has so many
 
 
 class Inbox:
@@ -61,3 +64,21 @@ class Inbox:
     def forget(self, identifier: str) -> None:
         """Unsubscribed: the next subscribe is no repeat."""
         self._answered.pop(identifier, None)
+
+
+class CommandRate(TokenBucket):
+    """A client that sends faster than its rate waits; it loses nothing and nobody waits with it."""
+
+    __slots__ = ()
+
+    async def wait(self) -> float:
+        """Until the next command may be handled. Returns for how many seconds it was."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while not self.allow(loop.time()):  # noqa: ASYNC110 - waits for time, not for an event
+            await asyncio.sleep(1 / self._rate)
+        return loop.time() - began
+
+    def charge(self, answered: int) -> None:
+        """A command that was answered with so many bytes counts as several where these are many."""
+        self.spend(answered // BYTES_A_COMMAND)

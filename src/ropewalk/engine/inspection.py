@@ -29,13 +29,13 @@ class NodeInspector:
         self._problems = problems
 
     def report(self) -> NodeReport:
-        services, sampler = self._node.services, self._node.sampler
-        stats, application = services.stats, services.application
+        node, sampler = self._node, self._node.sampler
+        stats, application = node.stats, node.application
         return NodeReport(
-            problems=(*self._node.health(), *self._problems()),
+            problems=(*node.health(), *self._problems()),
             connections=stats.connections_accepted - stats.connections_closed,
-            sessions=len(services.sessions),
-            streams_listened=services.hub.streams(),
+            sessions=len(node.sessions.live),
+            streams_listened=node.hub.streams(),
             totals=sampler.totals(),
             counts=stats.counts(),
             rates=sampler.rates,
@@ -43,9 +43,9 @@ class NodeInspector:
             refusals=dict(stats.refusals),
             latency=_latency(stats.publish_to_deliver),
             shards=tuple(self._shards()),
-            backend=services.backend.gauges(),
+            backend=node.backend.gauges(),
             archive=self._archive(),
-            journal=services.session_log.gauges(),
+            journal=node.session_log.gauges(),
             application=application.gauges() if application is not None else {},
             transactions=self._transactions(),
             broadcasters=self._broadcasters(),

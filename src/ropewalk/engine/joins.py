@@ -54,7 +54,7 @@ class Joiner:
         what the application wants said right after it. Raises `Unavailable` before anything is said, unless it is told to
         `insist`, or resumes: then it asks the store until it answers."""
         subscription.claimed = True
-        self.release(subscription)
+        self._release(subscription)
         streams, identifier = subscription.granted.streams, subscription.identifier
         collected = [self._hub.collect(stream, link.limit) for stream in streams]
         try:
@@ -123,7 +123,14 @@ class Joiner:
                 if stream not in buffers:
                     buffers[stream] = self._hub.collect(stream, link.limit // streams)
 
-    def release(self, subscription: Subscription) -> None:
+    def drop(self, link: Link, subscription: Subscription) -> None:
+        """Nothing of it is to be delivered any more."""
+        for group in subscription.groups:
+            self._hub.leave(group, link)
+        subscription.groups = ()
+        self._release(subscription)
+
+    def _release(self, subscription: Subscription) -> None:
         buffers, subscription.buffers = subscription.buffers, None
         for stream, buffer in (buffers or {}).items():
             self._hub.release(stream, buffer)
@@ -145,7 +152,7 @@ class Joiner:
         )
         self._replayer.reject(link, subscription.identifier, gaps)
         self._go_live(link, subscription, [_live_from(gap, buffer) for gap, buffer in zip(gaps, buffers, strict=True)])
-        self.release(subscription)
+        self._release(subscription)
 
     async def _answers(
         self, link: Link, streams: Sequence[str], request: HistoryRequest | None, forever: bool = False

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ropewalk.core.backoff import Chance
 from ropewalk.core.credentials import Credentials
@@ -13,7 +13,8 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.bounds import BoundedPublisher
 from ropewalk.engine.broker import Broker
-from ropewalk.engine.conversation import side_of
+from ropewalk.engine.commands import CommandHandler
+from ropewalk.engine.conversation import Conversation
 from ropewalk.engine.disconnect_queue import ApplicationDisconnectQueue, DisconnectQueue
 from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.heartbeat import Heartbeat
@@ -21,14 +22,15 @@ from ropewalk.engine.hub import Hub
 from ropewalk.engine.joins import Joiner
 from ropewalk.engine.local_publisher import LocalPublisher
 from ropewalk.engine.persistent_presence import PersistentPresence
+from ropewalk.engine.presence import PresenceCommands
 from ropewalk.engine.sampler import Sampler
-from ropewalk.engine.services import Forward, Services
-from ropewalk.engine.session import Session, closing_of
+from ropewalk.engine.session import Session
 from ropewalk.engine.session_host import NodeHost
 from ropewalk.engine.session_keeping import SessionKeeper
 from ropewalk.engine.session_leases import LeasedSessionKeeper, WriteThroughLog
 from ropewalk.engine.session_log import SessionLog
-from ropewalk.engine.session_opening import open_session
+from ropewalk.engine.session_opening import SessionOpener
+from ropewalk.engine.session_table import SessionTable
 from ropewalk.engine.tasks import Tasks
 from ropewalk.engine.timeouts import Timeouts
 from ropewalk.engine.trace import tag_of, traced_application, traced_connection, traced_delivery, tracing
@@ -60,79 +62,118 @@ class Node:
         clock: Clock,
         session_log: SessionLog = SessionLog(),  # noqa: B008 - it says nothing and holds nothing
         application: Application | None = None,
-        forward: Forward = lambda request: {},
+        forward: Callable[[ConnectRequest], dict[str, str]] = lambda request: {},
         sessions_key: bytes = b"",
         chance: Chance = random.random,
     ) -> None:
-        """`sessions_key` is for fingerprints of credentials. One that stays the same over a restart makes sessions that an
-        application admitted resume afterwards without asking it."""
+        """`forward` chooses the headers of a request that the application may see. `sessions_key` is for fingerprints of
+        credentials. One that stays the same over a restart makes sessions that an application admitted resume afterwards
+        without asking it."""
         if application is not None and tracing():
             application = traced_application(application)
-        tasks = Tasks()
-        timeouts = Timeouts(limits, stats, tasks)
-        hub = Hub(stats, clock)
-        self._backend = backend
-        self._feed = FeedReader(backend.feed, hub, backend.streams, tasks, stats, clock, chance)
+        self.backend = backend
+        self.application = application
+        self.stats = stats
+        self.sessions = SessionTable()
+        self.tasks = Tasks()
+        self.timeouts = Timeouts(limits, stats, self.tasks)
+        self.hub = Hub(stats, clock)
+        self.broker = Broker(backend.streams, backend.feed, stats, clock, chance)
+        self.sampler = Sampler(self.sessions.live, stats)
+        self._limits = limits
+        self._clock = clock
+        self._refusals = RefusalSummary(stats, clock())
         self._draining = False
         self._leaving = False
-        self._refusals = RefusalSummary(stats, clock())
-        self.broker = Broker(backend.streams, backend.feed, stats, clock, chance)
+        self._feed = FeedReader(backend.feed, self.hub, backend.streams, self.tasks, stats, clock, chance)
         deliver = self._feed.deliver
         self._deliver = traced_delivery(deliver) if tracing() else deliver
         self.local_publisher = LocalPublisher(self._deliver, self._end_all, stats, clock)
-        disconnect_queue = (
+        self._heartbeat = Heartbeat(limits, clock, self.tasks, self.timeouts)
+        self.joiner = Joiner(self.hub, self._feed, backend.streams, stats, chance)
+        self.disconnect_queue = (
             DisconnectQueue(session_log)
             if application is None
-            else ApplicationDisconnectQueue(application, limits, stats, session_log)
+            else ApplicationDisconnectQueue(application, limits, stats, session_log, chance)
         )
-        sessions: dict[str, Session] = {}
-        departing: dict[str, Session] = {}
-        presence: PresenceStore = backend.presence
+        live, departing = self.sessions.live, self.sessions.departing
+        store: PresenceStore = backend.presence
         if backend.leases is None:
-            keeper = SessionKeeper(backend, presence, limits, stats, disconnect_queue, sessions, departing)
+            keeper = SessionKeeper(backend, store, limits, stats, self.disconnect_queue, live, departing)
         else:
-            presence = persistent = PersistentPresence(presence, chance)
+            store = persistent = PersistentPresence(store, chance)
             keeper = leased = LeasedSessionKeeper(
-                backend, backend.leases, persistent, limits, stats, disconnect_queue, sessions, departing, tasks, clock, chance
+                backend,
+                backend.leases,
+                persistent,
+                limits,
+                stats,
+                self.disconnect_queue,
+                live,
+                departing,
+                self.tasks,
+                clock,
+                chance,
             )
             session_log = WriteThroughLog(session_log, leased)
-        self.services = Services(
-            backend=backend,
-            presence=presence,
-            keeper=keeper,
-            sessions=sessions,
-            departing=departing,
-            broker=self.broker,
-            hub=hub,
-            joiner=Joiner(hub, self._feed, backend.streams, stats, chance),
-            authenticators=authenticators,
-            channels=channels,
-            application=application,
-            disconnect_queue=disconnect_queue,
-            forward=forward,
-            credentials=Credentials(sessions_key or secrets.token_bytes(32), forward),
-            rules=rules,
-            limits=limits,
-            stats=stats,
-            clock=clock,
-            tasks=tasks,
-            session_log=session_log,
-            heartbeat=Heartbeat(limits, clock, tasks, timeouts),
-            timeouts=timeouts,
+        self.session_log = session_log
+        self._keeper = keeper
+        presence = PresenceCommands(store, session_log, limits, stats)
+        self._conversation = (
+            None
+            if application is None
+            else Conversation(
+                application,
+                Credentials(sessions_key or secrets.token_bytes(32), forward),
+                self.disconnect_queue,
+                self.joiner,
+                presence,
+                self.broker,
+                session_log,
+                limits,
+                stats,
+            )
         )
-        self._host = NodeHost(self.services)
-        self.sampler = Sampler(self.services.sessions, stats)
+        self._opener = SessionOpener(
+            authenticators,
+            self._conversation,
+            keeper,
+            self.sessions,
+            self.joiner,
+            presence,
+            session_log,
+            self._heartbeat,
+            self.tasks,
+            limits,
+            stats,
+            clock,
+        )
+        commands = CommandHandler(channels, self._conversation, self.joiner, presence, self.broker, session_log, limits, stats)
+        self._host = NodeHost(
+            self.sessions,
+            commands,
+            self.joiner,
+            keeper,
+            session_log,
+            self._heartbeat,
+            self.timeouts,
+            self.tasks,
+            rules,
+            limits,
+            stats,
+            clock,
+        )
 
     # --- start and stop -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        await self._backend.start()
-        await self._backend.feed.start(self._deliver, self._obey, self._feed.missed)
-        if self.services.application is not None:
-            await self.services.application.start(BoundedPublisher(self.broker, self.services.limits))
-            self.services.disconnect_queue.start()
-        self.services.keeper.start()
-        self.services.tasks.spawn(self._keep_time())
+        await self.backend.start()
+        await self.backend.feed.start(self._deliver, self._obey, self._feed.missed)
+        if self.application is not None:
+            await self.application.start(BoundedPublisher(self.broker, self._limits))
+            self.disconnect_queue.start()
+        self._keeper.start()
+        self.tasks.spawn(self._keep_time())
 
     def leave(self) -> None:
         """Say on the health page that the end is near, so that load balancers look elsewhere; everything works on."""
@@ -144,7 +185,7 @@ class Node:
         `reconnect_rate`: how many of them a second are told to come back, as far as they understand it; 0 tells none.
         """
         self._draining = self._leaving = True
-        leaving = list(self.services.sessions.values())
+        leaving = list(self.sessions.live.values())
         steps = max(1, int(spread / DRAIN_STEP))
         share = -(-len(leaving) // steps) or 1
         for start in range(0, len(leaving), share):
@@ -158,22 +199,22 @@ class Node:
 
     async def stop(self) -> None:
         self._draining = True
-        for session in [*self.services.sessions.values(), *self.services.opening.values()]:
+        for session in [*self.sessions.live.values(), *self.sessions.opening.values()]:
             session.end(closings.SERVER_RESTART)
-        under_way = [session.opening for session in self.services.opening.values()]
-        under_way += [session.leaving for session in self.services.departing.values()]
+        under_way = [session.opening for session in self.sessions.opening.values()]
+        under_way += [session.leaving for session in self.sessions.departing.values()]
         if ending := [task for task in under_way if task is not None]:
             await asyncio.wait(ending)
-        for sid, snapshot in await self._backend.sessions.abandoned():
-            self.services.disconnect_queue.put(sid, snapshot)
-        await self.services.disconnect_queue.finish()
-        await self.services.session_log.finish()
-        await self.services.tasks.cancel()
-        if self.services.application is not None:
-            await self.services.application.stop()
-        await self._backend.feed.stop()
-        await self._backend.stop()
-        _tell(self._refusals.rest(self.services.clock()))
+        for sid, snapshot in await self.backend.sessions.abandoned():
+            self.disconnect_queue.put(sid, snapshot)
+        await self.disconnect_queue.finish()
+        await self.session_log.finish()
+        await self.tasks.cancel()
+        if self.application is not None:
+            await self.application.stop()
+        await self.backend.feed.stop()
+        await self.backend.stop()
+        _tell(self._refusals.rest(self._clock()))
 
     async def _keep_time(self) -> None:
         while True:
@@ -185,13 +226,13 @@ class Node:
 
     async def upkeep(self) -> None:
         """What is due: called about once a second."""
-        _tell(self._refusals.due(self.services.clock()))
+        _tell(self._refusals.due(self._clock()))
         await self.sampler.sample(asyncio.get_running_loop().time())
-        await self._backend.sweep()
+        await self.backend.sweep()
         await self._feed.upkeep()
-        for sid, snapshot in await self._backend.sessions.expired(self.services.disconnect_queue.free_slots()):
-            self.services.disconnect_queue.put(sid, snapshot)
-        self.services.session_log.expired(await self._backend.presence.expire())
+        for sid, snapshot in await self.backend.sessions.expired(self.disconnect_queue.free_slots()):
+            self.disconnect_queue.put(sid, snapshot)
+        self.session_log.expired(await self.backend.presence.expire())
 
     # --- sessions -----------------------------------------------------------------------------------------------------
 
@@ -200,44 +241,44 @@ class Node:
         logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
         if tracing():
             connection = traced_connection(connection, sid, codec.readable)
-        beat, app = self.services.heartbeat.beat(request.options), side_of(request, self.services)
+        beat = self._heartbeat.beat(request.options)
+        app = None if self._conversation is None else self._conversation.side_of(request)
         session = Session(self._host, sid, connection, codec, request, beat, app)
-        self.services.stats.connections_accepted += 1
+        self.stats.connections_accepted += 1
         if self._draining:
             session.end(closings.SERVER_RESTART)
         else:
-            self.services.opening[session.sid] = session
-            self.services.revocations.opening(session.sid)
-            session.opening = self.services.tasks.spawn(open_session(session, self.services, request))
+            self.sessions.begin(session)
+            session.opening = self.tasks.spawn(self._opener.open(session, request))
         return session
 
     async def _obey(self, order: RemoteDisconnect | SessionTaken) -> int:
-        return self.services.keeper.obey(order) if isinstance(order, SessionTaken) else await self._end_all(order)
+        return self._keeper.obey(order) if isinstance(order, SessionTaken) else await self._end_all(order)
 
     async def _end_all(self, order: RemoteDisconnect) -> int:
         """Ends live sessions, those on their way out, and those that are away; whoever is on its way in is ended on arrival."""
-        services, ids = self.services, order.identifier
-        services.revocations.add(order)
-        services.hub.flush()  # what was published before the order comes before the goodbye
-        live = [session for session in services.sessions.values() if session.ids == ids]
-        leaving = [session for session in services.departing.values() if session.ids == ids]
+        ids = order.identifier
+        self.sessions.revocations.add(order)
+        self.hub.flush()  # what was published before the order comes before the goodbye
+        live = [session for session in self.sessions.live.values() if session.ids == ids]
+        leaving = [session for session in self.sessions.departing.values() if session.ids == ids]
         for session in live:
-            session.end(closing_of(order))
-        ended = sum(not services.keeper.stored(session) for session in live)  # those that are stored are counted there
+            session.end(closings.by_order(order))
+        ended = sum(not self._keeper.stored(session) for session in live)  # those that are stored are counted there
         ended += sum(session.revoke(closings.REMOTE.reason) for session in leaving)
-        for sid, snapshot in await self._backend.sessions.revoke(ids):
-            services.session_log.revoked(sid, closings.REMOTE.reason)
-            services.disconnect_queue.put(sid, snapshot)
+        for sid, snapshot in await self.backend.sessions.revoke(ids):
+            self.session_log.revoked(sid, closings.REMOTE.reason)
+            self.disconnect_queue.put(sid, snapshot)
             ended += 1
-        await services.session_log.ordered(order)
+        await self.session_log.ordered(order)
         return ended
 
     def health(self) -> list[str]:
         """What is down, as sentences; empty when all is well."""
-        journal = self.services.session_log.health()
-        application = self.services.application.health() if self.services.application else ""
+        journal = self.session_log.health()
+        application = self.application.health() if self.application else ""
         leaving = "shutting down" if self._leaving else ""
-        problems = (self._backend.health(), self._backend.feed.health(), journal, application, leaving)
+        problems = (self.backend.health(), self.backend.feed.health(), journal, application, leaving)
         return [problem for problem in problems if problem]
 
 

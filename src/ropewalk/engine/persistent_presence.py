@@ -20,10 +20,10 @@ BETWEEN_ATTEMPTS = Backoff(0.1, 2.0)
 """A client that comes back begins anew after some three seconds in which the store does not answer. Patient attempts take
 longer than the lease: after that its end does what was asked for."""
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
-async def persist(ask: Callable[[], Awaitable[Answer]], chance: Chance, attempts: int = ATTEMPTS) -> Answer:
+async def persist(ask: Callable[[], Awaitable[T]], chance: Chance, attempts: int = ATTEMPTS) -> T:
     """Ask a store that may fail several times. Raises `Unavailable`."""
     for attempt in range(attempts - 1):
         try:
@@ -71,7 +71,7 @@ class PersistentPresence:
 
         await self._in_turn(session.sid, join)
 
-    async def _in_turn(self, sid: str, ask: Callable[[], Awaitable[Answer]], attempts: int = ATTEMPTS) -> Answer:
+    async def _in_turn(self, sid: str, ask: Callable[[], Awaitable[T]], attempts: int = ATTEMPTS) -> T:
         lock = self._locks.setdefault(sid, _Turns())
         lock.waiting += 1
         try:

@@ -2,13 +2,16 @@
 
 import logging
 
-from ropewalk.engine.services import Services
+from ropewalk.core.stats import Stats
 from ropewalk.engine.session import Session
+from ropewalk.engine.session_log import SessionLog
 from ropewalk.model.application import MEMBER_KEY
 from ropewalk.model.commands import Join, Leave, Presence
 from ropewalk.model.errors import RopewalkError, Unavailable
+from ropewalk.model.limits import Limits
 from ropewalk.model.presence import Member, PresencePage
 from ropewalk.model.refusals import Refusal
+from ropewalk.ports import PresenceStore
 
 logger = logging.getLogger("ropewalk.presence")
 
@@ -17,82 +20,101 @@ ANSWER_BYTES = 131_072  # of the records in one answer, and never more than this
 PENDING_SHARE = 4
 
 
-async def handle(session: "Session", services: Services, command: Presence | Join | Leave) -> bool:
-    match command:
-        case Presence():
-            return await tell(session, services, command)
-        case Join(identifier, member):
-            return await join(session, services, identifier, member)
-        case Leave(identifier):
-            return await leave(session, services, identifier)
+class PresenceCommands:
+    """What sessions do in presence sets, kept by a store and written to the session log."""
 
+    def __init__(
+        self,
+        store: PresenceStore,
+        session_log: SessionLog,
+        limits: Limits,
+        stats: Stats,
+    ) -> None:
+        self._store = store
+        self._session_log = session_log
+        self._limits = limits
+        self._stats = stats
 
-async def tell(session: "Session", services: Services, query: Presence) -> bool:
-    """Who is there, as far as one bounded answer can tell it: it is written at once, also to a client that does not read."""
-    identifier, records = query.identifier, query.return_records
-    stream = _stream(session, identifier)
-    page = None
-    if stream:
+    async def handle(self, session: "Session", command: Presence | Join | Leave) -> bool:
+        match command:
+            case Presence():
+                return await self.tell(session, command)
+            case Join(identifier, member):
+                return await self.join(session, identifier, member)
+            case Leave(identifier):
+                return await self.leave(session, identifier)
+
+    async def tell(self, session: "Session", query: Presence) -> bool:
+        """Who is there, as far as one bounded answer can tell it: that is written at once, whether or not the client reads."""
+        identifier, records = query.identifier, query.return_records
+        stream = _stream(session, identifier)
+        page = None
+        if stream:
+            try:
+                page = await self._page(session, stream, query)
+            except RopewalkError as error:
+                logger.warning("presence unavailable", extra={"reason": str(error)})
+        answer = session.link.codec.presence(identifier, page, records)
+        session.link.send(answer)
+        session.charge(len(answer))
+        return page is not None
+
+    async def _page(self, session: "Session", stream: str, query: Presence) -> PresencePage:
+        """As many members as an answer may hold."""
+        store, fitting = self._store, session.link.codec.fitting
+        room = min(ANSWER_BYTES, self._limits.max_pending // PENDING_SHARE)
+        page = await store.page(stream, query.after, FEW_RECORDS if query.return_records else 0)
+        fits = fitting(page, room)
+        if fits is not page or page.next_id is None:
+            return fits
+        return fitting(await store.page(stream, query.after, MOST_RECORDS), room)
+
+    async def join(self, session: "Session", identifier: str, member: Member) -> bool:
+        stream, longest = _stream(session, identifier), self._limits.max_member_info
+        if not stream or len(member.info) > longest or len(member.id) > longest:
+            return False
+        if (declared := _declared_member(session, identifier)) and declared != member.id:
+            self._stats.refusals[Refusal.MEMBER_ID] += 1
+            logger.info(
+                "join refused", extra={"session": session.tag, "reason": "the application knows the client by another id"}
+            )
+            return False
+        return await self.join_stream(session, stream, member)
+
+    async def join_stream(self, session: "Session", stream: str, member: Member) -> bool:
         try:
-            page = await _page(session, services, stream, query)
+            events = await self._store.join(stream, session.sid, member)
         except RopewalkError as error:
-            logger.warning("presence unavailable", extra={"reason": str(error)})
-    answer = session.link.codec.presence(identifier, page, records)
-    session.link.send(answer)
-    session.charge(len(answer))
-    return page is not None
+            logger.debug("join refused", extra={"session": session.tag, "reason": str(error)})
+            return False
+        session.members = {**(session.members or {}), stream: member}
+        self._session_log.joined(session, stream, member, events)
+        return True
 
+    async def adopt(self, session: "Session", former: str) -> dict[str, Member]:
+        """What a session held that this one continues, by stream: it holds it now. Empty where the store fails."""
+        try:
+            return await self._store.adopt(former, session.sid)
+        except Unavailable as error:
+            logger.warning("what a session held in presence sets cannot be adopted", extra={"reason": str(error)})
+            return {}
 
-async def _page(session: "Session", services: Services, stream: str, query: Presence) -> PresencePage:
-    """As many members as an answer may hold."""
-    store, fitting = services.presence, session.link.codec.fitting
-    room = min(ANSWER_BYTES, services.limits.max_pending // PENDING_SHARE)
-    page = await store.page(stream, query.after, FEW_RECORDS if query.return_records else 0)
-    fits = fitting(page, room)
-    if fits is not page or page.next_id is None:
-        return fits
-    return fitting(await store.page(stream, query.after, MOST_RECORDS), room)
+    async def leave(self, session: "Session", identifier: str) -> bool:
+        return await self.leave_stream(session, _stream(session, identifier))
 
-
-async def join(session: "Session", services: Services, identifier: str, member: Member) -> bool:
-    stream, longest = _stream(session, identifier), services.limits.max_member_info
-    if not stream or len(member.info) > longest or len(member.id) > longest:
-        return False
-    if (declared := _declared_member(session, identifier)) and declared != member.id:
-        services.stats.refusals[Refusal.MEMBER_ID] += 1
-        logger.info("join refused", extra={"session": session.tag, "reason": "the application knows the client by another id"})
-        return False
-    return await join_stream(session, services, stream, member)
-
-
-async def join_stream(session: "Session", services: Services, stream: str, member: Member) -> bool:
-    try:
-        events = await services.presence.join(stream, session.sid, member)
-    except RopewalkError as error:
-        logger.debug("join refused", extra={"session": session.tag, "reason": str(error)})
-        return False
-    session.members = {**(session.members or {}), stream: member}
-    services.session_log.joined(session, stream, member, events)
-    return True
-
-
-async def leave(session: "Session", services: Services, identifier: str) -> bool:
-    return await leave_stream(session, services, _stream(session, identifier))
-
-
-async def leave_stream(session: "Session", services: Services, stream: str) -> bool:
-    """Where the store fails, the session stays until it ends or leaves again."""
-    if not session.members or stream not in session.members:
-        return False
-    member = session.members[stream]
-    try:
-        events = await services.presence.leave(stream, session.sid)
-    except Unavailable as error:
-        logger.warning("leave failed", extra={"session": session.tag, "reason": str(error)})
-        return False
-    session.members = {other: held for other, held in session.members.items() if other != stream}
-    services.session_log.left(session, stream, member, events)
-    return True
+    async def leave_stream(self, session: "Session", stream: str) -> bool:
+        """Where the store fails, the session stays until it ends or leaves again."""
+        if not session.members or stream not in session.members:
+            return False
+        member = session.members[stream]
+        try:
+            events = await self._store.leave(stream, session.sid)
+        except Unavailable as error:
+            logger.warning("leave failed", extra={"session": session.tag, "reason": str(error)})
+            return False
+        session.members = {other: held for other, held in session.members.items() if other != stream}
+        self._session_log.left(session, stream, member, events)
+        return True
 
 
 def _declared_member(session: "Session", identifier: str) -> str:

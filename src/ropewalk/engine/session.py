@@ -11,12 +11,11 @@ from typing import Protocol
 import msgspec
 
 from ropewalk.core.lifecycle import LifecycleEvent, SessionState, advance
-from ropewalk.core.rate import TokenBucket
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine import trace
 from ropewalk.engine.hub import Group
-from ropewalk.engine.inbox import Inbox
+from ropewalk.engine.inbox import CommandRate, Inbox
 from ropewalk.engine.link import Link
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
@@ -33,7 +32,6 @@ from ropewalk.protocol.codec import SessionCodec
 
 logger = logging.getLogger("ropewalk.session")
 
-BYTES_A_COMMAND = 4096  # of an answer; a longer one counts against the command rate as often as it has so many
 LONGEST_TIMER = 86400.0  # an expiry further away is looked at again then; timers of years overflow
 
 # After these the client may come back with its sid; after the others the application or the token has spoken.
@@ -103,12 +101,12 @@ class Session:
     """
 
     __slots__ = (
-        "_bucket",
         "_connection",
         "_expiry",
         "_handling",
         "_host",
         "_quiet",
+        "_rate",
         "_working",
         "app",
         "beat",
@@ -162,7 +160,7 @@ class Session:
         self._working = False
         self._handling = 0
         self._quiet: asyncio.Future[None] | None = None
-        self._bucket: TokenBucket | None = None
+        self._rate: CommandRate | None = None  # from the first command on
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
@@ -180,7 +178,7 @@ class Session:
     def accept(self, ids: str, expires_at: float | None) -> bool:
         """The client is known. False when it is gone meanwhile, or was ended by a remote disconnect while it was opening."""
         if (order := self._host.revocation(self, ids)) is not None:
-            self.end(closing_of(order))
+            self.end(closings.by_order(order))
             return False
         following = advance(self.state, LifecycleEvent.ACCEPTED)
         if following is None:
@@ -252,13 +250,16 @@ class Session:
             self._host.spawn(self._work())
 
     async def _work(self) -> None:
-        inbox = self.inbox
+        inbox, limits = self.inbox, self._host.limits
+        if self._rate is None and limits.command_rate > 0:
+            self._rate = CommandRate(limits.command_rate, limits.command_burst)
         waited = 0.0
         while inbox and self.state is SessionState.LIVE:
-            waited += await self._pace()
+            if self._rate is not None:
+                waited += await self._rate.wait()
             if self._ended():
                 break
-            if waited > self._host.limits.command_backlog:
+            if waited > limits.command_backlog:
                 self._refuse_backlog()
                 break
             try:
@@ -294,19 +295,6 @@ class Session:
         if self._quiet is not None and not self._handling and not self._quiet.done():
             self._quiet.set_result(None)
 
-    async def _pace(self) -> float:
-        """A client that sends faster than its rate waits; it loses nothing and nobody waits with it. Returns for how long."""
-        limits = self._host.limits
-        if limits.command_rate <= 0:
-            return 0.0
-        if self._bucket is None:
-            self._bucket = TokenBucket(limits.command_rate, limits.command_burst)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        while not self._bucket.allow(loop.time()):  # noqa: ASYNC110 - waits for time, not for an event
-            await asyncio.sleep(1 / limits.command_rate)
-        return loop.time() - began
-
     def _refuse_backlog(self) -> None:
         """Its socket is not read while it waits, so that nobody can tell whether it is still there."""
         self._host.stats.refusals[Refusal.BACKLOG] += 1
@@ -314,9 +302,9 @@ class Session:
         self.end(closings.TOO_MANY_COMMANDS)
 
     def charge(self, answered: int) -> None:
-        """A command that was answered with so many bytes counts as several where these are many."""
-        if self._bucket is not None:
-            self._bucket.spend(answered // BYTES_A_COMMAND)
+        """A command was answered with so many bytes."""
+        if self._rate is not None:
+            self._rate.charge(answered)
 
     # --- the link's owner ---------------------------------------------------------------------------------------------
 
@@ -409,7 +397,3 @@ class Session:
         finally:
             self.keeping = False
             self._host.departed(self)
-
-
-def closing_of(order: RemoteDisconnect) -> Closing:
-    return Closing(closings.REMOTE.reason, order.reconnect, closings.REMOTE.code, closings.REMOTE.text)

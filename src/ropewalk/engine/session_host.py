@@ -1,66 +1,83 @@
 """The node as its sessions see it: what a session asks and tells goes to the parts of the engine that it concerns."""
 
-from ropewalk.engine.commands import handle
-from ropewalk.engine.services import Services
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
+from ropewalk.engine.commands import CommandHandler
+from ropewalk.engine.heartbeat import Heartbeat
+from ropewalk.engine.joins import Joiner
 from ropewalk.engine.session import Session
+from ropewalk.engine.session_keeping import SessionKeeper
+from ropewalk.engine.session_log import SessionLog
+from ropewalk.engine.session_table import SessionTable
 from ropewalk.engine.subscription import Subscription
-from ropewalk.model.commands import Command
+from ropewalk.engine.tasks import Tasks
+from ropewalk.engine.timeouts import Timeouts
+from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
+from ropewalk.ports import Clock
 
 
 class NodeHost:
     """Implements `session.SessionHost`."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self.limits = services.limits
-        self.rules = services.rules
-        self.stats = services.stats
-        self.clock = services.clock
+    def __init__(
+        self,
+        table: SessionTable,
+        commands: CommandHandler,
+        joiner: Joiner,
+        keeper: SessionKeeper,
+        session_log: SessionLog,
+        heartbeat: Heartbeat,
+        timeouts: Timeouts,
+        tasks: Tasks,
+        rules: Rulebook,
+        limits: Limits,
+        stats: Stats,
+        clock: Clock,
+    ) -> None:
+        self._table = table
+        self._joiner = joiner
+        self._keeper = keeper
+        self._session_log = session_log
+        self._heartbeat = heartbeat
+        self._timeouts = timeouts
+        self.limits = limits
+        self.rules = rules
+        self.stats = stats
+        self.clock = clock
         # Themselves, not methods around them: they are called for every command.
-        self.spawn = services.tasks.spawn
-        self.heard = services.timeouts.heard
-        self.paused = services.timeouts.paused
-
-    async def handle(self, session: Session, command: Command) -> bool:
-        return await handle(session, self._services, command)
+        self.handle = commands.handle
+        self.spawn = tasks.spawn
+        self.heard = timeouts.heard
+        self.paused = timeouts.paused
+        self.opened = table.opened
+        self.depart = keeper.depart
 
     def revocation(self, session: Session, ids: str) -> RemoteDisconnect | None:
-        return self._services.revocations.order_for(session.sid, ids)
+        return self._table.revocations.order_for(session.sid, ids)
 
     def accepted(self, session: Session) -> None:
-        self._services.sessions[session.sid] = session
-        self._services.heartbeat.add(session)
-
-    def opened(self, session: Session) -> None:
-        self._services.opening.pop(session.sid, None)
-        self._services.revocations.opened(session.sid)
+        self._table.live[session.sid] = session
+        self._heartbeat.add(session)
 
     def dropped(self, session: Session, subscription: Subscription) -> None:
-        for group in subscription.groups:
-            self._services.hub.leave(group, session.link)
-        subscription.groups = ()
-        self._services.joiner.release(subscription)
+        self._joiner.drop(session.link, subscription)
 
     def revoked(self, session: Session, reason: str) -> None:
-        self._services.session_log.revoked(session.sid, reason)
+        self._session_log.revoked(session.sid, reason)
 
     def disconnected(self, session: Session) -> None:
-        self._services.heartbeat.remove(session)
-        self._services.timeouts.forget(session)
-        self._services.sessions.pop(session.sid, None)
+        self._heartbeat.remove(session)
+        self._timeouts.forget(session)
+        self._table.live.pop(session.sid, None)
 
     def departing(self, session: Session, reason: str) -> bool:
-        services = self._services
-        services.session_log.disconnected(session, session.keeping, reason)
-        if services.keeper.concerned(session):
-            services.departing[session.sid] = session
+        self._session_log.disconnected(session, session.keeping, reason)
+        if self._keeper.concerned(session):
+            self._table.departing[session.sid] = session
             return True
-        services.session_log.ended(session.sid)
+        self._session_log.ended(session.sid)
         return False
 
-    async def depart(self, session: Session) -> None:
-        await self._services.keeper.depart(session)
-
     def departed(self, session: Session) -> None:
-        self._services.departing.pop(session.sid, None)
+        self._table.departing.pop(session.sid, None)

@@ -22,7 +22,12 @@ logger = logging.getLogger("ropewalk.session")
 
 
 class SessionKeeper:
-    """For a store of this process. `sessions` are those that live, `departing` those that are being saved."""
+    """For a store of this process. `shared`: whether other nodes use the store too.
+
+    `sessions` are those that live, `departing` those that are being saved.
+    """
+
+    shared = False
 
     def __init__(
         self,

@@ -61,6 +61,8 @@ class _Departure:
 class LeasedSessionKeeper(SessionKeeper):
     """One write is under way at a time, so that the writes of a session keep their order."""
 
+    shared = True
+
     def __init__(
         self,
         backend: Backend,

@@ -20,13 +20,11 @@ from ropewalk.model.application import (
 )
 from ropewalk.model.commands import Command
 from ropewalk.model.messages import Registered
-from ropewalk.ports import Application, Connection
+from ropewalk.ports import Application, Connection, Deliver
 
 logger = logging.getLogger("ropewalk.wire")
 
 SHOWN_OF_SID = 6
-
-Deliver = Callable[[Sequence[Registered]], None]
 
 
 def tracing() -> bool:

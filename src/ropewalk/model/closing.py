@@ -4,6 +4,9 @@ Code 1006 is reserved for closes without a frame and is never sent.
 """
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from ropewalk.model.messages import RemoteDisconnect
 
 
 class Closing(Struct, frozen=True):
@@ -32,3 +35,7 @@ BY_APPLICATION = Closing("", True, 1000, "Closed by the application")
 INTERNAL_ERROR = Closing("", True, 1011, "Internal error")
 
 REFUSALS = {closing.reason: closing for closing in (UNAUTHORIZED, TOKEN_EXPIRED)}
+
+
+def by_order(order: RemoteDisconnect) -> Closing:
+    return replace(REMOTE, reconnect=order.reconnect)

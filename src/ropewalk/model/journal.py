@@ -4,7 +4,7 @@ Each of them is declared here and nowhere else: the Arrow and Spark schemas, the
 `docs/reference/journal-rows.md` derive from it. The order of the columns is the one on disk.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Self
@@ -182,6 +182,10 @@ class ShardMark(Struct, frozen=True):
 
     epoch: Annotated[str, Meta(description="the name of the generation; empty before everything")] = field(name="e")
     position: Annotated[int, Meta(description="the next position to read")] = field(name="p")
+
+
+Marks = Mapping[int, ShardMark]
+"""By shard."""
 
 
 class Consumer(Struct, frozen=True):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from ropewalk.pipeline.progress import QueryProgress
-from ropewalk.pipeline.supervision import Clock
+from ropewalk.pipeline.supervision import Monotonic
 
 PLAIN_SECONDS = 10.0
 SHOWN_SHARDS = 4
@@ -54,7 +54,7 @@ def lag_text(lag: dict[int, int]) -> str:
 class Display:
     """Writes to `out`, which by default is standard error: standard output belongs to what a job has to say."""
 
-    def __init__(self, clock: Clock, out: TextIO | None = None) -> None:
+    def __init__(self, clock: Monotonic, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
         self._clock = clock
         self._drawn = 0

@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.journal import ShardMark, ShardSpan, oldest_kept
-from ropewalk.pipeline.offsets import Marks, Spans, begin_of, earliest, latest
+from ropewalk.model.journal import Marks, ShardMark, ShardSpan, oldest_kept
+from ropewalk.pipeline.offsets import Spans, begin_of, earliest, latest
 from ropewalk.pipeline.options import EARLIEST, LATEST, Edge, SourceOptions
 from ropewalk.pipeline.tiered import ArchiveTable
 from ropewalk.pipeline.wire import Wire

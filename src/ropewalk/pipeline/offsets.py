@@ -9,7 +9,7 @@ from typing import NotRequired, TypedDict
 
 from msgspec import Struct
 
-from ropewalk.model.journal import GENERATION_SIZE, ShardMark, ShardSpan, oldest_kept
+from ropewalk.model.journal import GENERATION_SIZE, Marks, ShardMark, ShardSpan, oldest_kept
 
 
 class MarkJson(TypedDict):
@@ -38,7 +38,6 @@ class Piece(Struct, frozen=True):
         return 0 if self.replaced else self.end - self.first
 
 
-Marks = dict[int, ShardMark]
 Spans = Mapping[int, Sequence[ShardSpan]]
 """By shard, the oldest first; one generation of a shard may have several."""
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
-from ropewalk.model.journal import ShardMark, ShardSpan
+from ropewalk.model.journal import Marks, ShardMark, ShardSpan
 from ropewalk.pipeline.batch_plan import Load, plan
 from ropewalk.pipeline.cutting import oldest
 from ropewalk.pipeline.edges import Edges
-from ropewalk.pipeline.offsets import Marks, OffsetJson, Piece, Spans, advance, between, decode, encode, latest, remaining, told
+from ropewalk.pipeline.offsets import OffsetJson, Piece, Spans, advance, between, decode, encode, latest, remaining, told
 from ropewalk.pipeline.options import SourceOptions
 from ropewalk.pipeline.piece_reader import PieceReader
 from ropewalk.pipeline.pushdown import Pushed, absorb

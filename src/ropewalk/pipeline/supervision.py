@@ -14,7 +14,8 @@ from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.progress import QueryProgress
 
-Clock = Callable[[], float]
+Monotonic = Callable[[], float]
+"""Seconds that never go back, like `time.monotonic`."""
 
 MISTAKEN = 2
 """The exit code for what only a person can put right, such as an option's value."""
@@ -67,7 +68,7 @@ class Policy(Struct, frozen=True):
 class Unit:
     """One job under supervision. `tick` is called often and moves it on."""
 
-    def __init__(self, name: str, start: Callable[[], Attempt], policy: Policy, clock: Clock, chance: Chance) -> None:
+    def __init__(self, name: str, start: Callable[[], Attempt], policy: Policy, clock: Monotonic, chance: Chance) -> None:
         self.name = name
         self.condition = Condition.WAITING
         self.error = ""

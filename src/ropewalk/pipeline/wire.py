@@ -63,7 +63,7 @@ class _Committed(Struct):
     duplicate: bool = False
 
 
-class _Refusal(Struct):
+class _ErrorBody(Struct):
     error: str = ""
 
 
@@ -218,6 +218,6 @@ def _quote(name: str) -> str:
 def _reason(error: urllib.error.HTTPError) -> str:
     text: Any = error.read()
     try:
-        return msgspec.json.decode(text, type=_Refusal).error or error.reason
+        return msgspec.json.decode(text, type=_ErrorBody).error or error.reason
     except msgspec.DecodeError:
         return str(error.reason)

@@ -7,9 +7,9 @@ Two have none: `Connection` and `Broadcaster`, whose promises are about what hap
 real clients and servers. `Transactor`, `Publisher`, `SessionHandle` and `Inspector` are filled by the engine.
 """
 
+from ropewalk.model.clock import Clock
 from ropewalk.ports.application import Application, Authenticator, Channels
-from ropewalk.ports.backend import Backend, Feed, Leases, PresenceStore, RecordQueue, SessionStore, StreamStore
-from ropewalk.ports.clock import Clock
+from ropewalk.ports.backend import Backend, Deliver, Feed, Leases, Obey, PresenceStore, RecordQueue, SessionStore, StreamStore
 from ropewalk.ports.endpoints import Broadcaster, Connection, Inspector, Publisher, SessionHandle
 from ropewalk.ports.journal import Archive, ConsumerStore, Journal, JournalReader
 from ropewalk.ports.transactions import RowReader, Rows, Staging, Transactor
@@ -24,11 +24,13 @@ __all__ = [
     "Clock",
     "Connection",
     "ConsumerStore",
+    "Deliver",
     "Feed",
     "Inspector",
     "Journal",
     "JournalReader",
     "Leases",
+    "Obey",
     "PresenceStore",
     "Publisher",
     "RecordQueue",

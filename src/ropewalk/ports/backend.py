@@ -149,6 +149,11 @@ class RecordQueue(Protocol):
         """For the metrics page, as far as this node has heard: record_queue_rows, record_queue_dropped_rows."""
 
 
+Deliver = Callable[[Sequence[Registered]], None]
+Obey = Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
+"""Returns how many sessions were ended."""
+
+
 class Feed(Protocol):
     """Brings what is registered, and orders, to every process that wants to hear of it, this one included.
 
@@ -161,12 +166,7 @@ class Feed(Protocol):
         """Every message of every stream is delivered once, in order, in the very step in which it becomes readable. Nobody
         calls `listen` then."""
 
-    async def start(
-        self,
-        deliver: Callable[[Sequence[Registered]], None],
-        obey: Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]],
-        missed: Callable[[], None] = lambda: None,
-    ) -> None:
+    async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
         """`deliver` never raises and never blocks; bounded queues before it may lose what does not fit. `missed` is called
         when messages may have been lost, as while a connection was down, so that readers look for them at once."""
 

@@ -1,10 +1,10 @@
 """The durable record of what happened, its readers, and the cold history behind the hot one."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from ropewalk.model.history import ColdPiece
-from ropewalk.model.journal import Consumer, Row, ShardMark, ShardSpan
+from ropewalk.model.journal import Consumer, Marks, Row, ShardSpan
 
 
 class Journal(Protocol):
@@ -50,10 +50,10 @@ class ConsumerStore(Protocol):
     def consumers(self) -> list[Consumer]:
         """In order of name."""
 
-    async def pin(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
+    async def pin(self, name: str, marks: Marks) -> Consumer:
         """Set the marks, unless they are set: a shard that has a mark keeps it. Raises LimitReached for one name too many."""
 
-    async def move(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
+    async def move(self, name: str, marks: Marks) -> Consumer:
         """Advance the marks; a mark never goes back. An unknown name is added, which may raise LimitReached."""
 
     async def forget(self, name: str) -> bool:

@@ -145,7 +145,7 @@ class _Frame(Struct):
     streams: dict[str, StreamGap] = {}
 
 
-class _Record(Struct):
+class _MemberRecord(Struct):
     id: str
     info: Raw = Raw(b"")
 
@@ -155,7 +155,7 @@ class _PresenceBody(Struct):
     id: str = ""
     info: Raw = Raw(b"")
     total: int = 0
-    records: tuple[_Record, ...] = ()
+    records: tuple[_MemberRecord, ...] = ()
     next: str = ""
 
 

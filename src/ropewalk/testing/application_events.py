@@ -13,7 +13,7 @@ PARTS = {"disconnect": "unsubscribe", "restored": "restored"}
 """Of what kind the events are that channels hear one by one, of which others hear at once."""
 
 
-class Event(Struct, frozen=True, omit_defaults=True):
+class ApplicationEvent(Struct, frozen=True, omit_defaults=True):
     """`kind`: connect (let in), refused, subscribe, message, unsubscribe, restored, disconnect.
 
     `state` is that of the connection and `own` that of the subscription, as they came, without the server's own keys.
@@ -34,28 +34,28 @@ class Event(Struct, frozen=True, omit_defaults=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Event).decode
+_decode = msgspec.json.Decoder(ApplicationEvent).decode
 
 
-def note(path: Path, event: Event) -> None:
+def note(path: Path, event: ApplicationEvent) -> None:
     with path.open("ab") as log:
         log.write(_encode(event) + b"\n")
 
 
-def read(path: Path) -> list[Event]:
+def read(path: Path) -> list[ApplicationEvent]:
     """A line that is just being written is left for later."""
     if not path.exists():
         return []
     return [_decode(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
-def folded(events: Iterable[Event]) -> list[Event]:
+def folded(events: Iterable[ApplicationEvent]) -> list[ApplicationEvent]:
     """What channels hear one by one made into one event, as other applications hear of it.
 
     A channel cannot tell an unsubscribe that its client asked for from the end of the session. So those right before a
     disconnect count as part of it, and a test lets something else happen after an unsubscribe of its own.
     """
-    found: list[Event] = []
+    found: list[ApplicationEvent] = []
     for event in events:
         if event.kind in PARTS:
             parts = [*_latest(found, event.sid, PARTS[event.kind]), event]
@@ -65,9 +65,9 @@ def folded(events: Iterable[Event]) -> list[Event]:
     return found
 
 
-def _latest(found: list[Event], sid: str, kind: str) -> list[Event]:
+def _latest(found: list[ApplicationEvent], sid: str, kind: str) -> list[ApplicationEvent]:
     """The latest events of a session as long as they are of this kind, taken out of what was found."""
-    run: list[Event] = []
+    run: list[ApplicationEvent] = []
     for place in reversed([index for index, event in enumerate(found) if event.sid == sid]):
         if found[place].kind != kind:
             break
@@ -75,7 +75,7 @@ def _latest(found: list[Event], sid: str, kind: str) -> list[Event]:
     return run
 
 
-def _merged(parts: Iterable[Event]) -> States:
+def _merged(parts: Iterable[ApplicationEvent]) -> States:
     states: States = {}
     for part in parts:
         states |= part.subscriptions

@@ -26,7 +26,7 @@ from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.ports import Application
 from ropewalk.testing import application_events as events
-from ropewalk.testing.application_events import Event
+from ropewalk.testing.application_events import ApplicationEvent
 from ropewalk.testing.application_orders import NAME, Order, call, seat
 
 POLL = 0.005
@@ -66,7 +66,7 @@ class ApplicationRig:
         """While it is entered, the obedient application of `application_orders` is served. Gives what asks it, not started."""
         raise NotImplementedError("serve the obedient application")
 
-    def told(self, log: Path) -> list[Event]:
+    def told(self, log: Path) -> list[ApplicationEvent]:
         """What it was told. Fill it where channels hear one by one of what concerns the session: see `folded`."""
         return events.read(log)
 
@@ -87,16 +87,16 @@ class ApplicationRig:
 class Record:
     """What the application was told so far."""
 
-    def __init__(self, read: Callable[[], list[Event]]) -> None:
+    def __init__(self, read: Callable[[], list[ApplicationEvent]]) -> None:
         self._read = read
 
-    def of(self, sid: str) -> list[Event]:
+    def of(self, sid: str) -> list[ApplicationEvent]:
         return [event for event in self._read() if event.sid == sid]
 
     def kinds(self, sid: str) -> list[str]:
         return [event.kind for event in self.of(sid)]
 
-    async def heard(self, sid: str, kind: str) -> Event:
+    async def heard(self, sid: str, kind: str) -> ApplicationEvent:
         """The latest of its kind, as soon as there is one."""
         await until(lambda: kind in self.kinds(sid))
         return [event for event in self.of(sid) if event.kind == kind][-1]

@@ -34,7 +34,7 @@ class Carrier(Protocol):
     def order(self, node: str, order: SessionTaken) -> None: ...
 
 
-class _Record(Struct):
+class _SessionRecord(Struct):
     """A session. `deadline` is None while it lives on `node`. `formers`: earlier sids that are still valid for it, because no
     client may have heard of this one."""
 
@@ -52,7 +52,7 @@ class SharedSessions:
     def __init__(self, clock: Clock, carrier: Carrier) -> None:
         self._clock = clock
         self._carrier = carrier
-        self._records: dict[str, _Record] = {}
+        self._records: dict[str, _SessionRecord] = {}
         self._successors: dict[str, str] = {}  # former sid → sid
         self._gone: dict[str, float] = {}  # sid → until when that is remembered
         self._revoked: dict[str, float] = {}  # ids → when
@@ -75,7 +75,7 @@ class SharedSessions:
                 return SessionTaken(write.sid)
             if write.began <= self._revoked.get(write.snapshot.ids, 0.0):
                 return SessionTaken(write.sid, revoked=True)
-            record = self._records[write.sid] = _Record(write.snapshot, node, 0, write.ttl)
+            record = self._records[write.sid] = _SessionRecord(write.snapshot, node, 0, write.ttl)
         if write.version <= record.version:
             return None  # a later one was faster
         record.node, record.version = node, write.version
@@ -89,7 +89,7 @@ class SharedSessions:
 
     def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
         self._remove(sid)
-        self._records[sid] = _Record(snapshot, "", 0, ttl, self._clock() + ttl)
+        self._records[sid] = _SessionRecord(snapshot, "", 0, ttl, self._clock() + ttl)
 
     def peek(self, sid: str) -> SessionSnapshot | None:
         record = self._records.get(self._successors.get(sid, sid))
@@ -111,7 +111,7 @@ class SharedSessions:
             self._tell(lived_on, SessionTaken(current))
         if successor:
             deadline = self._clock() + record.ttl
-            self._records[successor] = _Record(record.snapshot, node, 0, record.ttl, deadline, formers)
+            self._records[successor] = _SessionRecord(record.snapshot, node, 0, record.ttl, deadline, formers)
             self._successors.update(dict.fromkeys(formers, successor))
         return record.snapshot
 
@@ -148,7 +148,7 @@ class SharedSessions:
         self._gone = {sid: until for sid, until in self._gone.items() if until > now}
         self._revoked = {ids: when for ids, when in self._revoked.items() if when + REMEMBERED > now}
 
-    def _takeable(self, record: _Record) -> bool:
+    def _takeable(self, record: _SessionRecord) -> bool:
         return self._clock() < record.deadline if record.deadline is not None else record.ttl > 0
 
     def _end(self, sid: str) -> None:
@@ -161,7 +161,7 @@ class SharedSessions:
             self._forget_formers(record)
             self._gone[sid] = self._clock() + REMEMBERED
 
-    def _forget_formers(self, record: _Record) -> None:
+    def _forget_formers(self, record: _SessionRecord) -> None:
         for former in record.formers:
             del self._successors[former]
         record.formers = ()

@@ -22,7 +22,7 @@ app = App()
 
 def note(kind: str, connection: Connection, identifier: str = "", own: dict[str, str] | None = None, data: str = "") -> None:
     who = (connection.sid, connection.ids, connection.url, dict(connection.headers), dict(connection.state))
-    events.note(Path(os.environ[LOG]), events.Event(kind, *who, identifier, own or {}, data))
+    events.note(Path(os.environ[LOG]), events.ApplicationEvent(kind, *who, identifier, own or {}, data))
 
 
 @app.on_connect

@@ -108,7 +108,7 @@ class ObedientBackend:
         subscriptions: events.States = {},  # noqa: B006
     ) -> None:
         who = (context.sid, context.ids, context.url, context.headers, _shown(context.state))
-        events.note(self._log, events.Event(kind, *who, identifier, own, data, former, subscriptions))
+        events.note(self._log, events.ApplicationEvent(kind, *who, identifier, own, data, former, subscriptions))
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from ropewalk.testing import application_events as events
-from ropewalk.testing.application_events import Event
+from ropewalk.testing.application_events import ApplicationEvent
 from ropewalk.testing.application_orders import NAME
 from tests.cable import Cable, cable
 from tests.conformance.applications import obedient_channels
@@ -40,7 +40,7 @@ class Stage:
         async with cable(self.server, params=params, **options) as client:
             yield client
 
-    def told(self) -> list[Event]:
+    def told(self) -> list[ApplicationEvent]:
         written = events.read(self._log)
         return events.folded(written) if self.kind == PYTHON else written
 
@@ -48,15 +48,15 @@ class Stage:
         """The kinds of what was told of these sessions, in order."""
         return [event.kind for event in self.told() if event.sid in sids]
 
-    async def heard(self, sid: str, kind: str) -> Event:
+    async def heard(self, sid: str, kind: str) -> ApplicationEvent:
         """The latest of its kind that was told of a session, as soon as there is one."""
         return await self._first(kind, lambda event: event.sid == sid)
 
-    async def heard_by(self, query: str, kind: str) -> Event:
+    async def heard_by(self, query: str, kind: str) -> ApplicationEvent:
         """The same for whoever came with this in its URL."""
         return await self._first(kind, lambda event: query in event.url)
 
-    async def _first(self, kind: str, fits: Callable[[Event], bool]) -> Event:
+    async def _first(self, kind: str, fits: Callable[[ApplicationEvent], bool]) -> ApplicationEvent:
         deadline = time.monotonic() + TIMEOUT
         while not (found := [event for event in self.told() if event.kind == kind and fits(event)]):
             told = [event.kind for event in self.told() if fits(event)]
@@ -106,7 +106,7 @@ def application(kind: str, log: Path) -> Iterator[tuple[str, ...]]:
 BEGINNINGS = ("connect", "restored", "refused")
 
 
-def assert_whole_lives(told: list[Event], returns_told: bool) -> None:
+def assert_whole_lives(told: list[ApplicationEvent], returns_told: bool) -> None:
     """Each sid begins once and ends at most once, nothing comes before or after; who was let in was told to be gone, once."""
     for sid in {event.sid for event in told}:
         kinds = [event.kind for event in told if event.sid == sid]

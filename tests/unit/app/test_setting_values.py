@@ -3,7 +3,7 @@
 import pytest
 
 from ropewalk.app.settings import values
-from ropewalk.app.settings.values import Kind, Value
+from ropewalk.app.settings.values import Value, ValueKind
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ from ropewalk.app.settings.values import Kind, Value
         (values.some_of("http"), "http", ("http",)),
     ],
 )
-def test_a_value_is_read_from_text_and_from_toml(kind: Kind, raw: object, value: Value) -> None:
+def test_a_value_is_read_from_text_and_from_toml(kind: ValueKind, raw: object, value: Value) -> None:
     read = kind.read(raw)
 
     assert read == value
@@ -74,7 +74,7 @@ def test_a_value_is_read_from_text_and_from_toml(kind: Kind, raw: object, value:
         (values.some_of("http"), "http,redis", "not 'redis'"),
     ],
 )
-def test_what_is_not_a_value_is_refused_with_a_reason(kind: Kind, raw: object, reason: str) -> None:
+def test_what_is_not_a_value_is_refused_with_a_reason(kind: ValueKind, raw: object, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         kind.read(raw)
 
@@ -93,7 +93,7 @@ def test_what_is_not_a_value_is_refused_with_a_reason(kind: Kind, raw: object, r
         (values.WORDS, ("a", "b"), "a,b"),
     ],
 )
-def test_a_value_is_shown_as_it_may_be_written(kind: Kind, value: Value, shown: str) -> None:
+def test_a_value_is_shown_as_it_may_be_written(kind: ValueKind, value: Value, shown: str) -> None:
     assert kind.show(value) == shown
     assert kind.read(shown) == value
 

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.core.backoff import Backoff
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine import disconnect_queue
 from ropewalk.model.application import Action, CommandResult, ConnectResult, PresenceUpdate, RestoreResult
@@ -546,7 +547,7 @@ async def test_a_disconnect_call_that_fails_is_not_repeated_and_does_not_hold_up
 async def test_a_disconnect_call_is_repeated_while_nobody_is_there_but_not_for_ever_where_somebody_may_have_heard_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(disconnect_queue, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(disconnect_queue, "BETWEEN_ATTEMPTS", Backoff(0.0, 0.0))
     script = Script()
     script.refused_disconnect_calls.extend([Unavailable("nobody there")] * 5 + [Unanswered("late")] * 2)
     async with bench_of(script) as bench:
@@ -568,5 +569,5 @@ async def test_disconnect_calls_beyond_the_bound_are_dropped_and_counted() -> No
     async with bench_of(script, Limits(ping_interval=0, disconnect_backlog=1)) as bench:
         clients = [await bench.connect(extended=False) for _ in range(12)]
         for client in clients:
-            bench.node.services.disconnect_queue.put(client.sid, client.session.snapshot())
+            bench.node.disconnect_queue.put(client.sid, client.session.snapshot())
         assert bench.stats.app_disconnects_dropped == 11

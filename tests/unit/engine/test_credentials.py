@@ -37,7 +37,7 @@ class ByCookie(Script):
 
 async def away(bench: Workbench, token: str = "", cookie: str = "") -> Client:
     client = await bench.connect(token=token, cookie=cookie)
-    await client.send(command="subscribe", identifier=CHAT if bench.node.services.application else public("s"))
+    await client.send(command="subscribe", identifier=CHAT if bench.node.application else public("s"))
     client.session.lost()
     await settle()
     return client

@@ -1,17 +1,22 @@
 """The application hears of the end of each session it knew, once: whatever happened to the session, and over crashes."""
 
 import asyncio
+import itertools
 
 import msgspec
 import pytest
 
+from ropewalk.core.stats import Stats
+from ropewalk.engine.disconnect_queue import ApplicationDisconnectQueue
+from ropewalk.engine.session_log import SessionLog
 from ropewalk.model import closing as closings
-from ropewalk.model.application import CommandResult
+from ropewalk.model.application import CommandResult, DisconnectCall
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.limits import Limits
 from ropewalk.model.session_log import SessionCheckpoint
-from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
+from ropewalk.model.sessions import Accepted, AppSide, ConnectRequest, Refused, SessionSnapshot
+from ropewalk.testing.simulation.loop import run
 from tests.unit.engine.journaled_nodes import PATIENT, Chronicle
 from tests.unit.engine.script import CHAT, Script
 from tests.unit.engine.workbench import Client, Workbench, settle
@@ -159,6 +164,33 @@ async def test_a_return_that_is_not_let_in_does_not_lose_the_disconnect_call(sho
         await bench.node.upkeep()
         await settle()
         assert gone(script) == [client.sid]
+
+
+def test_calls_that_failed_together_are_not_repeated_together() -> None:
+    class Down(Script):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tried: dict[str, list[float]] = {}
+
+        async def disconnect(self, disconnect_call: DisconnectCall) -> None:
+            self.tried.setdefault(disconnect_call.context.sid, []).append(asyncio.get_running_loop().time())
+            raise Unavailable("nobody there")
+
+    async def outage(application: Down) -> None:
+        chances = iter([0.0, 1.0] * 100)
+        queue = ApplicationDisconnectQueue(application, Limits(), Stats(), SessionLog(), lambda: next(chances))
+        queue.start()
+        for sid in ("a", "b"):
+            queue.put(sid, SessionSnapshot("bo", {}, app=AppSide("/", {}, {}, known=True)))
+        await asyncio.sleep(100)
+        await queue.finish()
+
+    application = Down()
+    run(outage(application))  # in virtual time
+    first, second = application.tried["a"], application.tried["b"]
+    assert first[:4] == [0.0, 0.25, 0.75, 1.75]
+    assert second[:4] == [0.0, 0.5, 1.5, 3.5]
+    assert max(later - earlier for earlier, later in itertools.pairwise(second)) == 30.0
 
 
 async def test_a_client_that_is_let_in_while_the_server_stops_is_told_of() -> None:

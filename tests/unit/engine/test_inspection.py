@@ -55,7 +55,7 @@ async def test_many_sessions_are_counted_by_the_sampler_and_not_by_the_report(mo
     async with Workbench() as bench:
         for _ in range(5):
             await subscribed(bench, 2)
-        watched = WatchedSessions(bench.node.services.sessions)
+        watched = WatchedSessions(bench.node.sessions.live)
         sampling = Sampler(watched, bench.stats)
         assert (sampling.totals(), watched.looked_at) == (SessionTotals(), 0)
         await sampling.sample(0.0)
@@ -68,7 +68,7 @@ async def test_a_sample_gives_way_after_each_slice(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sampler, "SLICE", 2)
     async with Workbench() as bench:
         clients = [await subscribed(bench, 1) for _ in range(5)]
-        watched = WatchedSessions(bench.node.services.sessions)
+        watched = WatchedSessions(bench.node.sessions.live)
         sampling = Sampler(watched, bench.stats)
         walk = asyncio.create_task(sampling.sample(0.0))
         await asyncio.sleep(0)

@@ -141,7 +141,7 @@ async def test_a_drop_of_a_stream_that_the_client_has_left_meanwhile_is_no_fault
         for _ in range(50):
             await bench.publish("ticker", '"filler"')
         subscription = client.session.subscriptions[public("ticker")]
-        bench.node.services.joiner.cut(client.session.link, subscription, ["ticker"])
+        bench.node.joiner.cut(client.session.link, subscription, ["ticker"])
         client.session.writing_resumed()
         assert client.connection.closed is None
 

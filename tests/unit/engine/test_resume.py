@@ -50,7 +50,7 @@ async def test_a_session_that_does_not_ask_in_time_is_told_of_the_gap_and_goes_l
 async def unclaimed(bench: Workbench, back: Client) -> None:
     """The resume timeout ends."""
     for subscription in back.session.subscriptions.values():
-        await bench.node.services.joiner.abandon(back.session.link, subscription)
+        await bench.node.joiner.abandon(back.session.link, subscription)
 
 
 async def test_what_was_held_since_the_restore_is_delivered_before_the_gap_is_said() -> None:
@@ -111,7 +111,7 @@ async def test_more_than_may_be_held_is_left_to_the_gap() -> None:
 
 
 def held(bench: Workbench) -> list[str]:
-    return [audience.stream for audience in bench.node.services.hub.audiences.values() if audience.buffers]
+    return [audience.stream for audience in bench.node.hub.audiences.values() if audience.buffers]
 
 
 @pytest.mark.parametrize("end", ["history", "unsubscribe", "lost", "unclaimed"])

@@ -7,7 +7,7 @@ import pytest
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
-from ropewalk.engine.revocations import Revocations
+from ropewalk.engine.session_table import Revocations
 from ropewalk.model.application import CommandResult
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.limits import Limits
@@ -111,7 +111,7 @@ async def test_a_client_on_its_way_in_is_told_to_go_and_one_that_comes_later_is_
         assert client.connection.replies() == [GOODBYE]
         assert client.connection.closed == (1000, "Closed remotely")
         assert (other.seen(), later.seen()) == (["welcome"], ["welcome"])
-        assert len(bench.node.services.revocations) == 0
+        assert len(bench.node.sessions.revocations) == 0
 
 
 async def test_a_session_that_is_just_being_resumed_is_ended() -> None:

@@ -45,8 +45,8 @@ async def test_a_node_without_a_journal_tells_nobody() -> None:
     bench = Workbench(PATIENT)
     client = await bench.connect()
     client.session.lost()
-    assert bench.node.services.session_log.gauges() == {}
-    assert bench.node.services.session_log.health() == ""
+    assert bench.node.session_log.gauges() == {}
+    assert bench.node.session_log.health() == ""
 
 
 async def test_after_a_crash_a_session_is_resumed_with_its_subscriptions() -> None:

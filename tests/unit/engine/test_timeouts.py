@@ -22,7 +22,7 @@ async def _pinged(client: Client) -> None:
 
 def _pinged_once(bench: Workbench, client: Client) -> None:
     """As its wheel would, once in a long interval."""
-    bench.node.services.timeouts.pinged(client.session)
+    bench.node.timeouts.pinged(client.session)
 
 
 # --- pongs ----------------------------------------------------------------------------------------------------------------

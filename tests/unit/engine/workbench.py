@@ -169,7 +169,7 @@ class Workbench:
     def pass_time(self, seconds: float) -> None:
         """For the timeouts, which count ticks."""
         for _ in range(round(seconds / TICK)):
-            self.node.services.timeouts.tick()
+            self.node.timeouts.tick()
 
 
 def public(stream: str) -> str:

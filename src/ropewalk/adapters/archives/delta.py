@@ -261,5 +261,5 @@ def _sift(data: bytes, position: int, wanted: HistoryRange) -> tuple[list[Regist
     rows = rows.filter(pc.greater_equal(rows["position"], position))  # it may begin earlier, with a whole batch
     if not rows.num_rows:
         return [], position
-    messages = registered(chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since))
-    return messages, rows["position"][-1].as_py() + 1
+    found = chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since)
+    return registered(found, wanted.stream, wanted.epoch), rows["position"][-1].as_py() + 1

@@ -3,13 +3,14 @@
 Invariant: an answer holds every row of the asked range that the files have, up to its bounds, in order, each once. A row group
 is left out only where its statistics prove that the stream is not in it.
 A file that was changed or cut nevertheless gives no row: its content is compared with the digest in its name before the first
-one, and again when its size or its times are others. Files are read, never mapped: a mapped file that is cut short ends the
-process.
+one, and again when its size or its times are others, as they are seen before and after its rows are read. Files are read, never
+mapped: a mapped file that is cut short ends the process.
 """
 
 import errno
+import os
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,17 +32,18 @@ BEYOND = "\U0010ffff"  # no stream's name is above it, so a row group without st
 
 
 class RowGroup(NamedTuple):
-    """One row group. `one_stream` and `one_epoch`: all of its rows have the first of the two, so statistics say everything."""
+    """One row group. `one_stream` and `epoch`: all of its rows have these, so statistics say everything. `ordered`: its rows
+    are sorted by stream and offset."""
 
     number: int
     rows: int
+    ordered: bool
     first_stream: str
     last_stream: str
     one_stream: bool
     epoch: str | None
     first_offset: int
     last_offset: int
-    first_time: float
     last_time: float
 
 
@@ -71,18 +73,19 @@ class _Range(NamedTuple):
 def _group(found: pq.RowGroupMetaData, number: int, names: dict[str, int]) -> RowGroup:
     streams, epochs = _range(found, names["stream"]), _range(found, names["epoch"])
     offsets, times = _range(found, names["offset"]), _range(found, names["timestamp"])
+    ordered = [(names["stream"], False), (names["offset"], False)]
     one_stream = streams is not None and streams.whole and streams.low == streams.high
     one_epoch = epochs is not None and epochs.whole and epochs.low == epochs.high
     return RowGroup(
         number,
         found.num_rows,
+        [(each.column_index, each.descending) for each in found.sorting_columns[:2]] == ordered,
         str(streams.low) if streams else "",
         str(streams.high) if streams else BEYOND,
         one_stream,
         str(epochs.low) if epochs and one_epoch else None,
         _whole_number(offsets.low) if offsets else 0,
         _whole_number(offsets.high) if offsets else 2**63 - 1,
-        _seconds(times.low) if times else 0.0,
         _seconds(times.high) if times else float("inf"),
     )
 
@@ -106,8 +109,10 @@ def _seconds(value: object) -> float:
 
 # --- rows as registered messages -------------------------------------------------------------------------------------
 
-KEYS = ["stream", "epoch", "offset", "timestamp"]
-COLUMNS = [*KEYS, "value", "exclude_socket", "broadcast_type"]
+NAMES = ["stream", "epoch"]
+CELLS = ["offset", "timestamp", "value", "exclude_socket", "broadcast_type"]
+KEYS = [*NAMES, "offset", "timestamp"]
+COLUMNS = [*NAMES, *CELLS]
 FAR_FUTURE = 9e12
 """Seconds. Later times are no 64-bit number of microseconds."""
 
@@ -127,15 +132,25 @@ def chosen(rows: pa.Table, stream: str, epoch: str, first: int, last: int, since
     return rows.filter(mask)
 
 
+def cut(rows: pa.Table, first: int, last: int, since: float) -> pa.Table:
+    """The same for rows of one epoch of one stream that are in order."""
+    offsets, every = rows["offset"], range(len(rows))
+    begin = bisect_left(every, first, key=lambda row: offsets[row].as_py())
+    end = bisect_right(every, last, lo=begin, key=lambda row: offsets[row].as_py())
+    rows = rows.slice(begin, end - begin)
+    return rows.filter(pc.greater_equal(microseconds(rows), round(since * 1e6))) if since > 0 else rows
+
+
 def microseconds(rows: pa.Table) -> pa.ChunkedArray:
     return rows["timestamp"].cast(pa.int64())
 
 
-def registered(rows: pa.Table) -> list[Registered]:
-    columns = [microseconds(rows).to_pylist() if name == "timestamp" else rows[name].to_pylist() for name in COLUMNS]
+def registered(rows: pa.Table, stream: str, epoch: str) -> list[Registered]:
+    """All rows are of this epoch of this stream: their names are not made again for each."""
+    columns = [microseconds(rows).to_pylist() if name == "timestamp" else rows[name].to_pylist() for name in CELLS]
     return [
         Registered(stream, value or b"", time / 1e6, epoch, offset, exclude or "", kind or "")
-        for stream, epoch, offset, time, value, exclude, kind in zip(*columns, strict=True)
+        for offset, time, value, exclude, kind in zip(*columns, strict=True)
     ]
 
 
@@ -174,14 +189,29 @@ class File(NamedTuple):
     last_time: float
 
 
-class RowGroupExtent(NamedTuple):
-    """The rows of one epoch of a stream in one row group: the numbers are exact."""
+Stamp = tuple[int, int, int]
+"""A file's size and times. What was learned of a file is true as long as they are the same."""
 
-    path: str
-    group: int
+
+class Bounds(NamedTuple):
+    """Of one epoch of a stream within a row group; the numbers are exact. Its rows lie in [begin, end). `alone`: they are all
+    that is there, in order."""
+
     first: int
     last: int
     last_time: float
+    begin: int
+    end: int
+    alone: bool
+
+
+class RowGroupExtent(NamedTuple):
+    """The rows of one epoch of a stream in one row group."""
+
+    path: str
+    stamp: Stamp
+    group: int
+    bounds: Bounds
 
 
 class HistoryRange(NamedTuple):
@@ -193,19 +223,11 @@ class HistoryRange(NamedTuple):
     since: float
 
 
-class Bounds(NamedTuple):
-    """Of one epoch of a stream within a row group."""
-
-    first: int
-    last: int
-    last_time: float
-
-
 class ParquetIndex:
     """The files below one root. What was read of them is remembered, the least used is forgotten first."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._root = str(root)
         self._as_written: Remembered[bool] = Remembered(CHECKED)
         self._footers: Remembered[Footer] = Remembered(FOOTERS)
         self._extents: Remembered[tuple[RowGroupExtent, ...]] = Remembered(EXTENTS)
@@ -213,11 +235,11 @@ class ParquetIndex:
 
     def read(self, files: Sequence[File], wanted: HistoryRange) -> ColdPiece:
         """Raises FileNotFoundError where a file is gone, and UnreadableFile where one is not what was written."""
-        waiting = sorted(self._in_range(files, wanted), key=lambda extent: extent.first)
+        waiting = sorted(self._in_range(files, wanted), key=lambda extent: extent.bounds.first)
         found: dict[int, Registered] = {}
         for place, extent in enumerate(waiting):
-            found.update((message.offset, message) for message in self._messages(extent, wanted))
-            following = waiting[place + 1].first if place + 1 < len(waiting) else None
+            found |= {message.offset: message for message in self._messages(extent, wanted)}
+            following = waiting[place + 1].bounds.first if place + 1 < len(waiting) else None
             if following is not None and _enough(found, wanted.limit, following):
                 # Only what lies surely below everything that was not read may be told.
                 return ColdPiece(_lowest(found, wanted.limit, following), more=True)
@@ -230,68 +252,86 @@ class ParquetIndex:
             if file.last_offset < wanted.first or file.first_offset > wanted.last:
                 continue
             for extent in self._extents_of(file.path, wanted.stream, wanted.epoch):
-                if extent.last >= wanted.first and extent.first <= wanted.last and extent.last_time >= wanted.since:
+                has = extent.bounds
+                if has.last >= wanted.first and has.first <= wanted.last and has.last_time >= wanted.since:
                     yield extent
 
     def _extents_of(self, path: str, stream: str, epoch: str) -> tuple[RowGroupExtent, ...]:
         def look() -> tuple[RowGroupExtent, ...]:
-            found = (self._extent(path, group, stream, epoch) for group in self._footer(path).of(stream))
-            return tuple(extent for extent in found if extent is not None)
+            with _reading(path):
+                stamp = self._stamp(path)
+                groups = self._footer(path, stamp).of(stream)
+                found = ((group.number, self._bounds(path, stamp, group, stream, epoch)) for group in groups)
+                return tuple(RowGroupExtent(path, stamp, number, bounds) for number, bounds in found if bounds)
 
         return self._extents.get((path, stream, epoch), look)
 
-    def _extent(self, path: str, group: RowGroup, stream: str, epoch: str) -> RowGroupExtent | None:
+    def _bounds(self, path: str, stamp: Stamp, group: RowGroup, stream: str, epoch: str) -> Bounds | None:
         if group.one_stream and group.epoch is not None:
-            same = group.epoch == epoch
-            return RowGroupExtent(path, group.number, group.first_offset, group.last_offset, group.last_time) if same else None
+            if group.epoch != epoch:
+                return None
+            return Bounds(group.first_offset, group.last_offset, group.last_time, 0, group.rows, group.ordered)
 
         def look() -> dict[tuple[str, str], Bounds]:
-            with _reading(path):
-                return _bounds(self._group(path, group.number, KEYS))
+            return _bounds(self._group(path, stamp, group.number, KEYS), group.ordered)
 
-        bounds = self._shared.get((path, group.number), look).get((stream, epoch))
-        return RowGroupExtent(path, group.number, *bounds) if bounds else None
+        return self._shared.get((path, stamp, group.number), look).get((stream, epoch))
 
     def _messages(self, extent: RowGroupExtent, wanted: HistoryRange) -> list[Registered]:
+        path = extent.path
         try:
-            self._check(extent.path)
-            with _reading(extent.path):
-                rows = self._group(extent.path, extent.group, COLUMNS)
-                rows = chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since)
+            with _reading(path):
+                stamp = self._checked(path)
+                rows = self._rows(extent, stamp, wanted)
                 # Of one extent, which is in order, no more than the limit can be needed. One more tells that there are more.
-                return registered(rows.slice(0, wanted.limit + 1))
+                messages = registered(rows.slice(0, wanted.limit + 1), wanted.stream, wanted.epoch)
+                if self._stamp(path) != stamp:
+                    raise UnreadableFile("it was changed while it was read", path)
+                return messages
         except UnreadableFile:
             # What was read of the file before may be wrong too, and its owner may put the right one back.
-            self._extents.forget((extent.path, wanted.stream, wanted.epoch))
-            self._shared.forget((extent.path, extent.group))
-            self._footers.forget(extent.path)
+            self._extents.forget((path, wanted.stream, wanted.epoch))
+            self._shared.forget((path, extent.stamp, extent.group))
+            self._footers.forget((path, extent.stamp))
             raise
 
-    def _group(self, path: str, number: int, columns: list[str]) -> pa.Table:
-        # With its footer known a file is opened without reading anything.
-        with pq.ParquetFile(self._root / path, metadata=self._footer(path).metadata) as file:
+    def _rows(self, extent: RowGroupExtent, stamp: Stamp, wanted: HistoryRange) -> pa.Table:
+        if extent.stamp == stamp and extent.bounds.alone:
+            begin, end = extent.bounds.begin, extent.bounds.end
+            rows = self._group(extent.path, stamp, extent.group, CELLS).slice(begin, end - begin)
+            return cut(rows, wanted.first, wanted.last, wanted.since)
+        if extent.stamp != stamp:
+            self._extents.forget((extent.path, wanted.stream, wanted.epoch))  # the next read learns them of the file as it is
+        rows = self._group(extent.path, stamp, extent.group, COLUMNS)
+        rows = chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since)
+        return rows.take(pc.sort_indices(rows["offset"]).slice(0, wanted.limit + 1))
+
+    def _group(self, path: str, stamp: Stamp, number: int, columns: list[str]) -> pa.Table:
+        # With its footer known a file is opened without reading anything. Buffers that are filled ahead would be filled by
+        # other threads, and waiting for them takes longer than reading the few columns. Names repeat: they stay a dictionary.
+        metadata = self._footer(path, stamp).metadata
+        with pa.OSFile(f"{self._root}/{path}") as source:
+            file = pq.ParquetFile(source, metadata=metadata, pre_buffer=False, read_dictionary=NAMES)
             return file.read_row_group(number, columns=columns, use_threads=False)
 
-    def _footer(self, path: str) -> Footer:
-        def look() -> Footer:
-            with _reading(path):
-                return Footer(pq.read_metadata(self._root / path))
+    def _footer(self, path: str, stamp: Stamp) -> Footer:
+        return self._footers.get((path, stamp), lambda: Footer(pq.read_metadata(f"{self._root}/{path}")))
 
-        return self._footers.get(path, look)
-
-    def _check(self, path: str) -> None:
+    def _checked(self, path: str) -> Stamp:
         """Only for files whose rows are about to be told: which files those are is found out without reading all of each."""
-        place = self._root / path
 
         def look() -> bool:
-            with place.open("rb") as file:
-                return as_written(place.name, file)
+            with open(f"{self._root}/{path}", "rb") as file:
+                return as_written(path, file)
 
-        with _reading(path):
-            found = place.stat()
-            same = self._as_written.get((path, found.st_size, found.st_mtime_ns, found.st_ctime_ns), look)
-        if not same:
+        stamp = self._stamp(path)
+        if not self._as_written.get((path, stamp), look):
             raise UnreadableFile("it was changed after it was written", path)
+        return stamp
+
+    def _stamp(self, path: str) -> Stamp:
+        found = os.stat(f"{self._root}/{path}")
+        return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 @contextmanager
@@ -337,13 +377,22 @@ class Remembered(Generic[T]):
                 self._weight -= self._weigh(self._known.pop(key))
 
 
-def _bounds(keys: pa.Table) -> dict[tuple[str, str], Bounds]:
+def _bounds(keys: pa.Table, ordered: bool) -> dict[tuple[str, str], Bounds]:
     """Of every stream and epoch in a row group. Rows without an epoch are no publications."""
-    found = keys.filter(pc.is_valid(keys["epoch"])).group_by(["stream", "epoch"], use_threads=False)
-    ends = found.aggregate([("offset", "min"), ("offset", "max"), ("timestamp", "max")])
-    names = ("stream", "epoch", "offset_min", "offset_max")
-    columns = [*(ends[name].to_pylist() for name in names), ends["timestamp_max"].cast(pa.int64()).to_pylist()]
-    return {(stream, epoch): Bounds(first, last, time / 1e6) for stream, epoch, first, last, time in zip(*columns, strict=True)}
+    found = keys.append_column("row", pa.arange(0, len(keys))).group_by(NAMES, use_threads=False)
+    ends = found.aggregate([("offset", "min_max"), ("timestamp", "max"), ("row", "min_max"), ("row", "count")])
+    times = ends["timestamp_max"].cast(pa.int64()).to_pylist()
+    columns = [ends[name].to_pylist() for name in (*NAMES, "offset_min_max", "row_min_max", "row_count")]
+    return {
+        (stream, epoch): _exact(offsets, time / 1e6, rows["min"], rows["max"] + 1, count, ordered)
+        for stream, epoch, offsets, rows, count, time in zip(*columns, times, strict=True)
+        if epoch is not None
+    }
+
+
+def _exact(offsets: dict[str, object], last_time: float, begin: int, end: int, rows: int, ordered: bool) -> Bounds:
+    first, last = _whole_number(offsets["min"]), _whole_number(offsets["max"])
+    return Bounds(first, last, last_time, begin, end, ordered and rows == end - begin)
 
 
 def _enough(found: dict[int, Registered], limit: int, following: int) -> bool:

@@ -5,18 +5,15 @@ Invariant: a mark lies within what the journal has given out; anything else is r
 
 from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_guard import body_of, decoded, guarded, json_answer, refusal
-from ropewalk.core.bearer import KeyGuard
+from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, json_answer, refusal
 from ropewalk.core.consumers import can_have_given, lag
 from ropewalk.core.transactions import checked_name
 from ropewalk.model.errors import BadRequest
-from ropewalk.model.journal import Consumer, ShardMark, ShardSpan
+from ropewalk.model.journal import Consumer, Marks, ShardMark, ShardSpan
 from ropewalk.ports import ConsumerStore, JournalReader
 
 MAX_OFFSET = 64 * 1024
 _LONGEST_EPOCH = 64
-
-Marks = dict[int, ShardMark]
 
 
 class ConsumersEndpoint:
@@ -53,7 +50,7 @@ class ConsumersEndpoint:
         return json_answer(200, {})
 
     async def _marks(self, request: web.Request) -> Marks:
-        marks = decoded(await body_of(request, MAX_OFFSET), Marks, "the offset")
+        marks = decoded(await body_of(request, MAX_OFFSET), dict[int, ShardMark], "the offset")
         if not marks:
             raise BadRequest("an offset has a mark for one shard at the least")
         _check(marks, self._journal.spans())

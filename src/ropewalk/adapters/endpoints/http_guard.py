@@ -1,12 +1,16 @@
-"""Shared by the HTTP endpoints: authentication by key, numbers in queries, JSON responses and refusals."""
+"""Shared by the HTTP endpoints: authentication by key, bounded bodies, numbers in queries, JSON responses and refusals."""
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import logging
+import zlib
+from collections import Counter
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
-from ropewalk.core.bearer import KeyGuard
+from ropewalk.core.signatures import matches
 from ropewalk.model.errors import (
     BadBody,
     BadRequest,
@@ -23,7 +27,8 @@ from ropewalk.model.errors import (
 )
 from ropewalk.model.nesting import too_deep
 from ropewalk.model.refusals import Refusal
-from ropewalk.protocol.body import gather
+
+logger = logging.getLogger("ropewalk.http")
 
 ACCEPTED_ENCODINGS = {"Accept-Encoding": "gzip, deflate"}  # RFC 9110 section 15.5.16: what a 415 means here
 
@@ -46,6 +51,30 @@ def unreadable(request: web.Request, answer: web.Response) -> web.Response:
     request.content.feed_eof()
     answer.force_close()
     return answer
+
+
+class KeyGuard:
+    """Checks the bearer key of requests and counts what its endpoints refuse. An empty key lets everyone in (public mode).
+
+    `refusals` is the node's count by reason; the key can be replaced while the server runs.
+    """
+
+    def __init__(self, key: str, refusals: Counter[str]) -> None:
+        self.key = key
+        self.refusals = refusals
+
+    def admits(self, authorization: str) -> bool:
+        if not self.key:
+            return True
+        scheme, _, given = authorization.partition(" ")
+        if scheme.lower() == "bearer" and matches(given.strip(), self.key):
+            return True
+        self.refused(Refusal.BAD_KEY)
+        return False
+
+    def refused(self, why: Refusal) -> None:
+        self.refusals[why] += 1
+        logger.debug("request refused", extra={"reason": why.value})
 
 
 def guarded(guard: KeyGuard, answer: HttpHandler) -> HttpHandler:
@@ -72,11 +101,6 @@ def guarded(guard: KeyGuard, answer: HttpHandler) -> HttpHandler:
             return _refused(error)
 
     return handle
-
-
-async def body_of(request: web.Request, limit: int) -> bytes:
-    """The body of a request whose key was accepted."""
-    return await gather(request.content.iter_any(), request.headers, limit)
 
 
 def _refused(error: RopewalkError) -> web.Response:
@@ -121,3 +145,97 @@ def whole(text: str, name: str, low: int, high: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and low <= int(text) <= high):
         raise BadRequest(f"{name} must be a whole number from {low} to {high}")
     return int(text)
+
+
+# --- request bodies: gathered as they arrive, inflated where they are compressed, never past a limit -----------------
+
+BODY_SECONDS = 30.0
+"""How long a whole body may take. A sender that trickles holds memory and a connection that others could have."""
+
+INLINE_BYTES = 64 * 1024
+"""How much is inflated on the event loop, well under a millisecond's work; the rest of a larger body goes to a thread."""
+
+_AUTO_HEADER = 32 + zlib.MAX_WBITS  # gzip or zlib, as the data says
+_RAW = -zlib.MAX_WBITS
+
+
+class Budget:
+    """The bytes of unfinished bodies that may be in memory at once. Beyond it a body is refused with 503 instead of waiting."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+
+    def take(self, size: int) -> None:
+        if self._held + size > self._limit:
+            raise Unavailable("too many request bodies are being sent at once")
+        self._held += size
+
+    def give_back(self, size: int) -> None:
+        self._held -= size
+
+
+KEYED = Budget(256 << 20)
+"""Shared by the endpoints that ask for a key."""
+
+ANONYMOUS = Budget(32 << 20)
+"""Shared by those that do not, so that strangers cannot use up what publishers need."""
+
+
+async def body_of(request: web.Request, limit: int) -> bytes:
+    """The body of a request whose key was accepted. The server's HTTP parser leaves bodies as they were sent."""
+    return await gather(request.content.iter_any(), request.headers, limit)
+
+
+async def gather(
+    chunks: AsyncIterable[bytes],
+    headers: Mapping[str, str],
+    limit: int,
+    budget: Budget = KEYED,
+    seconds: float = BODY_SECONDS,
+) -> bytes:
+    """The body, inflated. Raises TooLarge, UnsupportedEncoding, BadBody, Unavailable, and LateBody after `seconds`."""
+    encoding = headers.get("Content-Encoding", "").strip().lower()
+    if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+        raise UnsupportedEncoding("a body may be sent plain, or with Content-Encoding gzip or deflate")
+    # The limit holds for what is sent and for what it becomes. The announced size may be missing or wrong.
+    announced = headers.get("Content-Length", "")
+    if announced.isdecimal() and (len(announced) > 19 or int(announced) > limit):
+        raise _too_large(limit)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in chunks:
+                if len(body) + len(chunk) > limit:
+                    raise _too_large(limit)
+                budget.take(len(chunk))
+                body += chunk
+        return bytes(body) if encoding in ("", "identity") else await _inflated(bytes(body), encoding, limit)
+    except TimeoutError:
+        raise LateBody("the body did not come") from None
+    finally:
+        budget.give_back(len(body))
+
+
+async def _inflated(data: bytes, encoding: str, limit: int) -> bytes:
+    # "deflate" means the zlib format, but some senders leave its header out.
+    raw = encoding == "deflate" and (data[:1] or b"\x78")[0] & 0x0F != zlib.DEFLATED
+    inflater = zlib.decompressobj(_RAW if raw else _AUTO_HEADER)
+    try:
+        begin = inflater.decompress(data, min(INLINE_BYTES, limit + 1))
+        if inflater.eof or len(begin) > limit:
+            rest = b""
+        else:
+            # zlib releases the GIL while it works.
+            rest = await asyncio.to_thread(inflater.decompress, inflater.unconsumed_tail, limit + 1 - len(begin))
+    except zlib.error:
+        raise BadBody("the body is not compressed as its Content-Encoding says") from None
+    if len(begin) + len(rest) > limit:
+        raise _too_large(limit)
+    if not inflater.eof or inflater.unused_data:
+        raise BadBody("the compressed body does not end where its data ends")
+    return begin + rest
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"the body may have {limit} bytes")

@@ -10,8 +10,7 @@ from contextlib import aclosing
 import msgspec
 from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_guard import body_of, decoded, guarded, json_answer, number
-from ropewalk.core.bearer import KeyGuard
+from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, json_answer, number
 from ropewalk.model.errors import BadRequest, RopewalkError
 from ropewalk.model.journal import ShardSpan, holes_of, oldest_kept, shards_of
 from ropewalk.ports import JournalReader

@@ -6,14 +6,21 @@ registered.
 
 from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_guard import guarded, json_answer, refusal, unreadable
-from ropewalk.core.bearer import KeyGuard
+from ropewalk.adapters.endpoints.http_guard import (
+    BODY_SECONDS,
+    KEYED,
+    KeyGuard,
+    gather,
+    guarded,
+    json_answer,
+    refusal,
+    unreadable,
+)
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import BadBody, ClientError, LateBody, PartitionChanged
 from ropewalk.model.messages import Receipt, RemoteDisconnect
 from ropewalk.model.refusals import Refusal
 from ropewalk.ports import Publisher
-from ropewalk.protocol.body import BODY_SECONDS, KEYED, gather
 from ropewalk.protocol.publications import PublicationLimits, decode_gently
 
 UNREADABLE = "the body cannot be read"

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_guard import guarded, json_answer, number, refusal
-from ropewalk.core.bearer import KeyGuard
+from ropewalk.adapters.endpoints.http_guard import KeyGuard, guarded, json_answer, number, refusal
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import Member
 from ropewalk.ports import Backend

@@ -13,7 +13,7 @@ from itertools import product
 from aiohttp import web
 
 from ropewalk.adapters.endpoints.cors import OriginAllowed, cors_headers
-from ropewalk.adapters.endpoints.http_guard import refusal, unreadable
+from ropewalk.adapters.endpoints.http_guard import ANONYMOUS, BODY_SECONDS, gather, refusal, unreadable
 from ropewalk.adapters.endpoints.proxied_connection import client_of
 from ropewalk.adapters.endpoints.sse_link import SseLink
 from ropewalk.model.commands import Subscribe
@@ -21,7 +21,6 @@ from ropewalk.model.errors import BadRequest, LateBody, TooLarge, Unavailable, U
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection, SessionHandle
-from ropewalk.protocol.body import ANONYMOUS, BODY_SECONDS, gather
 from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.event_ids import MAX_BYTES, EventIds, parse_event_id
 from ropewalk.protocol.handshake import client_options, token_of

@@ -8,8 +8,7 @@ import asyncio
 import msgspec
 from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_guard import body_of, decoded, guarded, json_answer, number, whole
-from ropewalk.core.bearer import KeyGuard
+from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, json_answer, number, whole
 from ropewalk.core.transactions import MAX_BATCH, checked_name
 from ropewalk.ports import Transactor
 

@@ -1,9 +1,9 @@
 """The journal that is switched off: nothing is written, nothing waits, and there is nothing to read."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from ropewalk.model.errors import BadRequest
-from ropewalk.model.journal import Consumer, Recovered, Row, ShardMark, ShardSpan
+from ropewalk.model.journal import Consumer, Marks, Recovered, Row, ShardSpan
 
 
 class NoJournal:
@@ -50,10 +50,10 @@ class NoJournal:
     def consumers(self) -> list[Consumer]:
         return []
 
-    async def pin(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
+    async def pin(self, name: str, marks: Marks) -> Consumer:
         raise BadRequest("this server keeps no journal")
 
-    async def move(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
+    async def move(self, name: str, marks: Marks) -> Consumer:
         raise BadRequest("this server keeps no journal")
 
     async def forget(self, name: str) -> bool:

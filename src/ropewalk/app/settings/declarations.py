@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import TypeVar
 
 from ropewalk.app.settings import values
-from ropewalk.app.settings.values import Kind, Value
+from ropewalk.app.settings.values import Value, ValueKind
 
 T = TypeVar("T", bound=Value)
 _KEY = "setting"
@@ -25,7 +25,7 @@ class Declared:
     `positive`: 0 would make the server useless, and is refused. `older`: a name that works in its place.
     """
 
-    kind: Kind
+    kind: ValueKind
     help: str
     secret: bool = False
     also_env: str = ""

@@ -11,7 +11,7 @@ from ropewalk.app.settings.declarations import Setting
 from ropewalk.app.settings.loader import CONFIG_VARIABLE, MODES, PRESETS, STANDARD_FILES, PresetWay
 from ropewalk.app.settings.rules import RULE_KEYS
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS, Settings
-from ropewalk.app.settings.values import DURATION, KINDS, MILLISECONDS, SIZE, SWITCH, Kind, Value
+from ropewalk.app.settings.values import DURATION, KINDS, MILLISECONDS, SIZE, SWITCH, Value, ValueKind
 from ropewalk.model.rules import StreamRule
 
 
@@ -91,7 +91,7 @@ def _toml_rule(rule: StreamRule) -> Iterator[str]:
             yield f"{key} = {_toml_value(declared.kind, value)}"
 
 
-def _toml_value(kind: Kind, value: Value) -> str:
+def _toml_value(kind: ValueKind, value: Value) -> str:
     """JSON's texts, numbers, booleans and arrays are TOML's as well; durations and sizes are texts for their unit's sake."""
     shown = kind.show(value) if kind in (DURATION, MILLISECONDS, SIZE) else value
     return dumps(shown, ensure_ascii=False)
@@ -146,7 +146,7 @@ def _reference_row(setting: Setting) -> str:
     return "| " + " | ".join(cells) + " |\n"
 
 
-def _value_cell(kind: Kind) -> str:
+def _value_cell(kind: ValueKind) -> str:
     # Lists of known words are lists in the legend too; a choice is its own legend.
     known = {legend.name for legend in KINDS}
     return kind.name.lower() if kind.name in known else kind.wanted

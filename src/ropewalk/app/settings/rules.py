@@ -6,14 +6,14 @@ A rule says only what differs; the rest stays as the sections have it.
 from dataclasses import dataclass
 
 from ropewalk.app.settings import values
-from ropewalk.app.settings.values import Kind
+from ropewalk.app.settings.values import ValueKind
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.rules import SlowPolicy, StreamRule
 
 
 @dataclass(frozen=True)
 class RuleKey:
-    kind: Kind
+    kind: ValueKind
     help: str
 
 

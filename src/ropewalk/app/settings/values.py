@@ -18,7 +18,7 @@ _SWITCH_WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": Fals
 
 
 @dataclass(frozen=True)
-class Kind:
+class ValueKind:
     """`name` is what the help calls a value of this kind, `wanted` what the reference page says of it.
 
     `empty`: an empty text is a value of this kind, not its absence.
@@ -128,18 +128,18 @@ def _show_words(value: Value) -> str:
     return ",".join(value)
 
 
-TEXT = Kind("TEXT", "text", _read_text, empty=True)
-SWITCH = Kind("SWITCH", "`true` or `false`; the bare flag means true", _read_switch, _show_switch)
-COUNT = Kind("COUNT", "a whole number", _read_count)
-PORT = Kind("PORT", "0 to 65535; 0 takes a free one", _read_port)
-DURATION = Kind("DURATION", "`500ms`, `300s`, `5m`, `1h`, or bare seconds", _read_duration, _show_duration)
-MILLISECONDS = Kind("MILLISECONDS", "`3s`, `500ms`, or bare milliseconds", _read_milliseconds, _show_duration)
-SIZE = Kind("SIZE", "`1MiB` (1024²), `64KB` (1000), or bare bytes", _read_size, _show_size)
-WORDS = Kind("LIST", "comma-separated; in TOML an array", _read_words, _show_words, empty=True)
+TEXT = ValueKind("TEXT", "text", _read_text, empty=True)
+SWITCH = ValueKind("SWITCH", "`true` or `false`; the bare flag means true", _read_switch, _show_switch)
+COUNT = ValueKind("COUNT", "a whole number", _read_count)
+PORT = ValueKind("PORT", "0 to 65535; 0 takes a free one", _read_port)
+DURATION = ValueKind("DURATION", "`500ms`, `300s`, `5m`, `1h`, or bare seconds", _read_duration, _show_duration)
+MILLISECONDS = ValueKind("MILLISECONDS", "`3s`, `500ms`, or bare milliseconds", _read_milliseconds, _show_duration)
+SIZE = ValueKind("SIZE", "`1MiB` (1024²), `64KB` (1000), or bare bytes", _read_size, _show_size)
+WORDS = ValueKind("LIST", "comma-separated; in TOML an array", _read_words, _show_words, empty=True)
 KINDS = (TEXT, SWITCH, COUNT, PORT, DURATION, MILLISECONDS, SIZE, WORDS)
 
 
-def one_of(*choices: str) -> Kind:
+def one_of(*choices: str) -> ValueKind:
     """Text that must be one of `choices`."""
 
     def read(raw: object) -> str:
@@ -147,10 +147,10 @@ def one_of(*choices: str) -> Kind:
             raise ValueError(f"wants {_alternatives(choices)}, not {raw!r}")
         return str(raw)
 
-    return Kind("|".join(choices), " or ".join(f"`{choice}`" for choice in choices), read)
+    return ValueKind("|".join(choices), " or ".join(f"`{choice}`" for choice in choices), read)
 
 
-def some_of(*choices: str) -> Kind:
+def some_of(*choices: str) -> ValueKind:
     """A list whose items must each be one of `choices`."""
 
     def read(raw: object) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ def some_of(*choices: str) -> Kind:
                 raise ValueError(f"knows {_alternatives(choices)}, not {word!r}")
         return words
 
-    return Kind(WORDS.name, WORDS.wanted, read, WORDS.show, empty=True)
+    return ValueKind(WORDS.name, WORDS.wanted, read, WORDS.show, empty=True)
 
 
 def _alternatives(choices: tuple[str, ...]) -> str:

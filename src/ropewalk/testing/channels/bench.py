@@ -19,7 +19,7 @@ from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.protocol.websocket_frame import CableCodec
-from ropewalk.testing.channels.link import Link
+from ropewalk.testing.channels.connection import DirectConnection
 from ropewalk.testing.channels.watched_app import Watched
 from ropewalk.testing.clock import ManualClock
 
@@ -67,7 +67,7 @@ class Bench:
         finally:
             self.app.deaf()
 
-    def open(self, request: ConnectRequest, link: Link) -> Session:
+    def open(self, request: ConnectRequest, link: DirectConnection) -> Session:
         return self.node.open(request, link, CODEC)
 
     async def advance(self, seconds: float) -> None:
@@ -84,7 +84,7 @@ class Bench:
 
     async def settle(self) -> None:
         """Until what was published is delivered, and the sessions that ended are kept or the app has heard of them."""
-        departing = self.node.services.departing
+        departing = self.node.sessions.departing
         while departing or self._disconnect_calls_wait() or self.app.disconnecting:
             if departing:
                 await asyncio.wait([session.leaving for session in departing.values() if session.leaving])
@@ -100,7 +100,7 @@ class Bench:
         self.raise_errors()
 
     def _disconnect_calls_wait(self) -> bool:
-        return self.node.services.disconnect_queue.free_slots() < LIMITS.disconnect_backlog
+        return self.node.disconnect_queue.free_slots() < LIMITS.disconnect_backlog
 
     def raise_errors(self) -> None:
         """What handlers raised and no call has raised yet."""

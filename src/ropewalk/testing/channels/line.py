@@ -16,8 +16,8 @@ from ropewalk.protocol import cable_json, server_messages
 from ropewalk.protocol.client_commands import ClientCommand, encode
 from ropewalk.protocol.server_messages import Welcome
 from ropewalk.testing.channels.bench import Bench
+from ropewalk.testing.channels.connection import DirectConnection
 from ropewalk.testing.channels.errors import Rejected
-from ropewalk.testing.channels.link import Link
 from ropewalk.testing.channels.mailbox import Mailbox
 
 
@@ -74,7 +74,7 @@ class CapturedConnection:
         options = self._request.options
         request = replace(self._request, options=replace(options, former_sid=former)) if former else self._request
         self.away = self.closed = False
-        self.session = self._bench.open(request, Link(self._hear, self._end))
+        self.session = self._bench.open(request, DirectConnection(self._hear, self._end))
         accepted = await self.session.opened()
         if self.session.returning is not None:
             await asyncio.wait([self.session.returning])

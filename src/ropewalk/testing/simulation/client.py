@@ -30,7 +30,7 @@ from ropewalk.protocol.server_messages import (
     decode,
 )
 from ropewalk.protocol.websocket_frame import CableCodec, readable
-from ropewalk.testing.simulation.ledger import Anomaly, Kind, Ledger, Seen
+from ropewalk.testing.simulation.ledger import Anomaly, AnomalyKind, Ledger, Seen
 
 if TYPE_CHECKING:
     from ropewalk.engine.node import Node
@@ -43,14 +43,16 @@ SETTLED = 2.0
 """Seconds after which a session must be in the store whatever goes wrong: several times what it takes to write it."""
 
 
-class Connection:
+class SimulatedConnection:
     """Implements `ports.Connection`. A slow one keeps what it is given until it is fast again.
 
     The network may fail so that only the client notices; to the server it looks alive then. `taken_over`: its session goes on
     over another one.
     """
 
-    def __init__(self, receive: Callable[["Connection", bytes], None], closed: Callable[["Connection", int], None]) -> None:
+    def __init__(
+        self, receive: Callable[["SimulatedConnection", bytes], None], closed: Callable[["SimulatedConnection", int], None]
+    ) -> None:
         self._receive = receive
         self._closed = closed
         self._kept: list[bytes] = []
@@ -127,10 +129,11 @@ class SimulatedClient:
         self.left: set[str] = set()  # identifiers that were unsubscribed from on this connection: answers may be under way
         self.present: set[str] = set()
         self.lineage = 0
-        self.half_dead: list[Connection] = []
+        self.half_dead: list[SimulatedConnection] = []
         self._sessions_ttl = sessions_ttl
         self._ordered: set[int] = set()  # lineages of which somebody has ordered the end
         self._kicked: set[int] = set()  # those where the order was carried out
+        self._barred = False  # it was, before the client connected
         self._link: UnreliableLink | None = None
         self._settles_at = 0.0
         self._lost_at = 0.0
@@ -140,7 +143,7 @@ class SimulatedClient:
         self._observer = observer
         self._state = ClientState()
         self._seen: dict[str, Seen] = {}
-        self._connection: Connection | None = None
+        self._connection: SimulatedConnection | None = None
 
     @property
     def connected(self) -> bool:
@@ -157,7 +160,8 @@ class SimulatedClient:
     def connect(self, node: "Node", link: "UnreliableLink") -> None:
         assert self._connection is None
         self._link = link
-        connection = self._connection = Connection(self._receive, self._closed)
+        self._barred = self.lineage in self._kicked
+        connection = self._connection = SimulatedConnection(self._receive, self._closed)
         connection.node = node
         params = {"sid": self._state.sid, "client": self.name, "positions": "1"}
         options = client_options({}, params)
@@ -200,7 +204,8 @@ class SimulatedClient:
         return self.lineage
 
     def kicked(self, lineage: int) -> None:
-        """From now on that session may not be restored."""
+        """Whoever connects from now on does not get that session. One that was restored already ends soon: its node may have
+        missed the order, and hear of it from the store."""
         self._kicked.add(lineage)
 
     def slow_down(self) -> None:
@@ -238,21 +243,21 @@ class SimulatedClient:
 
     def check_end(self, tip: Callable[[str], Position]) -> None:
         if any(connection.open and connection.taken_over for connection in self.half_dead):
-            raise Anomaly(Kind.SESSION_TWICE, f"a former connection of {self.name} is still open")
+            raise Anomaly(AnomalyKind.SESSION_TWICE, f"a former connection of {self.name} is still open")
         if self.lineage in self._kicked:
-            raise Anomaly(Kind.KICKED_SESSION_BACK, f"{self.name} was never ended")
+            raise Anomaly(AnomalyKind.KICKED_SESSION_BACK, f"{self.name} was never ended")
         for stream in self.wanted:
             self._ledger.check_end(self.name, stream, self._seen[stream], tip(stream))
 
     # --- what the server sends ---
 
-    def _receive(self, connection: Connection, data: bytes) -> None:
+    def _receive(self, connection: SimulatedConnection, data: bytes) -> None:
         try:
             self._check(connection, data)
         except Anomaly as anomaly:
             self._observer.failed(anomaly)
 
-    def _check(self, connection: Connection, data: bytes) -> None:
+    def _check(self, connection: SimulatedConnection, data: bytes) -> None:
         for text in readable(data).split("\n"):
             if connection is not self._connection:  # it was lost by what came before
                 return
@@ -285,7 +290,9 @@ class SimulatedClient:
         if welcome.restored:
             self._check_restored(former)
         elif former and self._expects_its_session(time):
-            raise Anomaly(Kind.LOST_SESSION, f"{self.name} came back after {time - self._lost_at:.1f} s, and nobody knew it")
+            raise Anomaly(
+                AnomalyKind.LOST_SESSION, f"{self.name} came back after {time - self._lost_at:.1f} s, and nobody knew it"
+            )
         else:
             self.lineage += 1
         assert self._connection is not None
@@ -298,8 +305,8 @@ class SimulatedClient:
             self._carry_out([Send(Leave(name)) for name in absent if name in welcome.restored_ids])
 
     def _check_restored(self, former: str) -> None:
-        if self.lineage in self._kicked:
-            raise Anomaly(Kind.KICKED_SESSION_BACK, f"{self.name} came back with {former}")
+        if self._barred:
+            raise Anomaly(AnomalyKind.KICKED_SESSION_BACK, f"{self.name} came back with {former}")
         same = [each for each in self.half_dead if each.open and each.lineage == self.lineage]
         self._observer.restored(former, bool(same))
         for connection in same:
@@ -316,9 +323,9 @@ class SimulatedClient:
             if stream in self._seen and not self._seen[stream].begun:
                 self._seen[stream] = Seen(tip.epoch, tip.offset, begun=True)
 
-    def _closed(self, connection: Connection, code: int) -> None:
+    def _closed(self, connection: SimulatedConnection, code: int) -> None:
         if code == INTERNAL_ERROR.code:
-            self._observer.failed(Anomaly(Kind.FAILED, f"{self.name} was closed with {code}"))
+            self._observer.failed(Anomaly(AnomalyKind.FAILED, f"{self.name} was closed with {code}"))
         if connection is self._connection:
             self._lose()
         if connection.session is not None:

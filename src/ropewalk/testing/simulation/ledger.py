@@ -11,7 +11,7 @@ from msgspec import Struct
 from ropewalk.model.messages import Position, Registered
 
 
-class Kind(StrEnum):
+class AnomalyKind(StrEnum):
     """What a client, a publisher or the store can see go wrong."""
 
     LOST = "lost"  # it was registered, and a client that stayed did not get it in the end, nor was it told of a gap
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 class Anomaly(Exception):
     """The contract was broken."""
 
-    def __init__(self, kind: Kind, what: str) -> None:
+    def __init__(self, kind: AnomalyKind, what: str) -> None:
         super().__init__(f"{kind}: {what}")
         self.kind = kind
 
@@ -70,20 +70,22 @@ class Ledger:
             self.registered += 1
             of_epoch = self._messages.setdefault(message.stream, {}).setdefault(message.epoch, [])
             if message.offset <= len(of_epoch):
-                raise Anomaly(Kind.REUSED_POSITION, f"{message.stream} gave {message.epoch}/{message.offset} a second time")
+                raise Anomaly(
+                    AnomalyKind.REUSED_POSITION, f"{message.stream} gave {message.epoch}/{message.offset} a second time"
+                )
             if message.offset > len(of_epoch) + 1:
-                raise Anomaly(Kind.SILENT_GAP, f"{message.stream} has no {message.epoch}/{len(of_epoch) + 1}")
+                raise Anomaly(AnomalyKind.SILENT_GAP, f"{message.stream} has no {message.epoch}/{len(of_epoch) + 1}")
             name = _name(message.payload)
             if (before := self._places.get(name)) is not None:
                 where = f"{before.epoch}/{before.offset} and {message.epoch}/{message.offset} of {message.stream}"
-                raise Anomaly(Kind.REGISTERED_TWICE, f"{name!r} is at {where}")
+                raise Anomaly(AnomalyKind.REGISTERED_TWICE, f"{name!r} is at {where}")
             of_epoch.append(name)
             self._places[name] = Position(message.epoch, message.offset)
 
     def check_receipt(self, payload: bytes, epoch: str, offset: int) -> None:
         place = self._places.get(_name(payload))
         if place != Position(epoch, offset):
-            raise Anomaly(Kind.WRONG_RECEIPT, f"{_name(payload)!r} was said to be at {epoch}/{offset} and is at {place}")
+            raise Anomaly(AnomalyKind.WRONG_RECEIPT, f"{_name(payload)!r} was said to be at {epoch}/{offset} and is at {place}")
 
     def deliver(self, who: str, seen: Seen, message: Registered) -> None:
         """A client got this. Raises Anomaly."""
@@ -91,7 +93,7 @@ class Ledger:
         stream, epoch, offset = message.stream, message.epoch, message.offset
         of_epoch = self._messages.get(stream, {}).get(epoch, [])
         if offset > len(of_epoch) or of_epoch[offset - 1] != _name(message.payload):
-            raise Anomaly(Kind.REUSED_POSITION, f"{who} got {_name(message.payload)!r} at {epoch}/{offset} of {stream}")
+            raise Anomaly(AnomalyKind.REUSED_POSITION, f"{who} got {_name(message.payload)!r} at {epoch}/{offset} of {stream}")
         expected = Position(seen.epoch or epoch, seen.offset + 1)
         behind_gaps = [Position(told.epoch or epoch, told.offset) for told in seen.told]
         # What was dropped may still come, if the client asks for it.
@@ -102,8 +104,8 @@ class Ledger:
     def _out_of_order(self, who: str, seen: Seen, message: Registered, expected: Position) -> Anomaly:
         got = f"{who} got {message.epoch}/{message.offset} of {message.stream} where {expected.epoch}/{expected.offset} follows"
         if message.epoch == seen.epoch and message.offset <= seen.offset:
-            return Anomaly(Kind.REPEATED if message.offset == seen.offset else Kind.REORDERED, got)
-        return Anomaly(Kind.SILENT_GAP, got)
+            return Anomaly(AnomalyKind.REPEATED if message.offset == seen.offset else AnomalyKind.REORDERED, got)
+        return Anomaly(AnomalyKind.SILENT_GAP, got)
 
     def check_end(self, who: str, stream: str, seen: Seen, tip: Position) -> None:
         """All is quiet: a client that listens has everything, or was told that it has not. A stream that the store forgot has
@@ -112,4 +114,6 @@ class Ledger:
         if seen.told:
             reached = Position(seen.told[-1].epoch, seen.told[-1].offset - 1)
         if tip.epoch and reached != tip:
-            raise Anomaly(Kind.LOST, f"{who} has {stream} up to {reached.epoch}/{reached.offset} of {tip.epoch}/{tip.offset}")
+            raise Anomaly(
+                AnomalyKind.LOST, f"{who} has {stream} up to {reached.epoch}/{reached.offset} of {tip.epoch}/{tip.offset}"
+            )

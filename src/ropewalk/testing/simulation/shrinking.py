@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
-from ropewalk.testing.simulation.world import ACTIONS, FAULTS, NEEDED, Plan, Report, simulate
+from ropewalk.testing.simulation.steps import ACTIONS, NEEDED, simulate
+from ropewalk.testing.simulation.world import FAULTS, Plan, Report
 
 SEEDS = 8
 """Other seeds that are tried for each smaller plan: what happens in it is another history anyway."""

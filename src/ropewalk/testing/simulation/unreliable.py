@@ -17,14 +17,13 @@ from ropewalk.model.journal import QueuedRows, Row
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
-from ropewalk.ports import PresenceStore, StreamStore
+from ropewalk.ports import Deliver, Obey, PresenceStore, StreamStore
 from ropewalk.testing.shared_store import NodePresence, NodeQueue, NodeSessions, SharedStore
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 LOST_ORDERS = 10
-"""How much likelier an order to a single node is lost than a message: there are few of them."""
-
+"""How much likelier an order is lost on its way to a node than a message: there are few of them."""
 
 LATE_SECONDS = 5.0
 """How long after it was given up a request may still be done."""
@@ -69,13 +68,13 @@ class UnreliableLink:
         self.stalled_until = 0.0
         self._late: set[asyncio.Future[None]] = set()
 
-    async def ask(self, question: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
         await self._request()
         answer = await question()
         await self._answer()
         return answer
 
-    async def ask_lease(self, question: Callable[[], Awaitable[Answer]], late: bool = False) -> Answer:
+    async def ask_lease(self, question: Callable[[], Awaitable[T]], late: bool = False) -> T:
         """`late`: what is not answered may also be done long after it was given up."""
         if asyncio.get_running_loop().time() < self.stalled_until:
             raise Unavailable("the node is stalled")
@@ -225,10 +224,6 @@ class UnreliableQueue:
         return self._inner.gauges()
 
 
-Deliver = Callable[[Sequence[Registered]], None]
-Obey = Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
-
-
 class Air:
     """What carries messages from the store to every node, and orders to one. Implements the `Carrier` of a shared store."""
 
@@ -242,6 +237,11 @@ class Air:
         for feed in self.feeds:
             for message in messages:
                 feed.hear(message)
+
+    def loses_order(self) -> bool:
+        lost = self.chance.random() < self.faults.lost * LOST_ORDERS
+        self.counts.lost += lost
+        return lost
 
     def order(self, node: str, order: SessionTaken) -> None:
         for feed in self.feeds:
@@ -286,8 +286,10 @@ class UnreliableFeed:
         self._air.carry(messages)
 
     async def command(self, order: RemoteDisconnect) -> int:
-        """A node that fails to obey does not keep the others from it."""
-        nodes = [feed._obey(order) for feed in list(self._air.feeds) if feed._obey is not None]
+        """A node that fails to obey does not keep the others from it. The order may be lost on its way to another node,
+        which then hears from the store of the sessions that it revoked."""
+        heard = [feed for feed in list(self._air.feeds) if feed is self or not self._air.loses_order()]
+        nodes = [feed._obey(order) for feed in heard if feed._obey is not None]
         answers = await asyncio.gather(*nodes, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -312,9 +314,7 @@ class UnreliableFeed:
             asyncio.get_running_loop().call_later(self._delay(), self._arrive, message)
 
     def hear_order(self, order: SessionTaken) -> None:
-        if self._air.chance.random() < self._air.faults.lost * LOST_ORDERS:
-            self._air.counts.lost += 1
-        else:
+        if not self._air.loses_order():
             asyncio.get_running_loop().call_later(self._delay(), self._arrive_order, order)
 
     def _delay(self) -> float:

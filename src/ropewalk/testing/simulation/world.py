@@ -1,11 +1,10 @@
-"""The simulation: nodes, clients and publishers over one truth, and a network between them that fails in every way.
+"""The world of the simulation: nodes and clients over one truth, and a network between them that fails in every way.
 
-Everything is decided by one seed, time is virtual, and nothing waits. Each step does one thing to the world; what clients and
-publishers see of it is checked as it happens, and every now and then the world is left in peace until all must have everything.
+What clients and publishers see is checked as it happens. When the world is left in peace, all must have everything.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 
@@ -16,19 +15,16 @@ from ropewalk.adapters.apps.streams import PubSubChannel
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.node import Node
-from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.limits import Limits
-from ropewalk.model.messages import Publication, Registered, RemoteDisconnect
+from ropewalk.model.messages import Registered
 from ropewalk.model.rules import SlowPolicy, StreamRule, StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, SessionTaken
 from ropewalk.testing.shared_store import SharedStore
 from ropewalk.testing.simulation.client import SimulatedClient
-from ropewalk.testing.simulation.ledger import Anomaly, Kind, Ledger
-from ropewalk.testing.simulation.loop import run
+from ropewalk.testing.simulation.ledger import Anomaly, AnomalyKind, Ledger
 from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
 
 BEGAN = 1_800_000_000.0
-PEACE_EVERY = 2_000
 PEACE_SECONDS = 20.0
 """Long enough for everything to be found and filled, and too short for the store to forget what was published last."""
 TOLD_STEPS = 60
@@ -50,8 +46,6 @@ STREAM_RULES = (
 )
 
 FAULTS = ("late", "lost", "repeated", "unanswered", "unavailable")
-
-Action = Callable[["World"], None]
 
 
 class Plan(Struct, frozen=True):
@@ -82,7 +76,7 @@ class Report(Struct):
     filled: int = 0
     gaps: int = 0
     anomaly: str = ""
-    kind: Kind | None = None
+    kind: AnomalyKind | None = None
     history: Sequence[str] = ()
 
 
@@ -108,7 +102,6 @@ class World:
         self.report = Report(plan.seed)
         self.ledger = Ledger()
         self.log: deque[str] = deque(maxlen=TOLD_STEPS)
-        self._counted: Counter[str] = Counter()
         self._air = Air(self.faults, self.report.faults, self.chance)
         self._rules = Rulebook(RULES, STREAM_RULES)
         self._truth = SharedStore(
@@ -119,10 +112,10 @@ class World:
         self._started = 0  # nodes
         self._failure: Anomaly | None = None
         self._under_way: set[asyncio.Task[None]] = set()
-        self._published = 0
+        self.published = 0
         self.stats = Stats()
         self.hosts: list[Host] = []
-        self._pause = 0.0
+        self.pause = 0.0
         self.clients: list[SimulatedClient] = []
         kinds = ("kept", "skipping", "fleeting")
         self.streams = [f"{kinds[number % 3]}/{number}" for number in range(plan.streams)]
@@ -132,40 +125,15 @@ class World:
     def now(self) -> float:
         return BEGAN + asyncio.get_running_loop().time()
 
-    # --- the run ---
-
-    async def run(self, progress: Callable[[int], None] = lambda steps: None) -> Report:
+    async def start(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._fail)
         await self._truth.start()
         for _ in range(self.plan.nodes):
-            self.hosts.append(await self._new_host())
+            self.hosts.append(await self.new_host())
         for number in range(self.plan.clients):
             self.clients.append(SimulatedClient(f"client {number}", self.ledger, self.now, self, LIMITS.sessions_ttl))
-        try:
-            for step in range(1, self.plan.steps + 1):
-                self.report.steps = step
-                await self._step()
-                if step % PEACE_EVERY == 0 or step == self.plan.steps:
-                    await self._peace()
-                progress(step)
-        except Anomaly as anomaly:
-            self.report.anomaly, self.report.kind = str(anomaly), anomaly.kind
-            self.report.history = list(self.log)
-        self._finish()
-        for host in self.hosts:
-            await host.node.services.tasks.cancel()
-        return self.report
 
-    async def _step(self) -> None:
-        names = [name for name in ACTIONS if name not in self.plan.without]
-        name = self.chance.choices(names, [ACTIONS[name][0] for name in names])[0]
-        ACTIONS[name][1](self)
-        self._counted[name] += 1
-        pause, self._pause = self._pause, 0.0
-        await asyncio.sleep(pause + self.chance.random() * 0.05)
-        self._raise_failure()
-
-    async def _peace(self) -> None:
+    async def peace(self) -> None:
         """No more faults; everybody is connected and reads. Then nothing may be missing."""
         self.tell("peace")
         faults = msgspec.structs.asdict(self.faults)
@@ -177,10 +145,11 @@ class World:
         for _ in range(round(PEACE_SECONDS)):
             for client in self.clients:
                 if not client.connected:
-                    self._connect(client, self.chance.choice(self.hosts))
+                    host = self.chance.choice(self.hosts)
+                    client.connect(host.node, host.backend.link)
                 client.speed_up()
             await asyncio.sleep(1.0)
-            self._raise_failure()
+            self.raise_failure()
         tips = {stream: await self._truth.memory.streams.tip(stream) for stream in self.streams}
         for client in self.clients:
             client.check_end(lambda stream: tips[stream])
@@ -191,28 +160,29 @@ class World:
             setattr(self.faults, name, value)
 
     def _check_sessions(self) -> None:
-        living = {host.backend.feed.node: host.node.services.sessions for host in self.hosts}
+        living = {host.backend.feed.node: host.node.sessions.live for host in self.hosts}
         for node in self._truth.sessions.nodes():
             if ghosts := set(self._truth.sessions.live_on(node)) - living.get(node, {}).keys():
-                raise Anomaly(Kind.GHOST_SESSION, f"{', '.join(sorted(ghosts))} on {node}")
+                raise Anomaly(AnomalyKind.GHOST_SESSION, f"{', '.join(sorted(ghosts))} on {node}")
 
     def _check_members(self, stream: str) -> None:
         there = {client.name for client in self.clients if stream in client.present}
         listed = {member.id for member in self._truth.presence.roster.page(stream, "", len(self.clients) + 1).members}
         for how, seen in (("listed", listed), ("announced", self._announced.get(stream, set()))):
             if ghosts := seen - there:
-                raise Anomaly(Kind.GHOST_MEMBER, f"{', '.join(sorted(ghosts))} of {stream}: {how} and not there")
+                raise Anomaly(AnomalyKind.GHOST_MEMBER, f"{', '.join(sorted(ghosts))} of {stream}: {how} and not there")
             if missing := there - seen:
-                raise Anomaly(Kind.MISSING_MEMBER, f"{', '.join(sorted(missing))} of {stream}: there and not {how}")
+                raise Anomaly(AnomalyKind.MISSING_MEMBER, f"{', '.join(sorted(missing))} of {stream}: there and not {how}")
 
-    def _finish(self) -> None:
+    async def finish(self) -> None:
         report = self.report
         report.seconds = asyncio.get_running_loop().time()
-        report.actions = dict(sorted(self._counted.items()))
         report.registered = self.ledger.registered
         report.delivered = self.ledger.delivered
         report.filled = self.stats.feed_fills
         report.gaps = sum(self.stats.gaps.values())
+        for host in self.hosts:
+            await host.node.tasks.cancel()
 
     def tell(self, what: str) -> None:
         self.log.append(f"{self.report.steps:>7} {asyncio.get_running_loop().time():10.3f} s  {what}")
@@ -220,9 +190,9 @@ class World:
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """An exception that nobody catches, in a callback or a task."""
         error = context.get("exception")
-        self.failed(error if isinstance(error, Anomaly) else Anomaly(Kind.FAILED, f"{context['message']}: {error!r}"))
+        self.failed(error if isinstance(error, Anomaly) else Anomaly(AnomalyKind.FAILED, f"{context['message']}: {error!r}"))
 
-    def _raise_failure(self) -> None:
+    def raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 
@@ -256,18 +226,18 @@ class World:
         self.report.restored += 1
         self.report.taken_over += taken_over
         if sid in self._over:
-            self.failed(Anomaly(Kind.ENDED_TWICE, f"{sid} was over, and was restored"))
+            self.failed(Anomaly(AnomalyKind.ENDED_TWICE, f"{sid} was over, and was restored"))
 
     def ended(self, sid: str) -> None:
         self.report.sessions_over += 1
         if sid in self._over:
-            self.failed(Anomaly(Kind.ENDED_TWICE, f"{sid} was over already"))
+            self.failed(Anomaly(AnomalyKind.ENDED_TWICE, f"{sid} was over already"))
         self._over.add(sid)
 
     def failed(self, anomaly: Anomaly) -> None:
         self._failure = self._failure or anomaly
 
-    async def _new_host(self) -> Host:
+    async def new_host(self) -> Host:
         channels = [PubSubChannel(public=True, secret="", whisper=False, presence=True)]
         self._started += 1
         backend = UnreliableBackend(self._truth, self._air, f"node {self._started}", self.ended)
@@ -285,7 +255,7 @@ class World:
         await node.start()
         return Host(node, backend)
 
-    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+    def spawn(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._done)
@@ -295,154 +265,6 @@ class World:
         if not task.cancelled() and (error := task.exception()):
             self._fail(asyncio.get_running_loop(), {"message": "a task failed", "exception": error})
 
-    # --- what can happen in a step ---
-
-    def publish(self) -> None:
-        stream = self.chance.choice(self.streams)
-        batch = []
-        for _ in range(self.chance.choice((1, 1, 1, 3))):
-            self._published += 1
-            batch.append(Publication(stream, b'"%d%s"' % (self._published, b" " * self.chance.choice((0, 0, 4000)))))
-        number = self.chance.randrange(len(self.hosts))
-        self.tell(f"node {number} publishes {len(batch)} to {stream}")
-        self._spawn(self._publish(self.hosts[number].node, batch))
-
-    async def _publish(self, node: Node, batch: Sequence[Publication]) -> None:
-        try:
-            receipts = await node.broker.publish(batch)
-        except RopewalkError:  # it may be registered or not; the ledger sees to it that it is not registered twice
-            return
-        for publication, receipt in zip(batch, receipts, strict=True):
-            self.ledger.check_receipt(publication.payload, receipt.epoch, receipt.offset)
-
-    def connect(self) -> None:
-        client = self._some(lambda client: not client.connected)
-        if client is not None:
-            number = self.chance.randrange(len(self.hosts))
-            self.tell(f"{client.name} connects to node {number}")
-            self._connect(client, self.hosts[number])
-
-    def _connect(self, client: SimulatedClient, host: Host) -> None:
-        client.connect(host.node, host.backend.link)
-
-    def cut(self) -> None:
-        client = self._some(lambda client: client.connected)
-        if client is not None:
-            self.tell(f"{client.name} is cut")
-            client.cut()
-
-    def vanish(self) -> None:
-        client = self._some(lambda client: client.connected)
-        if client is not None:
-            self.tell(f"{client.name} is cut, and its node does not notice")
-            client.vanish()
-
-    def join(self) -> None:
-        client = self._some(lambda client: len(client.present) < len(client.wanted))
-        if client is not None:
-            stream = self.chance.choice(sorted(client.wanted.keys() - client.present))
-            self.tell(f"{client.name} joins {stream}")
-            client.join(stream)
-
-    def leave(self) -> None:
-        client = self._some(lambda client: bool(client.present))
-        if client is not None:
-            stream = self.chance.choice(sorted(client.present))
-            self.tell(f"{client.name} leaves {stream}")
-            client.leave(stream)
-
-    def subscribe(self) -> None:
-        client = self._some(lambda client: any(map(client.may_subscribe, self.streams)))
-        if client is not None:
-            stream = self.chance.choice([stream for stream in self.streams if client.may_subscribe(stream)])
-            self.tell(f"{client.name} subscribes to {stream}")
-            client.subscribe(stream)
-
-    def unsubscribe(self) -> None:
-        client = self._some(lambda client: bool(client.wanted))
-        if client is not None:
-            stream = self.chance.choice(sorted(client.wanted))
-            self.tell(f"{client.name} unsubscribes from {stream}")
-            client.unsubscribe(stream)
-
-    def slow_down(self) -> None:
-        client = self._some(lambda client: client.connected and not client.slow)
-        if client is not None:
-            self.tell(f"{client.name} reads no more")
-            client.slow_down()
-
-    def speed_up(self) -> None:
-        client = self._some(lambda client: client.slow)
-        if client is not None:
-            self.tell(f"{client.name} reads again")
-            client.speed_up()
-
-    def kick(self) -> None:
-        client = self._some(lambda client: True)
-        if client is not None:
-            self.tell(f"{client.name} is ended by a remote disconnect")
-            self._spawn(self._kick(self.chance.choice(self.hosts).node, client, client.order_end()))
-
-    async def _kick(self, node: Node, client: SimulatedClient, lineage: int) -> None:
-        """As whoever is told that it failed would do: again, until it is done."""
-        while True:
-            try:
-                await node.broker.disconnect(RemoteDisconnect(client.ids))
-            except Unavailable:
-                await asyncio.sleep(0.5)
-            else:
-                return client.kicked(lineage)
-
-    def stall(self) -> None:
-        number = self.chance.randrange(len(self.hosts))
-        seconds = self.chance.choice((3.0, 8.0, 15.0))
-        self.tell(f"node {number} cannot renew its lease for {seconds} s")
-        self.hosts[number].backend.link.stalled_until = asyncio.get_running_loop().time() + seconds
-
-    def node_dies(self) -> None:
-        if len(self.hosts) > 1:  # another may be on its way up
-            number = self.chance.randrange(len(self.hosts))
-            self.tell(f"node {number} dies, and another one starts")
-            dead = self.hosts.pop(number)
-            dead.backend.die()
-            for client in self.clients:
-                client.node_died(dead.node)
-            self._spawn(self._replace(dead))
-
-    async def _replace(self, dead: Host) -> None:
-        await dead.node.services.tasks.cancel()
-        self.hosts.append(await self._new_host())
-
-    def time_passes(self) -> None:
-        self.tell("time passes")
-        self._pause = self.chance.choice((1.0, 10.0, 70.0))
-
-    def _some(self, fits: Callable[[SimulatedClient], bool]) -> SimulatedClient | None:
+    def some(self, fits: Callable[[SimulatedClient], bool]) -> SimulatedClient | None:
         found = [client for client in self.clients if fits(client)]
         return self.chance.choice(found) if found else None
-
-
-ACTIONS: dict[str, tuple[float, Action]] = {
-    "publish": (40.0, World.publish),
-    "connect": (12.0, World.connect),
-    "subscribe": (10.0, World.subscribe),
-    "unsubscribe": (4.0, World.unsubscribe),
-    "join": (5.0, World.join),
-    "leave": (3.0, World.leave),
-    "cut": (4.0, World.cut),
-    "vanish": (2.0, World.vanish),
-    "slow_down": (3.0, World.slow_down),
-    "speed_up": (4.0, World.speed_up),
-    "kick": (0.5, World.kick),
-    "node_dies": (0.2, World.node_dies),
-    "stall": (0.1, World.stall),
-    "time_passes": (0.2, World.time_passes),
-}
-"""What a step may do, and how often against the others."""
-
-NEEDED = ("publish", "connect", "subscribe")
-"""Without these nothing happens at all."""
-
-
-def simulate(plan: Plan, progress: Callable[[int], None] = lambda steps: None) -> Report:
-    return run(World(plan).run(progress))

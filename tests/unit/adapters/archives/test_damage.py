@@ -128,6 +128,55 @@ async def test_a_file_of_another_writer_has_no_digest_and_is_served(scribe: Scri
     assert await served(archive, 1, 30) == list(range(1, 31))
 
 
+@pytest.mark.parametrize("digest", [True, False], ids=["with a digest", "without a digest"])
+async def test_files_whose_times_are_others_are_served_as_before(scribe: Scribe, archive: DeltaArchive, digest: bool) -> None:
+    scribe.archive([*run("a", 1, 30), *run("b", 1, 30)])
+    path = file_of(scribe, 0) if digest else renamed(scribe)
+    for _ in range(3):
+        os.utime(path)
+        assert await served(archive, 1, 30) == list(range(1, 31))
+
+
+async def test_a_file_without_a_digest_that_is_another_by_now_is_read_as_it_is(scribe: Scribe, archive: DeltaArchive) -> None:
+    """With the rows of its streams at other places."""
+    scribe.archive([*run("a", 1, 7), *run("b", 1, 30)])
+    path = renamed(scribe)
+    assert (await archive.read("b", "b", "e", 1, 30, FOREVER)).messages == tuple(run("b", 1, 30))
+    pq.write_table(pq.read_table(path, partitioning=None).slice(1), path, row_group_size=8)
+    assert (await archive.read("b", "b", "e", 1, 30, FOREVER)).messages == tuple(run("b", 1, 30))
+
+
+async def test_a_file_of_another_writer_need_not_be_sorted(scribe: Scribe, archive: DeltaArchive) -> None:
+    scribe.archive([*run("a", 1, 30), *run("b", 1, 30)])
+    path = renamed(scribe)
+    rows = pq.read_table(path, partitioning=None)
+    pq.write_table(rows.take(list(range(len(rows)))[::-1]), path)
+    for limit in (1, 10, 29, 30):
+        piece = await archive.read("a", "a", "e", 1, 30, limit)
+        assert (piece.messages, piece.more) == (tuple(run("a", 1, limit)), limit < 30)
+
+
+async def test_a_file_that_becomes_another_while_it_is_read_gives_no_row(
+    scribe: Scribe, archive: DeltaArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its digest was compared. The other one has the same layout, so that reading it is no error."""
+    forger = Scribe(tmp_path / "forged", shards=1, row_group=8)
+    for writer, letter in ((scribe, b"1"), (forger, b"2")):
+        writer.archive([message("a", offset, payload=letter * 100) for offset in range(1, 9)])
+    path, forged = file_of(scribe, 0), file_of(forger, 0)
+    assert forged.stat().st_size == path.stat().st_size
+    assert await served(archive, 1, 8) == list(range(1, 9))
+    read = pq.ParquetFile.read_row_group
+
+    def forge(self: pq.ParquetFile, *given: object, **options: object) -> pa.Table:
+        path.write_bytes(forged.read_bytes())
+        return read(self, *given, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", forge)
+    with pytest.raises(Unavailable, match=path.name):
+        await archive.read("a", "a", "e", 1, 8, FOREVER)
+
+
 def not_text(rows: pa.Table) -> pa.Table:
     names = pa.array([b"a\xff"] * len(rows)).view(pa.string())
     return rows.set_column(rows.schema.get_field_index("epoch"), "epoch", [names])

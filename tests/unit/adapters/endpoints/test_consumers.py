@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ropewalk.adapters.endpoints.consumers import ConsumersEndpoint
+from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.journals.arrow import ArrowJournal
-from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.ring import shard_of
 from ropewalk.testing.clock import ManualClock
 from tests.journals import publication, running

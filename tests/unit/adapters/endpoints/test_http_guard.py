@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_guard import body_of, guarded
-from ropewalk.core.bearer import KeyGuard
+from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, guarded
 from ropewalk.model.errors import LateBody
 from tests.unit.adapters.http_server import Client, serving
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.journal import ARROW_STREAM, DEFAULT_BYTES, MAX_BYTES, JournalEndpoint
-from ropewalk.core.bearer import KeyGuard
 from ropewalk.model.errors import BadRequest, Unavailable
 from ropewalk.model.journal import ShardSpan
 from tests.unit.adapters.http_server import Client, serving

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
-from ropewalk.core.bearer import KeyGuard
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import PartitionChanged, Unavailable
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect

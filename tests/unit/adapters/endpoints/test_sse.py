@@ -65,7 +65,7 @@ async def node() -> AsyncIterator[Node]:
 @asynccontextmanager
 async def endpoint(node: Node, *origins: str, most: int = 3) -> AsyncIterator[Client]:
     async with serving(
-        SseEndpoint(node.open, AllowedOrigins(origins), most, node.services.stats.refusals, keepalive=0.05).routes()
+        SseEndpoint(node.open, AllowedOrigins(origins), most, node.stats.refusals, keepalive=0.05).routes()
     ) as client:
         yield client
 
@@ -281,7 +281,7 @@ async def test_streams_whose_positions_do_not_fit_into_an_id_are_refused_in_word
     async with client.get("/events", params={"identifier": MANY}) as response:
         assert response.status == 400
         assert "fewer streams" in (await response.json())["error"]
-    assert not node.services.sessions
+    assert not node.sessions.live
 
 
 # --- long histories ---------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ async def test_a_rejected_subscription_refuses_the_request_however_long_the_hist
     first = json.dumps({"command": "subscribe", "identifier": CHAT, "history": {"since": 1}})
     async with client.post("/events", data=first + "\n" + subscribes('{"channel":"Nobody"}')) as response:
         assert response.status == 400
-    await until(lambda: not node.services.sessions and not node.services.hub.streams())
+    await until(lambda: not node.sessions.live and not node.hub.streams())
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------
@@ -327,9 +327,9 @@ async def test_a_rejected_subscription_refuses_the_request_however_long_the_hist
 
 async def test_a_peer_that_goes_takes_its_session_with_it_even_when_nothing_is_said(client: Client, node: Node) -> None:
     response = await client.get("/events?stream=chat&raw=1")
-    assert len(node.services.sessions) == 1
+    assert len(node.sessions.live) == 1
     response.close()
-    await until(lambda: not node.services.sessions)
+    await until(lambda: not node.sessions.live)
 
 
 async def test_a_node_that_shuts_down_says_so_and_ends_the_answer(client: Client, node: Node) -> None:
@@ -348,7 +348,7 @@ async def test_a_node_that_shuts_down_says_so_and_ends_the_answer(client: Client
 async def test_who_is_not_known_is_answered_with_401() -> None:
     async with running_node(known=False) as node, endpoint(node) as client:
         assert (await client.get("/events?stream=chat")).status == 401
-        assert not node.services.sessions
+        assert not node.sessions.live
 
 
 def subscribes(*identifiers: str) -> str:
@@ -378,12 +378,12 @@ async def test_a_request_that_cannot_be_granted_whole_is_answered_with_400_and_l
     async with client.request(method, target, data=body.encode() or None, headers=headers) as response:
         assert response.status == 400
         assert (await response.json())["error"]
-    assert not node.services.sessions
+    assert not node.sessions.live
 
 
 async def test_a_body_over_the_limit_is_answered_with_413(client: Client, node: Node) -> None:
     assert (await client.post("/events", data=b" " * (MAX_BODY + 1))).status == 413
-    assert node.services.stats.refusals == {Refusal.BODY_TOO_LARGE: 1}
+    assert node.stats.refusals == {Refusal.BODY_TOO_LARGE: 1}
 
 
 async def test_a_command_that_is_nested_too_deeply_is_refused_in_words(client: Client, node: Node) -> None:
@@ -391,7 +391,7 @@ async def test_a_command_that_is_nested_too_deeply_is_refused_in_words(client: C
     async with client.post("/events", data=command.replace("0", "[" * 129 + "]" * 129)) as response:
         assert response.status == 400
         assert (await response.json())["error"] == "command 1 is nested more than 128 deep"
-    assert node.services.stats.refusals == {Refusal.NESTING: 1}
+    assert node.stats.refusals == {Refusal.NESTING: 1}
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "HEAD"])

@@ -6,6 +6,7 @@ Invariant: what is registered is delivered in the step in which it becomes reada
 from collections.abc import Awaitable, Callable, Sequence
 
 from ropewalk.model.messages import Registered, RemoteDisconnect
+from ropewalk.ports import Deliver
 
 
 def _nobody(messages: Sequence[Registered]) -> None:
@@ -18,13 +19,10 @@ class LocalFeed:
     exact = True
 
     def __init__(self) -> None:
-        self.publish: Callable[[Sequence[Registered]], None] = _nobody
+        self.publish: Deliver = _nobody
 
     async def start(
-        self,
-        deliver: Callable[[Sequence[Registered]], None],
-        obey: Callable[[RemoteDisconnect], Awaitable[int]],
-        missed: Callable[[], None] = lambda: None,
+        self, deliver: Deliver, obey: Callable[[RemoteDisconnect], Awaitable[int]], missed: Callable[[], None] = lambda: None
     ) -> None:
         self.publish = deliver  # itself, not a method around it
         self._obey = obey

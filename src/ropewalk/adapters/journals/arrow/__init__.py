@@ -14,7 +14,7 @@ Invariant: what was acknowledged is found again, or the loss is reported.
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from ropewalk.adapters.journals.arrow.recovery import Site, recover
 from ropewalk.adapters.journals.arrow.upkeep import Retention, Upkeep
 from ropewalk.adapters.journals.arrow.writer import GroupCommit, Rolling, Writer
 from ropewalk.model.errors import BadRequest, Unavailable, UserMistake
-from ropewalk.model.journal import DURABILITIES, Consumer, Recovered, Row, ShardMark, ShardSpan
+from ropewalk.model.journal import DURABILITIES, Consumer, Marks, Recovered, Row, ShardSpan
 from ropewalk.model.limits import JournalLimits
 from ropewalk.ports import Clock
 
@@ -189,10 +189,10 @@ class ArrowJournal:
     def consumers(self) -> list[Consumer]:
         return self._consumers.all()
 
-    async def pin(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
+    async def pin(self, name: str, marks: Marks) -> Consumer:
         return await asyncio.to_thread(self._consumers.pin, name, marks)
 
-    async def move(self, name: str, marks: Mapping[int, ShardMark]) -> Consumer:
+    async def move(self, name: str, marks: Marks) -> Consumer:
         return await asyncio.to_thread(self._consumers.move, name, marks)
 
     async def forget(self, name: str) -> bool:

@@ -13,9 +13,9 @@ from threading import Lock
 import msgspec
 
 from ropewalk.adapters.journals.arrow.disk import Disk, checked, unchecked
-from ropewalk.core.consumers import Marks, lag, moved, needed_from, pinned
+from ropewalk.core.consumers import lag, moved, needed_from, pinned
 from ropewalk.model.errors import Conflict, LimitReached, Unavailable
-from ropewalk.model.journal import Consumer, ShardMark, ShardSpan
+from ropewalk.model.journal import Consumer, Marks, ShardMark, ShardSpan
 from ropewalk.ports import Clock
 
 logger = logging.getLogger("ropewalk.journal")

@@ -1,13 +1,35 @@
-"""Remote disconnects that arrived while sessions were opening and their identity was not known yet.
+"""The sessions of a node: those that open, those that live, those that are being saved.
 
-Invariant: an order applies to every session that began to open before it, and to none that began after it. It is kept only
-while one of those is still opening.
+Invariant: a remote disconnect applies to every session that began to open before it, and to none that began after it.
 """
 
+from ropewalk.engine.session import Session
 from ropewalk.model.messages import RemoteDisconnect
 
 
+class SessionTable:
+    """Each by its sid. Nobody knows yet who those are that open. A quick return waits for one that departs."""
+
+    def __init__(self) -> None:
+        self.opening: dict[str, Session] = {}
+        self.live: dict[str, Session] = {}
+        self.departing: dict[str, Session] = {}
+        self.revocations = Revocations()
+
+    def begin(self, session: Session) -> None:
+        self.opening[session.sid] = session
+        self.revocations.opening(session.sid)
+
+    def opened(self, session: Session) -> None:
+        """Known, refused or gone."""
+        self.opening.pop(session.sid, None)
+        self.revocations.opened(session.sid)
+
+
 class Revocations:
+    """Remote disconnects that arrived while sessions were opening and their identity was not known yet: each is kept while one
+    of those is still opening."""
+
     __slots__ = ("_count", "_openings", "_orders")
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 Read = Callable[[bytes], None]
 
 
-class Link:
+class DirectConnection:
     """Implements `ports.Connection`. `read` gets each text of the server; `ended` is called once, when the server closes."""
 
     def __init__(self, read: Read, ended: Callable[[], None]) -> None:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterable
 
 import pytest
 
+from ropewalk.adapters.endpoints import http_guard as bodies
+from ropewalk.adapters.endpoints.http_guard import INLINE_BYTES, Budget, gather
 from ropewalk.model.errors import BadBody, LateBody, TooLarge, Unavailable, UnsupportedEncoding
-from ropewalk.protocol import body as bodies
-from ropewalk.protocol.body import INLINE_BYTES, Budget, gather
 
 TEXT = b'{"stream":"chat"}' * 100
 

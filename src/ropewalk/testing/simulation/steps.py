@@ -1,0 +1,211 @@
+"""The simulation: each step does one thing to the world, and every now and then the world is left in peace.
+
+Everything is decided by one seed, time is virtual, and nothing waits.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from ropewalk.engine.node import Node
+from ropewalk.model.errors import RopewalkError, Unavailable
+from ropewalk.model.messages import Publication, RemoteDisconnect
+from ropewalk.testing.simulation.client import SimulatedClient
+from ropewalk.testing.simulation.ledger import Anomaly
+from ropewalk.testing.simulation.loop import run
+from ropewalk.testing.simulation.world import Host, Plan, Report, World
+
+PEACE_EVERY = 2_000
+
+WorldAction = Callable[[World], None]
+
+
+def simulate(plan: Plan, progress: Callable[[int], None] = lambda steps: None) -> Report:
+    return run(_simulate(World(plan), progress))
+
+
+async def _simulate(world: World, progress: Callable[[int], None]) -> Report:
+    plan, report, counted = world.plan, world.report, Counter[str]()
+    await world.start()
+    try:
+        for step in range(1, plan.steps + 1):
+            report.steps = step
+            await _step(world, counted)
+            if step % PEACE_EVERY == 0 or step == plan.steps:
+                await world.peace()
+            progress(step)
+    except Anomaly as anomaly:
+        report.anomaly, report.kind = str(anomaly), anomaly.kind
+        report.history = list(world.log)
+    report.actions = dict(sorted(counted.items()))
+    await world.finish()
+    return report
+
+
+async def _step(world: World, counted: Counter[str]) -> None:
+    names = [name for name in ACTIONS if name not in world.plan.without]
+    name = world.chance.choices(names, [ACTIONS[name][0] for name in names])[0]
+    ACTIONS[name][1](world)
+    counted[name] += 1
+    pause, world.pause = world.pause, 0.0
+    await asyncio.sleep(pause + world.chance.random() * 0.05)
+    world.raise_failure()
+
+
+# --- what can happen in a step ---------------------------------------------------------------------------------------
+
+
+def publish(world: World) -> None:
+    stream = world.chance.choice(world.streams)
+    batch = []
+    for _ in range(world.chance.choice((1, 1, 1, 3))):
+        world.published += 1
+        batch.append(Publication(stream, b'"%d%s"' % (world.published, b" " * world.chance.choice((0, 0, 4000)))))
+    number = world.chance.randrange(len(world.hosts))
+    world.tell(f"node {number} publishes {len(batch)} to {stream}")
+    world.spawn(_publish(world, world.hosts[number].node, batch))
+
+
+async def _publish(world: World, node: Node, batch: Sequence[Publication]) -> None:
+    try:
+        receipts = await node.broker.publish(batch)
+    except RopewalkError:  # it may be registered or not; the ledger sees to it that it is not registered twice
+        return
+    for publication, receipt in zip(batch, receipts, strict=True):
+        world.ledger.check_receipt(publication.payload, receipt.epoch, receipt.offset)
+
+
+def connect(world: World) -> None:
+    client = world.some(lambda client: not client.connected)
+    if client is not None:
+        number = world.chance.randrange(len(world.hosts))
+        world.tell(f"{client.name} connects to node {number}")
+        client.connect(world.hosts[number].node, world.hosts[number].backend.link)
+
+
+def cut(world: World) -> None:
+    client = world.some(lambda client: client.connected)
+    if client is not None:
+        world.tell(f"{client.name} is cut")
+        client.cut()
+
+
+def vanish(world: World) -> None:
+    client = world.some(lambda client: client.connected)
+    if client is not None:
+        world.tell(f"{client.name} is cut, and its node does not notice")
+        client.vanish()
+
+
+def join(world: World) -> None:
+    client = world.some(lambda client: len(client.present) < len(client.wanted))
+    if client is not None:
+        stream = world.chance.choice(sorted(client.wanted.keys() - client.present))
+        world.tell(f"{client.name} joins {stream}")
+        client.join(stream)
+
+
+def leave(world: World) -> None:
+    client = world.some(lambda client: bool(client.present))
+    if client is not None:
+        stream = world.chance.choice(sorted(client.present))
+        world.tell(f"{client.name} leaves {stream}")
+        client.leave(stream)
+
+
+def subscribe(world: World) -> None:
+    client = world.some(lambda client: any(map(client.may_subscribe, world.streams)))
+    if client is not None:
+        stream = world.chance.choice([stream for stream in world.streams if client.may_subscribe(stream)])
+        world.tell(f"{client.name} subscribes to {stream}")
+        client.subscribe(stream)
+
+
+def unsubscribe(world: World) -> None:
+    client = world.some(lambda client: bool(client.wanted))
+    if client is not None:
+        stream = world.chance.choice(sorted(client.wanted))
+        world.tell(f"{client.name} unsubscribes from {stream}")
+        client.unsubscribe(stream)
+
+
+def slow_down(world: World) -> None:
+    client = world.some(lambda client: client.connected and not client.slow)
+    if client is not None:
+        world.tell(f"{client.name} reads no more")
+        client.slow_down()
+
+
+def speed_up(world: World) -> None:
+    client = world.some(lambda client: client.slow)
+    if client is not None:
+        world.tell(f"{client.name} reads again")
+        client.speed_up()
+
+
+def kick(world: World) -> None:
+    client = world.some(lambda client: True)
+    if client is not None:
+        world.tell(f"{client.name} is ended by a remote disconnect")
+        world.spawn(_kick(world.chance.choice(world.hosts).node, client, client.order_end()))
+
+
+async def _kick(node: Node, client: SimulatedClient, lineage: int) -> None:
+    """As whoever is told that it failed would do: again, until it is done."""
+    while True:
+        try:
+            await node.broker.disconnect(RemoteDisconnect(client.ids))
+        except Unavailable:
+            await asyncio.sleep(0.5)
+        else:
+            return client.kicked(lineage)
+
+
+def stall(world: World) -> None:
+    number = world.chance.randrange(len(world.hosts))
+    seconds = world.chance.choice((3.0, 8.0, 15.0))
+    world.tell(f"node {number} cannot renew its lease for {seconds} s")
+    world.hosts[number].backend.link.stalled_until = asyncio.get_running_loop().time() + seconds
+
+
+def node_dies(world: World) -> None:
+    if len(world.hosts) > 1:  # another may be on its way up
+        number = world.chance.randrange(len(world.hosts))
+        world.tell(f"node {number} dies, and another one starts")
+        dead = world.hosts.pop(number)
+        dead.backend.die()
+        for client in world.clients:
+            client.node_died(dead.node)
+        world.spawn(_replace(world, dead))
+
+
+async def _replace(world: World, dead: Host) -> None:
+    await dead.node.tasks.cancel()
+    world.hosts.append(await world.new_host())
+
+
+def time_passes(world: World) -> None:
+    world.tell("time passes")
+    world.pause = world.chance.choice((1.0, 10.0, 70.0))
+
+
+ACTIONS: dict[str, tuple[float, WorldAction]] = {
+    "publish": (40.0, publish),
+    "connect": (12.0, connect),
+    "subscribe": (10.0, subscribe),
+    "unsubscribe": (4.0, unsubscribe),
+    "join": (5.0, join),
+    "leave": (3.0, leave),
+    "cut": (4.0, cut),
+    "vanish": (2.0, vanish),
+    "slow_down": (3.0, slow_down),
+    "speed_up": (4.0, speed_up),
+    "kick": (0.5, kick),
+    "node_dies": (0.2, node_dies),
+    "stall": (0.1, stall),
+    "time_passes": (0.2, time_passes),
+}
+"""What a step may do, and how often against the others."""
+
+NEEDED = ("publish", "connect", "subscribe")
+"""Without these nothing happens at all."""
