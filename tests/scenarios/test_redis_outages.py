@@ -6,7 +6,6 @@ import random
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,8 +22,7 @@ from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication, Receipt, RemoteDisconnect
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionTaken
-from tests.cable import cable
-from tests.server import publish, running_server
+from ropewalk.testing.backend_feed import Process
 from tests.services import RedisServer, redis_server
 
 AOF = ("--appendonly", "yes", "--appendfsync", "everysec")
@@ -69,12 +67,21 @@ def position(receipt: Receipt) -> Position:
     return Position(receipt.epoch, receipt.offset)
 
 
+async def written(redis: RedisServer) -> None:
+    """Everything so far is in the file. With `everysec` Redis answers before it writes, while it waits for a slow disk."""
+    async with Redis.from_url(redis.url) as client:
+        await client.config_set("appendfsync", "always")
+        await client.set("written", 1)
+        await client.config_set("appendfsync", "everysec")
+
+
 # --- restarts --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_crash_of_redis_with_an_append_only_file_changes_nothing(redis: RedisServer) -> None:
     async with running(redis) as backend:
         before = await register(backend, 1, 100)
+        await written(redis)
         redis.kill()
         redis.start()
         after = await register(backend, 100, 101)
@@ -104,10 +111,7 @@ class OlderFiles:
         self._place = place
 
     async def keep(self) -> None:
-        async with Redis.from_url(self._redis.url) as client:
-            await client.config_set("appendfsync", "always")
-            await client.set("settled", 1)
-            await client.config_set("appendfsync", "everysec")
+        await written(self._redis)
         _copy(self._redis.home, self._place)
 
     def put_back(self) -> None:
@@ -285,20 +289,6 @@ async def cut_subscribers(redis: RedisServer) -> None:
         await client.client_kill_filter(_type="pubsub")
 
 
-async def test_clients_miss_nothing_while_the_subscriptions_of_their_node_are_cut(redis: RedisServer) -> None:
-    flags = ("--public", "--broker", "redis", "--redis_url", redis.url, "--history_limit", "1000")
-    with running_server(*flags) as here, running_server(*flags) as there:
-        async with cable(here) as client:
-            await client.subscribe("s")
-            for number in range(100):
-                await publish(there, "s", str(number))
-                if number % 10 == 5:
-                    await cut_subscribers(redis)
-            messages = await client.messages_up_to(100)
-    assert [message["message"] for message in messages] == list(range(100))
-    assert all(second["offset"] == first["offset"] + 1 for first, second in pairwise(messages))
-
-
 # --- settings and names ----------------------------------------------------------------------------------------------
 
 
@@ -355,3 +345,47 @@ async def test_large_numbers_stay_whole(redis: RedisServer) -> None:
         replay = await backend.streams.replay("s", position(receipts[0]))
         assert [message.offset for message in replay.messages] == [far + number for number in range(2, 6)]
         assert (await register(backend, 3, 3))[0].offset == far + 2
+
+
+async def test_two_databases_of_one_redis_do_not_hear_of_each_other(redis: RedisServer) -> None:
+    heard: list[bytes] = []
+    orders: list[RemoteDisconnect | SessionTaken] = []
+
+    async def hear(order: RemoteDisconnect | SessionTaken) -> int:
+        orders.append(order)
+        return 0
+
+    backends = [RedisBackend(RULES, RedisAddress(f"{redis.url}/{database}"), "one") for database in (0, 1)]
+    for backend in backends:
+        await backend.start()
+    here, there = backends
+    await here.feed.start(lambda messages: heard.extend(message.payload for message in messages), hear)
+    await here.feed.listen("s")
+    await there.streams.append([Publication("s", b"there", transient=True), Publication("s", b"there")])
+    await there.feed.command(RemoteDisconnect("there"))
+    await here.streams.append([Publication("s", b"here")])
+    await until(lambda: b"here" in heard)
+    assert (heard, orders) == ([b"here"], [])
+    for backend in backends:
+        await backend.stop()
+
+
+async def test_what_others_publish_on_our_channels_harms_nobody(redis: RedisServer) -> None:
+    async with running(redis) as backend, Redis.from_url(redis.url) as client:
+        here = await Process().start(backend)
+        await backend.feed.listen("s")
+        for channel in ("c:s", "orders", "to:one"):
+            await client.publish(f"rw:{{0}}:{channel}", b"\xffnonsense")
+        await register(backend, 1, 1)
+        await until(lambda: len(here.messages) == 1)
+        assert backend.feed.health() == ""
+
+
+async def test_an_outage_of_appends_alone_shows_in_the_health(redis: RedisServer) -> None:
+    async with running(redis) as backend, Redis.from_url(redis.url) as client:
+        await register(backend, 1, 1)
+        await client.config_set("min-replicas-to-write", 1)
+        with pytest.raises(Unavailable):
+            await backend.streams.append([Publication("s", b"2")])
+        await backend.streams.tip("s")
+        assert "refuses" in backend.health()

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from ropewalk.adapters.backends.redis.appends import Keeping
 from ropewalk.adapters.backends.redis.feed import RedisFeed
-from ropewalk.adapters.backends.redis.links import Link
+from ropewalk.adapters.backends.redis.links import RedisLink
 from ropewalk.adapters.backends.redis.presence import RedisPresence
 from ropewalk.adapters.backends.redis.queue import RedisQueue
 from ropewalk.adapters.backends.redis.sessions import RedisSessions
@@ -23,7 +23,7 @@ from ropewalk.adapters.backends.redis.shard import Manner
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.adapters.backends.redis.streams import RedisStreams
 from ropewalk.adapters.backends.redis.topology import Topology
-from ropewalk.adapters.backends.redis.upkeep import Upkeep
+from ropewalk.adapters.backends.redis.upkeep import RedisUpkeep
 from ropewalk.connections.redis import RedisAddress
 from ropewalk.core.backoff import Backoff
 from ropewalk.core.rules import Rulebook
@@ -39,7 +39,8 @@ class RedisBackend:
     """Implements `ports.Backend` for one node.
 
     It starts while Redis is down: until that is reached for the first time, all calls raise `Unavailable`, and `health` tells.
-    `clock`: the time of tests; without it the server's counts. `prefix`: how all keys begin.
+    `clock`: the time of tests; without it the server's counts. `prefix`: how all keys and channels begin; by default `rw:`, or
+    `rw1:` for the database 1 and so on, because channels are the same in all databases.
     """
 
     def __init__(
@@ -56,19 +57,21 @@ class RedisBackend:
         max_sessions_size: int = 256 * 1024 * 1024,
         queue_limit: int = 100_000,
         restart_epochs: bool = False,
-        prefix: str = "rw:",
+        prefix: str = "",
         clock: Clock | None = None,
     ) -> None:
+        topology = Topology(address)
+        prefix = prefix or f"rw{topology.database or ''}:"
         manner = Manner(prefix, None if clock is None else lambda: round(clock() * 1000), restart_epochs)
         keeping = Keeping(rulebook, dedup_ttl, dedup_limit, queue_limit)
         self._node = node = node or secrets.token_urlsafe(9)
-        self.store = Store(Topology(address, prefix), manner, keeping)
+        self.store = Store(topology, manner, keeping)
         self.streams = RedisStreams(self.store, keeping)
         self.sessions = self.leases = RedisSessions(self.store, node, clock or time.time, max_session_size)
         self.presence = RedisPresence(self.store, node, max_members)
         self.record_queue = RedisQueue(self.store, node, queue_limit)
         self.feed = RedisFeed(self.store, node)
-        self._upkeep = Upkeep(self.store, keeping, presence_ttl, sessions_limit, max_sessions_size)
+        self._upkeep = RedisUpkeep(self.store, keeping, presence_ttl, sessions_limit, max_sessions_size)
         self._finding: asyncio.Task[None] | None = None
         self._trouble = ""
 
@@ -102,7 +105,7 @@ class RedisBackend:
 
     async def _find(self) -> None:
         topology = self.store.topology
-        link = await topology.discover()
+        link = await topology.discover(f"{self.store.manner.prefix}conf")
         try:
             await _look_at_settings(link)
         except RedisError as error:  # not everybody may ask
@@ -129,13 +132,13 @@ class RedisBackend:
                 return
 
 
-async def _look_at_settings(link: Link) -> None:
+async def _look_at_settings(link: RedisLink) -> None:
     """Warn of settings by which Redis loses what was acknowledged."""
     memory, persistence = _fields(await link.ask("INFO", "memory")), _fields(await link.ask("INFO", "persistence"))
     policy = memory.get("maxmemory_policy", "noeviction")
     if memory.get("maxmemory", "0") != "0" and policy != "noeviction":
         logger.warning(
-            "Redis drops keys when its memory is full: streams, sessions and members vanish then. Set maxmemory-policy noeviction",
+            "Redis drops keys when its memory is full: streams and sessions vanish then. Set maxmemory-policy noeviction",
             extra={"maxmemory_policy": policy},
         )
     if persistence.get("aof_enabled") != "1":

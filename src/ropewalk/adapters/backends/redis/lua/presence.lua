@@ -27,6 +27,7 @@ end
 
 local function vacate(stream, id)
   local seat = seat_of(stream, id)
+  if not seat then return end
   seat.sids = seat.sids - 1
   if seat.sids > 0 then return put_seat(stream, id, seat) end
   redis.call('HDEL', seats, within(stream, id))
@@ -47,6 +48,13 @@ local function own(sid, node)
   redis.call('HSET', owners, sid, owner)
 end
 
+local function disown(sid)
+  local owner = redis.call('HGET', owners, sid)
+  if not owner then return end
+  redis.call('ZREM', owned, owner .. '\0' .. sid)
+  redis.call('HDEL', owners, sid)
+end
+
 local function put_held(sid, streams)
   if next(streams) then
     redis.call('HSET', held, sid, cmsgpack.pack(streams))
@@ -54,11 +62,7 @@ local function put_held(sid, streams)
   end
   redis.call('HDEL', held, sid)
   redis.call('ZREM', deadlines, sid)
-  local owner = redis.call('HGET', owners, sid)
-  if owner then
-    redis.call('ZREM', owned, owner .. '\0' .. sid)
-    redis.call('HDEL', owners, sid)
-  end
+  disown(sid)
 end
 
 local function total_of(stream)
@@ -67,7 +71,8 @@ local function total_of(stream)
 end
 
 local function is_full(stream, before, most)
-  local alone = before and seat_of(stream, before).sids == 1
+  local seat = before and seat_of(stream, before)
+  local alone = seat and seat.sids == 1
   return total_of(stream) - (alone and 1 or 0) >= most
 end
 
@@ -126,6 +131,7 @@ local function move(old_sid, new_sid, streams)
       left[stream] = id
     end
   end
+  disown(old_sid)
   put_held(old_sid, left)
   if next(left) then redis.call('ZADD', deadlines, 0, old_sid) end
 end
@@ -144,7 +150,8 @@ act['adopt'] = function()
     own(new_sid, node)
   end
   for stream, id in pairs(streams) do
-    for _, part in ipairs({stream, id, seat_of(stream, id).info}) do found[#found + 1] = part end
+    local seat = seat_of(stream, id)
+    for _, part in ipairs({stream, id, seat and seat.info or ''}) do found[#found + 1] = part end
   end
   return found
 end
@@ -164,8 +171,9 @@ act['page'] = function()
   local found = {total_of(ARGV[5])}
   for _, member in ipairs(redis.call('ZRANGEBYLEX', members, '(' .. start .. ARGV[6], '(' .. start .. '\255', 'LIMIT', 0, ARGV[7])) do
     local id = string.sub(member, #start + 1)
+    local seat = seat_of(ARGV[5], id)
     found[#found + 1] = id
-    found[#found + 1] = seat_of(ARGV[5], id).info
+    found[#found + 1] = seat and seat.info or ''
   end
   return found
 end

@@ -80,6 +80,8 @@ act['take'] = function()
   if successor ~= '' then
     record.owner, record.version = owner_of(node, lease_numbers, leases), 0
     record.deadline, record.formers = now + record.ttl, formers
+    local replaced = load(successor)
+    if replaced then unindex(successor, replaced) end
     store(successor, record)
     for _, former in ipairs(formers) do redis.call('HSET', successors, former, successor) end
   end
@@ -93,10 +95,12 @@ act['revoke'] = function()
   for _, member in ipairs(beginning(identities, identity, -1)) do
     local sid = string.sub(member, #identity + 1)
     local record = load(sid)
-    remove(sid, record)
-    if record.deadline < 0 then tell(record.owner, sid, 1) end
-    found[#found + 1] = sid
-    found[#found + 1] = record.snapshot
+    if record then
+      remove(sid, record)
+      if record.deadline < 0 then tell(record.owner, sid, 1) end
+      found[#found + 1] = sid
+      found[#found + 1] = record.snapshot
+    end
   end
   return found
 end
