@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from ropewalk.app.backends import node_id_of, redis_address
-from ropewalk.app.registry import BROADCASTERS, CONNECTIONS, resolve
+from ropewalk.app.backends import nats_address, node_id_of, redis_address
+from ropewalk.app.registry import BROADCASTERS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.core.stats import Stats
 from ropewalk.engine.node import Node
@@ -66,9 +66,3 @@ def broadcasters_of(settings: Settings, node: Node, stats: Stats, limits: Public
         subject = resolve(BROADCASTERS, "nats")
         running.append(subject(node.local_publisher, limits, stats, nats_address(settings), subject=broadcast.nats_channel))
     return Broadcasters(running)
-
-
-def nats_address(settings: Settings) -> object:
-    nats = settings.nats
-    servers = (settings.enats.enats_addr,) if settings.enats.embed_nats else nats.nats_servers
-    return resolve(CONNECTIONS, "nats")(servers, nats.nats_dont_randomize_servers, nats.nats_tls_ca_cert_path)

@@ -19,6 +19,7 @@ from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.adapters.metrics.prometheus import MetricsPage
 from ropewalk.app.backends import backend_of
 from ropewalk.app.broadcasters import Broadcasters, broadcasters_of
+from ropewalk.app.embedded_nats import EmbeddedNats, embedded_nats_of
 from ropewalk.app.journal import (
     JournalKeeper,
     StoredJournal,
@@ -61,6 +62,7 @@ class Parts:
     journal: StoredJournal
     keeper: JournalKeeper
     recorder: Recorder | None
+    embedded_nats: EmbeddedNats | None
     transactions: Transactions | None
     broadcasters: Broadcasters
     stats: Stats
@@ -74,6 +76,7 @@ class Parts:
 def build(settings: Settings) -> Parts:
     keys = keys_of(settings)
     stats = Stats()
+    settings, embedded_nats = embedded_nats_of(settings)
     rules = Rulebook(default_rules(settings), settings.streams)
     journal = journal_of(settings)
     chosen = backend_of(settings, rules, journal, stats)
@@ -111,6 +114,7 @@ def build(settings: Settings) -> Parts:
         journal,
         keeper,
         chosen.recorder,
+        embedded_nats,
         transactions,
         broadcasters,
         stats,

@@ -3,7 +3,6 @@
 import re
 from urllib.parse import urlsplit
 
-from ropewalk.app.registry import BACKENDS
 from ropewalk.app.settings.sections import Settings
 from ropewalk.model.errors import UserMistake
 
@@ -28,18 +27,12 @@ def uses_nats(settings: Settings) -> bool:
 
 def require_reachable(settings: Settings) -> None:
     """Raises UserMistake."""
-    _require_backend(settings)
     _require_one_feed(settings)
     _require_names(settings)
     if uses_redis(settings):
         _require_redis_url(settings)
     if uses_nats(settings):
         _require_nats_servers(settings)
-
-
-def _require_backend(settings: Settings) -> None:
-    if settings.broker.broker not in BACKENDS:
-        raise UserMistake(f"--broker={settings.broker.broker} is not part of this version; set --broker=memory")
 
 
 def _require_one_feed(settings: Settings) -> None:
