@@ -98,10 +98,12 @@ class Node:
         )
         live, departing = self.sessions.live, self.sessions.departing
         store: PresenceStore = backend.presence
+        settle: Callable[[Session, str], None] | None = None
         if backend.leases is None:
             keeper = SessionKeeper(backend, store, limits, stats, self.disconnect_queue, live, departing)
         else:
-            store = persistent = PersistentPresence(store, chance)
+            store = persistent = PersistentPresence(store, self.tasks, chance)
+            settle = persistent.settle
             keeper = leased = LeasedSessionKeeper(
                 backend,
                 backend.leases,
@@ -118,7 +120,7 @@ class Node:
             session_log = WriteThroughLog(session_log, leased)
         self.session_log = session_log
         self._keeper = keeper
-        presence = PresenceCommands(store, session_log, limits, stats)
+        presence = PresenceCommands(store, session_log, limits, stats, settle)
         self._conversation = (
             None
             if application is None
