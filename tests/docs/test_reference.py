@@ -34,7 +34,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z_-]*")
 def test_metrics_lists_exactly_the_metrics_that_servers_expose(tmp_path_factory: pytest.TempPathFactory) -> None:
     home = tmp_path_factory.mktemp("whole")
     everything = ("--public", "--data_dir", str(home / "data"), "--archive_dir", str(home / "archive"))
-    nobody = ("--rpc_host", "http://127.0.0.1:1/rpc")  # it is only counted
+    nobody = ("--rpc_host", "http://127.0.0.1:1/rpc", "--broadcaster=redisx", "--redis_url=redis://127.0.0.1:1")  # only counted
     alone = exposed_by(*everything, *nobody)
     with redis_server() as redis:
         recording = exposed_by("--public", "--data_dir", str(home / "shared"), "--broker", "redis", "--redis_url", redis.url)
