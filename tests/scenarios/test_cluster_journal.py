@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.server import RunningServer, running_server
-from tests.services import nats_server, redis_server
+from tests.services import NatsServer, RedisServer, nats_server, redis_server
 
 SECONDS = 60.0
 
@@ -22,14 +22,17 @@ Place = tuple[str, str, int]
 
 
 @pytest.fixture(params=["redis", "nats"])
-def cluster(request: pytest.FixtureRequest) -> Iterator[tuple[str, ...]]:
+def store(request: pytest.FixtureRequest) -> Iterator[RedisServer | NatsServer]:
+    with redis_server() if request.param == "redis" else nats_server() as server:
+        yield server
+
+
+@pytest.fixture
+def cluster(store: RedisServer | NatsServer) -> tuple[str, ...]:
     """The flags by which a node is one of the cluster."""
-    if request.param == "redis":
-        with redis_server() as redis:
-            yield ("--public", "--broker", "redis", "--redis_url", redis.url)
-    else:
-        with nats_server() as nats:
-            yield ("--public", "--broker", "nats", "--nats_servers", nats.url, "--nats_shards", "2")
+    if isinstance(store, RedisServer):
+        return ("--public", "--broker", "redis", "--redis_url", store.url)
+    return ("--public", "--broker", "nats", "--nats_servers", store.url, "--nats_shards", "2")
 
 
 def wait_for(holds: Callable[[], bool], complaint: Callable[[], object]) -> None:
@@ -113,3 +116,20 @@ def test_a_second_node_with_a_data_directory_waits_and_says_so_until_the_first_i
             recording(second)
             wait_for(lambda: len(recorded(second)) >= 5, lambda: recorded(second))
             assert recorded(second) == Counter(after)
+
+
+def test_a_node_whose_store_is_down_ends_in_order_and_seals_its_journal(
+    cluster: tuple[str, ...], store: RedisServer | NatsServer, tmp_path: Path
+) -> None:
+    with running_server(*cluster, "--data_dir", str(tmp_path)) as server:
+        recording(server)
+        registered = register(server, 1, 5)
+        wait_for(lambda: len(recorded(server)) == 5, lambda: recorded(server))
+        store.kill()
+        wait_for(lambda: bool(reasons(server)), lambda: server.log())
+        assert server.stop() == 0, server.log()
+        assert server.log().endswith("stopped\n")
+    store.start()
+    with running_server(*cluster, "--data_dir", str(tmp_path)) as server:
+        recording(server)
+        assert recorded(server) == Counter(registered)
