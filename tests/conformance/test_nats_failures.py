@@ -436,6 +436,29 @@ async def test_a_leader_that_dies_or_stalls_costs_a_pause_and_nothing_else(clust
         assert sorted(kept) == sorted([b"0", *(b"%d" % number for number in range(1, len(receipts) + 1))])
 
 
+async def test_a_node_is_unhealthy_all_the_time_while_most_servers_are_gone(cluster: list[NatsServer]) -> None:
+    survivor, *others = cluster
+    node = node_of([survivor.url], next(prefixes), "one", replicas=3)
+    async with running(node):
+        await published(node, "a", b"0")
+        for server in others:
+            server.kill()
+        for _ in range(10):
+            await _fails(node)
+            assert node.health()
+        for server in others:
+            server.start()
+        await published(node, "a", b"1")
+        assert await history(node, "a") == [b"0", b"1"]
+        assert not node.health()
+
+
+async def _fails(node: NatsBackend) -> None:
+    """As upkeep does: JetStream is asked, and cannot do it."""
+    with pytest.raises(Unavailable):
+        await node.leases.renew(6.0, ())
+
+
 async def _keep_publishing(*nodes: NatsBackend) -> list[Receipt]:
     """For as long as a leader is missing, and some more."""
     receipts: list[Receipt] = []
