@@ -264,6 +264,20 @@ async def test_a_node_starts_while_nats_is_down_and_serves_once_it_is_there(tmp_
         server.stop()
 
 
+async def test_more_replicas_than_servers_are_told_by_the_health(server: NatsServer) -> None:
+    one = node_of([server.url], next(prefixes), "one", replicas=3)
+    starting = asyncio.ensure_future(one.start())
+    try:
+        await until(lambda: _says(one, "replicas"))
+    finally:
+        await one.stop()
+        await starting
+
+
+async def _says(node: NatsBackend, word: str) -> None:
+    assert word in node.health()
+
+
 async def test_too_many_streams_to_look_at_are_counted_by_nats_itself(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -450,7 +464,7 @@ async def test_a_node_is_unhealthy_all_the_time_while_most_servers_are_gone(clus
             server.start()
         await published(node, "a", b"1")
         assert await history(node, "a") == [b"0", b"1"]
-        assert not node.health()
+        await until(lambda: _healthy(node))
 
 
 async def _fails(node: NatsBackend) -> None:

@@ -174,7 +174,7 @@ class NatsBackend:
     def health(self) -> str:
         if not self.link.connected:
             return self.link.problem or "NATS does not answer"
-        return self._reason or self.link.problem
+        return self._table.trouble or self._reason or self.link.problem
 
     async def sweep(self) -> None:
         self.sessions.forget_old()
