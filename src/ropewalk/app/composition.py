@@ -18,6 +18,7 @@ from ropewalk.adapters.endpoints.sse import SseEndpoint
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.adapters.metrics.prometheus import MetricsPage
 from ropewalk.app.backends import backend_of
+from ropewalk.app.embedded_nats import EmbeddedNats, embedded_nats_of
 from ropewalk.app.journal import (
     JournalKeeper,
     StoredJournal,
@@ -60,6 +61,7 @@ class Parts:
     journal: StoredJournal
     keeper: JournalKeeper
     recorder: Recorder | None
+    embedded_nats: EmbeddedNats | None
     transactions: Transactions | None
     stats: Stats
     keys: Keys
@@ -72,6 +74,7 @@ class Parts:
 def build(settings: Settings) -> Parts:
     keys = keys_of(settings)
     stats = Stats()
+    settings, embedded_nats = embedded_nats_of(settings)
     rules = Rulebook(default_rules(settings), settings.streams)
     journal = journal_of(settings)
     chosen = backend_of(settings, rules, journal, stats)
@@ -106,6 +109,7 @@ def build(settings: Settings) -> Parts:
         journal,
         keeper,
         chosen.recorder,
+        embedded_nats,
         transactions,
         stats,
         keys,

@@ -7,9 +7,13 @@ from ropewalk.model.extras import install
 
 BACKENDS = {
     "memory": "ropewalk.adapters.backends.memory:MemoryBackend",
+    "nats": "ropewalk.adapters.backends.nats:NatsBackend",
     "redis": "ropewalk.adapters.backends.redis:RedisBackend",
 }
-CONNECTIONS = {"redis": "ropewalk.connections.redis:RedisAddress"}
+CONNECTIONS = {
+    "nats": "ropewalk.connections.nats:NatsAddress",
+    "redis": "ropewalk.connections.redis:RedisAddress",
+}
 JOURNALS = {
     "none": "ropewalk.adapters.journals.none:NoJournal",
     "journal": "ropewalk.adapters.journals.arrow:ArrowJournal",

@@ -51,6 +51,8 @@ class Server:
         shared_port.http.server = self._runner.server
         if self._lock is not None:
             await self._lock.take(settings.server.takeover_timeout if settings.server.takeover else 0.0)
+        if self._parts.embedded_nats is not None:
+            await self._parts.embedded_nats.start()
         await self._parts.keeper.start()
         try:
             await self._parts.node.start()
@@ -60,6 +62,8 @@ class Server:
                 await self._parts.transactions.start()
         except BaseException:
             await self._parts.keeper.stop()  # a start that failed must not look like a crash to the next one
+            if self._parts.embedded_nats is not None:
+                await self._parts.embedded_nats.stop()
             raise
         shared_port.admission.limits = replace(shared_port.admission.limits, descriptors=room_for_connections(settings))
         self._admission = shared_port.admission
@@ -138,6 +142,8 @@ class Server:
                     await self._parts.recorder.stop()
                 await self._parts.node.stop()
         await self._parts.keeper.stop()  # never cut short: what is not sealed has to be doubted by the next start
+        if self._parts.embedded_nats is not None:
+            await self._parts.embedded_nats.stop()
         if self._lock is not None:
             self._lock.release()
         logger.info("stopped")

@@ -39,7 +39,8 @@ async def open_nats(
     failed: Callable[[Exception], Awaitable[None]] = _ignore_error,
 ) -> Client:
     """A connection that is there. Raises what the client raises where no server answers: it is retried only later on."""
-    tls = ssl.create_default_context(cafile=address.tls_ca) if address.tls_ca else None
+    secure = bool(address.tls_ca) or any(server.startswith("tls://") for server in address.servers)
+    tls = ssl.create_default_context(cafile=address.tls_ca or None) if secure else None
     return await nats.connect(
         servers=list(address.servers),
         name=name,

@@ -149,7 +149,7 @@ class ApiSettings:
 class BrokerSettings:
     """What is kept of streams, sessions and presence, and how long. `[[streams]]` rules override it by stream."""
 
-    broker: str = choice("memory", ("memory", "redis"), "Backend that keeps streams, sessions and presence.")
+    broker: str = choice("memory", ("memory", "nats", "redis"), "Backend that keeps streams, sessions and presence.")
     pubsub: str = choice("none", ("none",), "What carries messages between nodes.")
     history_limit: int = count(_STREAM.history_limit, "Messages kept for each stream; 0 keeps none.")
     history_ttl: float = duration(_STREAM.history_ttl, "How long a message is kept; 0 keeps none.")
@@ -195,6 +195,12 @@ class NatsSettings:
     nats_servers: tuple[str, ...] = words(("nats://127.0.0.1:4222",), "NATS servers to use: nats:// or tls://.")
     nats_dont_randomize_servers: bool = switch(False, "Try the servers in the order in which they are written.")
     nats_tls_ca_cert_path: str = text("", "File with the certificates to trust there (PEM); empty trusts the usual ones.")
+    nats_replicas: int = count(1, "NATS servers that keep each message of the NATS backend: 1, 3 or 5.", positive=True)
+    nats_shards: int = count(
+        8,
+        "JetStream streams that the NATS backend divides streams among; later nodes take the number of the first.",
+        positive=True,
+    )
 
 
 @dataclass(frozen=True)
