@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes sure that the tests find Node.js with npm, Chromium, curl, nginx, haproxy and Caddy. On Debian as root it installs what is missing; otherwise it
+# Makes sure that the tests find Node.js with npm, Chromium, curl, nginx, haproxy, Caddy and Redis. On Debian as root it installs what is missing; otherwise it
 # says what to install. The tests that need it are then skipped loudly, or, with CI=true, this script fails.
 set -eu
 
@@ -13,11 +13,13 @@ PATH="$PATH:/usr/sbin:/usr/local/sbin"
 for proxy in nginx haproxy caddy; do
     command -v "$proxy" >/dev/null || missing="$missing $proxy"
 done
+command -v redis-server >/dev/null || missing="$missing redis-server"
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "installing for the tests:$missing"
     export DEBIAN_FRONTEND=noninteractive
+    export RUNLEVEL=1 # so that no service is started
     # shellcheck disable=SC2086 # one word a package
     if apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing >/dev/null; then
         exit 0

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ropewalk.model.errors import UserMistake
 from ropewalk.pipeline.jvm import find_java
+from tests.services import redis_executable
 
 CLIENTS = Path(__file__).parent / "clients"
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -66,6 +67,13 @@ def java_missing() -> str:
     return ""
 
 
+@cache
+def redis_tls_missing() -> str:
+    """A redis-server without TLS does not know its settings."""
+    there = b"tls-cert-file" in Path(redis_executable()).read_bytes()
+    return "" if there else "needs a redis-server with TLS: sudo apt-get install redis-server"
+
+
 PREREQUISITES = (
     Prerequisite("needs_node", node_missing),
     Prerequisite("needs_chromium", chromium_missing),
@@ -74,6 +82,7 @@ PREREQUISITES = (
     Prerequisite("needs_nginx", proxy_missing("nginx")),
     Prerequisite("needs_haproxy", proxy_missing("haproxy")),
     Prerequisite("needs_caddy", proxy_missing("caddy")),
+    Prerequisite("needs_redis_tls", redis_tls_missing),
 )
 
 

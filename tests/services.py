@@ -12,16 +12,21 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+import redis
 
 START_SECONDS = 30
 STOP_SECONDS = 10
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port(below: int = 65536) -> int:
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            if port < below:
+                return port
 
 
 class Service:
@@ -107,6 +112,11 @@ class RedisServer(Service):
             return link.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         return False
 
+    def ask(self, *command: str | int) -> Any:
+        """One command to this server."""
+        with redis.Redis(port=self.port, decode_responses=True) as client:
+            return client.execute_command(*command)
+
 
 @contextlib.contextmanager
 def redis_server(*options: str) -> Iterator[RedisServer]:
@@ -117,6 +127,58 @@ def redis_server(*options: str) -> Iterator[RedisServer]:
             yield server
         finally:
             server.stop()
+
+
+def redis_version() -> tuple[int, ...]:
+    said = subprocess.run([redis_executable(), "--version"], capture_output=True, text=True, check=True).stdout
+    return tuple(int(part) for part in said.partition("v=")[2].split()[0].split("."))
+
+
+class RedisSentinel(RedisServer):
+    """A Sentinel that watches one master and promotes a replica of it within about a second."""
+
+    def __init__(self, home: Path, master: RedisServer, name: str) -> None:
+        super().__init__(home)
+        (home / "sentinel.conf").write_text(
+            f"port {self.port}\nbind 127.0.0.1\nsentinel monitor {name} 127.0.0.1 {master.port} 1\n"
+            f"sentinel down-after-milliseconds {name} 500\nsentinel failover-timeout {name} 2000\n"
+        )
+
+    def command(self) -> Sequence[str]:
+        return (redis_executable(), os.fspath(self.home / "sentinel.conf"), "--sentinel")
+
+
+CLUSTER_SLOTS = 16384
+CLUSTER_BUS = 10_000  # how far the port for the other servers of a cluster is from that for clients
+
+
+@contextlib.contextmanager
+def redis_cluster(size: int = 3) -> Iterator[list[RedisServer]]:
+    """Masters of one Redis Cluster, which share the slots evenly."""
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for _ in range(size):
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--appendonly", "no")
+            server = RedisServer(home, options, free_port(below=65536 - CLUSTER_BUS))
+            server.start()
+            stack.callback(server.stop)
+            servers.append(server)
+        share = -(-CLUSTER_SLOTS // size)
+        for place, server in enumerate(servers):
+            server.ask("CLUSTER ADDSLOTS", *range(place * share, min((place + 1) * share, CLUSTER_SLOTS)))
+            server.ask("CLUSTER SET-CONFIG-EPOCH", place + 1)
+        for server in servers[1:]:
+            servers[0].ask("CLUSTER MEET", "127.0.0.1", server.port)
+        deadline = time.monotonic() + START_SECONDS
+        while not all(_is_whole(server.ask("CLUSTER INFO"), size) for server in servers):
+            assert time.monotonic() < deadline, [server.ask("CLUSTER INFO") for server in servers]
+            time.sleep(0.02)
+        yield servers
+
+
+def _is_whole(cluster: dict[str, str], size: int) -> bool:
+    return cluster["cluster_state"] == "ok" and cluster["cluster_known_nodes"] == str(size)
 
 
 def nats_executable() -> str:

@@ -65,13 +65,13 @@ class DisturbedLink(Link):
         return answer
 
 
-class TestRedisBackend(RecordQueueConformance, SharedBackendConformance):
-    @pytest.fixture(autouse=True)
-    def _server(self, redis: RedisServer) -> None:
-        self.address = RedisAddress(redis.url)
+class RedisRig(RecordQueueConformance, SharedBackendConformance):
+    """Every test has a store of its own, by the beginning of its keys."""
+
+    address: RedisAddress
 
     def make_two(self, setup: BackendSetup) -> tuple[Backend, Backend]:
-        prefix = f"rw{next(_numbers)}:"  # every test has a store of its own on the one server
+        prefix = f"rw{next(_numbers)}:"
         first, second = (
             RedisBackend(
                 Rulebook(setup.default, setup.rules),
@@ -94,3 +94,9 @@ class TestRedisBackend(RecordQueueConformance, SharedBackendConformance):
             if not isinstance(shard.links, DisturbedLinks):
                 shard.links = DisturbedLinks(shard.links)
             shard.links.fault = fault
+
+
+class TestRedisBackend(RedisRig):
+    @pytest.fixture(autouse=True)
+    def _server(self, redis: RedisServer) -> None:
+        self.address = RedisAddress(redis.url)

@@ -23,6 +23,7 @@ from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication, Receipt, RemoteDisconnect
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionTaken
+from ropewalk.testing.backend_feed import Process
 from tests.cable import cable
 from tests.server import publish, running_server
 from tests.services import RedisServer, redis_server
@@ -355,3 +356,47 @@ async def test_large_numbers_stay_whole(redis: RedisServer) -> None:
         replay = await backend.streams.replay("s", position(receipts[0]))
         assert [message.offset for message in replay.messages] == [far + number for number in range(2, 6)]
         assert (await register(backend, 3, 3))[0].offset == far + 2
+
+
+async def test_two_databases_of_one_redis_do_not_hear_of_each_other(redis: RedisServer) -> None:
+    heard: list[bytes] = []
+    orders: list[RemoteDisconnect | SessionTaken] = []
+
+    async def hear(order: RemoteDisconnect | SessionTaken) -> int:
+        orders.append(order)
+        return 0
+
+    backends = [RedisBackend(RULES, RedisAddress(f"{redis.url}/{database}"), "one") for database in (0, 1)]
+    for backend in backends:
+        await backend.start()
+    here, there = backends
+    await here.feed.start(lambda messages: heard.extend(message.payload for message in messages), hear)
+    await here.feed.listen("s")
+    await there.streams.append([Publication("s", b"there", transient=True), Publication("s", b"there")])
+    await there.feed.command(RemoteDisconnect("there"))
+    await here.streams.append([Publication("s", b"here")])
+    await until(lambda: b"here" in heard)
+    assert (heard, orders) == ([b"here"], [])
+    for backend in backends:
+        await backend.stop()
+
+
+async def test_what_others_publish_on_our_channels_harms_nobody(redis: RedisServer) -> None:
+    async with running(redis) as backend, Redis.from_url(redis.url) as client:
+        here = await Process().start(backend)
+        await backend.feed.listen("s")
+        for channel in ("c:s", "orders", "to:one"):
+            await client.publish(f"rw:{{0}}:{channel}", b"\xffnonsense")
+        await register(backend, 1, 1)
+        await until(lambda: len(here.messages) == 1)
+        assert backend.feed.health() == ""
+
+
+async def test_an_outage_of_appends_alone_shows_in_the_health(redis: RedisServer) -> None:
+    async with running(redis) as backend, Redis.from_url(redis.url) as client:
+        await register(backend, 1, 1)
+        await client.config_set("min-replicas-to-write", 1)
+        with pytest.raises(Unavailable):
+            await backend.streams.append([Publication("s", b"2")])
+        await backend.streams.tip("s")
+        assert "refuses" in backend.health()

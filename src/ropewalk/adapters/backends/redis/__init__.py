@@ -39,7 +39,8 @@ class RedisBackend:
     """Implements `ports.Backend` for one node.
 
     It starts while Redis is down: until that is reached for the first time, all calls raise `Unavailable`, and `health` tells.
-    `clock`: the time of tests; without it the server's counts. `prefix`: how all keys begin.
+    `clock`: the time of tests; without it the server's counts. `prefix`: how all keys and channels begin; by default `rw:`, or
+    `rw1:` for the database 1 and so on, because channels are the same in all databases.
     """
 
     def __init__(
@@ -56,13 +57,15 @@ class RedisBackend:
         max_sessions_size: int = 256 * 1024 * 1024,
         queue_limit: int = 100_000,
         restart_epochs: bool = False,
-        prefix: str = "rw:",
+        prefix: str = "",
         clock: Clock | None = None,
     ) -> None:
+        topology = Topology(address)
+        prefix = prefix or f"rw{topology.database or ''}:"
         manner = Manner(prefix, None if clock is None else lambda: round(clock() * 1000), restart_epochs)
         keeping = Keeping(rulebook, dedup_ttl, dedup_limit, queue_limit)
         self._node = node = node or secrets.token_urlsafe(9)
-        self.store = Store(Topology(address, prefix), manner, keeping)
+        self.store = Store(topology, manner, keeping)
         self.streams = RedisStreams(self.store, keeping)
         self.sessions = self.leases = RedisSessions(self.store, node, clock or time.time, max_session_size)
         self.presence = RedisPresence(self.store, node, max_members)
@@ -102,7 +105,7 @@ class RedisBackend:
 
     async def _find(self) -> None:
         topology = self.store.topology
-        link = await topology.discover()
+        link = await topology.discover(f"{self.store.manner.prefix}conf")
         try:
             await _look_at_settings(link)
         except RedisError as error:  # not everybody may ask
@@ -135,7 +138,7 @@ async def _look_at_settings(link: Link) -> None:
     policy = memory.get("maxmemory_policy", "noeviction")
     if memory.get("maxmemory", "0") != "0" and policy != "noeviction":
         logger.warning(
-            "Redis drops keys when its memory is full: streams, sessions and members vanish then. Set maxmemory-policy noeviction",
+            "Redis drops keys when its memory is full: streams and sessions vanish then. Set maxmemory-policy noeviction",
             extra={"maxmemory_policy": policy},
         )
     if persistence.get("aof_enabled") != "1":

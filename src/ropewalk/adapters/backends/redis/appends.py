@@ -31,6 +31,8 @@ MOST_BYTES_WAITING = 64 * 1024 * 1024
 ENTRY_BYTES = 100
 """What a publication takes beside its payload."""
 
+TROUBLE_SECONDS = 5.0
+
 LEAST_MEMORY = 30.0
 """Seconds for which a stream counts as kept at the least, so that one without history outlives its clients' reconnects too."""
 
@@ -83,6 +85,13 @@ class Appender:
         self._bytes = 0
         self._link: Link | None = None
         self._sending: asyncio.Task[None] | None = None
+        self._trouble = ""
+        self._trouble_until = 0.0
+
+    @property
+    def trouble(self) -> str:
+        """Why publications are not registered, where that was so a moment ago. Redis may refuse to write and answer reads."""
+        return self._trouble if asyncio.get_running_loop().time() < self._trouble_until else ""
 
     def append(self, publications: Sequence[Publication]) -> asyncio.Future[list[Receipt]]:
         """Raises `Unavailable` where too much waits."""
@@ -143,8 +152,10 @@ class Appender:
                 self._link = await self._shard.links.open()
             answer = await self._shard.run(self._link, "append", keys, *arguments)
         except Unavailable as error:
-            self._shard.trouble = str(error)
+            self._trouble = str(error)
+            self._trouble_until = asyncio.get_running_loop().time() + TROUBLE_SECONDS
             raise
+        self._trouble = ""
         run, generation, counter, epochs, answers = _decode(answer)
         self._shard.saw(run, generation, counter)
         epoch_of = dict(zip(streams, epochs, strict=True))

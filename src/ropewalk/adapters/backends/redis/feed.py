@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, encode
 
 from ropewalk.adapters.backends.redis.entries import decode_packet, registered
@@ -143,9 +143,15 @@ class RedisFeed:
 
     def _receive(self, shard: Shard, channel: bytes, data: bytes) -> None:
         stream = self._streams.get(channel)
-        if stream is None:
-            self._receive_order(shard, channel, data)
-            return
+        try:
+            if stream is None:
+                self._receive_order(shard, channel, data)
+            else:
+                self._receive_packet(shard, stream, data)
+        except MsgspecError as error:
+            logger.error("somebody else publishes on a channel of Ropewalk", extra={"reason": str(error)})
+
+    def _receive_packet(self, shard: Shard, stream: str, data: bytes) -> None:
         packet = decode_packet(data)
         shard.saw(packet.run, packet.generation, packet.counter)
         if self._deliver is not None:

@@ -17,6 +17,8 @@ from ropewalk.model.errors import Unanswered, Unavailable
 MOST_LINKS = 16
 """Questions that one node asks one shard at a time, apart from its appends. Others wait."""
 
+WAIT_SECONDS = 2.0
+
 Connect = Callable[[], Awaitable[AbstractConnection]]
 """Opens a connection to the server that has the shard now."""
 
@@ -91,12 +93,26 @@ class Links:
             raise Unavailable(f"Redis cannot be reached: {error}") from None
 
     async def ask(self, call: Callable[[Link], Awaitable[Any]]) -> Any:
-        async with self._slots:
+        """Raises `Unavailable` where no link is free in time."""
+        if self._slots.locked():
+            await self._wait()
+        else:
+            await self._slots.acquire()
+        try:
             link = await self.take()
             try:
                 return await call(link)
             finally:
                 self.give_back(link)
+        finally:
+            self._slots.release()
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(WAIT_SECONDS):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise Unavailable("too much is asked of Redis") from None
 
     async def take(self) -> Link:
         while self._idle:

@@ -33,7 +33,7 @@ class Manner:
     """How the scripts are called, the same for all shards. `clock`: the time of tests in milliseconds; None leaves time to the
     server. `sharded`: whether subscribers are reached by SPUBLISH. `restart`: every run of the server is a new generation."""
 
-    def __init__(self, prefix: str = "rw:", clock: Callable[[], int] | None = None, restart: bool = False) -> None:
+    def __init__(self, prefix: str, clock: Callable[[], int] | None = None, restart: bool = False) -> None:
         self.prefix = prefix
         self.clock = clock
         self.restart = restart

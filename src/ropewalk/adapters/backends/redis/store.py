@@ -56,4 +56,5 @@ class Store:
             await shard.links.close()
 
     def trouble(self) -> str:
-        return next((shard.trouble for shard in self._shards if shard.trouble), "")
+        troubles = [shard.trouble for shard in self._shards] + [appender.trouble for appender in self.appenders]
+        return next(filter(None, troubles), "")

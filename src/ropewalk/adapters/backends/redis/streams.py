@@ -12,7 +12,7 @@ from ropewalk.adapters.backends.redis.appends import Keeping
 from ropewalk.adapters.backends.redis.entries import messages_of
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
-from ropewalk.model.errors import Unanswered, Unavailable
+from ropewalk.model.errors import PartitionChanged, Unanswered, Unavailable
 from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
 
@@ -57,6 +57,8 @@ class RedisStreams:
         parts: dict[int, list[int]] = {}
         for place, publication in enumerate(publications):
             parts.setdefault(self._store.index_of(publication.stream), []).append(place)
+        if len(parts) > 1:
+            await self._check_partition_keys(publications)
         calls = [self._append(index, [publications[place] for place in places]) for index, places in parts.items()]
         answers = await asyncio.gather(*calls, return_exceptions=True)
         failures = [answer for answer in answers if isinstance(answer, BaseException)]
@@ -69,6 +71,21 @@ class RedisStreams:
             assert isinstance(answer, list)
             receipts.update(zip(places, answer, strict=True))
         return [receipts[place] for place in range(len(publications))]
+
+    async def _check_partition_keys(self, publications: Sequence[Publication]) -> None:
+        """Each shard checks them for itself; this is so that one that is refused is refused before another shard has begun.
+        Raises `PartitionChanged`."""
+        named = [each for each in publications if not each.transient]
+        if not any(publication.partition_key for publication in named):
+            return
+        streams = list(dict.fromkeys(publication.stream for publication in named))
+        views = await asyncio.gather(*(self._read(stream, "meta") for stream in streams))
+        kept = {view.stream: view.partition_key for view in views if view is not None}
+        for publication in named:
+            stream, key = publication.stream, publication.partition_key
+            has = kept.setdefault(stream, key or stream)
+            if key and key != has:
+                raise PartitionChanged(stream, key, has)
 
     async def _append(self, index: int, publications: Sequence[Publication]) -> list[Receipt]:
         return await self._store.appenders[index].append(publications)

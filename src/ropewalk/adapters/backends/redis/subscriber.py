@@ -138,8 +138,13 @@ class Subscriber:
             except (*LOST, exceptions.RedisError) as error:
                 self._say_trouble(error)
                 await asyncio.sleep(BETWEEN_CONNECTIONS.delay(failures, random.random))
+            except Exception as error:  # whatever it is, a node that hears nothing any more is the worst
+                logger.exception("the subscriptions failed")
+                self._say_trouble(error)
+                await asyncio.sleep(BETWEEN_CONNECTIONS.cap)
             finally:
                 self._connection = None
+                self._confirmed.clear()
                 await connection.disconnect(nowait=True)
 
     def _say_trouble(self, error: Exception) -> None:
@@ -149,7 +154,6 @@ class Subscriber:
 
     async def _serve(self, connection: AbstractConnection) -> None:
         self._connection = connection
-        self._confirmed.clear()
         self._unconfirmed.clear()
         self._changes.clear()
         catching_up = set(self._wanted)

@@ -22,10 +22,10 @@ SHARDED_CHANNELS = 7
 class Topology:
     """Opens connections. Everything else is known once `discover` has returned."""
 
-    def __init__(self, address: RedisAddress, prefix: str) -> None:
+    def __init__(self, address: RedisAddress) -> None:
         urls = address.url.split(",")
         self._seeds = [open_redis(replace(address, url=url), REPLY_SECONDS, protocol=2) for url in urls]
-        self._configured = f"{prefix}conf"
+        self.database: int = self._seeds[0].connection_pool.connection_kwargs.get("db") or 0
         self.cluster = False
         self.version = ""
         self.shards = 1
@@ -35,15 +35,16 @@ class Topology:
         """Whether subscribers are reached by SPUBLISH. PUBLISH of a cluster goes to all of its servers."""
         return self.cluster and int(self.version.partition(".")[0]) >= SHARDED_CHANNELS
 
-    async def discover(self) -> Link:
-        """Ask what there is. Returns the link that it was asked over. Raises `Unavailable`."""
+    async def discover(self, configuration: str) -> Link:
+        """Ask what there is. `configuration`: the key of what must stay as it was at first. Returns the link that it was asked
+        over. Raises `Unavailable`."""
         try:
             link = Link(await self._any())
             server = await link.ask("INFO", "server")
             self.version = _field(server, b"redis_version")
             self.cluster = _field(await link.ask("INFO", "cluster"), b"cluster_enabled") == "1"
             if self.cluster:
-                self.shards = await self._fixed_shards()
+                self.shards = await self._fixed_shards(configuration)
         except (*LOST, exceptions.RedisError) as error:
             raise Unavailable(f"Redis cannot be reached: {error}") from None
         return link
@@ -54,12 +55,12 @@ class Topology:
 
         return to_shard
 
-    async def _fixed_shards(self) -> int:
+    async def _fixed_shards(self, configuration: str) -> int:
         """The number with which the store was begun: every node must know the same one."""
-        link = Link(await self._to_slot(key_slot(self._configured.encode())))
+        link = Link(await self._to_slot(key_slot(configuration.encode())))
         try:
-            await link.ask("SET", self._configured, CLUSTER_SHARDS, "NX")
-            return int(await link.ask("GET", self._configured))
+            await link.ask("SET", configuration, CLUSTER_SHARDS, "NX")
+            return int(await link.ask("GET", configuration))
         finally:
             await link.close()
 

@@ -27,6 +27,7 @@ end
 
 local function vacate(stream, id)
   local seat = seat_of(stream, id)
+  if not seat then return end
   seat.sids = seat.sids - 1
   if seat.sids > 0 then return put_seat(stream, id, seat) end
   redis.call('HDEL', seats, within(stream, id))
@@ -67,7 +68,8 @@ local function total_of(stream)
 end
 
 local function is_full(stream, before, most)
-  local alone = before and seat_of(stream, before).sids == 1
+  local seat = before and seat_of(stream, before)
+  local alone = seat and seat.sids == 1
   return total_of(stream) - (alone and 1 or 0) >= most
 end
 
@@ -144,7 +146,8 @@ act['adopt'] = function()
     own(new_sid, node)
   end
   for stream, id in pairs(streams) do
-    for _, part in ipairs({stream, id, seat_of(stream, id).info}) do found[#found + 1] = part end
+    local seat = seat_of(stream, id)
+    for _, part in ipairs({stream, id, seat and seat.info or ''}) do found[#found + 1] = part end
   end
   return found
 end
@@ -164,8 +167,9 @@ act['page'] = function()
   local found = {total_of(ARGV[5])}
   for _, member in ipairs(redis.call('ZRANGEBYLEX', members, '(' .. start .. ARGV[6], '(' .. start .. '\255', 'LIMIT', 0, ARGV[7])) do
     local id = string.sub(member, #start + 1)
+    local seat = seat_of(ARGV[5], id)
     found[#found + 1] = id
-    found[#found + 1] = seat_of(ARGV[5], id).info
+    found[#found + 1] = seat and seat.info or ''
   end
   return found
 end

@@ -56,6 +56,7 @@ end
 
 -- It is over, which is told once to whoever asks.
 local function finish(sid, record)
+  if not record then return redis.call('ZREM', session_deadlines, sid) end
   remove(sid, record)
   redis.call('RPUSH', over, cmsgpack.pack(sid, record.snapshot))
 end

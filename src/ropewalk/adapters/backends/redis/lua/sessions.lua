@@ -93,10 +93,12 @@ act['revoke'] = function()
   for _, member in ipairs(beginning(identities, identity, -1)) do
     local sid = string.sub(member, #identity + 1)
     local record = load(sid)
-    remove(sid, record)
-    if record.deadline < 0 then tell(record.owner, sid, 1) end
-    found[#found + 1] = sid
-    found[#found + 1] = record.snapshot
+    if record then
+      remove(sid, record)
+      if record.deadline < 0 then tell(record.owner, sid, 1) end
+      found[#found + 1] = sid
+      found[#found + 1] = record.snapshot
+    end
   end
   return found
 end
