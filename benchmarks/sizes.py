@@ -115,7 +115,7 @@ FULL = Sizes(
     # messages a second that pass by meanwhile, so that there is something to archive
     quiet_background=2000,
     cluster_rounds=5,
-    cluster_messages=10_240,
+    cluster_messages=5120,
     cluster_streams=50,
     redis_publishers=256,
     nats_publishers=64,

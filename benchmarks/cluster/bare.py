@@ -26,7 +26,7 @@ class BareMemory:
         self._logs: dict[str, deque[bytes]] = {}
         self._heard: Heard | None = None
 
-    async def publish(self, stream: str, payload: bytes) -> None:
+    async def publish(self, stream: str, payload: bytes, uid: str = "") -> None:
         log = self._logs.get(stream)
         if log is None:
             log = self._logs[stream] = deque(maxlen=KEPT)
@@ -44,7 +44,7 @@ class BareMemory:
 
 
 class BareRedis:
-    """XADD and PUBLISH in one round trip; a round trip to a subscriber is PUBLISH alone."""
+    """XADD and PUBLISH in one round trip, which know nothing of uids; a round trip to a subscriber is PUBLISH alone."""
 
     def __init__(self, url: str) -> None:
         self._client = Redis.from_url(url)
@@ -52,7 +52,7 @@ class BareRedis:
         self._pubsub = Redis.from_url(url).pubsub()
         self._listening: asyncio.Task[None] | None = None
 
-    async def publish(self, stream: str, payload: bytes) -> None:
+    async def publish(self, stream: str, payload: bytes, uid: str = "") -> None:
         both = self._client.pipeline(transaction=False)
         both.xadd(stream, {"data": payload}, maxlen=KEPT)
         both.publish(stream, payload)
@@ -105,8 +105,8 @@ class BareNats:
         )
         return made
 
-    async def publish(self, stream: str, payload: bytes) -> None:
-        await self._jetstream.publish(f"bare.in.{stream}", payload)
+    async def publish(self, stream: str, payload: bytes, uid: str = "") -> None:
+        await self._jetstream.publish(f"bare.in.{stream}", payload, headers={"Nats-Msg-Id": uid} if uid else None)
 
     send = publish
 

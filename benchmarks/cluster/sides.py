@@ -13,8 +13,9 @@ Heard = Callable[[bytes], None]
 class Side(Protocol):
     """Opened by its maker."""
 
-    async def publish(self, stream: str, payload: bytes) -> None:
-        """Keep it and bring it to whoever listens; returns when that is acknowledged."""
+    async def publish(self, stream: str, payload: bytes, uid: str = "") -> None:
+        """Keep it and bring it to whoever listens; returns when that is acknowledged. With a `uid` it is kept once, as far as
+        the side knows how."""
 
     async def send(self, stream: str, payload: bytes) -> None:
         """The least that brings it to whoever listens."""
@@ -40,8 +41,8 @@ class Nodes:
                 raise AssertionError(f"the backend does not work: {trouble}")
         await self._listening.feed.start(self._deliver, self._obey)
 
-    async def publish(self, stream: str, payload: bytes) -> None:
-        await self._publishing.streams.append((Publication(stream, payload),))
+    async def publish(self, stream: str, payload: bytes, uid: str = "") -> None:
+        await self._publishing.streams.append((Publication(stream, payload, uid=uid),))
         self.published += 1
 
     send = publish
