@@ -82,6 +82,7 @@ class NatsConformance(SharedBackendConformance, RecordQueueConformance):
                 presence_ttl=setup.presence_ttl,
                 max_members=setup.max_members,
                 count_seconds=0.0,
+                patience=1.0,
                 link_type=DisturbedLink,
             )
             for node in ("one", "two")

@@ -27,6 +27,7 @@ from tests.services import NatsServer, free_port, nats_cluster, nats_server
 
 T = TypeVar("T")
 SECONDS = 40.0
+CERTIFICATE = Path(__file__).parents[1] / "fixtures" / "tls_cert.pem"
 prefixes = (f"f{number}" for number in count(1))
 
 
@@ -188,6 +189,22 @@ async def test_any_name_is_a_stream(server: NatsServer) -> None:
             assert (await one.presence.page(name, "", 10)).total == 1
 
 
+async def test_a_publication_without_a_uid_is_registered_once_while_the_server_is_killed(server: NatsServer) -> None:
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        await published(one, "a", b"first")
+        server.pause()
+        sending = asyncio.ensure_future(one.streams.append([Publication("a", b"2")]))
+        await asyncio.wait([sending], timeout=1.5)  # it waits for an answer by now
+        server.kill()
+        server.start()
+        with suppress(Unanswered):
+            assert (await sending)[0].offset == 2
+        kept = await history(two, "a")
+        assert kept in ([b"first"], [b"first", b"2"])
+        assert (await published(one, "a", b"3")).offset == len(kept) + 1
+
+
 async def test_several_nodes_on_one_stream_give_each_position_once(server: NatsServer) -> None:
     nodes = [node_of([server.url], "rw", f"n{number}") for number in range(3)]
     async with running(*nodes):
@@ -245,6 +262,35 @@ async def test_a_node_starts_while_nats_is_down_and_serves_once_it_is_there(tmp_
         await starting
         await one.stop()
         server.stop()
+
+
+@pytest.mark.parametrize("scheme", ["tls", "nats"])
+async def test_credentials_and_tls_are_used_where_they_are_asked_for(tmp_path: Path, scheme: str) -> None:
+    server = NatsServer(tmp_path)
+    settings = msgspec.json.decode((tmp_path / "nats.conf").read_bytes())
+    settings["authorization"] = {"user": "us", "password": "a secret"}
+    settings["tls"] = {"cert_file": str(CERTIFICATE), "key_file": str(CERTIFICATE.with_name("tls_key.pem"))}
+    (tmp_path / "nats.conf").write_bytes(msgspec.json.encode(settings))
+    server.start()
+    rules = Rulebook(StreamRules())
+    at = f"{scheme}://us:a%20secret@127.0.0.1:{server.port}"
+    try:
+        trusted = NatsBackend(NatsAddress((at,), tls_ca=str(CERTIFICATE)), "one", rules, time.time, shards=2)
+        async with running(trusted):
+            assert (await published(trusted, "a", b"1")).offset == 1
+        strange = NatsBackend(NatsAddress((at.replace("secret", "guess"),), tls_ca=str(CERTIFICATE)), "two", rules, time.time)
+        starting = asyncio.ensure_future(strange.start())
+        assert "uthorization" in await until(lambda: _problem(strange, "uthorization"))
+        await strange.stop()
+        await starting
+        assert "secret" not in strange.health()
+    finally:
+        server.stop()
+
+
+async def _problem(backend: NatsBackend, part: str) -> str:
+    assert part in backend.health(), backend.health()
+    return backend.health()
 
 
 # --- links -----------------------------------------------------------------------------------------------------------
@@ -307,8 +353,7 @@ async def test_an_append_whose_answer_is_lost_is_registered_once(server: NatsSer
             sending = asyncio.ensure_future(one.streams.append([Publication("a", b"2")]))
             await until(lambda: _tip(two, "a", 2))
             proxy.deaf = False
-            with suppress(Unanswered):  # unless the connection was back in time to look for it
-                assert at((await sending)[0]).offset == 2
+            assert at((await sending)[0]).offset == 2  # it was found once the connection was back
             await published(one, "a", b"3")
             assert await history(two, "a") == [b"1", b"2", b"3"]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from nats.aio.msg import Msg
 
 from ropewalk.adapters.backends.nats import census
-from ropewalk.adapters.backends.nats.appends import Appends, Lane
+from ropewalk.adapters.backends.nats.appends import PATIENCE, Appends, Lane
 from ropewalk.adapters.backends.nats.feed import NatsFeed
 from ropewalk.adapters.backends.nats.leases import NatsLeases
 from ropewalk.adapters.backends.nats.link import RETRY_SECONDS, NatsLink
@@ -19,7 +19,7 @@ from ropewalk.adapters.backends.nats.orders import NatsOrders
 from ropewalk.adapters.backends.nats.presence import NatsPresence
 from ropewalk.adapters.backends.nats.queue import NatsRecordQueue
 from ropewalk.adapters.backends.nats.sessions import NatsSessions
-from ropewalk.adapters.backends.nats.shard import Shard
+from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.adapters.backends.nats.streams import NatsStreams
 from ropewalk.adapters.backends.nats.table import Applied, Table
 from ropewalk.adapters.backends.nats.witnesses import Witnesses
@@ -66,6 +66,7 @@ class NatsBackend:
         max_members: int = 10_000,
         count_seconds: float = COUNT_SECONDS,
         timeout: float = 2.0,
+        patience: float = PATIENCE,
         link_type: type[NatsLink] = NatsLink,
     ) -> None:
         self.link = link = link_type(address, f"ropewalk {node}", timeout)
@@ -79,7 +80,8 @@ class NatsBackend:
         self._least_memory = max(dedup_ttl, LEAST_MEMORY)
         self._idle_factor = max(1.0, idle_factor)
         self._count_seconds = count_seconds
-        self._shards: list[Shard] = []
+        self._patience = patience
+        self._shards: list[JetShard] = []
         self._lanes: list[Lane] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._counts = dict(EMPTY)
@@ -88,7 +90,7 @@ class NatsBackend:
         self._table = Table(link, prefix, replicas, {"rw-shards": str(shards)})
         self._orders = NatsOrders(self._table, node, self._obey)
         self.feed = NatsFeed(link, self._shard_of, clock, self._orders.keep)
-        self._appends = Appends(self._lane_of, self.feed.pass_on)
+        self._appends = Appends(link, self._lane_of, self.feed.pass_on)
         self.streams = NatsStreams(lambda: self._shards, self._shard_of, self._appends, rulebook, clock, self._forget_after)
         self.sessions = NatsSessions(self._table, node, clock, max_session_size, self._obey)
         self.presence = NatsPresence(self._table, node, clock, presence_ttl, max_members, self._tell)
@@ -125,10 +127,10 @@ class NatsBackend:
         if count != self._wanted_shards:
             logger.warning("NATS has another number of shards than is set here; it stays", extra={"shards": count})
         shards = [
-            Shard(self.link, ShardNames(self._prefix, k), self._replicas, self._most_runs, self._witnesses.ask)
+            JetShard(self.link, ShardNames(self._prefix, k), self._replicas, self._most_runs, self._witnesses.ask)
             for k in range(count)
         ]
-        self._lanes = [Lane(shard, self._clock, self._dedup_ttl, self._forget_after) for shard in shards]
+        self._lanes = [Lane(shard, self._clock, self._dedup_ttl, self._forget_after, self._patience) for shard in shards]
         self._shards = shards
         await self._open_shards()
         self._reason = ""
@@ -199,7 +201,7 @@ class NatsBackend:
 
     # --- what the parts ask for ---------------------------------------------------------------------------------------
 
-    def _shard_of(self, stream: str) -> Shard:
+    def _shard_of(self, stream: str) -> JetShard:
         return self._lane_of(stream).shard
 
     def _lane_of(self, stream: str) -> Lane:

@@ -12,8 +12,18 @@ from random import random
 import msgspec
 
 from ropewalk.adapters.backends.nats import jets, runs
-from ropewalk.adapters.backends.nats.plan import Appending, Known, Line, Marker, Memory, Piece, Plan, check_partition_keys
-from ropewalk.adapters.backends.nats.shard import NO_TIP, Shard, Tip
+from ropewalk.adapters.backends.nats.link import NatsLink
+from ropewalk.adapters.backends.nats.plan import (
+    AppendPiece,
+    Known,
+    Line,
+    Marker,
+    Memory,
+    PendingAppend,
+    ShardPlan,
+    check_partition_keys,
+)
+from ropewalk.adapters.backends.nats.shard import NO_TIP, JetShard, StreamEnd
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import PartitionChanged, RopewalkError, Unanswered, Unavailable
 from ropewalk.model.messages import Publication, Receipt
@@ -25,13 +35,13 @@ MOST_WAITING = 100_000
 MOST_IN_GROUP = 200
 """Publications in one group, unless one append alone has more."""
 
-MOST_BYTES = 512 * 1024
 MOST_WRITES = jets.MOST_IN_BATCH - 10
 """Messages that the publications of one append may become: an atomic batch of NATS has a limit."""
 
 REMEMBERED_PRODUCERS = 10_000
 PATIENCE = 8.0
-"""Seconds for which a group is tried: longer than an election of a leader mostly takes."""
+"""Seconds for which a group is tried, and an answer that did not come is looked for: longer than an election of a leader mostly
+takes."""
 
 BETWEEN_ATTEMPTS = Backoff(0.002, 0.5)
 
@@ -41,19 +51,20 @@ Forget = Callable[[str], float]
 class Lane:
     """The appends of one shard."""
 
-    def __init__(self, shard: Shard, clock: Clock, dedup_ttl: float, forget: Forget) -> None:
+    def __init__(self, shard: JetShard, clock: Clock, dedup_ttl: float, forget: Forget, patience: float) -> None:
         self.shard = shard
+        self._patience = patience
         self._clock = clock
         self._dedup_ttl = dedup_ttl
         self._forget = forget
-        self._waiting: list[Appending] = []
+        self._waiting: list[PendingAppend] = []
         self._count = 0
         self._writing: asyncio.Task[None] | None = None
         self._lives = 0
         self._uids: dict[tuple[str, str], Known] = {}  # those of the group under way that somebody has registered
         self._producers: OrderedDict[str, tuple[int, Line]] = OrderedDict()
 
-    def enter(self, append: Appending) -> None:
+    def enter(self, append: PendingAppend) -> None:
         # A batch larger than the bound is let in alone: refused now it would be refused for ever.
         if self._waiting and self._count + len(append.publications) > MOST_WAITING:
             raise Unavailable(f"{self._count} publications wait for NATS already")
@@ -66,7 +77,7 @@ class Lane:
         if self._writing is not None:
             await asyncio.wait([self._writing])
 
-    async def tip(self, stream: str) -> Tip:
+    async def tip(self, stream: str) -> StreamEnd:
         tip = self.shard.tips.get(stream)
         return await self.shard.load_tip(stream) if tip is None else tip
 
@@ -85,20 +96,20 @@ class Lane:
         finally:
             self._writing = None
 
-    def _next_group(self) -> list[Appending]:
+    def _next_group(self) -> list[PendingAppend]:
         count = size = taken = 0
         for append in self._waiting:
             count += len(append.publications)
             size += append.size
-            if taken and (count > MOST_IN_GROUP or size > MOST_BYTES):
+            if taken and (count > MOST_IN_GROUP or size > self.shard.link.most_bytes):
                 break
             taken += 1
         group, self._waiting = self._waiting[:taken], self._waiting[taken:]
         self._count -= sum(len(append.publications) for append in group)
         return group
 
-    async def _commit(self, group: list[Appending]) -> None:
-        deadline = asyncio.get_running_loop().time() + PATIENCE
+    async def _commit(self, group: list[PendingAppend]) -> None:
+        deadline = asyncio.get_running_loop().time() + self._patience
         failures = 0
         while group:
             try:
@@ -112,14 +123,14 @@ class Lane:
             if group:
                 await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures, random))
 
-    async def _plan(self, group: Iterable[Appending]) -> Plan:
+    async def _plan(self, group: Iterable[PendingAppend]) -> ShardPlan:
         """Raises `Unavailable`."""
         await self.shard.verify()
         if self._lives != self.shard.lives:
             self._lives = self.shard.lives
             self._producers.clear()
         await self._learn(group)
-        plan = Plan(self.shard, Memory(self._uids, self._producers), self._clock(), self._dedup_ttl, self._forget)
+        plan = ShardPlan(self.shard, Memory(self._uids, self._producers), self._clock(), self._dedup_ttl, self._forget)
         for append in group:
             try:
                 plan.add(append)
@@ -127,7 +138,7 @@ class Lane:
                 append.fail(error)
         return plan
 
-    async def _learn(self, group: Iterable[Appending]) -> None:
+    async def _learn(self, group: Iterable[PendingAppend]) -> None:
         """What is not known yet of the streams and producers of a group."""
         streams = {stream for append in group for stream in append.streams if stream not in self.shard.tips}
         producers = {item.producer for append in group for item in append.publications if item.producer}
@@ -152,24 +163,24 @@ class Lane:
 
     # --- one piece ----------------------------------------------------------------------------------------------------
 
-    async def _store(self, piece: Piece, deadline: float) -> list[Appending]:
+    async def _store(self, piece: AppendPiece, deadline: float) -> list[PendingAppend]:
         """The appends that have to be planned anew."""
         if not piece.writes:  # nothing but repetitions
             return self._done(piece)
         try:
             return self._done(piece, await jets.store(self.shard.link, piece.writes))
-        except jets.Conflict:
+        except jets.WriteConflict:
             await self._refresh(piece)
         except Unanswered as error:
             return await self._resolve(piece, deadline, error)
         except Unavailable as error:
-            if not await self._may_try_again(deadline):
+            if not self.shard.link.connected or not await self._may_try_again(deadline):
                 return self._fail(piece, error)
         except RopewalkError as error:
             return self._fail(piece, error)
         return list(piece.appends)
 
-    async def _resolve(self, piece: Piece, deadline: float, unanswered: Unanswered) -> list[Appending]:
+    async def _resolve(self, piece: AppendPiece, deadline: float, unanswered: Unanswered) -> list[PendingAppend]:
         """It was sent, and may be stored or not, or may be yet. So it is looked for, and the very same is sent again: of the
         two only one can be stored."""
         lives = self.shard.lives
@@ -181,7 +192,7 @@ class Lane:
                 if (found := await self._find(piece)) is not None:
                     return self._done(piece, found)
                 return self._done(piece, await jets.store(self.shard.link, piece.writes))
-            except jets.Conflict:  # by its first copy, or by others; if it is not found now it never will be
+            except jets.WriteConflict:  # by its first copy, or by others; if it is not found now it never will be
                 try:
                     if (found := await self._find(piece)) is not None:
                         return self._done(piece, found)
@@ -194,22 +205,14 @@ class Lane:
         return self._fail(piece, unanswered)
 
     async def _may_try_again(self, deadline: float) -> bool:
-        """Nobody heard it: there may be no leader, or the shard has another generation by now."""
-        if not self.shard.link.connected or asyncio.get_running_loop().time() > deadline:
+        """It was not heard or not answered: there may be no leader, or the shard has another generation by now."""
+        if asyncio.get_running_loop().time() > deadline:
             return False
         self.shard.doubt()
         await asyncio.sleep(BETWEEN_ATTEMPTS.cap * random())
         return True
 
-    async def _look(self, piece: Piece) -> int | None:
-        """Where a piece is stored that got no answer; None where it is not, as far as can be known."""
-        try:
-            return await self._find(piece)
-        except Unavailable:
-            await asyncio.sleep(BETWEEN_ATTEMPTS.cap * random())
-            return None
-
-    async def _find(self, piece: Piece) -> int | None:
+    async def _find(self, piece: AppendPiece) -> int | None:
         stream, draft = list(piece.drafts.items())[-1]
         sequence, subject = draft.tip.sequence + 1, self.shard.subject(stream)
         while (stored := await self.shard.link.following(self.shard.jet, sequence, subject)) is not None:
@@ -218,7 +221,7 @@ class Lane:
             sequence = stored.seq + 1
         return None
 
-    async def _refresh(self, piece: Piece) -> None:
+    async def _refresh(self, piece: AppendPiece) -> None:
         """Somebody else was faster: learn what there is now."""
         for producer in piece.producers:
             del self._producers[producer]
@@ -229,7 +232,7 @@ class Lane:
         if any(tip is not None and tip.sequence < known for tip, known in zip(tips, before, strict=False)):
             self.shard.doubt()  # what this node knew is gone
 
-    def _done(self, piece: Piece, sequence: int = 0) -> list[Appending]:
+    def _done(self, piece: AppendPiece, sequence: int = 0) -> list[PendingAppend]:
         for stream, tip in piece.tips(sequence).items():
             self.shard.remember(stream, tip)
         if piece.drafts:
@@ -241,7 +244,7 @@ class Lane:
             append.conclude()
         return []
 
-    def _fail(self, piece: Piece, error: Exception) -> list[Appending]:
+    def _fail(self, piece: AppendPiece, error: Exception) -> list[PendingAppend]:
         for stream in piece.drafts:
             self.shard.tips.pop(stream, None)
         for producer in piece.producers:
@@ -254,12 +257,15 @@ class Lane:
 class Appends:
     """Divides appends among the shards."""
 
-    def __init__(self, lane_of: Callable[[str], Lane], pass_on: Callable[[Sequence[Publication]], None]) -> None:
+    def __init__(
+        self, link: NatsLink, lane_of: Callable[[str], Lane], pass_on: Callable[[Sequence[Publication]], None]
+    ) -> None:
+        self._link = link
         self._lane_of = lane_of
         self._pass_on = pass_on
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
-        batches = list(_divided(publications))
+        batches = list(_divided(publications, self._link.most_bytes))
         if len(batches) == 1:
             return await self._append(publications)
         await self._check(publications)
@@ -292,7 +298,7 @@ class Appends:
         return [receipts[index] for index in range(len(publications))]
 
     async def _register(self, lane: Lane, publications: Sequence[Publication]) -> list[Receipt]:
-        append = Appending(publications)
+        append = PendingAppend(publications)
         if not append.streams:
             self._pass_on(publications)
             return [Receipt(publication.stream, "", 0) for publication in publications]
@@ -311,13 +317,13 @@ class Appends:
         check_partition_keys(publications, lambda stream: tips.get(stream, NO_TIP), {})
 
 
-def _divided(publications: Sequence[Publication]) -> Iterator[Sequence[Publication]]:
+def _divided(publications: Sequence[Publication], most_bytes: int) -> Iterator[Sequence[Publication]]:
     """In order, and so that each part fits into one message of NATS and its keys into one atomic batch."""
     begin = size = 0
     subjects: set[tuple[str, ...]] = set()
     for index, publication in enumerate(publications):
         added = len(publication.payload)
-        if index > begin and (size + added > MOST_BYTES or len(subjects) > MOST_WRITES):
+        if index > begin and (size + added > most_bytes or len(subjects) > MOST_WRITES):
             yield publications[begin:index]
             begin, size = index, 0
             subjects.clear()

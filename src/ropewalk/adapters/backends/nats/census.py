@@ -11,7 +11,7 @@ from random import sample
 import msgspec
 
 from ropewalk.adapters.backends.nats.plan import Marker
-from ropewalk.adapters.backends.nats.shard import Shard
+from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.adapters.backends.nats.streams import NatsStreams, subjects
 from ropewalk.core.history import HistoryTotals
 from ropewalk.ports import Clock
@@ -19,7 +19,7 @@ from ropewalk.ports import Clock
 COUNTED = 100
 
 
-async def count(streams: NatsStreams, shards: list[Shard], clock: Clock, dedup_limit: int) -> dict[str, float]:
+async def count(streams: NatsStreams, shards: list[JetShard], clock: Clock, dedup_limit: int) -> dict[str, float]:
     """Raises `Unavailable`."""
     totals, now = HistoryTotals(), clock()
     names = await streams.names()
@@ -44,10 +44,10 @@ async def count(streams: NatsStreams, shards: list[Shard], clock: Clock, dedup_l
     }
 
 
-async def _uids(shard: Shard) -> list[str]:
+async def _uids(shard: JetShard) -> list[str]:
     return await subjects(shard, shard.names.uids)
 
 
-async def _known(shard: Shard, subject: str, now: float) -> bool:
+async def _known(shard: JetShard, subject: str, now: float) -> bool:
     stored = await shard.link.last(shard.jet, subject)
     return stored is not None and msgspec.msgpack.decode(stored.data, type=Marker).until > now

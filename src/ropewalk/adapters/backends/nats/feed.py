@@ -15,19 +15,18 @@ from nats.aio.subscription import Subscription
 
 from ropewalk.adapters.backends.nats import runs
 from ropewalk.adapters.backends.nats.link import NatsLink
-from ropewalk.adapters.backends.nats.shard import Shard
+from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.model.errors import RopewalkError
 from ropewalk.model.messages import Publication, Registered, RemoteDisconnect, transient
 from ropewalk.model.sessions import SessionTaken
-from ropewalk.ports import Clock
+from ropewalk.ports import Clock, Deliver, Obey
 
 logger = logging.getLogger("ropewalk.nats")
 
 MOST_WAITING = 10_000
 """Transient messages that may wait to be sent; those beyond are dropped."""
 
-Obey = Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
-Command = Callable[[RemoteDisconnect], Awaitable[None]]
+KeepOrder = Callable[[RemoteDisconnect], Awaitable[None]]
 
 
 def _nobody(messages: Sequence[Registered]) -> None:
@@ -45,12 +44,12 @@ async def _no_one(order: RemoteDisconnect | SessionTaken) -> int:
 class NatsFeed:
     exact = False
 
-    def __init__(self, link: NatsLink, shard_of: Callable[[str], Shard], clock: Clock, keep: Command) -> None:
+    def __init__(self, link: NatsLink, shard_of: Callable[[str], JetShard], clock: Clock, keep: KeepOrder) -> None:
         self._link = link
         self._shard_of = shard_of
         self._clock = clock
         self._keep = keep
-        self._deliver: Callable[[Sequence[Registered]], None] = _nobody
+        self._deliver: Deliver = _nobody
         self._obey: Obey = _no_one
         self._subscriptions: dict[str, Subscription] = {}
         self._outgoing: list[Registered] = []
@@ -58,9 +57,7 @@ class NatsFeed:
         self._missed: Callable[[], None] = _nothing
         self._ending: set[asyncio.Task[None]] = set()
 
-    async def start(
-        self, deliver: Callable[[Sequence[Registered]], None], obey: Obey, missed: Callable[[], None] = _nothing
-    ) -> None:
+    async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = _nothing) -> None:
         self._deliver, self._obey, self._missed = deliver, obey, missed
 
     async def stop(self) -> None:

@@ -20,7 +20,7 @@ TTL_SLACK = 60
 """Seconds for which NATS keeps what is over by our own clock: its times are only there so that nothing stays for ever."""
 
 
-class Write(Struct, frozen=True):
+class JetWrite(Struct, frozen=True):
     """A message to be stored. `expected`: the sequence of the subject's last message, 0 for none; None: whatever it is."""
 
     subject: str
@@ -37,12 +37,12 @@ class Write(Struct, frozen=True):
         return headers
 
 
-class Conflict(Exception):
+class WriteConflict(Exception):
     """A condition of the write does not hold: somebody else wrote first. Nothing was stored."""
 
 
-async def store(link: NatsLink, writes: Sequence[Write]) -> int:
-    """All of them or none; the sequence of the last. Raises `Conflict`, `Unavailable`, `Unanswered`."""
+async def store(link: NatsLink, writes: Sequence[JetWrite]) -> int:
+    """All of them or none; the sequence of the last. Raises `WriteConflict`, `Unavailable`, `Unanswered`."""
     try:
         if len(writes) == 1:
             return await link.publish(writes[0].subject, writes[0].data, writes[0].headers())
@@ -56,7 +56,7 @@ async def store(link: NatsLink, writes: Sequence[Write]) -> int:
         return await link.publish(last[0].subject, last[0].data, {**last[1], "Nats-Batch-Commit": "1"})
     except ApiError as error:
         if error.code in WRONG_LAST_SEQUENCE:
-            raise Conflict(str(error)) from None
+            raise WriteConflict(str(error)) from None
         raise Unavailable(f"JetStream refuses: {error}") from None
 
 

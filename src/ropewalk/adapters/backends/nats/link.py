@@ -23,6 +23,7 @@ from ropewalk.model.errors import TooLarge, Unanswered, Unavailable
 
 logger = logging.getLogger("ropewalk.nats")
 
+MOST_BYTES = 512 * 1024
 RETRY_SECONDS = 0.5
 ASK_AGAIN_SECONDS = 0.2
 NO_MESSAGE = 10037
@@ -73,6 +74,11 @@ class NatsLink:
     def connected(self) -> bool:
         return self._client is not None and self._client.is_connected
 
+    @property
+    def most_bytes(self) -> int:
+        """Of payloads that go into one message: half of what the server takes, so that what is around them fits too."""
+        return min(MOST_BYTES, self._client.max_payload // 2) if self._client is not None else MOST_BYTES
+
     async def open(self) -> None:
         """Until a server answers, for ever."""
         failures = 0
@@ -106,6 +112,8 @@ class NatsLink:
             await self.disconnected()
 
     async def _failed(self, error: Exception) -> None:
+        if not self.connected:
+            self.problem = f"NATS does not answer: {error}".removesuffix(": ")
         if isinstance(error, errors.SlowConsumerError):
             logger.warning("messages came faster than they were delivered", extra={"subject": error.subject})
             await self.overrun()

@@ -45,32 +45,32 @@ class ShardNames:
 
     def __init__(self, prefix: str, shard: int) -> None:
         self.jet = f"{prefix.upper()}_{shard}"
-        self.any_stream = f"{prefix}.i.{shard}.*.s.*"
+        self.ingest = f"{prefix}.i.{shard}"
+        self.any_stream = f"{self.ingest}.*.s.*"
         self.witnesses = f"{prefix}.w.{shard}"
-        self._in = f"{prefix}.i.{shard}"
         self._out = f"{prefix}.o.{shard}"
 
     def subjects(self, generation: int) -> list[str]:
-        return [f"{self._in}.g{generation}.s.>", f"{self._in}.u.*", f"{self._in}.p.*"]
+        return [f"{self.ingest}.g{generation}.s.>", f"{self.ingest}.u.*", f"{self.ingest}.p.*"]
 
     def republish(self, generation: int) -> dict[str, str]:
-        return {"src": f"{self._in}.g{generation}.s.>", "dest": f"{self._out}.g{generation}.s.>"}
+        return {"src": f"{self.ingest}.g{generation}.s.>", "dest": f"{self._out}.g{generation}.s.>"}
 
     def stream(self, generation: int, name: str) -> str:
-        return f"{self._in}.g{generation}.s.{token(name)}"
+        return f"{self.ingest}.g{generation}.s.{token(name)}"
 
     def streams(self, generation: int) -> str:
-        return f"{self._in}.g{generation}.s.*"
+        return f"{self.ingest}.g{generation}.s.*"
 
     def uid(self, stream: str, uid: str) -> str:
-        return f"{self._in}.u.{pair_token(stream, uid)}"
+        return f"{self.ingest}.u.{pair_token(stream, uid)}"
 
     @property
     def uids(self) -> str:
-        return f"{self._in}.u.*"
+        return f"{self.ingest}.u.*"
 
     def producer(self, name: str) -> str:
-        return f"{self._in}.p.{token(name)}"
+        return f"{self.ingest}.p.{token(name)}"
 
     def live(self, stream: str) -> str:
         """Where messages of a stream are republished, whatever the generation."""

@@ -13,7 +13,7 @@ from ropewalk.model.messages import RemoteDisconnect
 KEPT_SECONDS = 60.0
 
 
-class Order(Struct, frozen=True):
+class KeptOrder(Struct, frozen=True):
     node: str
     order: RemoteDisconnect
 
@@ -27,10 +27,10 @@ class NatsOrders:
         self._tell = tell
 
     async def keep(self, order: RemoteDisconnect) -> None:
-        data = msgspec.msgpack.encode(Order(self._node, order))
+        data = msgspec.msgpack.encode(KeptOrder(self._node, order))
         await self._table.write([Change(f"c.{token_urlsafe(12)}", data, ttl=KEPT_SECONDS)])
 
     def apply(self, applied: Applied) -> None:
-        order = msgspec.msgpack.decode(applied.data, type=Order)
+        order = msgspec.msgpack.decode(applied.data, type=KeptOrder)
         if applied.fresh and order.node != self._node:
             self._tell(order.order)

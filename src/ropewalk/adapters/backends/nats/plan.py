@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from ropewalk.adapters.backends.nats import runs
-from ropewalk.adapters.backends.nats.jets import Write
-from ropewalk.adapters.backends.nats.shard import NO_TIP, Shard, Tip
+from ropewalk.adapters.backends.nats.jets import JetWrite
+from ropewalk.adapters.backends.nats.shard import NO_TIP, JetShard, StreamEnd
 from ropewalk.model.errors import PartitionChanged
 from ropewalk.model.messages import Position, Publication, Receipt
 
@@ -51,7 +51,7 @@ Known = tuple[int, Marker | None]
 """Of a uid: the sequence of its marker, 0 for none, and what is in it."""
 
 
-class Appending:
+class PendingAppend:
     """One append on its way, or the part of it that belongs to one shard. `apart`: it can be stored by itself. `loose`: what of
     it is in no run, because nothing of its stream is registered."""
 
@@ -81,7 +81,7 @@ class _Draft:
 
     __slots__ = ("count", "epoch", "first", "id", "items", "partition_key", "timestamp", "tip")
 
-    def __init__(self, tip: Tip, current: Tip, now: float, partition_key: str) -> None:
+    def __init__(self, tip: StreamEnd, current: StreamEnd, now: float, partition_key: str) -> None:
         self.tip = tip
         self.epoch = current.epoch or token_urlsafe(6)
         self.first = current.offset + 1
@@ -97,21 +97,21 @@ class _Draft:
         return Position(self.epoch, self.first + self.count - 1)
 
 
-class Piece:
+class AppendPiece:
     """Messages that are stored together, and the appends that are done with them."""
 
-    def __init__(self, appends: Sequence[Appending], drafts: Mapping[str, _Draft]) -> None:
+    def __init__(self, appends: Sequence[PendingAppend], drafts: Mapping[str, _Draft]) -> None:
         self.appends = appends
         self.drafts = drafts
         self.uids: dict[tuple[str, str], Marker] = {}
         self.producers: dict[str, Line] = {}
-        self.writes: list[Write] = []
+        self.writes: list[JetWrite] = []
 
-    def tips(self, last_sequence: int) -> dict[str, Tip]:
+    def tips(self, last_sequence: int) -> dict[str, StreamEnd]:
         """The runs stand at the end of what is written."""
         begin = last_sequence - len(self.drafts) + 1
         return {
-            stream: Tip(sequence, draft.epoch, draft.first + draft.count - 1, draft.timestamp, draft.partition_key)
+            stream: StreamEnd(sequence, draft.epoch, draft.first + draft.count - 1, draft.timestamp, draft.partition_key)
             for sequence, (stream, draft) in enumerate(self.drafts.items(), begin)
         }
 
@@ -127,8 +127,8 @@ class Memory(Struct):
     producers: dict[str, tuple[int, Line]]
 
 
-class Plan:
-    def __init__(self, shard: Shard, memory: Memory, now: float, dedup_ttl: float, forget: Callable[[str], float]) -> None:
+class ShardPlan:
+    def __init__(self, shard: JetShard, memory: Memory, now: float, dedup_ttl: float, forget: Callable[[str], float]) -> None:
         self._shard = shard
         self._memory = memory
         self._now = now
@@ -139,14 +139,14 @@ class Plan:
         self._uids: dict[tuple[str, str], Marker] = {}
         self._producers: dict[str, Line] = {}
         self._leading: dict[str, list[Publication]] = {}  # transient ones before the first that is kept
-        self._appends: list[Appending] = []
+        self._appends: list[PendingAppend] = []
 
-    def current(self, stream: str) -> Tip:
+    def current(self, stream: str) -> StreamEnd:
         """The tip of a stream; none when it was forgotten because nobody published to it for long."""
         tip = self._shard.tips.get(stream, NO_TIP)
         return tip if tip.timestamp + self._forget(stream) > self._now else NO_TIP
 
-    def add(self, append: Appending) -> None:
+    def add(self, append: PendingAppend) -> None:
         """Raises PartitionChanged, and then nothing of it is planned."""
         self._keys.update(check_partition_keys(append.publications, self.current, self._keys))
         append.receipts = [
@@ -202,28 +202,28 @@ class Plan:
 
     # --- what is written ----------------------------------------------------------------------------------------------
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[AppendPiece]:
         """Appends of several streams, or with keys, are stored in one piece with all that shares a stream with them; what is
         left is one message a stream."""
         tied = {stream for append in self._appends if not append.apart for stream in append.streams}
         together = [append for append in self._appends if append.streams & tied or not append.streams]
-        pieces = [Piece(together, {stream: draft for stream, draft in self._drafts.items() if stream in tied})]
+        pieces = [AppendPiece(together, {stream: draft for stream, draft in self._drafts.items() if stream in tied})]
         pieces[0].uids, pieces[0].producers = self._uids, self._producers
         for stream, draft in self._drafts.items():
             if stream not in tied:
-                pieces.append(Piece([append for append in self._appends if append.streams == {stream}], {stream: draft}))
+                pieces.append(AppendPiece([append for append in self._appends if append.streams == {stream}], {stream: draft}))
         for piece in pieces:
             piece.writes = self._writes(piece)
         return [piece for piece in pieces if piece.appends]
 
-    def _writes(self, piece: Piece) -> list[Write]:
+    def _writes(self, piece: AppendPiece) -> list[JetWrite]:
         names, known = self._shard.names, self._memory
         writes = [
-            Write(names.uid(*key), msgspec.msgpack.encode(marker), known.uids.get(key, (0, None))[0], self._dedup_ttl)
+            JetWrite(names.uid(*key), msgspec.msgpack.encode(marker), known.uids.get(key, (0, None))[0], self._dedup_ttl)
             for key, marker in piece.uids.items()
         ]
         writes += [
-            Write(names.producer(producer), msgspec.msgpack.encode(line), known.producers[producer][0])
+            JetWrite(names.producer(producer), msgspec.msgpack.encode(line), known.producers[producer][0])
             for producer, line in piece.producers.items()
         ]
         for stream, draft in piece.drafts.items():
@@ -237,12 +237,12 @@ class Plan:
                 draft.id,
                 tuple(draft.items),
             )
-            writes.append(Write(self._shard.subject(stream), runs.encode(body), draft.tip.sequence, self._forget(stream)))
+            writes.append(JetWrite(self._shard.subject(stream), runs.encode(body), draft.tip.sequence, self._forget(stream)))
         return writes
 
 
 def check_partition_keys(
-    publications: Sequence[Publication], tip: Callable[[str], Tip], given: Mapping[str, str]
+    publications: Sequence[Publication], tip: Callable[[str], StreamEnd], given: Mapping[str, str]
 ) -> dict[str, str]:
     """The partition keys of the streams of an append. Raises PartitionChanged unless each is given the one that it has, or
     none."""

@@ -6,6 +6,7 @@ listeners, whoever made the change, and a node that was cut off tells what it mi
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,8 +21,10 @@ from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.ports import Clock
 
 NO_LIMIT = 1 << 60
+TURNS = 256
 EXPIRED_AT_ONCE = 200
 
+T = TypeVar("T")
 Hold = tuple[str, float | None]
 """The node of a sid, and when it ends if its connection is gone."""
 
@@ -55,7 +58,8 @@ class NatsPresence:
         self._ttl = ttl
         self._max_members = max_members
         self._tell = tell
-        self._turn = asyncio.Lock()  # members change one after another here: only other nodes can be in the way
+        # A member's changes are made one after another here, so that only other nodes can be in the way.
+        self._turns = [asyncio.Lock() for _ in range(TURNS)]
         self.clear()
 
     def clear(self) -> None:
@@ -63,31 +67,36 @@ class NatsPresence:
         self._roster = Roster(NO_LIMIT)
         self._held: dict[str, set[str]] = {}  # sid → keys
         self._deadlines = Expiry()
+        self._of_node: dict[str, set[tuple[str, str]]] = {}  # keys and sids whose connection is there
+
+    def _turn(self, key: str) -> asyncio.Lock:
+        return self._turns[hash(key) % TURNS]
 
     @property
     def members(self) -> int:
         return self._roster.members
 
     def nodes(self) -> set[str]:
-        return {node for seat in self._seats.values() for node, deadline in seat.sids.values() if deadline is None}
+        return {node for node, holds in self._of_node.items() if holds}
 
     # --- the copy -----------------------------------------------------------------------------------------------------
 
     def apply(self, applied: Applied) -> None:
         before = self._seats.pop(applied.key, None)
         after = _decoder.decode(applied.data) if applied.data else None
-        events = self._leave(before, after) if before else []
+        events = self._leave(before) if before else []
         if before:
-            for sid in before.sids:
-                self._held[sid].discard(applied.key)
-                if not self._held[sid]:
-                    del self._held[sid]
+            for sid, (node, _) in before.sids.items():
+                _discard(self._held, sid, applied.key)
+                _discard(self._of_node, node, (applied.key, sid))
         self._deadlines.discard(applied.key)
         if after:
             self._seats[applied.key] = after
-            for sid in after.sids:
+            for sid, (node, deadline) in after.sids.items():
                 events += self._roster.join(after.stream, sid, after.member)
                 self._held.setdefault(sid, set()).add(applied.key)
+                if deadline is None:
+                    self._of_node.setdefault(node, set()).add((applied.key, sid))
             if due := [deadline for _, deadline in after.sids.values() if deadline is not None]:
                 self._deadlines.set(applied.key, min(due))
         if before and after:
@@ -95,19 +104,19 @@ class NatsPresence:
         if events and applied.fresh:
             self._tell(events)
 
-    def _leave(self, before: Seat, after: Seat | None) -> list[PresenceEvent]:
+    def _leave(self, before: Seat) -> list[PresenceEvent]:
         return [event for sid in before.sids for event in self._roster.leave(before.stream, sid)]
 
     # --- the port -----------------------------------------------------------------------------------------------------
 
     async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
-        async with self._turn:
+        key = seat_key(stream, member.id)
+        async with self._turn(key):
             await self._table.catch_up()
             events: list[PresenceEvent] = []
 
             def decide() -> Sequence[Change]:
                 events.clear()
-                key = seat_key(stream, member.id)
                 changes = []
                 for other in self._held.get(sid, set()) - {key}:
                     if self._seats[other].stream == stream:
@@ -128,17 +137,16 @@ class NatsPresence:
             raise LimitReached(f"presence of stream {stream!r} is full: {self._max_members} members")
 
     async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
-        async with self._turn:
-            await self._table.catch_up()
-            events: list[PresenceEvent] = []
+        await self._table.catch_up()
+        events: list[PresenceEvent] = []
 
-            def decide() -> Sequence[Change]:
-                events.clear()
-                keys = [key for key in self._held.get(sid, ()) if self._seats[key].stream == stream]
-                return [change for key in keys for change in self._without(key, sid, events)]
+        def decide() -> Sequence[Change]:
+            events.clear()
+            keys = [key for key in self._held.get(sid, ()) if self._seats[key].stream == stream]
+            return [change for key in keys for change in self._without(key, sid, events)]
 
-            await self._table.settle(decide)
-            return events
+        await self._table.settle(decide)
+        return events
 
     async def detach(self, sid: str, ttl: float) -> None:
         await self._table.catch_up()
@@ -146,30 +154,32 @@ class NatsPresence:
 
     async def _hold(self, holds: Callable[[str, Seat], dict[str, Hold]], sid: str) -> None:
         """Change how a sid holds what it holds."""
-        async with self._turn:
-            for key in sorted(self._held.get(sid, ())):
+        for key in sorted(self._held.get(sid, ())):
 
-                def decide(key: str = key) -> Sequence[Change]:
-                    seat = self._seats.get(key)
-                    if seat is None or sid not in seat.sids:
-                        return ()
-                    return [_change(key, replace(seat, sids={**seat.sids, **holds(key, seat)}))]
+            def decide(key: str = key) -> Sequence[Change]:
+                seat = self._seats.get(key)
+                if seat is None or sid not in seat.sids:
+                    return ()
+                return [_change(key, replace(seat, sids={**seat.sids, **holds(key, seat)}))]
 
-                await self._table.settle(decide)
+            await self._settle(key, decide)
+
+    async def _settle(self, key: str, decide: Callable[[], Sequence[Change]]) -> None:
+        async with self._turn(key):
+            await self._table.settle(decide)
 
     async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
         await self._table.catch_up()
-        async with self._turn:
-            for key in sorted(self._held.get(old_sid, set()) | self._held.get(new_sid, set())):
+        for key in sorted(self._held.get(old_sid, set()) | self._held.get(new_sid, set())):
 
-                def decide(key: str = key) -> Sequence[Change]:
-                    seat = self._seats.get(key)
-                    if seat is None:
-                        return ()
-                    sids = self._adopted(seat, old_sid, new_sid)
-                    return [] if sids == seat.sids else [_change(key, replace(seat, sids=sids))]
+            def decide(key: str = key) -> Sequence[Change]:
+                seat = self._seats.get(key)
+                if seat is None or not seat.sids.keys() & {old_sid, new_sid}:
+                    return ()
+                sids = self._adopted(seat, old_sid, new_sid)
+                return [] if sids == seat.sids else [_change(key, replace(seat, sids=sids))]
 
-                await self._table.settle(decide)
+            await self._settle(key, decide)
         return {self._seats[key].stream: self._seats[key].member for key in self._held.get(new_sid, ())}
 
     def _adopted(self, seat: Seat, old_sid: str, new_sid: str) -> dict[str, Hold]:
@@ -197,8 +207,7 @@ class NatsPresence:
                 return self._without_all(key, over, events) if over else ()
 
             try:
-                async with self._turn:
-                    await self._table.settle(decide)
+                await self._settle(key, decide)
             except BaseException:
                 if key in self._seats:
                     self._deadlines.set(key, now)
@@ -213,13 +222,7 @@ class NatsPresence:
     async def node_died(self, node: str, lives: Callable[[], bool]) -> None:
         """What its sids hold ends after the presence TTL, unless it `lives` again by then."""
         deadline = self._clock() + self._ttl
-        dead = [
-            (key, sid)
-            for key, seat in self._seats.items()
-            for sid, (holder, end) in seat.sids.items()
-            if holder == node and end is None
-        ]
-        for key, sid in dead:
+        for key, sid in sorted(self._of_node.get(node, ())):
 
             def decide(key: str = key, sid: str = sid) -> Sequence[Change]:
                 seat = self._seats.get(key)
@@ -227,8 +230,7 @@ class NatsPresence:
                     return ()
                 return [_change(key, replace(seat, sids={**seat.sids, sid: (node, deadline)}))]
 
-            async with self._turn:
-                await self._table.settle(decide)
+            await self._settle(key, decide)
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
@@ -246,3 +248,10 @@ class NatsPresence:
 
 def _change(key: str, seat: Seat) -> Change:
     return Change(key, msgspec.msgpack.encode(seat))
+
+
+def _discard(index: dict[str, set[T]], name: str, item: T) -> None:
+    if name in index:
+        index[name].discard(item)
+        if not index[name]:
+            del index[name]

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ropewalk.adapters.backends.nats import jets, runs
 from ropewalk.adapters.backends.nats.link import ApiError, NatsLink, Stored
-from ropewalk.adapters.backends.nats.shard import Shard
+from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.adapters.backends.nats.table import Applied, Change, Table
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.journal import QueuedRows, Row, RowKind
@@ -36,7 +36,7 @@ ASK_SECONDS = 0.5
 ROWS_IN_MESSAGE = 200
 
 
-class Recorder(Struct, frozen=True):
+class RecorderClaim(Struct, frozen=True):
     """Who records, for how long from when this is seen, and what is recorded: all messages up to `sequence`, and the first
     `rows` rows of the next one."""
 
@@ -55,7 +55,7 @@ class NatsRecordQueue:
         node: str,
         replicas: int,
         clock: Clock,
-        shards: Callable[[], Sequence[Shard]],
+        shards: Callable[[], Sequence[JetShard]],
     ) -> None:
         self._link = link
         self._table = table
@@ -68,15 +68,16 @@ class NatsRecordQueue:
         self._adding = asyncio.Lock()
         self._rows = self._dropped = self._counted_at = 0
         self._empty_at = -ASK_SECONDS
+        self._read: dict[str, str] = {}  # by shard, the id of the last run that was read here
         self._copied: dict[str, int] = {}  # by JetStream stream, up to where the queue has it
         self.clear()
 
     def clear(self) -> None:
-        self._recorder: Recorder | None = None
+        self._recorder: RecorderClaim | None = None
         self._until = 0.0
 
     def apply(self, applied: Applied) -> None:
-        self._recorder = msgspec.msgpack.decode(applied.data, type=Recorder)
+        self._recorder = msgspec.msgpack.decode(applied.data, type=RecorderClaim)
         self._until = self._clock() + self._recorder.ttl
 
     def gauges(self) -> dict[str, float]:
@@ -95,7 +96,7 @@ class NatsRecordQueue:
             if not granted[0]:
                 return ()
             reached = (0, 0) if current is None else (current.sequence, current.rows)
-            return [_change(Recorder(self._node, ttl, *reached))]
+            return [_change(RecorderClaim(self._node, ttl, *reached))]
 
         await self._table.settle(decide)
         return granted[0]
@@ -107,7 +108,7 @@ class NatsRecordQueue:
             found = await self._make()
             if self._recorder is not None:
                 logger.error("NATS has lost what was waiting to be recorded")
-                await self._table.settle(lambda: [_change(Recorder(self._node, 0.0))])
+                await self._table.settle(lambda: [_change(RecorderClaim(self._node, 0.0))])
         for source in found["config"]["sources"]:
             self._copied.setdefault(source["name"], source.get("opt_start_seq", 1) - 1)
 
@@ -137,6 +138,9 @@ class NatsRecordQueue:
         if messages and recorder.sequence and recorder.sequence != self._counted_at:
             self._counted_at = recorder.sequence
             self._dropped += messages[0].seq - recorder.sequence - 1
+        for message in messages:
+            if message.subject != self._subject:
+                self._read[message.subject.partition(".g")[0]] = runs.decode(message.data).id
         rows, sequence, taken = _portion(messages, recorder, limit)
         self._rows = sum(1 for message in messages for _ in _rows(message)) - recorder.rows
         return QueuedRows(tuple(rows), f"{sequence} {taken}")
@@ -159,13 +163,14 @@ class NatsRecordQueue:
             last = await self._link.last(shard.jet, shard.names.any_stream)
             if last is None or last.seq <= self._copied.get(shard.jet, 0):
                 continue
-            while not await self._has_copy(shard, runs.decode(last.data).id):
+            run_id = runs.decode(last.data).id
+            while self._read.get(shard.names.ingest) != run_id and not await self._has_copy(shard, run_id):
                 if asyncio.get_running_loop().time() > deadline:
                     break
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)
             self._copied[shard.jet] = last.seq
 
-    async def _has_copy(self, shard: Shard, run_id: str) -> bool:
+    async def _has_copy(self, shard: JetShard, run_id: str) -> bool:
         copy = await self._link.last(self._jet, shard.names.any_stream)
         return copy is not None and runs.decode(copy.data).id == run_id
 
@@ -200,15 +205,15 @@ class NatsRecordQueue:
         async with self._adding:
             for begin in range(0, len(rows), ROWS_IN_MESSAGE):
                 data = msgspec.msgpack.encode(rows[begin : begin + ROWS_IN_MESSAGE])
-                await jets.store(self._link, [jets.Write(self._subject, data)])
+                await jets.store(self._link, [jets.JetWrite(self._subject, data)])
         return True
 
 
-def _change(recorder: Recorder) -> Change:
+def _change(recorder: RecorderClaim) -> Change:
     return Change(KEY, msgspec.msgpack.encode(recorder))
 
 
-def _portion(messages: Sequence[Stored], recorder: Recorder, limit: int) -> tuple[list[Row], int, int]:
+def _portion(messages: Sequence[Stored], recorder: RecorderClaim, limit: int) -> tuple[list[Row], int, int]:
     """At most `limit` rows that are not recorded, and where they end: the last message that is in it as a whole, and how many
     rows of the next one are."""
     found: list[Row] = []

@@ -28,7 +28,7 @@ LOOKED_AT = 1000
 WRITTEN_AT_ONCE = 64
 
 
-class Record(Struct, frozen=True):
+class SessionRecord(Struct, frozen=True):
     """`deadline` is None while the session lives on `node`. `formers`: earlier sids that are still valid for it, because no
     client may have heard of this one. `origin`: the sequence of the first record that it comes from, 0 for this one itself."""
 
@@ -49,7 +49,7 @@ class Gone(Struct, frozen=True, tag=True):
 
 
 class Kept(Struct, frozen=True, tag=True):
-    record: Record
+    record: SessionRecord
 
 
 class Revoked(Struct, frozen=True):
@@ -57,7 +57,7 @@ class Revoked(Struct, frozen=True):
     when: float
 
 
-class Order(Struct, frozen=True):
+class TakenOrder(Struct, frozen=True):
     node: str
     sid: str
     revoked: bool
@@ -86,7 +86,7 @@ class NatsSessions:
         self.clear()
 
     def clear(self) -> None:
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, SessionRecord] = {}
         self._sequences: dict[str, int] = {}
         self._successors: dict[str, str] = {}  # former sid → sid
         self._gone: dict[str, float] = {}
@@ -128,6 +128,7 @@ class NatsSessions:
         if record is None:
             return
         self._deadlines.discard(sid)
+        self._sequences.pop(sid, None)
         for former in record.formers:
             if self._successors.get(former) == sid:
                 del self._successors[former]
@@ -146,7 +147,7 @@ class NatsSessions:
         if not applied.data:
             self._heard(applied.key)
             return
-        order = msgspec.msgpack.decode(applied.data, type=Order)
+        order = msgspec.msgpack.decode(applied.data, type=TakenOrder)
         taken = SessionTaken(order.sid, order.revoked)
         self._orders.setdefault(order.node, {})[applied.key] = taken
         if order.node == self._node and applied.fresh:
@@ -165,7 +166,7 @@ class NatsSessions:
     # --- the port -----------------------------------------------------------------------------------------------------
 
     async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
-        record = Record(sid, "", snapshot.ids, self._encoded(snapshot), 0, ttl, self._clock() + ttl)
+        record = SessionRecord(sid, "", snapshot.ids, self._encoded(snapshot), 0, ttl, self._clock() + ttl)
         await self._table.write([_kept(record, checked=False)])
 
     async def peek(self, sid: str) -> SessionSnapshot | None:
@@ -175,7 +176,7 @@ class NatsSessions:
 
     async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
         await self._table.catch_up()
-        found: list[Record] = []
+        found: list[SessionRecord] = []
 
         def decide() -> Sequence[Change]:
             found.clear()
@@ -188,10 +189,10 @@ class NatsSessions:
         await self._table.settle(decide)
         return _snapshots.decode(found[0].snapshot) if found else None
 
-    def _taking(self, record: Record, successor: str) -> list[Change]:
+    def _taking(self, record: SessionRecord, successor: str) -> list[Change]:
         changes = [self._gone_now(record.sid)]
         if successor:
-            heir = Record(
+            heir = SessionRecord(
                 successor,
                 self._node,
                 record.ids,
@@ -236,9 +237,9 @@ class NatsSessions:
     async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
         return await self.expired(sys.maxsize)
 
-    async def _remove(self, sid: str, still: Callable[[Record], bool], order: bool = False) -> Record | None:
+    async def _remove(self, sid: str, still: Callable[[SessionRecord], bool], order: bool = False) -> SessionRecord | None:
         """The session, if this node was the one to remove it."""
-        found: list[Record] = []
+        found: list[SessionRecord] = []
 
         def decide() -> Sequence[Change]:
             found.clear()
@@ -272,7 +273,7 @@ class NatsSessions:
                 if (refusal := self._refusal(write)) is not None:
                     refused.append(refusal)
                     return ()
-                record = Record(write.sid, self._node, write.snapshot.ids, snapshot, 0, write.ttl)
+                record = SessionRecord(write.sid, self._node, write.snapshot.ids, snapshot, 0, write.ttl)
             elif (revoked := self._is_revoked(record)) or self._is_over(record):
                 refused.append(SessionTaken(write.sid, revoked))
                 return ()
@@ -299,8 +300,8 @@ class NatsSessions:
         when, revoked_at = self._revoked.get(write.snapshot.ids, (0.0, 0))
         return write.began is not None and write.began <= when and revoked_at < sequence
 
-    def _written(self, record: Record, write: SessionWrite, snapshot: bytes) -> Record:
-        return Record(
+    def _written(self, record: SessionRecord, write: SessionWrite, snapshot: bytes) -> SessionRecord:
+        return SessionRecord(
             write.sid,
             self._node,
             write.snapshot.ids,
@@ -325,33 +326,35 @@ class NatsSessions:
         """Its sessions are kept for their time from now on, unless it `lives` again by then."""
         for change in self.hearing(node, [order.sid for order in self.untold(node)]):
             await self._table.write([change])
-        now = self._clock()
-        for sid in sorted(self._of_node.get(node, ())):
+        sids = sorted(self._of_node.get(node, ()))
+        for begin in range(0, len(sids), WRITTEN_AT_ONCE):
+            await asyncio.gather(*(self._leave_behind(sid, node, lives) for sid in sids[begin : begin + WRITTEN_AT_ONCE]))
 
-            def decide(sid: str = sid) -> Sequence[Change]:
-                record = self._records.get(sid)
-                if record is None or record.node != node or record.deadline is not None or lives():
-                    return ()
-                return [_kept(replace(record, deadline=now + record.ttl, origin=self._origin(record)))]
+    async def _leave_behind(self, sid: str, node: str, lives: Callable[[], bool]) -> None:
+        def decide() -> Sequence[Change]:
+            record = self._records.get(sid)
+            if record is None or record.node != node or record.deadline is not None or lives():
+                return ()
+            return [_kept(replace(record, deadline=self._clock() + record.ttl, origin=self._origin(record)))]
 
-            await self._table.settle(decide)
+        await self._table.settle(decide)
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
-    def _takeable(self, sid: str) -> Record | None:
+    def _takeable(self, sid: str) -> SessionRecord | None:
         record = self._records.get(self._successors.get(sid, sid))
         if record is None or self._is_revoked(record):
             return None
         alive = self._clock() < record.deadline if record.deadline is not None else record.ttl > 0
         return record if alive else None
 
-    def _is_over(self, record: Record) -> bool:
+    def _is_over(self, record: SessionRecord) -> bool:
         return record.deadline is not None and record.deadline <= self._clock()
 
-    def _origin(self, record: Record) -> int:
+    def _origin(self, record: SessionRecord) -> int:
         return record.origin or self._sequences.get(record.sid, 0)
 
-    def _is_revoked(self, record: Record) -> bool:
+    def _is_revoked(self, record: SessionRecord) -> bool:
         """Whether an order came after it, or what it comes from, was written."""
         at = self._revoked.get(record.ids)
         return at is not None and self._origin(record) < at[1]
@@ -359,11 +362,11 @@ class NatsSessions:
     def _gone_now(self, sid: str) -> Change:
         return Change(session_key(sid), _encode(Gone(sid, self._clock() + REMEMBERED)), ttl=REMEMBERED)
 
-    def _order(self, record: Record, revoked: bool) -> list[Change]:
+    def _order(self, record: SessionRecord, revoked: bool) -> list[Change]:
         """That it is taken, to the node where it lives."""
         if record.deadline is not None:
             return []
-        order = Order(record.node, record.sid, revoked)
+        order = TakenOrder(record.node, record.sid, revoked)
         return [Change(order_key(record.node, record.sid), _encode(order), checked=False)]
 
     def _encoded(self, snapshot: SessionSnapshot) -> bytes:
@@ -373,5 +376,5 @@ class NatsSessions:
         return data
 
 
-def _kept(record: Record, checked: bool = True) -> Change:
+def _kept(record: SessionRecord, checked: bool = True) -> Change:
     return Change(session_key(record.sid), _encode(Kept(record)), checked)

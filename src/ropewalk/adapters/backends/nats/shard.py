@@ -23,7 +23,7 @@ REMEMBERED = 20_000
 """Streams of a shard whose tip a node remembers. One beyond that costs a question."""
 
 
-class Tip(Struct, frozen=True):
+class StreamEnd(Struct, frozen=True):
     """`sequence`: of the JetStream message that has it; 0: the stream was never heard of."""
 
     sequence: int = 0
@@ -33,15 +33,15 @@ class Tip(Struct, frozen=True):
     partition_key: str = ""
 
 
-NO_TIP = Tip()
+NO_TIP = StreamEnd()
 
 
-def tip_of(stored: Stored) -> Tip:
+def tip_of(stored: Stored) -> StreamEnd:
     run = runs.decode(stored.data)
-    return Tip(stored.seq, run.epoch, run.tip, run.timestamp, run.partition_key)
+    return StreamEnd(stored.seq, run.epoch, run.tip, run.timestamp, run.partition_key)
 
 
-class Seen(Struct, frozen=True, array_like=True):
+class ShardEnd(Struct, frozen=True, array_like=True):
     """What a node knows of the end of a shard: which one it is, the highest sequence it has seen there, and the id of the run
     that it has."""
 
@@ -51,7 +51,7 @@ class Seen(Struct, frozen=True, array_like=True):
     run: str = ""
 
 
-class Shard:
+class JetShard:
     """`witnesses` asks the other nodes what they have seen of it."""
 
     def __init__(
@@ -60,17 +60,17 @@ class Shard:
         names: ShardNames,
         replicas: int,
         most_runs: Callable[[], int],
-        witnesses: "Callable[[Shard], Awaitable[list[Seen]]]",
+        witnesses: "Callable[[JetShard], Awaitable[list[ShardEnd]]]",
     ) -> None:
         self.link = link
         self.names = names
         self._replicas = replicas
         self._most_runs = most_runs
         self._witnesses = witnesses
-        self.seen = Seen()
+        self.seen = ShardEnd()
         self._doubts, self._verified = 1, 0
         self.lives = 0  # how often it began anew
-        self.tips: OrderedDict[str, Tip] = OrderedDict()
+        self.tips: OrderedDict[str, StreamEnd] = OrderedDict()
         self._checking: asyncio.Lock = asyncio.Lock()
 
     @property
@@ -94,11 +94,11 @@ class Shard:
             self.saw(stored.seq, run.id)
         return stored
 
-    async def load_tip(self, stream: str) -> Tip:
+    async def load_tip(self, stream: str) -> StreamEnd:
         stored = await self.last(stream)
         return self.remember(stream, NO_TIP if stored is None else tip_of(stored))
 
-    def remember(self, stream: str, tip: Tip) -> Tip:
+    def remember(self, stream: str, tip: StreamEnd) -> StreamEnd:
         self.tips[stream] = tip
         self.tips.move_to_end(stream)
         if len(self.tips) > REMEMBERED:
@@ -114,7 +114,7 @@ class Shard:
 
     def saw(self, sequence: int, run_id: str) -> None:
         if sequence > self.seen.sequence:
-            self.seen = Seen(self.seen.created, self.seen.generation, sequence, run_id)
+            self.seen = ShardEnd(self.seen.created, self.seen.generation, sequence, run_id)
 
     # --- what NATS has ------------------------------------------------------------------------------------------------
 
@@ -143,11 +143,11 @@ class Shard:
                 found = await self._begin_generation(found)
         if (found["created"], _generation(found)) != (self.seen.created, self.seen.generation):
             # Nothing that was known of it before holds any more.
-            self.seen = Seen(found["created"], _generation(found))
+            self.seen = ShardEnd(found["created"], _generation(found))
             self.lives += 1
         self.tips.clear()
 
-    async def _lost(self, seen: Seen, found: Any) -> bool:
+    async def _lost(self, seen: ShardEnd, found: Any) -> bool:
         if seen.generation != _generation(found):
             return seen.generation > _generation(found)  # otherwise another node has seen to it
         if found["state"]["last_seq"] < seen.sequence:

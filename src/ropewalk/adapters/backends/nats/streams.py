@@ -12,7 +12,7 @@ from ropewalk.adapters.backends.nats import jets, runs
 from ropewalk.adapters.backends.nats.appends import Appends
 from ropewalk.adapters.backends.nats.link import Stored
 from ropewalk.adapters.backends.nats.names import name_of
-from ropewalk.adapters.backends.nats.shard import Shard
+from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.core.history import BEFORE_ALL, HistoryTotals, StreamLog
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
@@ -29,8 +29,8 @@ SUMMARISED_AT_ONCE = 32
 class NatsStreams:
     def __init__(
         self,
-        shards: Callable[[], Sequence[Shard]],
-        shard_of: Callable[[str], Shard],
+        shards: Callable[[], Sequence[JetShard]],
+        shard_of: Callable[[str], JetShard],
         appends: Appends,
         rulebook: Rulebook,
         clock: Clock,
@@ -114,7 +114,7 @@ class NatsStreams:
             await asyncio.sleep(READ_AGAIN_SECONDS)
         raise Unavailable("the servers of NATS do not agree on a stream yet")
 
-    async def _runs(self, shard: Shard, subject: str) -> list[Stored]:
+    async def _runs(self, shard: JetShard, subject: str) -> list[Stored]:
         found: list[Stored] = []
         more = True
         while more:
@@ -138,7 +138,7 @@ class NatsStreams:
                 log.place(message)
         return log
 
-    async def _names(self, shard: Shard) -> list[str]:
+    async def _names(self, shard: JetShard) -> list[str]:
         await shard.verify()
         found: list[str] = []
         for subject in await subjects(shard, shard.names.streams(shard.generation)):
@@ -151,7 +151,7 @@ class NatsStreams:
         return found
 
 
-async def subjects(shard: Shard, pattern: str) -> list[str]:
+async def subjects(shard: JetShard, pattern: str) -> list[str]:
     """All subjects of a shard that have messages."""
     found: list[str] = []
     while True:

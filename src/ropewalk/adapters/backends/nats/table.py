@@ -16,6 +16,7 @@ from nats.aio.subscription import Subscription
 
 from ropewalk.adapters.backends.nats import jets
 from ropewalk.adapters.backends.nats.link import RETRY_SECONDS, ApiError, NatsLink
+from ropewalk.core.expiry import Expiry
 from ropewalk.model.errors import Unanswered, Unavailable
 
 logger = logging.getLogger("ropewalk.nats")
@@ -26,6 +27,7 @@ QUIET_SECONDS = 3.5
 
 TOMBSTONE_SECONDS = 120.0
 ATTEMPTS = 50
+FORGOTTEN_AT_ONCE = 16
 
 
 class Change(Struct, frozen=True):
@@ -58,6 +60,7 @@ class Table:
         self.apply: Callable[[Applied], None] = lambda applied: None
         self.reset: Callable[[], None] = lambda: None
         self.revisions: dict[str, int] = {}  # of records that are there, and of some that were removed
+        self._expiring = Expiry()
         self.metadata: dict[str, str] = {}
         self._created = ""
         self._seen = 0
@@ -130,6 +133,7 @@ class Table:
                 logger.error("NATS has lost sessions and members of the cluster")
             self._created, self._seen, self._loaded = found["created"], 0, last
             self.revisions.clear()
+            self._expiring = Expiry()
             self.reset()
         self._consumed, self._goal = 0, last
         self._heard = asyncio.get_running_loop().time()
@@ -181,10 +185,20 @@ class Table:
     def _take(self, message: Msg, sequence: int) -> None:
         key = message.subject.removeprefix(self._prefix)
         self.revisions[key] = sequence
+        self._forget_expired()
+        if message.headers and (ttl := message.headers.get("Nats-TTL")):
+            self._expiring.set(f"{sequence} {key}", self._heard + int(ttl))
         try:
             self.apply(Applied(key, message.data, sequence, sequence > self._loaded))
         except Exception:  # one record that cannot be read must not stop the others
             logger.exception("a record of the cluster cannot be read", extra={"record": key})
+
+    def _forget_expired(self) -> None:
+        """NATS has removed these by now, and tells nobody."""
+        for each in self._expiring.due(self._heard, FORGOTTEN_AT_ONCE):
+            sequence, _, key = each.partition(" ")
+            if self.revisions.get(key) == int(sequence):
+                del self.revisions[key]
 
     async def _reach(self, sequence: int) -> None:
         self._seen = max(self._seen, sequence)
@@ -223,11 +237,11 @@ class Table:
     # --- writing ------------------------------------------------------------------------------------------------------
 
     async def write(self, changes: Sequence[Change]) -> int:
-        """All of them or none, and the copy has them then. Raises `Conflict`, `Unavailable`, `Unanswered`."""
+        """All of them or none, and the copy has them then. Raises `WriteConflict`, `Unavailable`, `Unanswered`."""
         if not self.ready:
             raise Unavailable("the records of the cluster have not been read yet")
         writes = [
-            jets.Write(
+            jets.JetWrite(
                 self._prefix + change.key,
                 change.data,
                 self.revisions.get(change.key, 0) if change.checked else None,
@@ -247,7 +261,7 @@ class Table:
                 return 0
             try:
                 return await self.write(changes)
-            except jets.Conflict:
+            except jets.WriteConflict:
                 await self.catch_up()
                 if attempt:
                     await self._correct([change.key for change in changes])

@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 
 from ropewalk.adapters.backends.nats.leases import NatsLeases
 from ropewalk.adapters.backends.nats.link import NatsLink
-from ropewalk.adapters.backends.nats.shard import Seen, Shard
+from ropewalk.adapters.backends.nats.shard import JetShard, ShardEnd
 
 GRACE_SECONDS = 1.5
 """How long nodes with a lease are waited for: they have lost the same connection, and come back within half a second."""
@@ -19,7 +19,7 @@ GRACE_SECONDS = 1.5
 
 class Testimony(Struct, frozen=True, array_like=True):
     node: str
-    seen: Seen
+    seen: ShardEnd
 
 
 _decode = msgspec.msgpack.Decoder(Testimony).decode
@@ -31,7 +31,7 @@ class Witnesses:
         self._node = node
         self._leases = leases
 
-    async def ask(self, shard: Shard) -> list[Seen]:
+    async def ask(self, shard: JetShard) -> list[ShardEnd]:
         """Raises `Unavailable`."""
 
         def enough(said: list[bytes]) -> bool:
@@ -40,7 +40,7 @@ class Witnesses:
         said = map(_decode, await self._link.ask_all(shard.names.witnesses, enough, GRACE_SECONDS))
         return [testimony.seen for testimony in said if testimony.node != self._node]
 
-    async def answer(self, shard: Shard) -> None:
+    async def answer(self, shard: JetShard) -> None:
         """From now on. Raises `Unavailable`."""
 
         async def asked(message: Msg) -> None:
