@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio.connection import AbstractConnection
 
 from ropewalk.adapters.backends.redis import RedisBackend
-from ropewalk.adapters.backends.redis.links import Link, Links
+from ropewalk.adapters.backends.redis.links import RedisLink, RedisLinks
 from ropewalk.connections.redis import RedisAddress, connection_to, open_redis
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered
@@ -29,10 +29,10 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
-class DisturbedLinks(Links):
-    """Links that fail as they are told. Where the store cannot be reached nobody listens at its port, for real."""
+class DisturbedLinks(RedisLinks):
+    """RedisLinks that fail as they are told. Where the store cannot be reached nobody listens at its port, for real."""
 
-    def __init__(self, working: Links) -> None:
+    def __init__(self, working: RedisLinks) -> None:
         super().__init__(self._connection)
         self._working = working
         self.fault = StoreFault.NONE
@@ -42,11 +42,11 @@ class DisturbedLinks(Links):
             return await connection_to(open_redis(RedisAddress(f"redis://127.0.0.1:{free_port()}"), 1.0))
         return await self._working._connect()
 
-    async def open(self) -> Link:
+    async def open(self) -> RedisLink:
         return DisturbedLink((await super().open())._connection, self)
 
 
-class DisturbedLink(Link):
+class DisturbedLink(RedisLink):
     def __init__(self, connection: AbstractConnection, links: DisturbedLinks) -> None:
         super().__init__(connection)
         self._links = links

@@ -6,6 +6,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from ropewalk.testing.application_rig import ApplicationSetup
+from ropewalk.testing.backend_rig import BackendSetup
 from tests.docs.pages import ROOT, blocks
 
 PAGE = ROOT / "docs" / "how-to" / "test-adapters.md"
@@ -21,6 +23,7 @@ def test_the_archive_of_the_page_passes_the_suite(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert re.search(r"\d\d passed", done.stdout)
+    assert "Warning" not in done.stdout + done.stderr
 
 
 def test_every_suite_that_is_shipped_is_on_the_page() -> None:
@@ -31,3 +34,9 @@ def test_every_suite_that_is_shipped_is_on_the_page() -> None:
         suites = [each.__name__ for each in shipped if each.__name__.endswith(("Conformance", "Suite"))]
         assert suites
         assert [suite for suite in suites if f"{suite}`" not in page] == []
+
+
+def test_everything_that_a_hook_gets_is_on_the_page() -> None:
+    page = PAGE.read_text()
+    fields = (*BackendSetup.__struct_fields__, *ApplicationSetup.__struct_fields__)
+    assert [field for field in fields if f"`{field}`" not in page] == []

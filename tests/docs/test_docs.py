@@ -83,3 +83,11 @@ def test_the_service_unit_has_a_directory_that_it_may_write_to() -> None:
 @pytest.mark.parametrize("page", ["docs/how-to/spark.md", "docs/reference/spark.md"])
 def test_the_pages_on_spark_say_which_python_its_workers_need(page: str) -> None:
     assert "PYSPARK_PYTHON" in (ROOT / page).read_text()
+
+
+def test_the_tutorial_handles_messages_as_the_page_of_its_example_does() -> None:
+    page = {line.strip() for line in (ROOT / "examples" / "chat" / "index.html").read_text().splitlines()}
+    (shown,) = [block.text for block in blocks(ROOT / "docs" / "tutorial.md") if "new Session(" in block.text]
+    listener = shown[shown.index("chat.addEventListener") : shown.index("chat.open")]
+
+    assert [line for line in listener.splitlines() if line.strip() not in page] == []

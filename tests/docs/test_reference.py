@@ -3,6 +3,7 @@
 import re
 import urllib.request
 from contextlib import suppress
+from pathlib import Path
 from typing import get_args
 
 import msgspec
@@ -19,10 +20,12 @@ from ropewalk.model.refusals import Refusal
 from ropewalk.pipeline.metrics import PipelineMetrics
 from ropewalk.protocol import cable_json, server_messages
 from ropewalk.protocol.server_messages import ServerMessage, UnknownMessage
+from tests.arrow_rows import rows_body
 from tests.docs.pages import ROOT, blocks
 from tests.server import running_server
 
-METRICS, PROTOCOL, CLI = (ROOT / "docs" / "reference" / name for name in ("metrics.md", "protocol.md", "cli.md"))
+REFERENCE = ROOT / "docs" / "reference"
+METRICS, PROTOCOL, CLI, JOURNAL = (REFERENCE / name for name in ("metrics.md", "protocol.md", "cli.md", "journal.md"))
 MOVING = ROOT / "docs" / "how-to" / "from-anycable-go.md"
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z_-]*")
 
@@ -128,3 +131,27 @@ def test_moving_from_another_server_names_settings_that_exist() -> None:
 
     assert len(names) > 50
     assert sorted(names - SETTINGS.keys() - {"config_path", "http", "memory", "none"}) == []
+
+
+def test_journal_lists_every_file_of_a_data_directory(tmp_path: Path) -> None:
+    """With segments that are sealed, a consumer and a staged batch."""
+    rows = rows_body(*(("stream", f"{number}") for number in range(200)))
+    sent = {"transactions/app/0/stage?part=0&attempt=0&seq=0": rows, "consumers/reader": b'{"0":{"e":"","p":0}}'}
+    small = ("--journal_shards", "1", "--journal_segment_size", "4096")
+    with running_server("--public", "--data_dir", str(tmp_path), *small) as server:
+        for path, data in (("publications", rows), ("publications", rows), *sent.items()):
+            with urllib.request.urlopen(f"{server.url}/journal/{path}", data) as answer:
+                assert answer.status == 200
+        assert server.stop() == 0
+    listed = re.findall(r"^<data_dir>/((?:<[^>]+>|\S)+)", JOURNAL.read_text(), re.MULTILINE)
+    found = [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*")) if path.is_file()]
+
+    assert [name for name in found if not any(named_by(line, name) for line in listed)] == []
+    absent = [line for line in listed if not any(named_by(line, name) for name in found)]
+    assert absent == ["journal/shard=00/<first position>.damaged"]
+
+
+def named_by(line: str, name: str) -> bool:
+    """Whether a line of the list stands for this file; one that ends in a slash does for all in there."""
+    words = re.split(r"(<[^>]+>)", line + "<any>" if line.endswith("/") else line)
+    return bool(re.fullmatch("".join(r"[\w.-]+" if word.startswith("<") else re.escape(word) for word in words), name))

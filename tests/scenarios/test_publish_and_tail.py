@@ -90,6 +90,13 @@ async def test_publish_with_the_same_uid_is_registered_once(server: RunningServe
     assert second == first.rstrip() + " duplicate\n"
 
 
+async def test_publish_sets_the_partition_key_of_a_new_stream_and_cannot_change_it(server: RunningServer) -> None:
+    words = ("publish", "cli/key", "1", "--url", server.url, "--partition_key")
+    assert [run_ropewalk(*words, "k").returncode for _ in range(2)] == [0, 0]
+    refused = run_ropewalk(*words, "other")
+    assert (refused.returncode, "the partition key 'k'" in refused.stderr) == (1, True)
+
+
 async def test_publish_lines_makes_a_publication_of_each_and_shows_progress(server: RunningServer) -> None:
     lines = "".join(f"{n}\n" for n in range(2500))
     words = ("publish", "cli/lines", "--lines", "--uid", "import", "--url", server.url)
@@ -201,8 +208,6 @@ async def test_tail_of_a_signed_stream_with_a_token(closed_server: RunningServer
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (("tail", "a", "--url", "http://127.0.0.1:1"), "`ropewalk serve` starts one"),
-        (("publish", "a", "1", "--url", "http://127.0.0.1:1"), "`ropewalk serve` starts one"),
         (("tail", "a", "--url", "localhost:8080"), "not a server's URL"),
         (("publish", "a"), "DATA is missing"),
         (("publish", "a", "1", "--lines"), "--lines reads standard input"),
@@ -216,4 +221,12 @@ def test_a_mistake_is_told_in_words(words: tuple[str, ...], hint: str) -> None:
     result = run_ropewalk(*words)
     assert result.returncode == 2
     assert hint in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("words", [("tail", "a"), ("publish", "a", "1"), ("bench", "--subscribers", "1")])
+def test_a_server_that_is_not_there_is_a_failure_and_no_mistake(words: tuple[str, ...]) -> None:
+    result = run_ropewalk(*words, "--url", "http://127.0.0.1:1")
+    assert result.returncode == 1
+    assert "`ropewalk serve` starts one" in result.stderr
     assert "Traceback" not in result.stderr

@@ -93,6 +93,9 @@ def test_a_batch_is_registered_in_its_order_or_not_at_all(server: RunningServer)
     assert refused.value.index == 1
     assert [receipt.offset for receipt in publish_batch([Draft("call/batch", n) for n in range(3)])] == [1, 2, 3]
     assert [receipt.offset for receipt in asyncio.run(apublish_batch([Draft("call/batch", 3)]))] == [4]
+    with pytest.raises(PublicationRefused, match=r"publication 2 was refused: .*partition key") as refused:
+        publish_batch([Draft("call/new", 1), Draft("call/new", 2), Draft("call/batch", 3, partition_key="other")])
+    assert refused.value.index == 2
 
 
 # --- where to, and with which key -------------------------------------------------------------------------------------

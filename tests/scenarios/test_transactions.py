@@ -198,7 +198,16 @@ async def test_without_a_place_for_the_journal_there_is_no_such_endpoint() -> No
         async with application(server) as app:
             for path in ("/journal", "/journal/0", "/journal/transactions/app"):
                 async with app.http.get(path) as response:
-                    assert response.status == 404
+                    assert (response.status, await response.json()) == (404, {"error": "no such path"})
+
+
+async def test_a_method_that_a_path_does_not_know_is_refused_as_json(tmp_path: Path) -> None:
+    with running_server("--public", "--data_dir", str(tmp_path)) as server:
+        async with application(server) as app:
+            for path in ("/api/streams", "/journal", "/journal/0"):
+                async with app.http.put(path) as response:
+                    assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
+                    assert "PUT" in (await response.json())["error"]
 
 
 # --- crashes ------------------------------------------------------------------------------------------------------------

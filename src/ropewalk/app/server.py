@@ -15,6 +15,7 @@ from ropewalk import __version__
 from ropewalk.adapters.endpoints.acceptor import Acceptor
 from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MOST_UNKNOWN
 from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets
+from ropewalk.adapters.endpoints.unknown_paths import last_route
 from ropewalk.app import composition, reload
 from ropewalk.app.keys import tls_context
 from ropewalk.app.settings import Settings, has_application
@@ -44,7 +45,7 @@ class Server:
         sockets = self._listen()
         shared_port = composition.shared_port_of(settings, self._parts)
         application = web.Application(client_max_size=settings.limits.max_publish_size)
-        application.add_routes(composition.http_routes(settings, self._parts, shared_port))
+        application.add_routes([*composition.http_routes(settings, self._parts, shared_port), last_route()])
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
         assert self._runner.server is not None

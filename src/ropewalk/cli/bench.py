@@ -25,7 +25,7 @@ from ropewalk.client.addresses import addresses
 from ropewalk.client.identifiers import public, signed
 from ropewalk.client.trust import trust
 from ropewalk.model.commands import Subscribe
-from ropewalk.model.errors import Unavailable, UserMistake
+from ropewalk.model.errors import RopewalkError, Unavailable, UserMistake
 from ropewalk.ports import Clock
 from ropewalk.protocol.client_commands import SUBPROTOCOL, encode
 from ropewalk.protocol.server_messages import Data, Goodbye, SubscriptionConfirmed, SubscriptionRefused, Welcome, decode
@@ -108,16 +108,20 @@ class Subscriber(WSListener):
             case SubscriptionConfirmed() if not self.ready.done():
                 self.ready.set_result(None)
             case SubscriptionRefused():
-                self._refuse("the server refused the subscription: is the stream public, or its signed name right?")
+                self._refuse(
+                    "the server refused the subscription: is the stream public, or its signed name right?", UserMistake
+                )
+            case Goodbye("unauthorized" | "token_expired" as reason):
+                self._refuse(f"the server ended a connection: {reason}; --token brings a token that it knows", UserMistake)
             case Goodbye(reason):
                 self._refuse(f"the server ended a connection: {reason}")
 
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         self._refuse("the server ended a connection")
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str, kind: type[RopewalkError] = Unavailable) -> None:
         if not self.ready.done():
-            self.ready.set_exception(UserMistake(why))
+            self.ready.set_exception(kind(why))
         self._tally.fail(why)
 
 

@@ -3,13 +3,13 @@
 A command is a module with `SUMMARY` and `run(argv) -> exit code`; it is imported only when it is used.
 """
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
 from ropewalk import __version__
+from ropewalk.cli import output
 from ropewalk.model.errors import RopewalkError, UserMistake
 
 COMMANDS = {
@@ -25,25 +25,28 @@ COMMANDS = {
 }
 
 FAILED, MISTAKEN, INTERRUPTED = 1, 2, 130
+UNWRITTEN = 74  # EX_IOERR of sysexits.h: some commands answer a question with 1
+READER_LEFT = 141  # as a shell tells the death by SIGPIPE, which is how others end here
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    output.watch()
     try:
-        _require_text(words)
-        code = _dispatch(words)
-        sys.stdout.flush()
-        return code
+        try:
+            _require_text(words)
+            return _dispatch(words)
+        finally:  # also after the help of argparse, which exits
+            output.finish()
     except UserMistake as mistake:
         return _complain(mistake, MISTAKEN)
     except RopewalkError as error:
         return _complain(error, FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has gone (`ropewalk tail … | head`). What is still buffered must not be written at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    except output.OutputFailed as error:
+        output.abandon()
+        return READER_LEFT if isinstance(error, output.ReaderLeft) else _complain(error, UNWRITTEN)
 
 
 def _require_text(words: list[str]) -> None:

@@ -211,4 +211,4 @@ def _require_journal(context: "Context", plans: "Sequence[RunPlan]") -> None:
     except JournalRefused as refused:
         raise UserMistake(f"{place.url} has no journal ({refused}): start the server with --data_dir") from refused
     except Unavailable as error:
-        raise UserMistake(f"{error}; {NOT_THERE}") from error
+        raise Unavailable(f"{error}; {NOT_THERE}") from error

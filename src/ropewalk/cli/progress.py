@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 TELL_SECONDS = 30.0
 
@@ -23,11 +24,16 @@ class ProgressLine:
         self._told = time.monotonic()
         self._shown = True
         text = self._words(done, total)
-        print(f"\r{text}\033[K" if self._terminal else text, end="" if self._terminal else "\n", file=sys.stderr, flush=True)
+        self._print(f"\r{text}\033[K" if self._terminal else f"{text}\n")
 
     def __enter__(self) -> "ProgressLine":
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._terminal and self._shown:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            self._print("\r\033[K")
+
+    @staticmethod
+    def _print(text: str) -> None:
+        with suppress(OSError):  # the work goes on whether anybody can see how far it is
+            print(text, end="", file=sys.stderr, flush=True)

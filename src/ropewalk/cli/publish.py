@@ -48,6 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--key", help="bearer key of the API; by default ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET")
     parser.add_argument("--uid", default="", help="makes it safe to run the same command again; with --lines, U:1 is line 1")
     parser.add_argument("--transient", action="store_true", help="deliver it, but keep no place for it in the stream")
+    parser.add_argument(
+        "--partition_key", "--partition-key", default="", help="what decides the shard of the stream; its name by default"
+    )
     parser.add_argument("--lines", action="store_true", help="publish each line of standard input as it comes")
     return parser
 
@@ -116,7 +119,8 @@ def _cut(drafts: list[Draft]) -> Iterator[list[Draft]]:
 
 
 def _draft(wanted: argparse.Namespace, text: str, uid: str) -> Draft:
-    return Draft(wanted.stream, _json_or_text(text), "" if wanted.transient else uid, wanted.transient)
+    kept_uid = "" if wanted.transient else uid
+    return Draft(wanted.stream, _json_or_text(text), kept_uid, wanted.transient, partition_key=wanted.partition_key)
 
 
 def _json_or_text(text: str) -> Raw | str:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from ropewalk.app.settings import Settings, load
 from ropewalk.client import CertificateUntrusted, PublishUnavailable, Unreachable
-from ropewalk.model.errors import UserMistake
+from ropewalk.model.errors import Unavailable, UserMistake
 
 NOT_THERE = "is the server running there? --url says where, `ropewalk serve` starts one"
 NOT_TRUSTED = "--ca_file names a file with the certificates to trust, --url the server by a name that its certificate has"
@@ -38,10 +38,10 @@ def listening_at(settings: Settings) -> str:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """A server that is not reached is a mistake of the command line, and the hint fits the reason."""
+    """Adds to a failure to reach the server what can be done about it."""
     try:
         yield
     except CertificateUntrusted as error:
         raise UserMistake(f"{error}; {NOT_TRUSTED}") from error
     except (Unreachable, PublishUnavailable) as error:
-        raise UserMistake(f"{error}; {NOT_THERE}") from error
+        raise Unavailable(f"{error}; {NOT_THERE}") from error

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import os
 import select
 import sys
 import time
@@ -11,6 +10,7 @@ from typing import Never
 import msgspec
 
 from ropewalk.app.settings.values import DURATION
+from ropewalk.cli import output
 from ropewalk.cli.reaching import add_flags, explained, url_of
 from ropewalk.client import (
     Client,
@@ -37,16 +37,16 @@ def run(argv: list[str]) -> int:
     try:
         with explained():
             asyncio.run(_tail(wanted, url_of(wanted.url)))
-    except BrokenPipeError:
-        # Whoever read our output has what it wanted. Python must not find the broken pipe again when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except output.ReaderLeft:  # it has what it wanted
+        output.abandon()
         return 0
     except SubscriptionRejected as error:
         hint = "its signature is wrong" if wanted.signed else "public streams need `--public` at the server, others --signed"
         raise UserMistake(f"{error}: {hint}") from error
     except Disconnected as error:
-        stranger = isinstance(error, Unauthorized | TokenExpired)
-        raise UserMistake(f"{error}; --token brings a token that the server knows" if stranger else str(error)) from error
+        if isinstance(error, Unauthorized | TokenExpired):
+            raise UserMistake(f"{error}; --token brings a token that the server knows") from error
+        raise
     return 0
 
 
@@ -120,11 +120,11 @@ async def _follow(stream: Stream, page: "Page", first: int) -> None:
 
 async def _watch_output() -> Never:
     """A silent stream writes nothing, so a reader that is gone has to be noticed otherwise."""
-    output = select.poll()
-    output.register(sys.stdout.fileno(), 0)
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
     while True:
-        if any(event & select.POLLERR for _, event in output.poll(0)):
-            raise BrokenPipeError
+        if any(event & select.POLLERR for _, event in poll.poll(0)):
+            raise output.ReaderLeft
         await asyncio.sleep(PIPE_CHECK_SECONDS)
 
 

@@ -87,7 +87,7 @@ def _error(status: int, answer: bytes) -> PublishError:
         refusal = _refusal.decode(answer)
     except (msgspec.DecodeError, RecursionError):
         refusal = _Refusal()
-    reason = refusal.error or f"the server answered {status}{_HINTS.get(status, '')}"
+    reason = f"{refusal.error or f'the server answered {status}'}{_HINTS.get(status, '')}"
     match status:
         case 401:
             return KeyRefused(reason)

@@ -142,7 +142,7 @@ class StreamLog:
     def page(self, after: int, limit: int, now: float) -> HistoryPage:
         """At most `limit` kept messages with offsets above `after`."""
         self.trim(now)
-        skip = max(0, after + 1 - self.oldest)
+        skip = min(max(0, after + 1 - self.oldest), len(self._entries))
         messages = tuple(islice(self._entries, skip, skip + limit))
         more = bool(messages) and messages[-1].offset < self.tip
         next_offset = messages[-1].offset if more else None

@@ -53,8 +53,8 @@ def check_command_result(
     _check_state(state, answer.state)
     _check_state(own, answer.own)
     if answer.presence_update is not None:
-        member, longest = answer.presence_update.member, limits.max_member_info
-        if len(member.info) > longest or len(member.id) > longest:
+        longest = limits.max_member_info
+        if answer.presence_update.member.longest() > longest:
             raise ApplicationError(f"what a member says of itself is longer than {longest} bytes")
     if answer.reply is not None and len(answer.reply.result) > limits.max_payload:
         raise ApplicationError(f"the result of an action is larger than {limits.max_payload} bytes")

@@ -71,7 +71,7 @@ class PresenceCommands:
 
     async def join(self, session: "Session", identifier: str, member: Member) -> bool:
         stream, longest = _stream(session, identifier), self._limits.max_member_info
-        if not stream or len(member.info) > longest or len(member.id) > longest:
+        if not stream or member.longest() > longest:
             return False
         if (declared := _declared_member(session, identifier)) and declared != member.id:
             self._stats.refusals[Refusal.MEMBER_ID] += 1

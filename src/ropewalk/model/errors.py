@@ -95,6 +95,8 @@ class PartitionChanged(Conflict):
 
     def __init__(self, stream: str, named: str, kept: str) -> None:
         super().__init__(f"the stream {stream!r} has the partition key {kept!r}, which cannot become {named!r}")
+        self.stream = stream
+        self.named = named
 
 
 class TooLarge(ClientError):

@@ -11,6 +11,10 @@ class Member(Struct, frozen=True):
     id: str
     info: bytes = b""
 
+    def longest(self) -> int:
+        """Bytes of the id or of the info, whichever is longer."""
+        return max(len(self.id.encode()), len(self.info))
+
 
 class PresenceEvent(Struct, frozen=True):
     """A member appeared in a stream's presence set, or its last session left it."""

@@ -84,11 +84,13 @@ class SseCodec(TransmissionCodec):
         return self._typed("confirm_history", cable_json.confirm_trimmed_json(identifier, gaps), positions)
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
-        """The id is where the gap ends: a client that is cut off right here does not come back to before it."""
+        """The id is where the gap ends: a client that is cut off right here does not come back to before it. Nothing follows
+        one that is ahead, so it goes on from the tip."""
         key = self._key(identifier)
         # Messages without a position may be dropped before any that has one: that moves nothing.
         moved = [gap for gap in gaps if gap.epoch or gap.reason is not GapReason.DROPPED]
-        positions = b"".join(id_line(gap.stream, gap.epoch, gap.oldest - 1, key) for gap in moved)
+        ends = [(gap, gap.tip if gap.reason is GapReason.AHEAD else gap.oldest - 1) for gap in moved]
+        positions = b"".join(id_line(gap.stream, gap.epoch, end, key) for gap, end in ends)
         return self._typed("reject_history", cable_json.reject_history_json(identifier, gaps), positions)
 
     def presence(self, identifier: str, page: PresencePage | None, records: bool) -> bytes:

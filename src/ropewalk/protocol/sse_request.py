@@ -60,12 +60,18 @@ def _subscribe(line: bytes, number: int) -> Subscribe:
 
 
 def _resumed(subscribe: Subscribe, last: LastEventId) -> Subscribe:
-    """A position that the command itself names is newer knowledge than the last event id."""
+    """Clients repeat their first request and add the last event id, so that counts, unless the command names a later position
+    of the same epoch."""
     positions = last.of(subscribe.identifier)
     if not positions:
         return subscribe
     asked = subscribe.history or HistoryRequest()
-    return replace(subscribe, history=HistoryRequest(asked.since, {**positions, **asked.streams}))
+    later = {
+        stream: position
+        for stream, position in asked.streams.items()
+        if (seen := positions.get(stream)) is None or (position.epoch == seen.epoch and position.offset > seen.offset)
+    }
+    return replace(subscribe, history=HistoryRequest(asked.since, {**positions, **later}))
 
 
 def _identifier(params: Mapping[str, str]) -> str:

@@ -7,13 +7,11 @@ import asyncio
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import pytest
-
 from ropewalk.model.errors import Unavailable
 from ropewalk.testing.application_calls import CommandCalls, SessionCalls
 from ropewalk.testing.application_failures import ApplicationUpkeep, CallFailures, assert_unavailable
 from ropewalk.testing.application_orders import Order
-from ropewalk.testing.application_rig import ApplicationSession, until, until_answered
+from ropewalk.testing.application_rig import ApplicationSession, failure_of, until, until_answered
 
 __all__ = ["ApplicationConformance", "RemoteApplicationConformance"]
 
@@ -42,7 +40,6 @@ class RemoteApplicationConformance(ApplicationConformance):
     async def test_a_call_that_it_does_not_live_to_answer_comes_to_an_end(self, tmp_path: Path) -> None:
         async with self.running(tmp_path, self.short) as (application, record):
             hanging = asyncio.ensure_future(ApplicationSession(application, "s-1").subscribe(Order(hang=True)))
-            await until(lambda: hanging.done() or bool(record.of("s-1")))
+            await until(lambda: hanging.done() or bool(record.of("s-1")), "the application hears of the subscribe")
             async with self.away():
-                with pytest.raises(Unavailable):
-                    await hanging
+                assert isinstance(await failure_of(hanging), Unavailable)

@@ -10,7 +10,7 @@ import pytest
 from ropewalk.model.application import PRESENCE_KEY, WHISPER_KEY
 from ropewalk.model.errors import ApplicationError
 from ropewalk.testing.application_orders import FAILING, WELCOME_BACK, YES, Order, info, seat
-from ropewalk.testing.application_rig import ApplicationRig, ApplicationSession, said
+from ropewalk.testing.application_rig import ApplicationRig, ApplicationSession, known_by, said
 
 ODD_TEXT = 'ключ \U0001f600 \u2028 \0 "quoted" \\ 1e400'
 MANY = 20
@@ -24,14 +24,14 @@ class SessionCalls(ApplicationRig):
             ann = ApplicationSession(application, "s-1")
             result = await ann.connect()
             assert result.accepted
-            assert json.loads(result.ids) == {"user": "ann"}
+            assert known_by(result) == {"user": "ann"}
             assert record.kinds("s-1") == ["connect"]
 
     async def test_the_application_sees_the_url_and_the_headers(self, tmp_path: Path) -> None:
         headers = {"cookie": "theme=dark; user=bo", "x-odd": "ж", "REMOTE_ADDR": "10.0.0.1"}
         async with self.running(tmp_path) as (application, record):
             bo = ApplicationSession(application, "s-1", user="", headers=headers, params={"room": "a&b"})
-            assert json.loads((await bo.connect()).ids) == {"user": "bo"}
+            assert known_by(await bo.connect()) == {"user": "bo"}
             [event] = record.of("s-1")
             assert (event.url, event.headers) == (bo.context.url, headers)
 

@@ -10,7 +10,15 @@ import pytest
 from ropewalk.model.application import Action, CommandResult
 from ropewalk.model.errors import ApplicationError, ServerError, Unanswered, Unavailable
 from ropewalk.testing.application_orders import HANG, YES, Order, call, seat
-from ropewalk.testing.application_rig import ApplicationRig, ApplicationSession, ApplicationSetup, NoPublisher, said, until
+from ropewalk.testing.application_rig import (
+    ApplicationRig,
+    ApplicationSession,
+    ApplicationSetup,
+    NoPublisher,
+    failure_of,
+    said,
+    until,
+)
 from ropewalk.testing.auth import HOSTILE_IDENTIFIERS
 
 IDLE = {"app_calls_active": 0.0, "app_calls_waiting": 0.0}
@@ -80,7 +88,7 @@ class CallFailures(ApplicationRig):
                 hanging = asyncio.ensure_future(ApplicationSession(application, f"s-{number}").subscribe(Order(hang=True)))
                 await record.heard(f"s-{number}", "subscribe")
                 await _cancelled(hanging)
-            await until(lambda: application.gauges().items() >= IDLE.items())
+            await until(lambda: application.gauges().items() >= IDLE.items(), "no call is under way")
             assert application.health() == ""
             assert (await ApplicationSession(application, "t").connect()).accepted
 
@@ -89,12 +97,14 @@ class CallFailures(ApplicationRig):
             hanging = asyncio.ensure_future(ApplicationSession(application, "s-1").subscribe(Order(hang=True)))
             await record.heard("s-1", "subscribe")
             connecting = asyncio.ensure_future(ApplicationSession(application, "s-2").connect(wanted=lambda: False))
-            await until(lambda: connecting.done() or application.gauges()["app_calls_waiting"] == 1)
+            await until(
+                lambda: connecting.done() or application.gauges()["app_calls_waiting"] == 1,
+                "a connect waits for its turn, or is answered",
+            )
             waited = not connecting.done()
             await _cancelled(hanging)
             if waited:
-                with pytest.raises(Unavailable):
-                    await connecting
+                assert isinstance(await failure_of(connecting), Unavailable)
                 assert record.kinds("s-2") == []
             else:  # calls do not wait here
                 assert (await connecting).accepted
@@ -112,9 +122,11 @@ class ApplicationUpkeep(ApplicationRig):
 
     async def test_before_its_start_and_after_its_stop_it_is_unavailable(self, tmp_path: Path) -> None:
         async with self.serving(ApplicationSetup(tmp_path / "told.jsonl", self.short)) as application:
+            assert application.health(), "it cannot be asked before its start, and calls itself healthy"
             await assert_unavailable(ApplicationSession(application, "s-1"))
             await application.start(NoPublisher())
             await application.stop()
+            assert application.health(), "it cannot be asked after its stop, and calls itself healthy"
             await assert_unavailable(ApplicationSession(application, "s-2"))
             await application.stop()
         assert self.told(tmp_path / "told.jsonl") == []
@@ -126,10 +138,9 @@ class ApplicationUpkeep(ApplicationRig):
     async def test_a_call_under_way_when_it_stops_comes_to_an_end(self, tmp_path: Path) -> None:
         async with self.running(tmp_path, self.short) as (application, record):
             hanging = asyncio.ensure_future(ApplicationSession(application, "s-1").subscribe(Order(hang=True)))
-            await until(lambda: hanging.done() or bool(record.of("s-1")))
+            await until(lambda: hanging.done() or bool(record.of("s-1")), "the application hears of the subscribe")
             await application.stop()
-            with pytest.raises(ServerError):
-                await hanging
+            assert isinstance(await failure_of(hanging), ServerError)
 
 
 async def assert_unavailable(session: ApplicationSession) -> None:

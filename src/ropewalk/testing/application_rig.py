@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -76,12 +76,22 @@ class ApplicationRig:
     ) -> AsyncIterator[tuple[Application, "Record"]]:
         log = directory / "told.jsonl"
         setup = ApplicationSetup(log, self.plenty if timeout is None else timeout, concurrency)
-        async with asyncio.timeout(self.guard), self.serving(setup) as application:
+        async with self._guarded(), self.serving(setup) as application:
             await application.start(NoPublisher())
             try:
                 yield application, Record(lambda: self.told(log))
             finally:
                 await application.stop()
+
+    @asynccontextmanager
+    async def _guarded(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self.guard) as guard:
+                yield
+        except TimeoutError as late:
+            if not guard.expired():
+                raise
+            raise AssertionError(f"it is not over after {self.guard:g} seconds{_noted(late.__cause__)}") from late
 
 
 class Record:
@@ -98,7 +108,7 @@ class Record:
 
     async def heard(self, sid: str, kind: str) -> ApplicationEvent:
         """The latest of its kind, as soon as there is one."""
-        await until(lambda: kind in self.kinds(sid))
+        await until(lambda: kind in self.kinds(sid), f"the application hears of {kind} of the session {sid}")
         return [event for event in self.of(sid) if event.kind == kind][-1]
 
 
@@ -167,17 +177,53 @@ def said(result: ConnectResult | CommandResult | RestoreResult) -> list[tuple[st
     return [(text["identifier"], text["message"]) for text in texts if "message" in text and "type" not in text]
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """The test's guard ends it where the condition never comes true."""
-    while True:
-        if condition():
-            return
-        await asyncio.sleep(POLL)
+def known_by(result: ConnectResult) -> Any:
+    """What the application knows the client by: JSON, as the obedient application writes it."""
+    assert result.accepted, "the application refused the client: did the URL and the headers reach it?"
+    try:
+        return json.loads(result.ids)
+    except ValueError:
+        raise AssertionError(f"the ids of the client are not those that the application gave: {result.ids!r}") from None
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """The test's guard ends it where the condition never comes true, and tells `what` was waited for."""
+    with _waiting(what):
+        while True:
+            if condition():
+                return
+            await asyncio.sleep(POLL)
 
 
 async def until_answered(session: ApplicationSession) -> ConnectResult:
-    while True:
-        try:
-            return await session.connect()
-        except Unavailable:
-            await asyncio.sleep(POLL)
+    with _waiting("the application answers a connect"):
+        while True:
+            try:
+                return await session.connect()
+            except Unavailable:
+                await asyncio.sleep(POLL)
+
+
+async def failure_of(call: "asyncio.Future[Any]") -> BaseException:
+    """What a call raised. Its caller is not told by a cancellation, which it would take for one of its own."""
+    with _waiting("a call comes to its end"):
+        await asyncio.wait([call])
+    assert not call.cancelled(), "the call was cancelled: it has to raise what the port names"
+    failure = call.exception()
+    assert failure is not None, f"the call was answered: {call.result()}"
+    return failure
+
+
+@contextmanager
+def _waiting(what: str) -> Iterator[None]:
+    try:
+        yield
+    except asyncio.CancelledError as cancelled:
+        cancelled.add_note(f"until {what}")
+        raise
+
+
+def _noted(cause: BaseException | None) -> str:
+    """What `_waiting` wrote on the cancellation."""
+    notes: list[str] = getattr(cause, "__notes__", [])
+    return f"; it waits {', '.join(notes)}" if notes else ""

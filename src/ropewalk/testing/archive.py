@@ -68,7 +68,7 @@ class ArchiveRig:
 
     async def store(self, directory: Path, messages: Sequence[Registered]) -> None:
         """Archive one batch as the archive's writer does, each stream under the partition key that `key_of` gives. A batch may
-        repeat messages of earlier ones."""
+        repeat messages of earlier ones, and batches need not come in order."""
         raise NotImplementedError("archive these messages")
 
     def unreadable(self, directory: Path) -> AbstractContextManager[None]:
@@ -133,6 +133,17 @@ class ArchiveConformance(ArchiveRig):
             for stream in "abc":
                 expected = tuple(message(stream, offset) for offset in range(1, 41))
                 assert await archive.read(stream, stream, "e", 1, 40, PLENTY) == ColdPiece(expected)
+
+    async def test_what_was_stored_out_of_order_comes_in_the_order_of_offsets(self, tmp_path: Path) -> None:
+        """The newest batch is in order: it may be in the journal still, where one writer wrote it."""
+        for first in (21, 1):
+            await self.store(tmp_path, [each for stream in "ba" for each in run(stream, first, first + 9)])
+        await self.store(tmp_path, tuple(reversed(run("a", 11, 20))))
+        await self.store(tmp_path, run("a", 31, 40))
+        async with self.running(tmp_path) as archive:
+            assert await archive.read("a", "a", "e", 1, PLENTY, PLENTY) == ColdPiece(run("a", 1, 40))
+            assert await archive.read("a", "a", "e", 8, 33, PLENTY) == ColdPiece(run("a", 8, 33))
+            assert await everything(archive, "a", "e", 1, 40, 7) == run("a", 1, 40)
 
     async def test_a_message_that_was_stored_twice_comes_once(self, tmp_path: Path) -> None:
         await self.store(tmp_path, run("a", 1, 20))

@@ -1,8 +1,10 @@
 """The entry point of the command line: which command runs, and what becomes of mistakes."""
 
+import asyncio
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from ropewalk import __version__
 from ropewalk.cli import main as command_line
 from ropewalk.model.errors import Unavailable, UserMistake
+from ropewalk.testing.clock import ManualClock
+from tests.journals import publication, running
 
 
 @pytest.fixture
@@ -95,10 +99,47 @@ def test_a_secret_of_bytes_that_are_no_text_is_a_mistake_that_names_its_variable
     assert (done.returncode, done.stderr) == (2, "ropewalk: variable ROPEWALK_SECRET wants UTF-8 text\n")
 
 
-def test_a_reader_that_left_early_gets_no_traceback() -> None:
+def outcome(words: list[str], output: int) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "ropewalk", *words], stdout=output, stderr=subprocess.PIPE, text=True, check=False
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> list[list[str]]:
+    """Commands that print something, among them two whose exit code is an answer."""
+
+    async def journal() -> None:
+        async with running(tmp_path, ManualClock(), shards=1) as (journal, _):
+            await journal.write([publication("s", 1)])
+
+    asyncio.run(journal())
+    asked = [["journal", "verify", str(tmp_path)], ["prove", "--steps", "5", "--seed", "1"]]
+    return [*asked, ["--version"], ["config", "--config_path="], ["publish", "--help"], ["serve", "--help"]]
+
+
+def test_a_reader_that_left_early_ends_a_command_quietly_and_is_no_answer_of_it(written: list[list[str]]) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([sys.executable, "-m", "ropewalk", "--version"], stdout=writing, stderr=subprocess.PIPE, check=False)
-    os.close(writing)
+    try:
+        assert [outcome(words, writing) for words in written] == [(141, "")] * len(written)
+    finally:
+        os.close(writing)
 
-    assert done.stderr == b""
+
+def test_an_output_that_is_full_is_an_error_of_its_own(written: list[list[str]]) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        said = "ropewalk: standard output: [Errno 28] No space left on device\n"
+        assert [outcome(words, full) for words in written] == [(74, said)] * len(written)
+    finally:
+        os.close(full)
+
+
+def test_a_command_whose_output_is_closed_does_its_work() -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m ropewalk prove --steps 5 >&-', sys.executable], stderr=subprocess.PIPE, text=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")

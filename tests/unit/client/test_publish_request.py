@@ -33,9 +33,10 @@ def test_positions_are_read_from_the_answer() -> None:
     assert receipts(201, answer) == [Receipt("a", "e", 3), Receipt("a", "e", 1, True), Receipt("b", "", 0)]
 
 
-def test_a_refused_publication_names_its_reason_and_its_place() -> None:
+@pytest.mark.parametrize("status", [409, 422])
+def test_a_refused_publication_names_its_reason_and_its_place(status: int) -> None:
     with pytest.raises(PublicationRefused, match="stream must be") as refused:
-        receipts(422, b'{"error":"stream must be a non-empty string","index":4}')
+        receipts(status, b'{"error":"stream must be a non-empty string","index":4}')
     assert (refused.value.reason, refused.value.index) == ("stream must be a non-empty string", 4)
 
 
@@ -56,6 +57,12 @@ def test_each_refusal_has_its_type(status: int, kind: type[PublishError]) -> Non
         receipts(status, b"<html>")
     assert type(refused.value) is kind
     assert str(status) in str(refused.value)
+
+
+@pytest.mark.parametrize("answer", [b'{"error":"no such path"}', b"404: Not Found"])
+def test_a_server_without_the_path_is_asked_about(answer: bytes) -> None:
+    with pytest.raises(PublishError, match="was it started with a --secret or a key for publishing"):
+        receipts(404, answer)
 
 
 def test_an_answer_that_cannot_be_read_is_an_error() -> None:

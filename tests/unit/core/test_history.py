@@ -1,5 +1,7 @@
 """One stream's log, at the edges that the backend suite cannot reach through the port."""
 
+import pytest
+
 from ropewalk.core.history import HistoryTotals, StreamLog
 from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication
@@ -71,8 +73,9 @@ def test_a_log_without_a_message_joins_up_with_offset_zero_only() -> None:
     assert log.after(Position("epoch", 1), 1.0) == Gap("a", GapReason.AHEAD, "epoch", 1, 0)
 
 
-def test_a_page_past_the_tip_is_empty_and_the_last() -> None:
+@pytest.mark.parametrize("after", [9, 2**63 - 1])
+def test_a_page_past_the_tip_is_empty_and_the_last(after: int) -> None:
     log = log_of()
     fill(log, 1.0)
-    page = log.page(9, 5, 1.0)
+    page = log.page(after, 5, 1.0)
     assert (page.messages, page.next_offset) == ((), None)

@@ -98,3 +98,13 @@ async def test_a_long_answer_counts_as_several_commands() -> None:
             await each.send(command="ping")
         assert client.seen() == ["welcome", "confirm_subscription", "presence"]
         assert modest.seen() == ["welcome", "confirm_subscription", "presence", "pong"]
+
+
+async def test_the_id_of_a_member_is_bounded_in_bytes() -> None:
+    async with Workbench() as bench:
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("s"))
+        for member_id in ("\N{GRINNING FACE}" * 1025, "x" * 4097, "\N{GRINNING FACE}" * 1024):
+            await client.send(command="join", identifier=public("s"), presence={"id": member_id})
+        page = await bench.backend.presence.page("s", "", 10)
+        assert [len(member.id) for member in page.members] == [1024]

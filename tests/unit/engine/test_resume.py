@@ -148,6 +148,8 @@ async def test_a_client_that_comes_back_before_its_old_link_is_known_dead_takes_
         assert back.connection.replies()[0]["restored_ids"] == [public("s")]
         assert client.connection.closed == (1000, "Session resumed elsewhere")
         assert bench.report().sessions == 1
+        late = await bench.connect(client.sid)
+        assert "restored" not in late.connection.replies()[0], "the sid is spent, and whoever was replaced begins anew"
 
 
 async def test_a_session_of_the_base_protocol_is_not_restored() -> None:

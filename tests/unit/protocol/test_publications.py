@@ -116,6 +116,14 @@ def test_a_batch_may_hold_both_kinds_of_data() -> None:
     assert [each.payload for each in answer] == [b'{"a":1}', b'{"a":1}', b'"a"']
 
 
+@pytest.mark.parametrize("absent", ['""', "null"])
+def test_an_empty_key_counts_as_an_absent_one(absent: str) -> None:
+    meta = f'{{"exclude_socket":{absent},"broadcast_type":{absent}}}'
+    text = f'{{"stream":"s","data":"1","uid":{absent},"partition_key":{absent},"meta":{meta}}}'
+    assert decode(text.encode(), LIMITS, "") == [Publication("s", b"1")]
+    assert decode(text.encode(), LIMITS, "key") == [Publication("s", b"1", uid="key")]
+
+
 def test_whitespace_around_json_is_left_away() -> None:
     assert payload(' \r\n\t{"a": 1} \n') == b'{"a": 1}'
 

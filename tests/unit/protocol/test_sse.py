@@ -157,6 +157,10 @@ def test_a_gap_carries_the_position_where_it_ends() -> None:
     assert b"\nid: 4/e1/chat\n" in GET.reject_history("i", [GAP])
 
 
+def test_a_client_that_was_ahead_goes_on_from_the_tip() -> None:
+    assert b"\nid: 9/e1/chat\n" in GET.reject_history("i", [Gap("chat", GapReason.AHEAD, "e1", 5, 9)])
+
+
 def test_dropped_messages_without_a_position_move_none() -> None:
     assert b"id:" not in GET.reject_history("i", [Gap("chat", GapReason.DROPPED, "", 1, 0)])
 

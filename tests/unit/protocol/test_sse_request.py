@@ -102,7 +102,7 @@ def test_a_body_is_one_subscribe_command_a_line() -> None:
     ]
 
 
-def test_a_position_in_a_command_counts_more_than_the_last_event_id() -> None:
+def test_a_later_position_in_a_command_counts_more_than_the_last_event_id() -> None:
     body = (
         b'{"command":"subscribe","identifier":"a","history":{"streams":{"chat":{"epoch":"e1","offset":9}}}}\n'
         b'{"command":"subscribe","identifier":"b"}'
@@ -153,3 +153,19 @@ def test_any_body_is_understood_or_refused(body: bytes) -> None:
     except BadRequest as error:
         outcome = str(error)
     assert outcome
+
+
+@pytest.mark.parametrize(
+    ("named", "counts"),
+    [
+        (Position("", 0), Position("e1", 7)),  # the first request, repeated
+        (Position("e1", 3), Position("e1", 7)),
+        (Position("e1", 9), Position("e1", 9)),
+        (Position("e0", 9), Position("e1", 7)),
+    ],
+)
+def test_of_the_last_event_id_and_a_position_in_the_body_the_later_one_counts(named: Position, counts: Position) -> None:
+    asked = {"epoch": named.epoch, "offset": named.offset}
+    line = json.dumps({"command": "subscribe", "identifier": "i", "history": {"streams": {"chat": asked}}})
+    (command,) = subscriptions_of_body(line.encode(), RESUME, 9)
+    assert command.history == HistoryRequest(None, {"chat": counts})

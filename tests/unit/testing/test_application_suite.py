@@ -93,6 +93,8 @@ class DirectApplication:
         return answer
 
     def health(self) -> str:
+        if not self._running:
+            return "closed"
         return "away" if self._misses >= MISSES else ""
 
     def gauges(self) -> dict[str, float]:
@@ -230,6 +232,24 @@ class FeelsWellAlways(DirectApplication):
         return ""
 
 
+class FeelsWellWhileItIsClosed(DirectApplication):
+    def health(self) -> str:
+        return super().health() if self._running else ""
+
+
+class CancelsItsCallers(DirectApplication):
+    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await super()._ask(ask)
+        except Unanswered:
+            raise asyncio.CancelledError from None
+
+
+class HearsNothing(DirectApplication):
+    async def command(self, call: CommandCall) -> CommandResult:
+        return await asyncio.Future()
+
+
 class BlamesTheApplicationThatIsAway(DirectApplication):
     async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
         if not self.reachable:
@@ -258,6 +278,7 @@ WRONG = {
     CountsCallersWhoAreGone: "test_a_caller_who_is_gone_leaves_nothing_behind",
     AnswersAfterItsStop: "test_before_its_start_and_after_its_stop_it_is_unavailable",
     FeelsWellAlways: AWAY,
+    FeelsWellWhileItIsClosed: "test_before_its_start_and_after_its_stop_it_is_unavailable",
     BlamesTheApplicationThatIsAway: AWAY,
 }
 
@@ -276,3 +297,29 @@ async def test_a_wrong_application_is_found_out(kind: type[DirectApplication], t
 
     Wrong.kind = kind
     assert await failing(Wrong, tmp_path, test) == {test}
+
+
+@pytest.mark.parametrize(
+    ("kind", "test", "words"),
+    [
+        (LosesTheHeaders, "test_the_application_sees_the_url_and_the_headers", "did the URL and the headers reach it"),
+        (CancelsItsCallers, "test_a_call_under_way_when_it_stops_comes_to_an_end", "the call was cancelled"),
+        (
+            HearsNothing,
+            "test_a_caller_who_is_gone_leaves_nothing_behind",
+            "not over after 0.5 seconds; it waits until the application hears of subscribe of the session s-0",
+        ),
+        (
+            FeelsWellWhileItIsClosed,
+            "test_before_its_start_and_after_its_stop_it_is_unavailable",
+            "cannot be asked before its start, and calls itself healthy",
+        ),
+    ],
+)
+async def test_a_failure_says_in_words_what_is_wrong(
+    kind: type[DirectApplication], test: str, words: str, tmp_path: Path
+) -> None:
+    suite = DirectSuite()
+    suite.kind = kind
+    with pytest.raises(AssertionError, match=words):
+        await getattr(suite, test)(tmp_path)

@@ -48,7 +48,8 @@ class ListArchive:
         return (each for each in self._store.messages if each.stream == stream and each.epoch == epoch)
 
     def _once(self, messages: Sequence[Registered]) -> list[Registered]:
-        return list({each.offset: each for each in messages}.values())
+        found = {each.offset: each for each in messages}
+        return [found[offset] for offset in sorted(found)]
 
     async def stop(self) -> None:
         self._stopped = True
@@ -101,6 +102,11 @@ class Repeats(ListArchive):
 class NewestFirst(ListArchive):
     def _once(self, messages: Sequence[Registered]) -> list[Registered]:
         return super()._once(messages)[::-1]
+
+
+class AsItWasStored(ListArchive):
+    def _once(self, messages: Sequence[Registered]) -> list[Registered]:
+        return list({each.offset: each for each in messages}.values())
 
 
 class EndsTooEarly(ListArchive):
@@ -183,6 +189,7 @@ WRONG = {
     FoldsNames: "test_streams_with_odd_names_do_not_get_mixed_up",
     Repeats: "test_a_message_that_was_stored_twice_comes_once",
     NewestFirst: "test_batches_of_many_streams_come_apart_and_in_order",
+    AsItWasStored: "test_what_was_stored_out_of_order_comes_in_the_order_of_offsets",
     EndsTooEarly: "test_a_range_is_exact_at_both_ends",
     KnowsNoLimit: "test_an_answer_that_was_cut_at_its_limit_says_so",
     HidesThatThereIsMore: "test_asking_on_brings_everything_without_a_seam",

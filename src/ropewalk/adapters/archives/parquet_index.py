@@ -189,7 +189,7 @@ class File(NamedTuple):
     last_time: float
 
 
-Stamp = tuple[int, int, int]
+FileStamp = tuple[int, int, int]
 """A file's size and times. What was learned of a file is true as long as they are the same."""
 
 
@@ -209,7 +209,7 @@ class RowGroupExtent(NamedTuple):
     """The rows of one epoch of a stream in one row group."""
 
     path: str
-    stamp: Stamp
+    stamp: FileStamp
     group: int
     bounds: Bounds
 
@@ -266,7 +266,7 @@ class ParquetIndex:
 
         return self._extents.get((path, stream, epoch), look)
 
-    def _bounds(self, path: str, stamp: Stamp, group: RowGroup, stream: str, epoch: str) -> Bounds | None:
+    def _bounds(self, path: str, stamp: FileStamp, group: RowGroup, stream: str, epoch: str) -> Bounds | None:
         if group.one_stream and group.epoch is not None:
             if group.epoch != epoch:
                 return None
@@ -295,7 +295,7 @@ class ParquetIndex:
             self._footers.forget((path, extent.stamp))
             raise
 
-    def _rows(self, extent: RowGroupExtent, stamp: Stamp, wanted: HistoryRange) -> pa.Table:
+    def _rows(self, extent: RowGroupExtent, stamp: FileStamp, wanted: HistoryRange) -> pa.Table:
         if extent.stamp == stamp and extent.bounds.alone:
             begin, end = extent.bounds.begin, extent.bounds.end
             rows = self._group(extent.path, stamp, extent.group, CELLS).slice(begin, end - begin)
@@ -306,7 +306,7 @@ class ParquetIndex:
         rows = chosen(rows, wanted.stream, wanted.epoch, wanted.first, wanted.last, wanted.since)
         return rows.take(pc.sort_indices(rows["offset"]).slice(0, wanted.limit + 1))
 
-    def _group(self, path: str, stamp: Stamp, number: int, columns: list[str]) -> pa.Table:
+    def _group(self, path: str, stamp: FileStamp, number: int, columns: list[str]) -> pa.Table:
         # With its footer known a file is opened without reading anything. Buffers that are filled ahead would be filled by
         # other threads, and waiting for them takes longer than reading the few columns. Names repeat: they stay a dictionary.
         metadata = self._footer(path, stamp).metadata
@@ -314,10 +314,10 @@ class ParquetIndex:
             file = pq.ParquetFile(source, metadata=metadata, pre_buffer=False, read_dictionary=NAMES)
             return file.read_row_group(number, columns=columns, use_threads=False)
 
-    def _footer(self, path: str, stamp: Stamp) -> Footer:
+    def _footer(self, path: str, stamp: FileStamp) -> Footer:
         return self._footers.get((path, stamp), lambda: Footer(pq.read_metadata(f"{self._root}/{path}")))
 
-    def _checked(self, path: str) -> Stamp:
+    def _checked(self, path: str) -> FileStamp:
         """Only for files whose rows are about to be told: which files those are is found out without reading all of each."""
 
         def look() -> bool:
@@ -329,7 +329,7 @@ class ParquetIndex:
             raise UnreadableFile("it was changed after it was written", path)
         return stamp
 
-    def _stamp(self, path: str) -> Stamp:
+    def _stamp(self, path: str) -> FileStamp:
         found = os.stat(f"{self._root}/{path}")
         return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 

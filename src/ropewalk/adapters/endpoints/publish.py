@@ -4,6 +4,8 @@ A request is answered only when all of it is registered. If anything is wrong, t
 registered.
 """
 
+from collections.abc import Sequence
+
 from aiohttp import web
 
 from ropewalk.adapters.endpoints.http_guard import (
@@ -18,7 +20,7 @@ from ropewalk.adapters.endpoints.http_guard import (
 )
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import BadBody, ClientError, LateBody, PartitionChanged
-from ropewalk.model.messages import Receipt, RemoteDisconnect
+from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.model.refusals import Refusal
 from ropewalk.ports import Publisher
 from ropewalk.protocol.publications import PublicationLimits, decode_gently
@@ -46,10 +48,10 @@ class PublishEndpoint:
         return await self._guarded(request)
 
     async def _answer(self, request: web.Request) -> web.Response:
-        """Raises what `guarded` answers. Two refusals differ here: that of a body that cannot be read has an `index`, like that
-        of a malformed publication, and that of another partition key names no pieces that are missing."""
+        """Raises what `guarded` answers, but for a body that cannot be read: its refusal has an `index` here, like that of a
+        malformed publication."""
         try:
-            return json_answer(201, await self._take(request))
+            return await self._take(request)
         except ClientError as error:
             self._stats.publications_refused += 1
             match error:
@@ -57,8 +59,6 @@ class PublishEndpoint:
                     return self._unreadable(request, 408, str(error), Refusal.BODY_TIMEOUT)
                 case BadBody():
                     return self._unreadable(request, 422, UNREADABLE, Refusal.BAD_BODY)
-                case PartitionChanged():
-                    return refusal(409, str(error))
             raise
         except (web.RequestPayloadError, ConnectionError):
             self._stats.publications_refused += 1
@@ -68,15 +68,30 @@ class PublishEndpoint:
         self._guard.refused(why)
         return unreadable(request, json_answer(status, {"error": reason, "index": 0}))
 
-    async def _take(self, request: web.Request) -> dict[str, object]:
+    async def _take(self, request: web.Request) -> web.Response:
         limit = self._limits.max_publish_size
         body = await gather(request.content.iter_any(), request.headers, limit, KEYED, self._timeout)
         match await decode_gently(body, self._limits, request.headers.get("Idempotency-Key", "")):
             case RemoteDisconnect() as order:
-                return {"disconnected": await self._publisher.disconnect(order)}
+                return json_answer(201, {"disconnected": await self._publisher.disconnect(order)})
             case publications:
-                receipts = await self._publisher.publish(publications)
-                return {"publications": [_shown(receipt) for receipt in receipts]}
+                return await self._register(publications)
+
+    async def _register(self, publications: Sequence[Publication]) -> web.Response:
+        try:
+            receipts = await self._publisher.publish(publications)
+        except PartitionChanged as error:
+            self._stats.publications_refused += 1
+            return json_answer(409, {"error": str(error), "index": _index_of(error, publications)})
+        return json_answer(201, {"publications": [_shown(receipt) for receipt in receipts]})
+
+
+def _index_of(error: PartitionChanged, publications: Sequence[Publication]) -> int:
+    """Which of them was refused: the key of a stream does not change within a batch, so the first that names the other one."""
+    for index, publication in enumerate(publications):
+        if not publication.transient and (publication.stream, publication.partition_key) == (error.stream, error.named):
+            return index
+    return 0
 
 
 def _shown(receipt: Receipt) -> dict[str, object]:

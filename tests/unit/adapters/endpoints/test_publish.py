@@ -34,7 +34,7 @@ class Registry:
         if self.down:
             raise Unavailable("the store is away")
         for publication in publications:
-            if publication.partition_key == "other":
+            if publication.stream == "chat" and publication.partition_key == "other" and not publication.transient:
                 raise PartitionChanged(publication.stream, "other", "k")
         return [self._register(publication) for publication in publications]
 
@@ -131,8 +131,18 @@ async def test_a_store_that_is_down_is_answered_with_503(client: Client, registr
 
 async def test_another_partition_key_is_answered_with_409(client: Client, registry: Registry, stats: Stats) -> None:
     status, answer = await post(client, [GOOD | {"partition_key": "k"}, GOOD | {"partition_key": "other"}])
-    assert (status, answer) == (409, {"error": "the stream 'chat' has the partition key 'k', which cannot become 'other'"})
+    reason = "the stream 'chat' has the partition key 'k', which cannot become 'other'"
+    assert (status, answer) == (409, {"error": reason, "index": 1})
     assert (registry.registered, stats.publications_refused) == ([], 1)
+
+
+async def test_the_index_of_another_partition_key_passes_over_streams_and_transient_messages_that_may_have_it(
+    client: Client,
+) -> None:
+    other = {"partition_key": "other"}
+    passing = [GOOD | other | {"stream": "new"}, GOOD | other | {"meta": {"transient": True}}]
+    status, answer = await post(client, [*passing, GOOD | other])
+    assert (status, answer["index"]) == (409, 2)
 
 
 @pytest.mark.parametrize(

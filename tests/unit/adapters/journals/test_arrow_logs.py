@@ -90,7 +90,7 @@ async def test_a_generation_that_lost_all_its_rows_by_damage_is_not_told_as_if_i
     for path in directory.rglob(f"{0:020}.*"):
         path.unlink()
     async with running(directory, clock, **OPTIONS) as (journal, recovered):
-        assert "lost positions from 0 to 5" in recovered.notes[0]
+        assert "lost positions 0 to 4 " in recovered.notes[0]
         assert [(span.first, span.end) for span in journal.spans()] == [(0, 0), (5, 5), (GENERATION_SIZE, GENERATION_SIZE)]
 
 

@@ -75,8 +75,13 @@ class RpcApplication(ABC):
             DISCONNECT, disconnect_call.context.sid, records.disconnect_request(disconnect_call), records.acknowledged
         )
 
+    @property
+    @abstractmethod
+    def _started(self) -> bool:
+        """Whether it was started and not stopped since."""
+
     def health(self) -> str:
-        return self._calls.health()
+        return self._calls.health() if self._started else "the application is not asked before the start or after the stop"
 
     def gauges(self) -> dict[str, float]:
         return self._calls.gauges()

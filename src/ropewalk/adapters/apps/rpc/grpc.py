@@ -54,6 +54,10 @@ class GrpcApplication(RpcApplication):
         if channels is not None:
             await channels.close()
 
+    @property
+    def _started(self) -> bool:
+        return self._channels is not None
+
     async def _ask(self, method: Method[Q, M], sid: str, request: Q, seconds: float) -> M:
         if self._channels is None:
             raise Unavailable("the connection to the application is closed")

@@ -70,6 +70,10 @@ class HttpApplication(RpcApplication):
         if http is not None:
             await http.close()
 
+    @property
+    def _started(self) -> bool:
+        return self._http is not None
+
     def gauges(self) -> dict[str, float]:
         return {**super().gauges(), "app_circuit_open": float(self._breaker.open)}
 

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from ropewalk.adapters.backends.redis.appends import Keeping
 from ropewalk.adapters.backends.redis.feed import RedisFeed
-from ropewalk.adapters.backends.redis.links import Link
+from ropewalk.adapters.backends.redis.links import RedisLink
 from ropewalk.adapters.backends.redis.presence import RedisPresence
 from ropewalk.adapters.backends.redis.queue import RedisQueue
 from ropewalk.adapters.backends.redis.sessions import RedisSessions
@@ -23,7 +23,7 @@ from ropewalk.adapters.backends.redis.shard import Manner
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.adapters.backends.redis.streams import RedisStreams
 from ropewalk.adapters.backends.redis.topology import Topology
-from ropewalk.adapters.backends.redis.upkeep import Upkeep
+from ropewalk.adapters.backends.redis.upkeep import RedisUpkeep
 from ropewalk.connections.redis import RedisAddress
 from ropewalk.core.backoff import Backoff
 from ropewalk.core.rules import Rulebook
@@ -71,7 +71,7 @@ class RedisBackend:
         self.presence = RedisPresence(self.store, node, max_members)
         self.record_queue = RedisQueue(self.store, node, queue_limit)
         self.feed = RedisFeed(self.store, node)
-        self._upkeep = Upkeep(self.store, keeping, presence_ttl, sessions_limit, max_sessions_size)
+        self._upkeep = RedisUpkeep(self.store, keeping, presence_ttl, sessions_limit, max_sessions_size)
         self._finding: asyncio.Task[None] | None = None
         self._trouble = ""
 
@@ -132,7 +132,7 @@ class RedisBackend:
                 return
 
 
-async def _look_at_settings(link: Link) -> None:
+async def _look_at_settings(link: RedisLink) -> None:
     """Warn of settings by which Redis loses what was acknowledged."""
     memory, persistence = _fields(await link.ask("INFO", "memory")), _fields(await link.ask("INFO", "persistence"))
     policy = memory.get("maxmemory_policy", "noeviction")

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from ropewalk.adapters.backends.redis.entries import body_of
-from ropewalk.adapters.backends.redis.links import Link
+from ropewalk.adapters.backends.redis.links import RedisLink
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import PartitionChanged, Unavailable
@@ -83,7 +83,7 @@ class Appender:
         self._waiting: deque[_Append] = deque()
         self._count = 0
         self._bytes = 0
-        self._link: Link | None = None
+        self._link: RedisLink | None = None
         self._sending: asyncio.Task[None] | None = None
         self._trouble = ""
         self._trouble_until = 0.0

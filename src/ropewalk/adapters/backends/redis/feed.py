@@ -13,10 +13,11 @@ from msgspec.msgpack import Decoder, encode
 from ropewalk.adapters.backends.redis.entries import decode_packet, registered
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
-from ropewalk.adapters.backends.redis.subscriber import Subscriber
+from ropewalk.adapters.backends.redis.subscriber import ShardSubscriber
 from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.messages import Publication, Registered, RemoteDisconnect
 from ropewalk.model.sessions import SessionTaken
+from ropewalk.ports import Deliver, Obey
 
 logger = logging.getLogger("ropewalk.redis")
 
@@ -24,9 +25,6 @@ ORDER_SECONDS = 60
 """For how long an order is kept for nodes whose connection is down."""
 
 MOST_ORDERS = 10_000
-
-Deliver = Callable[[Sequence[Registered]], None]
-Obey = Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
 
 
 class _Order(Struct, frozen=True, array_like=True):
@@ -55,7 +53,7 @@ class RedisFeed:
         self._deliver: Deliver | None = None
         self._obey: Obey | None = None
         self._missed: Callable[[], None] = lambda: None
-        self._subscribers: list[Subscriber] = []
+        self._subscribers: list[ShardSubscriber] = []
         self._streams: dict[bytes, str] = {}  # by channel
         self._orders: OrderedDict[str, None] = OrderedDict()  # ids of orders that were obeyed
         self._tasks: set[asyncio.Task[None]] = set()
@@ -131,7 +129,7 @@ class RedisFeed:
             self._note(order.id)  # it was before the start, and there is nothing to end here
         for index, shard in enumerate(self._store.shards):
             always = [shard.key("orders"), shard.key(f"to:{self._node}")] if index == 0 else [shard.key("orders")]
-            subscriber = Subscriber(
+            subscriber = ShardSubscriber(
                 self._store.topology.connect(str(index)),
                 self._store.manner.sharded,
                 always,

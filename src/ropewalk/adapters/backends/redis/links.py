@@ -47,7 +47,7 @@ def done_nothing(error: Exception) -> bool:
     return isinstance(error, _NOTHING_DONE_TYPES) or _NOTHING_DONE.search(str(error)) is not None
 
 
-class Link:
+class RedisLink:
     """One connection, one question at a time."""
 
     def __init__(self, connection: AbstractConnection) -> None:
@@ -77,22 +77,22 @@ class Link:
         await self._connection.disconnect(nowait=True)
 
 
-class Links:
+class RedisLinks:
     """A bounded number of links to one shard."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self._idle: list[Link] = []
+        self._idle: list[RedisLink] = []
         self._slots = asyncio.Semaphore(MOST_LINKS)
 
-    async def open(self) -> Link:
+    async def open(self) -> RedisLink:
         """Raises `Unavailable`."""
         try:
-            return Link(await self._connect())
+            return RedisLink(await self._connect())
         except (*LOST, exceptions.RedisError) as error:
             raise Unavailable(f"Redis cannot be reached: {error}") from None
 
-    async def ask(self, call: Callable[[Link], Awaitable[Any]]) -> Any:
+    async def ask(self, call: Callable[[RedisLink], Awaitable[Any]]) -> Any:
         """Raises `Unavailable` where no link is free in time."""
         if self._slots.locked():
             await self._wait()
@@ -114,14 +114,14 @@ class Links:
         except TimeoutError:
             raise Unavailable("too much is asked of Redis") from None
 
-    async def take(self) -> Link:
+    async def take(self) -> RedisLink:
         while self._idle:
             if (link := self._idle.pop()).usable:
                 return link
             await link.close()
         return await self.open()
 
-    def give_back(self, link: Link) -> None:
+    def give_back(self, link: RedisLink) -> None:
         if link.usable:
             self._idle.append(link)
 

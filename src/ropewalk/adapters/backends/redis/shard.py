@@ -12,7 +12,7 @@ from typing import Any
 
 from redis import exceptions
 
-from ropewalk.adapters.backends.redis.links import Link, Links, done_nothing
+from ropewalk.adapters.backends.redis.links import RedisLink, RedisLinks, done_nothing
 from ropewalk.adapters.backends.redis.scripts import Script, script
 from ropewalk.model.errors import Unanswered, Unavailable
 
@@ -50,7 +50,7 @@ class Manner:
 class Shard:
     """`tag`: what its keys have in common, so that they are on one server of a cluster."""
 
-    def __init__(self, tag: str, links: Links, manner: Manner) -> None:
+    def __init__(self, tag: str, links: RedisLinks, manner: Manner) -> None:
         self.links = links
         self.manner = manner
         self.trouble = ""  # what failed last, "" since the server answered again
@@ -76,7 +76,7 @@ class Shard:
             self.trouble = str(error)
             raise
 
-    async def run(self, link: Link, name: str, keys: list[bytes], *arguments: Any) -> Any:
+    async def run(self, link: RedisLink, name: str, keys: list[bytes], *arguments: Any) -> Any:
         """Run a script. Raises `Unavailable` and `Unanswered`."""
         called = script(name)
         try:
@@ -100,12 +100,12 @@ class Shard:
             raise Unanswered(f"Redis failed: {error}") from None
         raise Unavailable("Redis starts again and again")
 
-    async def _call(self, link: Link, called: Script, keys: list[bytes], arguments: tuple[Any, ...]) -> Any:
+    async def _call(self, link: RedisLink, called: Script, keys: list[bytes], arguments: tuple[Any, ...]) -> Any:
         manner = self.manner
         known = (self._run, manner.now(), manner.publish)
         return await link.ask("EVALSHA", called.digest, len(keys), *keys, *known, *arguments)
 
-    async def greet(self, link: Link) -> None:
+    async def greet(self, link: RedisLink) -> None:
         """Have the run of the server confirmed, and tell what this node saw of the one before. Raises `Unavailable`."""
         async with self._greeting:
             try:
@@ -116,7 +116,7 @@ class Shard:
             except TimeoutError:
                 raise Unavailable("Redis has started anew and is not confirmed yet") from None
 
-    async def _hello(self, link: Link, proof: bool) -> bool:
+    async def _hello(self, link: RedisLink, proof: bool) -> bool:
         """Whether the run is confirmed; otherwise some time has passed, and it may be asked again."""
         called, manner = script("hello"), self.manner
         seen = (self._generation, self._counter, self._run)
@@ -141,7 +141,7 @@ class Shard:
         self._run, self._generation, self._counter = run, generation, counter
 
 
-async def _keeps_everything(link: Link) -> bool:
+async def _keeps_everything(link: RedisLink) -> bool:
     """Whether the server writes everything to the disk before it answers, so that a restart loses nothing."""
     try:
         persistence = await link.ask("INFO", "persistence")

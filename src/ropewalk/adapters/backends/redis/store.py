@@ -3,7 +3,7 @@
 import asyncio
 
 from ropewalk.adapters.backends.redis.appends import Appender, Keeping
-from ropewalk.adapters.backends.redis.links import Links
+from ropewalk.adapters.backends.redis.links import RedisLinks
 from ropewalk.adapters.backends.redis.shard import Manner, Shard
 from ropewalk.adapters.backends.redis.topology import Topology
 from ropewalk.core.ring import shard_of
@@ -44,7 +44,7 @@ class Store:
         self.manner.sharded = self.topology.sharded
         for number in range(self.topology.shards):
             tag = str(number)
-            shard = Shard(tag, Links(self.topology.connect(tag)), self.manner)
+            shard = Shard(tag, RedisLinks(self.topology.connect(tag)), self.manner)
             self._shards.append(shard)
             self.appenders.append(Appender(shard, self._keeping))
         self.found.set()

@@ -35,7 +35,7 @@ Receive = Callable[[bytes, bytes], None]
 """Takes a channel and what came on it."""
 
 
-class Subscriber:
+class ShardSubscriber:
     """`always`: channels that are listened to from the beginning. `sharded`: channels belong to their shard (SSUBSCRIBE).
     `returned` is called whenever a connection has taken the place of a lost one, and all that is wanted is subscribed again."""
 

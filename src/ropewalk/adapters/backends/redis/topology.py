@@ -7,7 +7,7 @@ from redis import exceptions
 from redis.asyncio.connection import AbstractConnection
 from redis.crc import key_slot
 
-from ropewalk.adapters.backends.redis.links import LOST, Connect, Link
+from ropewalk.adapters.backends.redis.links import LOST, Connect, RedisLink
 from ropewalk.connections.redis import RedisAddress, connection_to, open_redis
 from ropewalk.model.errors import Unavailable
 
@@ -35,11 +35,11 @@ class Topology:
         """Whether subscribers are reached by SPUBLISH. PUBLISH of a cluster goes to all of its servers."""
         return self.cluster and int(self.version.partition(".")[0]) >= SHARDED_CHANNELS
 
-    async def discover(self, configuration: str) -> Link:
+    async def discover(self, configuration: str) -> RedisLink:
         """Ask what there is. `configuration`: the key of what must stay as it was at first. Returns the link that it was asked
         over. Raises `Unavailable`."""
         try:
-            link = Link(await self._any())
+            link = RedisLink(await self._any())
             server = await link.ask("INFO", "server")
             self.version = _field(server, b"redis_version")
             self.cluster = _field(await link.ask("INFO", "cluster"), b"cluster_enabled") == "1"
@@ -57,7 +57,7 @@ class Topology:
 
     async def _fixed_shards(self, configuration: str) -> int:
         """The number with which the store was begun: every node must know the same one."""
-        link = Link(await self._to_slot(key_slot(configuration.encode())))
+        link = RedisLink(await self._to_slot(key_slot(configuration.encode())))
         try:
             await link.ask("SET", configuration, CLUSTER_SHARDS, "NX")
             return int(await link.ask("GET", configuration))
@@ -77,7 +77,7 @@ class Topology:
 
     async def _to_slot(self, slot: int) -> AbstractConnection:
         """To the master that has the slot now, as the first server that answers knows it."""
-        asked = Link(await self._any())
+        asked = RedisLink(await self._any())
         try:
             ranges = await asked.ask("CLUSTER", "SLOTS")
         finally:

@@ -23,7 +23,7 @@ COUNTED = (
 )
 
 
-class Upkeep:
+class RedisUpkeep:
     """`gauges` are those of the whole store at the last sweep."""
 
     def __init__(

@@ -189,7 +189,7 @@ class Chunk(Struct, frozen=True, gc=False):
 
 
 class Reader:
-    """`damaged_batches` counts what turned out bad when it was read, and is not served."""
+    """`damaged_batches` counts what turned out bad when it was read, and is not served. What recovery found is not in it."""
 
     def __init__(self, logs: list[ShardLog]) -> None:
         self._logs = logs
@@ -207,7 +207,7 @@ class Reader:
             for span in generation.spans(shard):
                 if span.first <= first <= end <= span.end:
                     return self._stream(shard, generation, first, end, max_bytes)
-        raise BadRequest(f"positions from {first} to {end} are not in shard {shard} of the journal (any more)")
+        raise BadRequest(f"positions from {first} to below {end} are not in shard {shard} of the journal (any more)")
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -235,7 +235,7 @@ class Reader:
             first, end = segment.first, segment.end
         if generation.lose(segment, (first, end)):
             self.damaged_batches += 1
-            logger.error("positions from %d to %d of shard %d are not as they were written", first, end, segment.shard)
+            logger.error("positions %d to %d of shard %d are not as they were written", first, end - 1, segment.shard)
 
 
 def _plan(generation: Generation, first: int, end: int, max_bytes: int, at_least_one: bool) -> Chunk | None:

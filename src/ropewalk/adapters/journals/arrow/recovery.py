@@ -163,9 +163,9 @@ _WAY_ON = "All other rows can be read; `ropewalk journal repair` brings back tho
 
 
 def _positions(holes: list[Hole]) -> str:
-    told = ", ".join(f"{first} to {end}" for first, end in holes[:NAMED_HOLES])
+    told = ", ".join(f"{first} to {end - 1}" for first, end in holes[:NAMED_HOLES])
     more = f" and {len(holes) - NAMED_HOLES} more ranges" if len(holes) > NAMED_HOLES else ""
-    return f"positions from {told}{more}"
+    return f"positions {told}{more}"
 
 
 def _answer(recovered: list[RecoveredShard], notes: list[str], oldest: int) -> Recovered:

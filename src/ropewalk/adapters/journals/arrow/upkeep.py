@@ -214,7 +214,7 @@ class Upkeep:
             logger.warning("segment %s cannot be sealed yet: %s", segment.path.name, error.strerror or error)
             return
         for first, end in (hole for hole in sealed.holes if hole not in segment.holes):
-            logger.error("positions from %d to %d in %s are not as they were written", first, end, segment.path)
+            logger.error("positions %d to %d in %s are not as they were written", first, end - 1, segment.path)
         if not sealed.sealed:
             self._bad.add(segment.path)  # it stays as it is until the next start
 

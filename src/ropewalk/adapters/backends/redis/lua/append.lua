@@ -35,7 +35,7 @@ local function stream_of(index)
     stream.epoch, stream.tip, stream.at = kept[1], tonumber(kept[2]), math.max(tonumber(kept[3]), now)
     stream.partition_key = kept[5] or stream.name
   else
-    stream.fresh, stream.epoch, stream.tip, stream.at = true, seed, 0, now
+    stream.fresh, stream.epoch, stream.tip, stream.at = true, seed .. (index > 1 and index or ''), 0, now
   end
   streams[index] = stream
   return stream

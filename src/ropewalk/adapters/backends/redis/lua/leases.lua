@@ -40,7 +40,7 @@ end
 local function end_presence(owner, sid, ttl)
   redis.call('ZREM', owned, owner .. '\0' .. sid)
   redis.call('HDEL', owners, sid)
-  if redis.call('HEXISTS', held, sid) == 1 then redis.call('ZADD', presence_deadlines, 'NX', number(now + ttl), sid) end
+  if redis.call('HEXISTS', held, sid) == 1 then redis.call('ZADD', presence_deadlines, number(now + ttl), sid) end
 end
 
 local function end_owner(owner, most, presence_ttl)

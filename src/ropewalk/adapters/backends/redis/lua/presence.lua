@@ -48,6 +48,13 @@ local function own(sid, node)
   redis.call('HSET', owners, sid, owner)
 end
 
+local function disown(sid)
+  local owner = redis.call('HGET', owners, sid)
+  if not owner then return end
+  redis.call('ZREM', owned, owner .. '\0' .. sid)
+  redis.call('HDEL', owners, sid)
+end
+
 local function put_held(sid, streams)
   if next(streams) then
     redis.call('HSET', held, sid, cmsgpack.pack(streams))
@@ -55,11 +62,7 @@ local function put_held(sid, streams)
   end
   redis.call('HDEL', held, sid)
   redis.call('ZREM', deadlines, sid)
-  local owner = redis.call('HGET', owners, sid)
-  if owner then
-    redis.call('ZREM', owned, owner .. '\0' .. sid)
-    redis.call('HDEL', owners, sid)
-  end
+  disown(sid)
 end
 
 local function total_of(stream)
@@ -128,6 +131,7 @@ local function move(old_sid, new_sid, streams)
       left[stream] = id
     end
   end
+  disown(old_sid)
   put_held(old_sid, left)
   if next(left) then redis.call('ZADD', deadlines, 0, old_sid) end
 end

@@ -80,6 +80,8 @@ act['take'] = function()
   if successor ~= '' then
     record.owner, record.version = owner_of(node, lease_numbers, leases), 0
     record.deadline, record.formers = now + record.ttl, formers
+    local replaced = load(successor)
+    if replaced then unindex(successor, replaced) end
     store(successor, record)
     for _, former in ipairs(formers) do redis.call('HSET', successors, former, successor) end
   end

@@ -1,0 +1,42 @@
+"""What no endpoint takes is refused as JSON, whether it is the path or the method."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from ropewalk.adapters.endpoints.unknown_paths import last_route
+from tests.unit.adapters.http_server import Client, serving
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text="here")
+
+    routes = [web.get("/api/streams", answer), web.get("/api/{name:.+}/users", answer), web.put("/api/{name:.+}/users", answer)]
+    async with serving([*routes, last_route()]) as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", ["/api/streams", "/api/a/b/users"])
+async def test_what_an_endpoint_takes_reaches_it(client: Client, path: str) -> None:
+    assert await (await client.get(path)).text() == "here"
+
+
+@pytest.mark.parametrize("path", ["/", "/api", "/api/", "/api/stream", "/api/streams/", "/a%0Ab"])
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
+async def test_a_path_where_nothing_is_is_refused_with_404(client: Client, method: str, path: str) -> None:
+    async with client.request(method, path, data=b"x") as response:
+        assert (response.status, response.content_type) == (404, "application/json")
+        assert await response.json() == {"error": "no such path"}
+        assert "Allow" not in response.headers
+
+
+@pytest.mark.parametrize(("path", "allow"), [("/api/streams", "GET, HEAD"), ("/api/a/b/users", "GET, HEAD, PUT")])
+async def test_a_method_that_the_path_does_not_know_is_refused_with_405_and_those_it_knows(
+    client: Client, path: str, allow: str
+) -> None:
+    async with client.post(path, data=b"x") as response:
+        assert (response.status, response.headers["Allow"]) == (405, allow)
+        assert await response.json() == {"error": f"the path knows {allow}, not POST"}
