@@ -109,6 +109,8 @@ class UnreliableLink:
 class UnreliableStreams:
     """Implements `ports.StreamStore`."""
 
+    resolves_unanswered = False  # it recognises what has a uid
+
     def __init__(self, inner: StreamStore, link: UnreliableLink) -> None:
         self._inner = inner
         self._ask = link.ask
