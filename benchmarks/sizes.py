@@ -121,7 +121,7 @@ FULL = Sizes(
     nats_publishers=64,
     cluster_trips=300,
     cluster_paced=100,
-    cluster_rate=100.0,
+    cluster_rate=200.0,
 )
 
 QUICK = Sizes(
