@@ -13,7 +13,7 @@ import msgspec
 import nats
 import pytest
 
-from ropewalk.adapters.backends.nats import NatsBackend
+from ropewalk.adapters.backends.nats import NatsBackend, census
 from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
@@ -262,6 +262,19 @@ async def test_a_node_starts_while_nats_is_down_and_serves_once_it_is_there(tmp_
         await starting
         await one.stop()
         server.stop()
+
+
+async def test_too_many_streams_to_look_at_are_counted_by_nats_itself(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(census, "LISTED", 10)
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        await one.streams.append([Publication(f"stream {number}", b"1", uid="u") for number in range(20)])
+        await one.sweep()
+        gauges = one.gauges()
+        assert (gauges["streams"], gauges["history_messages"]) == (40, 40)  # keys are subjects and messages too
+        assert (await one.streams.append([Publication("stream 7", b"1", uid="u")]))[0].duplicate
 
 
 @pytest.mark.parametrize("scheme", ["tls", "nats"])

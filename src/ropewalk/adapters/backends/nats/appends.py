@@ -78,8 +78,9 @@ class Lane:
             await asyncio.wait([self._writing])
 
     async def tip(self, stream: str) -> StreamEnd:
-        tip = self.shard.tips.get(stream)
-        return await self.shard.load_tip(stream) if tip is None else tip
+        """Of a stream that is not forgotten yet."""
+        tip = self.shard.tips.get(stream) or await self.shard.load_tip(stream)
+        return tip if tip.timestamp + self._forget(stream) > self._clock() else NO_TIP
 
     async def _write(self) -> None:
         try:
@@ -265,6 +266,8 @@ class Appends:
         self._pass_on = pass_on
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
+        if len(publications) == 1:
+            return await self._register(self._lane_of(publications[0].stream), publications)
         batches = list(_divided(publications, self._link.most_bytes))
         if len(batches) == 1:
             return await self._append(publications)

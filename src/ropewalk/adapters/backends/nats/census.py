@@ -1,7 +1,7 @@
 """Counts what is kept in the streams, for the metrics page, and lets the oldest idempotency keys go where there are too many.
 
 Invariant: it costs a bounded number of questions. Beyond `COUNTED` streams or keys the sizes are those of a sample, times the
-number of all.
+number of all. Beyond `LISTED` they are what NATS itself counts: subjects of streams and of keys, its messages and its bytes.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from random import sample
 
 import msgspec
 
+from ropewalk.adapters.backends.nats import jets
 from ropewalk.adapters.backends.nats.plan import Marker
 from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.adapters.backends.nats.streams import NatsStreams, subjects
@@ -17,10 +18,25 @@ from ropewalk.core.history import HistoryTotals
 from ropewalk.ports import Clock
 
 COUNTED = 100
+LISTED = 20_000
 
 
 async def count(streams: NatsStreams, shards: list[JetShard], clock: Clock, dedup_limit: int) -> dict[str, float]:
     """Raises `Unavailable`."""
+    states = [found["state"] for shard in shards if (found := await jets.info(shard.link, shard.jet)) is not None]
+    if sum(state.get("num_subjects", 0) for state in states) > LISTED:
+        for shard in shards:
+            await shard.purge(shard.names.uids, dedup_limit // len(shards))
+        return {
+            "streams": sum(state.get("num_subjects", 0) for state in states),
+            "history_messages": sum(state["messages"] for state in states),
+            "history_bytes": sum(state["bytes"] for state in states),
+            "dedup_keys": 0,
+        }
+    return await _sampled(streams, shards, clock, dedup_limit)
+
+
+async def _sampled(streams: NatsStreams, shards: list[JetShard], clock: Clock, dedup_limit: int) -> dict[str, float]:
     totals, now = HistoryTotals(), clock()
     names = await streams.names()
     looked_at = names if len(names) <= COUNTED else sample(names, COUNTED)

@@ -72,19 +72,23 @@ async def info(link: NatsLink, jet: str, question: object = None) -> Any:
 
 async def ensure(link: NatsLink, config: Mapping[str, Any]) -> Any:
     """What `info` says of the stream, which is there now."""
-    jet = config["name"]
-    found = await info(link, jet)
-    if found is None:
-        try:
-            return await link.api(f"STREAM.CREATE.{jet}", config)
-        except ApiError as error:
-            if error.code != NAME_IN_USE:  # another node was faster, with other settings
-                raise Unavailable(f"JetStream cannot make the stream {jet}: {error}") from None
-            found = await info(link, jet)
+    found = await info(link, config["name"]) or await _create(link, config)
+    if config["allow_atomic"] and not found["config"].get("allow_atomic"):
+        raise Unavailable("this nats-server knows no atomic batches; 2.12 or newer is needed")
     wanted = {name: max(found["config"][name], config[name]) for name in ("num_replicas", "max_msgs_per_subject")}
     if not wanted.items() <= found["config"].items():
         return await update(link, {**found["config"], **wanted})
     return found
+
+
+async def _create(link: NatsLink, config: Mapping[str, Any]) -> Any:
+    jet = config["name"]
+    try:
+        return await link.api(f"STREAM.CREATE.{jet}", config)
+    except ApiError as error:
+        if error.code != NAME_IN_USE:
+            raise Unavailable(f"JetStream cannot make the stream {jet}: {error}") from None
+        return await info(link, jet)  # another node was faster, with other settings
 
 
 async def update(link: NatsLink, config: Mapping[str, Any]) -> Any:

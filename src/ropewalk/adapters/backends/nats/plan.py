@@ -55,16 +55,23 @@ class PendingAppend:
     """One append on its way, or the part of it that belongs to one shard. `apart`: it can be stored by itself. `loose`: what of
     it is in no run, because nothing of its stream is registered."""
 
-    __slots__ = ("answer", "apart", "loose", "publications", "receipts", "size", "streams")
+    __slots__ = ("answer", "apart", "loose", "named", "publications", "receipts", "size", "streams")
 
     def __init__(self, publications: Sequence[Publication]) -> None:
         self.publications = publications
         self.receipts: list[Receipt] = []
-        self.loose: list[Publication] = []
-        self.size = sum(len(publication.payload) for publication in publications)
+        self.loose: Sequence[Publication] = ()
         self.answer: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
-        self.streams = {publication.stream for publication in publications if not publication.transient}
-        keyed = any(publication.uid or publication.producer for publication in publications)
+        self.streams: set[str] = set()
+        self.size, self.named, keyed = 0, False, False  # `named`: some say which partition key they want
+        for publication in publications:
+            self.size += len(publication.payload)
+            if not publication.transient:
+                self.streams.add(publication.stream)
+                if publication.uid or publication.producer:
+                    keyed = True
+                if publication.partition_key:
+                    self.named = True
         self.apart = not keyed and len(self.streams) == 1
 
     def conclude(self) -> None:
@@ -100,7 +107,7 @@ class _Draft:
 class AppendPiece:
     """Messages that are stored together, and the appends that are done with them."""
 
-    def __init__(self, appends: Sequence[PendingAppend], drafts: Mapping[str, _Draft]) -> None:
+    def __init__(self, appends: list[PendingAppend], drafts: Mapping[str, _Draft]) -> None:
         self.appends = appends
         self.drafts = drafts
         self.uids: dict[tuple[str, str], Marker] = {}
@@ -148,19 +155,23 @@ class ShardPlan:
 
     def add(self, append: PendingAppend) -> None:
         """Raises PartitionChanged, and then nothing of it is planned."""
-        self._keys.update(check_partition_keys(append.publications, self.current, self._keys))
+        if append.named:
+            self._keys.update(check_partition_keys(append.publications, self.current, self._keys))
         append.receipts = [
-            self._pass(publication) if publication.transient else self._register(publication)
+            self._pass(publication, append) if publication.transient else self._register(publication)
             for publication in append.publications
         ]
-        append.loose = [publication for waiting in self._leading.values() for publication in waiting]
-        self._leading.clear()
+        if self._leading:
+            append.loose = [publication for waiting in self._leading.values() for publication in waiting]
+            self._leading.clear()
+        else:
+            append.loose = ()
         self._appends.append(append)
 
-    def _pass(self, publication: Publication) -> Receipt:
-        """A transient one keeps its place in the run of its stream, if there is one."""
+    def _pass(self, publication: Publication, append: PendingAppend) -> Receipt:
+        """A transient one keeps its place in the run of its stream, if its append has something there."""
         draft = self._drafts.get(publication.stream)
-        if draft is None:
+        if draft is None or publication.stream not in append.streams:
             self._leading.setdefault(publication.stream, []).append(publication)
         else:
             draft.items.append(runs.item_of(publication))
@@ -168,7 +179,7 @@ class ShardPlan:
 
     def _register(self, publication: Publication) -> Receipt:
         stream = publication.stream
-        if (first := self._first(publication)) is not None:
+        if (publication.uid or publication.producer) and (first := self._first(publication)) is not None:
             return Receipt(stream, first.epoch, first.offset, True)
         position = self._draft(stream).add(publication)
         if publication.uid:
@@ -195,7 +206,7 @@ class ShardPlan:
         draft = self._drafts.get(stream)
         if draft is None:
             tip, current = self._shard.tips.get(stream, NO_TIP), self.current(stream)
-            key = self._keys.get(stream, current.partition_key)
+            key = self._keys.setdefault(stream, current.partition_key or stream)
             draft = self._drafts[stream] = _Draft(tip, current, self._now, "" if key == stream else key)
             draft.items = [runs.item_of(publication) for publication in self._leading.pop(stream, ())]
         return draft
@@ -206,15 +217,16 @@ class ShardPlan:
         """Appends of several streams, or with keys, are stored in one piece with all that shares a stream with them; what is
         left is one message a stream."""
         tied = {stream for append in self._appends if not append.apart for stream in append.streams}
-        together = [append for append in self._appends if append.streams & tied or not append.streams]
-        pieces = [AppendPiece(together, {stream: draft for stream, draft in self._drafts.items() if stream in tied})]
-        pieces[0].uids, pieces[0].producers = self._uids, self._producers
-        for stream, draft in self._drafts.items():
-            if stream not in tied:
-                pieces.append(AppendPiece([append for append in self._appends if append.streams == {stream}], {stream: draft}))
+        together = AppendPiece([], {stream: draft for stream, draft in self._drafts.items() if stream in tied})
+        together.uids, together.producers = self._uids, self._producers
+        alone = {stream: AppendPiece([], {stream: draft}) for stream, draft in self._drafts.items() if stream not in tied}
+        for append in self._appends:
+            piece = alone.get(next(iter(append.streams))) if append.apart else None
+            (piece or together).appends.append(append)
+        pieces = [piece for piece in (together, *alone.values()) if piece.appends]
         for piece in pieces:
             piece.writes = self._writes(piece)
-        return [piece for piece in pieces if piece.appends]
+        return pieces
 
     def _writes(self, piece: AppendPiece) -> list[JetWrite]:
         names, known = self._shard.names, self._memory
