@@ -114,7 +114,7 @@ class RedisServer(Service):
 
     def ask(self, *command: str | int) -> Any:
         """One command to this server."""
-        with redis.Redis(port=self.port, decode_responses=True) as client:
+        with redis.Redis(port=self.port, decode_responses=True, encoding_errors="replace") as client:
             return client.execute_command(*command)
 
 

@@ -18,7 +18,7 @@ from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inheri
 from ropewalk.adapters.endpoints.unknown_paths import last_route
 from ropewalk.app import composition, reload
 from ropewalk.app.keys import tls_context
-from ropewalk.app.settings import Settings, has_application
+from ropewalk.app.settings import Settings, doubts, has_application, preset_choices
 from ropewalk.app.takeover import ServerLock
 from ropewalk.model.errors import UserMistake
 
@@ -61,6 +61,7 @@ class Server:
                 self._parts.recorder.start()
             if self._parts.transactions is not None:
                 await self._parts.transactions.start()
+            await self._parts.broadcasters.start()
         except BaseException:
             await self._parts.keeper.stop()  # a start that failed must not look like a crash to the next one
             if self._parts.embedded_nats is not None:
@@ -83,6 +84,10 @@ class Server:
     def _announce(self) -> None:
         settings, keys, broker = self._settings, self._parts.keys, self._settings.broker
         logger.info("ropewalk %s", __version__, extra={"addresses": " ".join(self.addresses)})
+        for chosen in preset_choices(settings):
+            logger.info("%s", chosen)
+        for doubt in doubts(settings):
+            logger.warning("%s", doubt)
         logger.info(
             "broker %s",
             broker.broker,
@@ -92,7 +97,9 @@ class Server:
                 "rules": len(self._settings.streams),
             },
         )
-        if keys.broadcast is None:
+        if "http" not in settings.broadcast.broadcast_adapter:
+            logger.info("nothing is published at --http_broadcast_path: --broadcast_adapter does not name http")
+        elif keys.broadcast is None:
             logger.warning("publishing over HTTP is off; set --secret or --broadcast_key to turn it on")
         elif not keys.broadcast:
             logger.warning("publishing over HTTP needs no key")
@@ -137,6 +144,7 @@ class Server:
             async with asyncio.timeout(operations.shutdown_timeout):
                 await asyncio.sleep(operations.shutdown_delay)
                 self._acceptor.stop()
+                await self._parts.broadcasters.stop()  # what they have fetched still reaches whoever is connected
                 await self._parts.node.drain(operations.shutdown_spread, operations.reconnect_rate)
                 await self._runner.cleanup()
                 if self._parts.recorder is not None:

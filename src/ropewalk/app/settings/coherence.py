@@ -7,6 +7,7 @@ import re
 from ipaddress import ip_address
 from pathlib import Path
 
+from ropewalk.app.settings.engines import require_reachable
 from ropewalk.app.settings.sections import Settings
 from ropewalk.model.errors import UserMistake
 from ropewalk.protocol.proxies import TrustedProxies
@@ -33,6 +34,7 @@ def require_startable(settings: Settings) -> None:
     require_distinct_paths(settings)
     _require_shards(settings)
     _require_journal_for_archive(settings)
+    require_reachable(settings)
     _require_replicas(settings)
 
 
