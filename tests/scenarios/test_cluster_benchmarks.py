@@ -47,3 +47,7 @@ def test_the_work_is_what_the_bars_say(run: Run) -> None:
     assert (details["nr1"]["publishers"], details["nr1"]["streams"]) == (256, 1)
     assert (details["nn1"]["publishers"], details["nn1"]["streams"]) == (64, 1)
     assert details["nr1"]["messages_a_round"] == details["nn1"]["messages_a_round"] == QUICK.cluster_messages
+
+
+def test_the_record_says_with_which_clients(run: Run) -> None:
+    assert {"redis", "nats-py"} <= run.machine.versions.keys()
