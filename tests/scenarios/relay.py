@@ -8,10 +8,11 @@ CHUNK = 65536
 
 
 class Relay:
-    """`open`: new connections are let through. `answers_lost`: so many connections lose whatever the server answers."""
+    """`open`: new connections are let through, to `port`, which a test may change. `answers_lost`: so many connections lose
+    whatever the server answers."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.port = port
         self._links: set[asyncio.StreamWriter] = set()
         self._passing = asyncio.Event()
         self._passing.set()
@@ -38,7 +39,11 @@ class Relay:
         self.accepted += 1
         loses_answer = self.answers_lost > 0
         self.answers_lost -= loses_answer
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:  # the server is down
+            writer.transport.abort()
+            return
         self._links |= {writer, far_writer}
         try:
             async with asyncio.TaskGroup() as both:
