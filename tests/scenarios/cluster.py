@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 import aiohttp
+from yarl import URL
 
 from tests.scenarios.cluster_checker import Anomaly, Message, Position, StreamHistory, anomalies
 from tests.scenarios.cluster_clients import STREAMS, ClusterPublisher, Kicker, RoamingClient, World
@@ -42,7 +43,8 @@ async def suffer(cluster: Cluster, size: Size, seed: int, lossy: bool = False) -
     async with asyncio.TaskGroup() as everybody:
         for client in clients:
             everybody.create_task(client.run())
-        writing = [everybody.create_task(each.run(faults_over)) for each in (*publishers, kicker)]
+        writing = [everybody.create_task(publisher.run(faults_over)) for publisher in publishers]
+        writing.append(everybody.create_task(kicker.run(faults_over)))
         await _faults(cluster, size.seconds, world, chances)
         faults_over.set()
         await asyncio.wait(writing)
@@ -90,7 +92,7 @@ async def _history(node: ClusterNode, stream: str) -> StreamHistory:
     async with aiohttp.ClientSession() as http:
         while after is not None:
             address = f"{node.url}/api/streams/{quote(stream, safe='')}/history?after={after}&limit=1000"
-            async with http.get(_exactly(address)) as response:
+            async with http.get(URL(address, encoded=True)) as response:
                 page = await response.json()
                 assert response.status == 200, page
             messages += [
@@ -102,14 +104,10 @@ async def _history(node: ClusterNode, stream: str) -> StreamHistory:
 
 async def _members(node: ClusterNode, stream: str) -> set[str]:
     address = f"{node.url}/api/presence/{quote(stream, safe='')}/users?limit=1000"
-    async with aiohttp.ClientSession() as http, http.get(_exactly(address)) as response:
+    async with aiohttp.ClientSession() as http, http.get(URL(address, encoded=True)) as response:
         page = await response.json()
         assert response.status == 200, page
         return {each["id"] for each in page["records"]}
-
-
-def _exactly(address: str) -> "aiohttp.client.URL":
-    return aiohttp.client.URL(address, encoded=True)
 
 
 def figures(world: World, size: Size) -> str:

@@ -98,7 +98,7 @@ class Cluster(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def running_cluster(engine: Engine, size: int = 3) -> AsyncIterator[Cluster]:
+async def running_cluster(engine: Engine, size: int = 3, flags: Sequence[str] = ()) -> AsyncIterator[Cluster]:
     async with contextlib.AsyncExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         ports = [service.port for service in engine.services]
@@ -106,7 +106,7 @@ async def running_cluster(engine: Engine, size: int = 3) -> AsyncIterator[Cluste
         for number in range(size):
             link = await stack.enter_async_context(relay_to(ports[0])) if engine.relayed else None
             reached = [int(link.url.rpartition(":")[2])] if link is not None else ports
-            node = ClusterNode(f"n{number}", home, engine.flags(reached), link)
+            node = ClusterNode(f"n{number}", home, (*engine.flags(reached), *flags), link)
             stack.callback(node.end)
             nodes.append(node)
         await asyncio.gather(*(node.start() for node in nodes))
