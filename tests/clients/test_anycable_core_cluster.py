@@ -2,14 +2,12 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import pytest
 
 from tests.clients.publishers import publish
 from tests.clients.script import Client, Script, offsets, texts
-from tests.scenarios.cluster_faults import Cluster, Engine, nats_engine, redis_engine, running_cluster
+from tests.scenarios.cluster_faults import Cluster, EngineMaker, nats_engine, redis_engine, running_cluster
 from tests.scenarios.relay import Relay, relay_to
 
 pytestmark = pytest.mark.needs_node
@@ -65,35 +63,35 @@ async def move(relay: Relay, port: int, clients: list[Client], how: str) -> None
 
 @pytest.mark.parametrize("engine", [redis_engine, nats_engine])
 async def test_clients_that_are_moved_from_node_to_node_miss_nothing_and_stay_present(
-    anycable: Script, stream: str, engine: Callable[[], AbstractContextManager[Engine]]
+    anycable: Script, stream: str, engine: EngineMaker
 ) -> None:
-    with engine() as chosen:
-        async with (
-            running_cluster(chosen, flags=("--presence_ttl", "60s")) as cluster,
-            relay_to(cluster.nodes[0].port) as relay,
-        ):
-            bob = await arrive(anycable, cluster.nodes[2].cable, "bob", stream)
-            url = relay.url.replace("http", "ws", 1) + "/cable"
-            moved = [await arrive(anycable, url, name, stream) for name in NAMES]
-            everybody = {name: {"name": name} for name in ("bob", *NAMES)}
-            assert await members(bob, 1) == everybody
+    async with (
+        engine() as chosen,
+        running_cluster(chosen, flags=("--presence_ttl", "60s")) as cluster,
+        relay_to(cluster.nodes[0].port) as relay,
+    ):
+        bob = await arrive(anycable, cluster.nodes[2].cable, "bob", stream)
+        url = relay.url.replace("http", "ws", 1) + "/cable"
+        moved = [await arrive(anycable, url, name, stream) for name in NAMES]
+        everybody = {name: {"name": name} for name in ("bob", *NAMES)}
+        assert await members(bob, 1) == everybody
 
-            publishing = Publishing(cluster, stream)
-            try:
-                for times in range(1, MOVES + 1):
-                    await move(relay, cluster.nodes[times % 3].port, moved, ("break", "stall")[times % 2])
-                    for client in moved:
-                        await client.sees("connect", restored=True, times=times)
-                        await client.gets("room", len(client.all("message", channel="room")) + 5)
-            finally:
-                total = await publishing.stop()
+        publishing = Publishing(cluster, stream)
+        try:
+            for times in range(1, MOVES + 1):
+                await move(relay, cluster.nodes[times % 3].port, moved, ("break", "stall")[times % 2])
+                for client in moved:
+                    await client.sees("connect", restored=True, times=times)
+                    await client.gets("room", len(client.all("message", channel="room")) + 5)
+        finally:
+            total = await publishing.stop()
 
-            for client in (bob, *moved):
-                received = await client.gets("room", total)
-                assert offsets(received) == texts(received) == list(range(1, total + 1))
-                assert client.frames("reject_history") == []
-            for client in moved:
-                assert len(client.all("connect")) == 1 + MOVES
-            assert await members(bob, 2) == await members(moved[0], 1) == everybody
-            assert [event["id"] for event in bob.all("presence", type="join")] == ["bob", *NAMES]
-            assert bob.all("presence", type="leave") == []
+        for client in (bob, *moved):
+            received = await client.gets("room", total)
+            assert offsets(received) == texts(received) == list(range(1, total + 1))
+            assert client.frames("reject_history") == []
+        for client in moved:
+            assert len(client.all("connect")) == 1 + MOVES
+        assert await members(bob, 2) == await members(moved[0], 1) == everybody
+        assert [event["id"] for event in bob.all("presence", type="join")] == ["bob", *NAMES]
+        assert bob.all("presence", type="leave") == []

@@ -13,8 +13,9 @@ import aiohttp
 from yarl import URL
 
 from tests.scenarios.cluster_checker import Anomaly, Message, Position, StreamHistory, anomalies
-from tests.scenarios.cluster_clients import STREAMS, ClusterPublisher, Kicker, RoamingClient, World
+from tests.scenarios.cluster_clients import RoamingClient
 from tests.scenarios.cluster_faults import Cluster, ClusterNode, a_round, inflict
+from tests.scenarios.cluster_publishers import STREAMS, ClusterPublisher, EntryPublisher, Kicker, World, Writer
 
 SETTLE_SECONDS = 90.0
 """After the last fault, for everybody to have everything and for those who are gone to have left. It bounds a failure; it is
@@ -32,29 +33,33 @@ class Size:
     seconds: float
 
 
-async def suffer(cluster: Cluster, size: Size, seed: int, lossy: bool = False) -> tuple[World, list[Anomaly]]:
+async def suffer(cluster: Cluster, size: Size, seed: int) -> tuple[World, list[Anomaly]]:
     """Returns when it is over, with the anomalies that were found."""
     chances = random.Random(seed)
     world = World(cluster.nodes, size.clients)
     clients = [RoamingClient(f"c{number}", world, _chance(chances)) for number in range(size.clients)]
     publishers = [ClusterPublisher(f"p{number}", world, _chance(chances), size.pause) for number in range(size.publishers)]
     kicker = Kicker(world, [client.name for client in clients], _chance(chances), 1.0)
+    port = cluster.engine.entries_port
+    adders = [EntryPublisher(f"x{number}", world, port, _chance(chances), size.pause) for number in range(2 if port else 0)]
     faults_over = asyncio.Event()
     async with asyncio.TaskGroup() as everybody:
         for client in clients:
             everybody.create_task(client.run())
-        writing = [everybody.create_task(publisher.run(faults_over)) for publisher in publishers]
-        writing.append(everybody.create_task(kicker.run(faults_over)))
+        writers: list[Writer] = [*publishers, *adders, kicker]
+        writing = [everybody.create_task(writer.run(faults_over)) for writer in writers]
         await _faults(cluster, size.seconds, world, chances)
         faults_over.set()
         await asyncio.wait(writing)
+        for adding in adders:
+            await adding.taken(SETTLE_SECONDS)
         await publishers[0].end()
         world.calm.set()
         await _settled(cluster, world, clients)
         world.over.set()
     for node in cluster.nodes:
         world.record.histories[node.name] = {stream: await _history(node, stream) for stream in STREAMS}
-    return world, anomalies(world.record, lossy)
+    return world, anomalies(world.record, cluster.engine.lossy)
 
 
 def _chance(chances: random.Random) -> random.Random:

@@ -109,14 +109,14 @@ class Record:
 def anomalies(record: Record, lossy: bool = False) -> list[Anomaly]:
     """`lossy`: the engine itself may have lost what it had acknowledged. Then epochs may change and gaps be said."""
     return [
-        *_positions(record),
+        *_positions(record, lossy),
         *_epochs(record, lossy),
         *_registered_order(record),
         *_kept(record, lossy),
         *_delivered(record, lossy),
         *_same_answers(record),
         *_presence(record),
-        *_kicked(record),
+        *([] if lossy else _kicked(record)),  # an order may be lost like anything else
         *(Anomaly(Kind.TWO_LIVES, what) for what in record.left_open),
     ]
 
@@ -136,9 +136,10 @@ def _evidence(record: Record) -> Iterator[tuple[str, Message]]:
             yield from ((stream, message) for message in history.messages)
 
 
-def _positions(record: Record) -> Iterator[Anomaly]:
+def _positions(record: Record, lossy: bool) -> Iterator[Anomaly]:
+    """An engine that has lost a publication knows nothing of its uid: in another epoch it may be registered again."""
     at: dict[tuple[str, Position], str] = {}
-    where: dict[tuple[str, str], Position] = {}
+    where: dict[tuple[str, str, str], Position] = {}
     for stream, (position, name) in _evidence(record):
         known = record.publications.get(name)
         if known is None or known.stream != stream:
@@ -146,9 +147,10 @@ def _positions(record: Record) -> Iterator[Anomaly]:
             continue
         if (other := at.setdefault((stream, position), name)) != name:
             yield Anomaly(Kind.POSITION_REUSED, f"{stream} {position}: {other} and {name}")
-        if (first := where.setdefault((stream, name), position)) != position:
+        scope = (stream, position.epoch if lossy else "", name)
+        if (first := where.setdefault(scope, position)) != position:
             yield Anomaly(Kind.DUPLICATE, f"{name} is registered in {stream} at {first} and {position}")
-            where[stream, name] = position
+            where[scope] = position
 
 
 def _epochs(record: Record, lossy: bool) -> Iterator[Anomaly]:

@@ -1,163 +1,27 @@
-"""Those who use a cluster while it suffers: clients that roam between nodes, publishers, and one who disconnects users.
+"""Clients that use a cluster while it suffers, and roam from node to node.
 
 They write down what they did and what came. Nothing is judged here: that is the checker's work.
 """
 
 import asyncio
-import contextlib
 import json
 import random
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 import aiohttp
 
 from tests.cable import TIMEOUT, Cable, Closed, Frame, identifier, kind
 from tests.clients.credentials import token
-from tests.scenarios.cluster_checker import END, Kick, Life, Message, Position, Publication, Record, ToldGap
+from tests.scenarios.cluster_checker import END, Life, Message, Position, ToldGap
+from tests.scenarios.cluster_publishers import STREAMS, World
 from tests.server import Address
 
-# Any name is legal: with what is special in subjects of NATS, in keys and hash tags of Redis, and in URLs.
-STREAMS = ("plain", "with space", "dots.and.*.>", "{braces}:colon", "ünï/cødé/🜁", "per%cent?&#", "a:b", "a", "x" * 200)
-
-REQUEST_SECONDS = 4.0  # after which a publisher asks another node
 SILENCE_SECONDS = 4.0  # pings come every second: a node from which nothing comes is left
 CONNECT_SECONDS = 4.0
 
 # How a client leaves a node: its link breaks; it comes back by another link while the old one still stands; its link breaks
 # and it comes back after a while; it has forgotten its session; it goes for good.
 WAYS = ("cut", "cut", "taken over", "taken over", "away", "sid lost", "gone")
-MOST_GONE = 0.2  # of all clients
-
-
-class World:
-    """What all of them share. `calm`: no more faults and no more publications; `over`: everything was checked."""
-
-    def __init__(self, nodes: Sequence[Address], clients: int) -> None:
-        self.nodes = nodes
-        self.may_go = int(clients * MOST_GONE)  # clients that may still go for good
-        self.record = Record()
-        self.counts: Counter[str] = Counter()
-        self.calm = asyncio.Event()
-        self.over = asyncio.Event()
-
-
-# --- publishers ------------------------------------------------------------------------------------------------------------
-
-
-class ClusterPublisher:
-    """Publishes at any node. With a uid it asks again, here and there, until it is told the position; without, never."""
-
-    def __init__(self, name: str, world: World, chance: random.Random, pause: float) -> None:
-        self._name = name
-        self._world = world
-        self._chance = chance
-        self._pause = pause
-        self._written = 0
-
-    async def run(self, until: asyncio.Event) -> None:
-        async with _http() as http:
-            while not until.is_set():
-                with_uid = self._chance.random() < 0.7
-                batch = [self._publication() for _ in range(self._chance.choice((1, 1, 1, 1, 3, 10)))]
-                done = await self._publish(http, batch, with_uid)
-                if done and with_uid and self._chance.random() < 0.2:
-                    self._world.counts["repeated after the answer"] += len(batch)
-                    await self._publish(http, batch, with_uid)
-                await asyncio.sleep(self._chance.random() * 2 * self._pause)
-
-    async def end(self) -> None:
-        batch = [self._publication(stream, f"{END} of {stream}") for stream in STREAMS]
-        async with _http() as http:
-            await self._publish(http, batch, with_uid=True)
-
-    def _publication(self, stream: str = "", name: str = "") -> Publication:
-        self._written += 1
-        made = Publication(name or f"{self._name}/{self._written}", stream or self._chance.choice(STREAMS), time.monotonic())
-        self._world.record.publications[made.name] = made
-        return made
-
-    async def _publish(self, http: aiohttp.ClientSession, batch: list[Publication], with_uid: bool) -> bool:
-        """True once all have a position."""
-        filler = "." * self._chance.choice((0, 0, 200, 3000))
-        body = [
-            {"stream": each.stream, "data": json.dumps(f"{each.name}|{filler}"), **({"uid": each.name} if with_uid else {})}
-            for each in batch
-        ]
-        while True:
-            receipts = await self._send(http, body)
-            if receipts is not None:
-                self._note(batch, receipts)
-                return True
-            self._world.counts["publish requests failed"] += 1
-            if not with_uid:
-                return False
-            await asyncio.sleep(0.1 + self._chance.random() * 0.4)
-
-    async def _send(self, http: aiohttp.ClientSession, body: list[dict[str, str]]) -> list[dict[str, Any]] | None:
-        """None: it may have been registered, or not."""
-        node = self._chance.choice(self._world.nodes)
-        try:
-            async with http.post(f"{node.url}/_broadcast", json=body if len(body) > 1 else body[0]) as response:
-                answer = await response.json()
-                assert response.status in (201, 503), answer
-                self._world.counts[f"publish requests answered {response.status}"] += 1
-                return answer["publications"] if response.status == 201 else None
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return None
-
-    def _note(self, batch: list[Publication], receipts: list[dict[str, Any]]) -> None:
-        now = time.monotonic()
-        for publication, receipt in zip(batch, receipts, strict=True):
-            position = Position(receipt["epoch"], receipt["offset"])
-            if publication.position not in (None, position):
-                # The first receipt stays; what contradicts it is evidence of its own.
-                again = self._world.record.seen.setdefault((f"receipts of {self._name}", publication.stream), [])
-                again.append(Message(position, publication.name))
-            else:
-                publication.acked = publication.acked or now
-                publication.position = position
-            self._world.counts["found by their uid"] += receipt.get("duplicate", False)
-
-
-@contextlib.asynccontextmanager
-async def _http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=REQUEST_SECONDS)) as http:
-        yield http
-
-
-class Kicker:
-    """Disconnects users remotely, by whichever node."""
-
-    def __init__(self, world: World, ids: Sequence[str], chance: random.Random, pause: float) -> None:
-        self._world = world
-        self._ids = ids
-        self._chance = chance
-        self._pause = pause
-
-    async def run(self, until: asyncio.Event) -> None:
-        async with _http() as http:
-            while not until.is_set():
-                await asyncio.sleep(self._chance.random() * 2 * self._pause)
-                ids, sent = self._chance.choice(self._ids), time.monotonic()
-                while not await self._order(http, ids):
-                    await asyncio.sleep(0.2)
-                self._world.record.kicks.append(Kick(ids, sent, time.monotonic()))
-                self._world.counts["remote disconnects"] += 1
-
-    async def _order(self, http: aiohttp.ClientSession, ids: str) -> bool:
-        node = self._chance.choice(self._world.nodes)
-        order = {"command": "disconnect", "payload": {"identifier": ids, "reconnect": True}}
-        try:
-            async with http.post(f"{node.url}/_broadcast", json=order) as response:
-                return response.status == 201
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return False
-
-
-# --- clients ---------------------------------------------------------------------------------------------------------------
 
 
 class RoamingClient:

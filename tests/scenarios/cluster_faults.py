@@ -6,14 +6,17 @@ import random
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import NamedTuple
+
+import redis.asyncio
 
 from tests.clients.credentials import SECRET
 from tests.scenarios.relay import Relay, relay_to
 from tests.server import Address, RunningServer
-from tests.services import Service, nats_cluster, nats_server, redis_server
+from tests.services import RedisServer, Service, nats_cluster, nats_server, redis_server
 
 LEASE_SECONDS = 6.0  # of a node, after which the others take it for dead
 PRESENCE_SECONDS = 2.0
@@ -24,33 +27,77 @@ FLAGS = (
 )
 
 
+NODE_FAULTS = ("kill a node", "pause a node", "restart a node")
+ENGINE_FAULTS = ("kill the engine", "pause the engine")
+LINK_FAULTS = ("cut a link", "freeze a link")
+PROMOTION = "promote the replica"
+
+
 class Engine(NamedTuple):
-    """`services`: its processes. `flags`: of a node that reaches it by these ports. `relayed`: nodes go through relays; clients
-    of an engine that tells of its other servers would go around them."""
+    """`services`: its processes. `flags`: of a node that reaches it by these ports. `relayed`: nodes go through relays to the
+    first service; clients of an engine that tells of its other servers would go around them. `lossy`: it may lose what it has
+    acknowledged. `promotion`: the only fault of a pair. `entries_port`: of the Redis from which `redisx` reads."""
 
     name: str
     services: Sequence[Service]
     flags: Callable[[Sequence[int]], Sequence[str]]
     relayed: bool = True
+    lossy: bool = False
+    promotion: "Promotion | None" = None
+    entries_port: int = 0
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        own = (PROMOTION,) if self.promotion is not None else ENGINE_FAULTS if self.services else ()
+        return (*NODE_FAULTS, *own, *(LINK_FAULTS if self.relayed and self.services else ()))
 
 
-@contextlib.contextmanager
-def redis_engine() -> Iterator[Engine]:
+EngineMaker = Callable[[], AbstractAsyncContextManager[Engine]]
+
+
+def _on_redis(ports: Sequence[int]) -> Sequence[str]:
+    return ("--broker", "redis", "--redis_url", f"redis://127.0.0.1:{ports[0]}")
+
+
+@contextlib.asynccontextmanager
+async def redis_engine() -> AsyncIterator[Engine]:
+    """Everything is written before it is acknowledged: it survives the process, though not the machine."""
     with redis_server("--appendonly", "yes", "--appendfsync", "everysec") as server:
-        yield Engine("redis", [server], lambda ports: ("--broker", "redis", "--redis_url", f"redis://127.0.0.1:{ports[0]}"))
+        yield Engine("Redis", [server], _on_redis)
 
 
-@contextlib.contextmanager
-def nats_engine() -> Iterator[Engine]:
+@contextlib.asynccontextmanager
+async def forgetful_redis_engine() -> AsyncIterator[Engine]:
+    """It keeps nothing over a restart."""
+    with redis_server("--appendonly", "no") as server:
+        yield Engine("Redis without persistence", [server], _on_redis, lossy=True)
+
+
+@contextlib.asynccontextmanager
+async def redis_pair_engine() -> AsyncIterator[Engine]:
+    """A replica that lags behind is promoted, again and again."""
+    with contextlib.ExitStack() as stack:
+        homes = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]
+        master = RedisServer(homes[0], ("--appendonly", "no"))
+        master.start()
+        stack.callback(master.stop)
+        async with relay_to(master.port) as replication:
+            promotion = Promotion(master, homes[1], replication)
+            stack.callback(promotion.stop)
+            yield Engine("Redis with a replica", [master], _on_redis, lossy=True, promotion=promotion)
+
+
+@contextlib.asynccontextmanager
+async def nats_engine() -> AsyncIterator[Engine]:
     with nats_server() as server:
-        yield Engine("nats", [server], lambda ports: ("--broker", "nats", "--nats_servers", _nats_urls(ports)))
+        yield Engine("NATS", [server], lambda ports: ("--broker", "nats", "--nats_servers", _nats_urls(ports)))
 
 
-@contextlib.contextmanager
-def nats_r3_engine() -> Iterator[Engine]:
+@contextlib.asynccontextmanager
+async def nats_r3_engine() -> AsyncIterator[Engine]:
     with nats_cluster() as servers:
         flags = ("--broker", "nats", "--nats_replicas", "3", "--nats_servers")
-        yield Engine("nats with three replicas", servers, lambda ports: (*flags, _nats_urls(ports)), relayed=False)
+        yield Engine("NATS with three replicas", servers, lambda ports: (*flags, _nats_urls(ports)), relayed=False)
 
 
 def _nats_urls(ports: Sequence[int]) -> str:
@@ -124,22 +171,9 @@ class Fault(NamedTuple):
     seconds: float
 
 
-NODE_FAULTS = ("kill a node", "pause a node", "restart a node")
-ENGINE_FAULTS = ("kill the engine", "pause the engine")
-LINK_FAULTS = ("cut a link", "freeze a link")
-
-
-def kinds_of(engine: Engine) -> list[str]:
-    return [
-        *NODE_FAULTS,
-        *(ENGINE_FAULTS if engine.services else ()),
-        *(LINK_FAULTS if engine.services and engine.relayed else ()),
-    ]
-
-
 def a_round(cluster: Cluster, chance: random.Random) -> list[Fault]:
     """Each kind of fault once, in any order. A node's pause is longer than its lease; an engine's pause sometimes is."""
-    kinds = kinds_of(cluster.engine)
+    kinds = list(cluster.engine.faults)
     chance.shuffle(kinds)
     return [
         Fault(
@@ -166,7 +200,9 @@ def _seconds(kind: str, chance: random.Random) -> float:
 async def inflict(fault: Fault, cluster: Cluster, counts: Counter[str]) -> None:
     """Returns once it is over and what was hurt works again."""
     counts[fault.kind] += 1
-    if fault.kind in ENGINE_FAULTS:
+    if cluster.engine.promotion is not None and fault.kind == PROMOTION:
+        await cluster.engine.promotion.happen(fault.seconds, [node.link for node in cluster.nodes if node.link is not None])
+    elif fault.kind in ENGINE_FAULTS:
         await _hurt_engine(fault, cluster.engine.services[fault.target])
     elif fault.kind in LINK_FAULTS:
         link = cluster.nodes[fault.target].link
@@ -208,3 +244,47 @@ async def _hurt_node(fault: Fault, node: ClusterNode) -> None:
         await asyncio.to_thread(node.process.stop)
     await asyncio.sleep(fault.seconds)
     await node.start()
+
+
+class Promotion:
+    """A master that dies while what it replicates is held up, and the replica that takes its place: it lacks a tail.
+
+    Then a new replica of the new master is begun. Nodes reach whoever is master by their relays.
+    """
+
+    def __init__(self, master: RedisServer, home: Path, replication: Relay) -> None:
+        self._master = master
+        self._spare = home
+        self._replication = replication
+        self._replica = self._new_replica()
+
+    def _new_replica(self) -> RedisServer:
+        for left in self._spare.iterdir():
+            left.unlink()
+        self._replication.port = self._master.port
+        source = self._replication.url.rpartition(":")[2]
+        replica = RedisServer(self._spare, ("--appendonly", "no", "--replicaof", f"127.0.0.1 {source}"))
+        return replica
+
+    async def happen(self, seconds: float, links: Sequence[Relay]) -> None:
+        await asyncio.to_thread(self._replica.start)
+        at = redis.asyncio.Redis(port=self._replica.port)
+        while (await at.info("replication"))["master_link_status"] != "up":
+            await asyncio.sleep(0.05)
+        self._replication.freeze()
+        await asyncio.sleep(seconds)
+        self._master.kill()
+        self._replication.break_links()
+        self._replication.thaw()
+        await at.replicaof("NO", "ONE")
+        await at.aclose()
+        former, self._master = self._master, self._replica
+        for link in links:
+            link.port = self._master.port
+            link.break_links()
+        self._spare = former.home
+        self._replica = self._new_replica()
+
+    def stop(self) -> None:
+        self._master.stop()
+        self._replica.stop()
