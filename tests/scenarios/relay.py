@@ -14,6 +14,7 @@ class Relay:
     def __init__(self, port: int) -> None:
         self.port = port
         self._links: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._passing = asyncio.Event()
         self._passing.set()
         self.open = True
@@ -32,7 +33,19 @@ class Relay:
     def thaw(self) -> None:
         self._passing.set()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def close(self) -> None:
+        self.thaw()
+        self.open = False
+        self.break_links()
+        if self._serving:
+            await asyncio.wait(self._serving)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self.open:
             writer.transport.abort()
             return
@@ -75,5 +88,4 @@ async def relay_to(port: int) -> AsyncIterator[Relay]:
         yield relay
     finally:
         server.close()
-        relay.thaw()
-        relay.break_links()
+        await relay.close()
