@@ -7,6 +7,7 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 import aiohttp
@@ -94,25 +95,31 @@ async def _settled(cluster: Cluster, world: World, clients: list[RoamingClient])
 async def _history(node: ClusterNode, stream: str) -> StreamHistory:
     messages: list[Message] = []
     after: int | None = 0
-    async with aiohttp.ClientSession() as http:
-        while after is not None:
-            address = f"{node.url}/api/streams/{quote(stream, safe='')}/history?after={after}&limit=1000"
-            async with http.get(URL(address, encoded=True)) as response:
-                page = await response.json()
-                assert response.status == 200, page
-            messages += [
-                Message(Position(page["epoch"], each["offset"]), each["message"].split("|")[0]) for each in page["messages"]
-            ]
-            after = page["next"]
+    while after is not None:
+        page = await _answer(node, f"streams/{quote(stream, safe='')}/history?after={after}&limit=1000")
+        messages += [
+            Message(Position(page["epoch"], each["offset"]), each["message"].split("|")[0]) for each in page["messages"]
+        ]
+        after = page["next"]
     return StreamHistory(page["epoch"], tuple(messages))
 
 
 async def _members(node: ClusterNode, stream: str) -> set[str]:
-    address = f"{node.url}/api/presence/{quote(stream, safe='')}/users?limit=1000"
-    async with aiohttp.ClientSession() as http, http.get(URL(address, encoded=True)) as response:
-        page = await response.json()
-        assert response.status == 200, page
-        return {each["id"] for each in page["records"]}
+    page = await _answer(node, f"presence/{quote(stream, safe='')}/users?limit=1000")
+    return {each["id"] for each in page["records"]}
+
+
+async def _answer(node: ClusterNode, path: str) -> dict[str, Any]:
+    """Of the REST API, which may need a moment to find out that the engine is back."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        async with aiohttp.ClientSession() as http, http.get(URL(f"{node.url}/api/{path}", encoded=True)) as response:
+            page: dict[str, Any] = await response.json()
+        if response.status == 200:
+            return page
+        assert response.status == 503, page
+        assert time.monotonic() < deadline, page
+        await asyncio.sleep(0.2)
 
 
 def figures(world: World, size: Size) -> str:

@@ -39,6 +39,7 @@ class RoamingClient:
         self._life = -1  # place of the present one among all lives
         self._still_open: Cable | None = None  # the link that it left, until it is known whether its session was resumed
         self._superseded: list[tuple[str, Cable]] = []
+        self._open: list[Cable] = []
         streams = chance.sample(STREAMS, chance.randint(2, 4))
         self.positions: dict[str, Position | None] = dict.fromkeys(streams)
         self.room = streams[0]
@@ -51,6 +52,14 @@ class RoamingClient:
         return all(line and isinstance(line[-1], Message) and line[-1].name.startswith(END) for line in lines)
 
     async def run(self) -> None:
+        try:
+            await self._roam()
+            await self._look_back()
+        finally:
+            for connection in self._open:
+                await connection.cut()
+
+    async def _roam(self) -> None:
         while self.here and not self._world.over.is_set():
             connection = await self._connect()
             if connection is None:
@@ -61,10 +70,9 @@ class RoamingClient:
             if way == "taken over":
                 self._still_open = connection
             else:
-                await connection.cut()
+                await self._cut(connection)
             if way == "away":
                 await asyncio.sleep(self._chance.random() * 4)
-        await self._look_back()
 
     async def _connect(self) -> Cable | None:
         self._node = self._chance.choice([node for node in self._world.nodes if node is not self._node] or self._world.nodes)
@@ -73,11 +81,12 @@ class RoamingClient:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 connection = await Cable.connect(self._node.cable, sid=self._sid, params=self._params)
+                self._open.append(connection)
                 welcome = await connection.expect("welcome")
         except (aiohttp.ClientError, TimeoutError, OSError, AssertionError):
             self._world.counts["connects failed"] += 1
             if connection is not None:
-                await connection.cut()
+                await self._cut(connection)
             return None
         self._welcomed(welcome, started)
         if (former := self._still_open) is not None:
@@ -85,7 +94,7 @@ class RoamingClient:
             if welcome.get("restored"):
                 self._superseded.append((self._sid, former))
             else:  # nobody took over: it may live on
-                await former.cut()
+                await self._cut(former)
         self._home = self._node
         return connection
 
@@ -180,11 +189,13 @@ class RoamingClient:
         await connection.send(command="join", identifier=identifier(self.room), presence={"id": self.name})
         await connection.send(command="presence", identifier=identifier(self.room))
 
+    async def _cut(self, connection: Cable) -> None:
+        self._open.remove(connection)
+        await connection.cut()
+
     async def _look_back(self) -> None:
         """Links that it left open are ended by the server, once their session is resumed elsewhere."""
         await self._world.calm.wait()
-        if self._still_open is not None:
-            await self._still_open.cut()
         for sid, connection in self._superseded:
             try:
                 async with asyncio.timeout(TIMEOUT):
@@ -192,4 +203,3 @@ class RoamingClient:
                 self._world.counts["former links ended"] += 1
             except TimeoutError:
                 self._world.record.left_open.append(f"{self.name}, before session {sid}")
-            await connection.cut()
