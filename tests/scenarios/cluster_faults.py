@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 import signal
+import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -241,7 +242,10 @@ async def _hurt_node(fault: Fault, node: ClusterNode) -> None:
     if fault.kind == "kill a node":
         node.process.kill()
     else:
-        await asyncio.to_thread(node.process.stop)
+        try:
+            await asyncio.to_thread(node.process.stop)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{node.name} does not stop:\n{node.process.log()}") from None
     await asyncio.sleep(fault.seconds)
     await node.start()
 
