@@ -33,7 +33,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z_-]*")
 def test_metrics_lists_exactly_the_metrics_that_a_server_exposes(tmp_path_factory: pytest.TempPathFactory) -> None:
     home = tmp_path_factory.mktemp("whole")
     everything = ("--public", "--data_dir", str(home / "data"), "--archive_dir", str(home / "archive"))
-    nobody = ("--rpc_host", "http://127.0.0.1:1/rpc")  # it is only counted
+    nobody = ("--rpc_host", "http://127.0.0.1:1/rpc", "--broadcaster=redisx", "--redis_url=redis://127.0.0.1:1")  # only counted
     with running_server(*everything, *nobody) as server, urllib.request.urlopen(f"{server.url}/metrics") as answer:
         exposed = re.findall(r"^# TYPE (\S+) ", answer.read().decode(), re.MULTILINE)
 

@@ -247,6 +247,12 @@ def test_cookies_for_an_application_without_a_word_about_origins_are_warned_of()
         assert "set --allowed_origins" not in careful.log()
 
 
+def test_a_preset_says_what_it_chose_and_why() -> None:
+    with running_server("--public", "--presets=broker") as server:
+        chosen = "preset broker: neither Redis nor NATS is configured; so --broadcast_adapter=http --broker=memory"
+        assert server.log().count(chosen) == 1
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -254,6 +260,8 @@ def test_cookies_for_an_application_without_a_word_about_origins_are_warned_of()
         (("--rpc_host", "ftp://app.test/rpc"), "--rpc_host"),
         (("--allowed_origins", "https://example.com"), "leave the scheme away"),
         (("--jwt_param=",), "--jwt_param wants a name"),
+        (("--pubsub=redis",), "--pubsub=redis joins several nodes"),
+        (("--broadcaster=redis", "--redis_url=http://example.com"), "--redis_url wants redis://"),
     ],
 )
 def test_a_value_that_can_never_work_is_refused_at_the_start(flags: tuple[str, ...], said: str) -> None:

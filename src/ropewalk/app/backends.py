@@ -18,6 +18,7 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.ports import Backend
 
 if TYPE_CHECKING:
+    from ropewalk.connections.nats import NatsAddress
     from ropewalk.connections.redis import RedisAddress
 
 IDLE_FACTOR = 10.0  # history TTLs for which a stream that lives in memory only is remembered
@@ -38,6 +39,8 @@ class ChosenBackend(NamedTuple):
 
 
 def backend_of(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats) -> ChosenBackend:
+    if settings.broker.broker == "nats":
+        return of_a_cluster(settings, _nats(settings, rules), journal)
     if settings.broker.broker == "redis":
         return of_a_cluster(settings, _redis(settings, rules), journal)
     memory = _memory(settings, rules, journal, stats)
@@ -97,6 +100,31 @@ def redis_address(settings: Settings) -> "RedisAddress":
         redis.redis_tls_ca_cert_path,
         redis.redis_tls_client_cert_path,
         redis.redis_tls_client_key_path,
+    )
+    return made
+
+
+def _nats(settings: Settings, rules: Rulebook) -> Backend:
+    nats = settings.nats
+    backend: Backend = resolve(BACKENDS, "nats")(
+        nats_address(settings),
+        node_id_of(settings),
+        rules,
+        time.time,
+        shards=nats.nats_shards,
+        replicas=nats.nats_replicas,
+        dedup_ttl=settings.broker.dedup_ttl,
+        dedup_limit=settings.broker.dedup_limit,
+        presence_ttl=settings.broker.presence_ttl,
+        max_session_size=settings.limits.max_session_size,
+    )
+    return backend
+
+
+def nats_address(settings: Settings) -> "NatsAddress":
+    nats = settings.nats
+    made: NatsAddress = resolve(CONNECTIONS, "nats")(
+        nats.nats_servers, nats.nats_dont_randomize_servers, nats.nats_tls_ca_cert_path
     )
     return made
 

@@ -18,6 +18,8 @@ from ropewalk.adapters.endpoints.sse import SseEndpoint
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.adapters.metrics.prometheus import MetricsPage
 from ropewalk.app.backends import backend_of
+from ropewalk.app.broadcasters import Broadcasters, broadcasters_of
+from ropewalk.app.embedded_nats import EmbeddedNats, embedded_nats_of
 from ropewalk.app.journal import (
     JournalKeeper,
     StoredJournal,
@@ -60,7 +62,9 @@ class Parts:
     journal: StoredJournal
     keeper: JournalKeeper
     recorder: Recorder | None
+    embedded_nats: EmbeddedNats | None
     transactions: Transactions | None
+    broadcasters: Broadcasters
     stats: Stats
     keys: Keys
     guards: Guards
@@ -72,6 +76,7 @@ class Parts:
 def build(settings: Settings) -> Parts:
     keys = keys_of(settings)
     stats = Stats()
+    settings, embedded_nats = embedded_nats_of(settings)
     rules = Rulebook(default_rules(settings), settings.streams)
     journal = journal_of(settings)
     chosen = backend_of(settings, rules, journal, stats)
@@ -93,11 +98,14 @@ def build(settings: Settings) -> Parts:
     )
     keeper = JournalKeeper(settings, journal, chosen.recovering)
     transactions = transactions_of(settings, node.broker)
+    broadcasters = broadcasters_of(settings, node, stats, publication_limits(settings))
     inspector = NodeInspector(
         node,
         journal.spans,
         archive.gauges if archive is not None else dict,
         transactions.gauges if transactions is not None else dict,
+        broadcasters.gauges,
+        broadcasters.health,
     )
     return Parts(
         node,
@@ -106,7 +114,9 @@ def build(settings: Settings) -> Parts:
         journal,
         keeper,
         chosen.recorder,
+        embedded_nats,
         transactions,
+        broadcasters,
         stats,
         keys,
         guards_of(keys, stats.refusals),
@@ -165,6 +175,11 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
+def publication_limits(settings: Settings) -> PublicationLimits:
+    limits = settings.limits
+    return PublicationLimits(limits.max_stream_name, limits.max_publish_batch, limits.max_publish_size)
+
+
 def _websocket_endpoint(settings: Settings, parts: Parts) -> WebSocketEndpoint:
     return WebSocketEndpoint(
         open_session=parts.node.open,
@@ -198,9 +213,7 @@ def shared_port_of(settings: Settings, parts: Parts) -> SharedPort:
 def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort) -> list[web.RouteDef]:
     """The HTTP endpoints that are served under these settings."""
     node, api = parts.node, settings.api.api_path.rstrip("/")
-    bounds = PublicationLimits(
-        settings.limits.max_stream_name, settings.limits.max_publish_batch, settings.limits.max_publish_size
-    )
+    bounds = publication_limits(settings)
     metrics = MetricsPage(parts.inspector, __version__)
     operations = OperationsEndpoint(parts.inspector, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)

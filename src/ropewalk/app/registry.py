@@ -7,9 +7,13 @@ from ropewalk.model.extras import install
 
 BACKENDS = {
     "memory": "ropewalk.adapters.backends.memory:MemoryBackend",
+    "nats": "ropewalk.adapters.backends.nats:NatsBackend",
     "redis": "ropewalk.adapters.backends.redis:RedisBackend",
 }
-CONNECTIONS = {"redis": "ropewalk.connections.redis:RedisAddress"}
+CONNECTIONS = {
+    "nats": "ropewalk.connections.nats:NatsAddress",
+    "redis": "ropewalk.connections.redis:RedisAddress",
+}
 JOURNALS = {
     "none": "ropewalk.adapters.journals.none:NoJournal",
     "journal": "ropewalk.adapters.journals.arrow:ArrowJournal",
@@ -23,13 +27,18 @@ APPLICATIONS = {
     "http": "ropewalk.adapters.apps.rpc.http:HttpApplication",
     "grpc": "ropewalk.adapters.apps.rpc.grpc:GrpcApplication",
 }
+BROADCASTERS = {
+    "redisx": "ropewalk.adapters.broadcasters.redis_streams:RedisStreamsBroadcaster",
+    "redis": "ropewalk.adapters.broadcasters.redis_channel:RedisChannelBroadcaster",
+    "nats": "ropewalk.adapters.broadcasters.nats_subject:NatsBroadcaster",
+}
 
 
-def resolve(table: dict[str, str], name: str) -> type:
-    """The class behind a name. The error of a missing library names what to install."""
+def resolve(table: dict[str, str], name: str, extra: str = "") -> type:
+    """The class behind a name. The error of a missing library names the extra to install, by default one of that name."""
     module, _, attribute = table[name].partition(":")
     try:
         found: type = getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
-        raise UserMistake(f"{name} needs {error.name}, which is not installed: {install(name)}") from None
+        raise UserMistake(f"{name} needs {error.name}, which is not installed: {install(extra or name)}") from None
     return found

@@ -18,7 +18,7 @@ from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inheri
 from ropewalk.adapters.endpoints.unknown_paths import last_route
 from ropewalk.app import composition, reload
 from ropewalk.app.keys import tls_context
-from ropewalk.app.settings import Settings, has_application
+from ropewalk.app.settings import Settings, doubts, has_application, preset_choices
 from ropewalk.app.takeover import ServerLock
 from ropewalk.model.errors import UserMistake
 
@@ -52,6 +52,8 @@ class Server:
         shared_port.http.server = self._runner.server
         if self._lock is not None:
             await self._lock.take(settings.server.takeover_timeout if settings.server.takeover else 0.0)
+        if self._parts.embedded_nats is not None:
+            await self._parts.embedded_nats.start()
         await self._parts.keeper.start()
         try:
             await self._parts.node.start()
@@ -59,8 +61,11 @@ class Server:
                 self._parts.recorder.start()
             if self._parts.transactions is not None:
                 await self._parts.transactions.start()
+            await self._parts.broadcasters.start()
         except BaseException:
             await self._parts.keeper.stop()  # a start that failed must not look like a crash to the next one
+            if self._parts.embedded_nats is not None:
+                await self._parts.embedded_nats.stop()
             raise
         shared_port.admission.limits = replace(shared_port.admission.limits, descriptors=room_for_connections(settings))
         self._admission = shared_port.admission
@@ -79,6 +84,10 @@ class Server:
     def _announce(self) -> None:
         settings, keys, broker = self._settings, self._parts.keys, self._settings.broker
         logger.info("ropewalk %s", __version__, extra={"addresses": " ".join(self.addresses)})
+        for chosen in preset_choices(settings):
+            logger.info("%s", chosen)
+        for doubt in doubts(settings):
+            logger.warning("%s", doubt)
         logger.info(
             "broker %s",
             broker.broker,
@@ -88,7 +97,9 @@ class Server:
                 "rules": len(self._settings.streams),
             },
         )
-        if keys.broadcast is None:
+        if "http" not in settings.broadcast.broadcast_adapter:
+            logger.info("nothing is published at --http_broadcast_path: --broadcast_adapter does not name http")
+        elif keys.broadcast is None:
             logger.warning("publishing over HTTP is off; set --secret or --broadcast_key to turn it on")
         elif not keys.broadcast:
             logger.warning("publishing over HTTP needs no key")
@@ -133,12 +144,15 @@ class Server:
             async with asyncio.timeout(operations.shutdown_timeout):
                 await asyncio.sleep(operations.shutdown_delay)
                 self._acceptor.stop()
+                await self._parts.broadcasters.stop()  # what they have fetched still reaches whoever is connected
                 await self._parts.node.drain(operations.shutdown_spread, operations.reconnect_rate)
                 await self._runner.cleanup()
                 if self._parts.recorder is not None:
                     await self._parts.recorder.stop()
                 await self._parts.node.stop()
         await self._parts.keeper.stop()  # never cut short: what is not sealed has to be doubted by the next start
+        if self._parts.embedded_nats is not None:
+            await self._parts.embedded_nats.stop()
         if self._lock is not None:
             self._lock.release()
         logger.info("stopped")

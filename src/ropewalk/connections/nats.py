@@ -4,6 +4,7 @@ later: a publication that went out long after its publisher gave up would be reg
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
 
 import nats
 from nats.aio.client import Client
@@ -39,9 +40,11 @@ async def open_nats(
     failed: Callable[[Exception], Awaitable[None]] = _ignore_error,
 ) -> Client:
     """A connection that is there. Raises what the client raises where no server answers: it is retried only later on."""
-    tls = ssl.create_default_context(cafile=address.tls_ca) if address.tls_ca else None
+    servers, login = _split_login(address.servers)
+    secure = bool(address.tls_ca) or any(server.startswith("tls://") for server in address.servers)
+    tls = ssl.create_default_context(cafile=address.tls_ca or None) if secure else None
     return await nats.connect(
-        servers=list(address.servers),
+        servers=servers,
         name=name,
         reconnected_cb=reconnected,
         disconnected_cb=disconnected,
@@ -54,4 +57,17 @@ async def open_nats(
         dont_randomize=address.in_order,
         pending_size=0,
         tls=tls,
+        **login,
     )
+
+
+def _split_login(servers: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
+    """The servers without credentials, and those of the first that has some: the client would take them as they are written,
+    with their percent signs. A name alone is a token."""
+    urls = [urlsplit(server if "://" in server else f"nats://{server}") for server in servers]
+    plain = [f"{url.scheme}://{url.netloc.rpartition('@')[2]}" for url in urls]
+    for url in urls:
+        if url.username:
+            name = unquote(url.username)
+            return plain, {"token": name} if url.password is None else {"user": name, "password": unquote(url.password)}
+    return plain, {}

@@ -4,9 +4,9 @@ The client's own retries are off: it repeats a command after a timeout, and one 
 """
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
@@ -32,6 +32,17 @@ class RedisAddress:
     tls_ca: str = ""
     tls_certificate: str = ""
     tls_key: str = ""
+
+    def each(self) -> list["RedisAddress"]:
+        """One for each server that the URL names: nodes of a Redis Cluster are separated by commas."""
+        return [replace(self, url=url.strip()) for url in self.url.split(",")]
+
+    def at(self, host: str, port: int) -> "RedisAddress":
+        """Another server of the same cluster, with the same credentials."""
+        url = urlsplit(self.url)
+        login, given, _ = url.netloc.rpartition("@")
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return replace(self, url=urlunsplit(url._replace(netloc=login + given + place)))
 
 
 def open_redis(address: RedisAddress, timeout: float, **options: Any) -> Redis:

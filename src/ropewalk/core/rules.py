@@ -30,6 +30,10 @@ class Rulebook:
         self._patterns = [(re.compile(translate(rule.pattern)), _merged(default, rule)) for rule in rules]
         self.of = lru_cache(maxsize=CACHED_STREAMS)(self._match)
 
+    def longest_history(self) -> int:
+        """The largest number of messages that any stream keeps."""
+        return max(self._default.history_limit, *(rules.history_limit for _, rules in self._patterns), 0)
+
     def _match(self, stream: str) -> StreamRules:
         for pattern, rules in self._patterns:
             if pattern.match(stream):

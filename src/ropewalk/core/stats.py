@@ -51,6 +51,7 @@ class Stats:
     publications: int = 0
     publications_duplicate: int = 0
     publications_refused: int = 0
+    broadcasts_claimed: int = 0
     deliveries: int = 0
     delivered_bytes: int = 0
     feed_fills: int = 0

@@ -10,7 +10,7 @@ from ropewalk.model.report import Gauges, Latency, NodeReport
 
 class NodeInspector:
     """Implements `ports.Inspector`. What the node does not know itself is passed in: its archive, its journal's shards, its
-    transactions."""
+    transactions, its broadcasters, and what is wrong beside the node."""
 
     def __init__(
         self,
@@ -18,17 +18,21 @@ class NodeInspector:
         shards: Callable[[], Sequence[ShardSpan]] = tuple,
         archive: Callable[[], Gauges] = dict,
         transactions: Callable[[], Gauges] = dict,
+        broadcasters: Callable[[], Gauges] = dict,
+        problems: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._node = node
         self._shards = shards
         self._archive = archive
         self._transactions = transactions
+        self._broadcasters = broadcasters
+        self._problems = problems
 
     def report(self) -> NodeReport:
         node, sampler = self._node, self._node.sampler
         stats, application = node.stats, node.application
         return NodeReport(
-            problems=tuple(node.health()),
+            problems=(*node.health(), *self._problems()),
             connections=stats.connections_accepted - stats.connections_closed,
             sessions=len(node.sessions.live),
             streams_listened=node.hub.streams(),
@@ -44,6 +48,7 @@ class NodeInspector:
             journal=node.session_log.gauges(),
             application=application.gauges() if application is not None else {},
             transactions=self._transactions(),
+            broadcasters=self._broadcasters(),
         )
 
 

@@ -20,6 +20,7 @@ from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.heartbeat import Heartbeat
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joins import Joiner
+from ropewalk.engine.local_publisher import LocalPublisher
 from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.presence import PresenceCommands
 from ropewalk.engine.sampler import Sampler
@@ -85,6 +86,9 @@ class Node:
         self._draining = False
         self._leaving = False
         self._feed = FeedReader(backend.feed, self.hub, backend.streams, self.tasks, stats, clock, chance)
+        deliver = self._feed.deliver
+        self._deliver = traced_delivery(deliver) if tracing() else deliver
+        self.local_publisher = LocalPublisher(self._deliver, self._end_all, stats, clock)
         self._heartbeat = Heartbeat(limits, clock, self.tasks, self.timeouts)
         self.joiner = Joiner(self.hub, self._feed, backend.streams, stats, chance)
         self.disconnect_queue = (
@@ -94,10 +98,12 @@ class Node:
         )
         live, departing = self.sessions.live, self.sessions.departing
         store: PresenceStore = backend.presence
+        settle: Callable[[Session, str], None] | None = None
         if backend.leases is None:
             keeper = SessionKeeper(backend, store, limits, stats, self.disconnect_queue, live, departing)
         else:
-            store = persistent = PersistentPresence(store, chance)
+            store = persistent = PersistentPresence(store, self.tasks, chance)
+            settle = persistent.settle
             keeper = leased = LeasedSessionKeeper(
                 backend,
                 backend.leases,
@@ -114,7 +120,7 @@ class Node:
             session_log = WriteThroughLog(session_log, leased)
         self.session_log = session_log
         self._keeper = keeper
-        presence = PresenceCommands(store, session_log, limits, stats)
+        presence = PresenceCommands(store, session_log, limits, stats, settle)
         self._conversation = (
             None
             if application is None
@@ -164,8 +170,7 @@ class Node:
 
     async def start(self) -> None:
         await self.backend.start()
-        deliver = self._feed.deliver
-        await self.backend.feed.start(traced_delivery(deliver) if tracing() else deliver, self._obey, self._feed.missed)
+        await self.backend.feed.start(self._deliver, self._obey, self._feed.missed)
         if self.application is not None:
             await self.application.start(BoundedPublisher(self.broker, self._limits))
             self.disconnect_queue.start()
@@ -256,6 +261,7 @@ class Node:
         """Ends live sessions, those on their way out, and those that are away; whoever is on its way in is ended on arrival."""
         ids = order.identifier
         self.sessions.revocations.add(order)
+        self.hub.flush()  # what was published before the order comes before the goodbye
         live = [session for session in self.sessions.live.values() if session.ids == ids]
         leaving = [session for session in self.sessions.departing.values() if session.ids == ids]
         for session in live:

@@ -1,18 +1,23 @@
-"""Presence in a store that may fail (`ports.Leases`): asks several times.
+"""Presence in a store that may fail (`ports.Leases`): asks several times, and settles later what could not be done at once.
 
-Invariant: what is asked for one sid is asked in order, so that nothing that is repeated overtakes what came after it.
+Invariant: what is asked for one sid is asked in order, so that nothing that is repeated overtakes what came after it. Once the
+store answers again, a session that lives is a member of what it joined and has not left, and of nothing else.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.lifecycle import SessionState
 from ropewalk.engine.session import Session
-from ropewalk.model.errors import Unavailable
+from ropewalk.engine.tasks import Tasks
+from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.ports import PresenceStore
+
+logger = logging.getLogger("ropewalk.presence")
 
 ATTEMPTS = 6
 PATIENT_ATTEMPTS = 12
@@ -40,8 +45,9 @@ class _Turns(asyncio.Lock):
 class PersistentPresence:
     """Implements `ports.PresenceStore`."""
 
-    def __init__(self, inner: PresenceStore, chance: Chance) -> None:
+    def __init__(self, inner: PresenceStore, tasks: Tasks, chance: Chance) -> None:
         self._inner = inner
+        self._tasks = tasks
         self._chance = chance
         self._locks: dict[str, _Turns] = {}  # by sid, while something is asked for it
         self.expire = inner.expire  # called every second anyway
@@ -61,15 +67,30 @@ class PersistentPresence:
     async def page(self, stream: str, after: str, limit: int) -> PresencePage:
         return await persist(lambda: self._inner.page(stream, after, limit), self._chance)
 
-    async def join_again(self, session: "Session", stream: str) -> None:
-        """If it is still a member there when its turn comes."""
+    def settle(self, session: "Session", stream: str) -> None:
+        """See to it that the store has the session in this presence set, or not, as it is here. It may take long."""
+        self._tasks.spawn(self._settle(session, stream))
 
-        async def join() -> None:
+    async def _settle(self, session: "Session", stream: str) -> None:
+        async def as_it_is_now() -> None:
             member = (session.members or {}).get(stream)
-            if member is not None and session.state is SessionState.LIVE:
+            if session.state is not SessionState.LIVE:
+                return  # its places end with its connection
+            if member is None:
+                await self._inner.leave(stream, session.sid)
+            else:
                 await self._inner.join(stream, session.sid, member)
 
-        await self._in_turn(session.sid, join)
+        while session.state is SessionState.LIVE:
+            try:
+                return await self._in_turn(session.sid, as_it_is_now)
+            except Unavailable as error:
+                logger.debug("presence is not settled yet", extra={"session": session.tag, "reason": str(error)})
+                await asyncio.sleep(BETWEEN_ATTEMPTS.delay(ATTEMPTS, self._chance))
+            except RopewalkError as error:
+                logger.warning("a member cannot join", extra={"session": session.tag, "reason": str(error)})
+                session.members = {other: held for other, held in (session.members or {}).items() if other != stream}
+                return
 
     async def _in_turn(self, sid: str, ask: Callable[[], Awaitable[T]], attempts: int = ATTEMPTS) -> T:
         lock = self._locks.setdefault(sid, _Turns())

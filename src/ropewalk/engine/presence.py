@@ -1,6 +1,7 @@
 """Presence commands. The store keeps the presence sets, and enters what happens in them into the feed."""
 
 import logging
+from collections.abc import Callable
 
 from ropewalk.core.stats import Stats
 from ropewalk.engine.session import Session
@@ -9,7 +10,7 @@ from ropewalk.model.application import MEMBER_KEY
 from ropewalk.model.commands import Join, Leave, Presence
 from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.limits import Limits
-from ropewalk.model.presence import Member, PresencePage
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.refusals import Refusal
 from ropewalk.ports import PresenceStore
 
@@ -29,8 +30,11 @@ class PresenceCommands:
         session_log: SessionLog,
         limits: Limits,
         stats: Stats,
+        settle: Callable[["Session", str], None] | None = None,
     ) -> None:
+        """`settle`: brings to a shared store later what it cannot do now."""
         self._store = store
+        self._settle = settle
         self._session_log = session_log
         self._limits = limits
         self._stats = stats
@@ -82,13 +86,22 @@ class PresenceCommands:
         return await self.join_stream(session, stream, member)
 
     async def join_stream(self, session: "Session", stream: str, member: Member) -> bool:
+        events: list[PresenceEvent] = []
         try:
             events = await self._store.join(stream, session.sid, member)
         except RopewalkError as error:
             logger.debug("join refused", extra={"session": session.tag, "reason": str(error)})
-            return False
+            if not self._settles(session, stream, error):
+                return False
         session.members = {**(session.members or {}), stream: member}
         self._session_log.joined(session, stream, member, events)
+        return True
+
+    def _settles(self, session: "Session", stream: str, error: RopewalkError) -> bool:
+        """Whether a shared store will have what it could not do, once it answers again."""
+        if self._settle is None or not isinstance(error, Unavailable):
+            return False
+        self._settle(session, stream)
         return True
 
     async def adopt(self, session: "Session", former: str) -> dict[str, Member]:
@@ -103,15 +116,17 @@ class PresenceCommands:
         return await self.leave_stream(session, _stream(session, identifier))
 
     async def leave_stream(self, session: "Session", stream: str) -> bool:
-        """Where the store fails, the session stays until it ends or leaves again."""
+        """Where a store of this process alone fails, the session stays until it ends or leaves again."""
         if not session.members or stream not in session.members:
             return False
         member = session.members[stream]
+        events: list[PresenceEvent] = []
         try:
             events = await self._store.leave(stream, session.sid)
         except Unavailable as error:
             logger.warning("leave failed", extra={"session": session.tag, "reason": str(error)})
-            return False
+            if not self._settles(session, stream, error):
+                return False
         session.members = {other: held for other, held in session.members.items() if other != stream}
         self._session_log.left(session, stream, member, events)
         return True

@@ -20,7 +20,7 @@ from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.subscription import Subscription
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model import closing as closings
-from ropewalk.model.errors import RopewalkError, Unavailable
+from ropewalk.model.errors import Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
@@ -207,15 +207,8 @@ class LeasedSessionKeeper(SessionKeeper):
             self._lease = renewal.lease
             for session in list(self._sessions.values()):
                 self.changed(session)
-                if session.members:
-                    self._tasks.spawn(self._join_again(session))
-
-    async def _join_again(self, session: "Session") -> None:
-        try:
-            for stream in list(session.members or ()):
-                await self._persistent.join_again(session, stream)
-        except RopewalkError as error:
-            logger.warning("a member cannot join again", extra={"session": session.tag, "reason": str(error)})
+                for stream in session.members or ():
+                    self._persistent.settle(session, stream)
 
     # --- when its connection is gone ----------------------------------------------------------------------------------
 

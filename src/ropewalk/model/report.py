@@ -52,3 +52,4 @@ class NodeReport(Struct, frozen=True):
     journal: Gauges = {}
     application: Gauges = {}
     transactions: Gauges = {}
+    broadcasters: Gauges = {}

@@ -3,14 +3,14 @@
 Their docstrings state what types cannot: atomicity, order, idempotence, and what may be raised. Each port that adapters fill
 has a conformance suite in `ropewalk.testing`: `Backend` with its stores, leases, record queue and feed, `Journal`,
 `JournalReader` and `ConsumerStore`, `Staging`, `RowReader` and `Rows`, `Archive`, `Authenticator`, `Channels`, `Application`.
-One has none: `Connection`, whose promises are about bytes on a socket and are tested there, against real clients. `Transactor`,
-`Publisher`, `SessionHandle` and `Inspector` are filled by the engine.
+Two have none: `Connection` and `Broadcaster`, whose promises are about what happens on a socket and are tested there, against
+real clients and servers. `Transactor`, `Publisher`, `SessionHandle` and `Inspector` are filled by the engine.
 """
 
 from ropewalk.model.clock import Clock
 from ropewalk.ports.application import Application, Authenticator, Channels
 from ropewalk.ports.backend import Backend, Deliver, Feed, Leases, Obey, PresenceStore, RecordQueue, SessionStore, StreamStore
-from ropewalk.ports.endpoints import Connection, Inspector, Publisher, SessionHandle
+from ropewalk.ports.endpoints import Broadcaster, Connection, Inspector, Publisher, SessionHandle
 from ropewalk.ports.journal import Archive, ConsumerStore, Journal, JournalReader
 from ropewalk.ports.transactions import RowReader, Rows, Staging, Transactor
 
@@ -19,6 +19,7 @@ __all__ = [
     "Archive",
     "Authenticator",
     "Backend",
+    "Broadcaster",
     "Channels",
     "Clock",
     "Connection",

@@ -6,7 +6,7 @@ from typing import Protocol
 from ropewalk.model.commands import Command
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.model.refusals import Refusal
-from ropewalk.model.report import NodeReport
+from ropewalk.model.report import Gauges, NodeReport
 
 
 class Publisher(Protocol):
@@ -18,6 +18,20 @@ class Publisher(Protocol):
     async def disconnect(self, order: RemoteDisconnect) -> int:
         """How many sessions were ended: live ones, and those that were away and could have been resumed. As `Feed.command`
         has it."""
+
+
+class Broadcaster(Protocol):
+    """Fetches publications from where applications left them, and brings them to a `Publisher`."""
+
+    async def start(self) -> None:
+        """Returns at once. Where it cannot work, it tries for ever, and `health` says why."""
+
+    async def stop(self) -> None:
+        """Returns when what was fetched is registered, or left where another node or the next start finds it."""
+
+    def health(self) -> str: ...
+
+    def gauges(self) -> Gauges: ...
 
 
 class Connection(Protocol):

@@ -7,6 +7,7 @@ store; `NodeSessions` and `NodePresence` are how one node sees it.
 import sys
 from collections import deque
 from collections.abc import Collection, Sequence
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -280,17 +281,29 @@ class SharedStore:
     ) -> None:
         self.clock = clock
         self.carrier = carrier
-        self.queue = SharedQueue(clock, queue_limit)
-        self.memory = MemoryBackend(
-            rulebook, clock, dedup_ttl=dedup_ttl, dedup_limit=dedup_limit, idle_factor=idle_factor, journal=self.queue
+        self._new_memory = partial(
+            MemoryBackend, rulebook, clock, dedup_ttl=dedup_ttl, dedup_limit=dedup_limit, idle_factor=idle_factor
         )
-        self.sessions = SharedSessions(clock, carrier)
-        self.presence = SharedPresence(clock, carrier, presence_ttl, max_members)
-        self._leases: dict[str, tuple[int, float]] = {}  # by node: its number, and when it ends
+        self._presence_ttl = presence_ttl
+        self._max_members = max_members
+        self._queue_limit = queue_limit
         self._begun = 0
+        self._empty()
+
+    def _empty(self) -> None:
+        self.queue = SharedQueue(self.clock, self._queue_limit)
+        self.memory = self._new_memory(journal=self.queue)
+        self.sessions = SharedSessions(self.clock, self.carrier)
+        self.presence = SharedPresence(self.clock, self.carrier, self._presence_ttl, self._max_members)
+        self._leases: dict[str, tuple[int, float]] = {}  # by node: its number, and when it ends
 
     async def start(self) -> None:
         await self.memory.feed.start(self.carrier.carry, _nobody)
+
+    async def lose(self) -> None:
+        """As an engine that comes back without its data. Numbers of leases go on: a node must see that it has to begin anew."""
+        self._empty()
+        await self.start()
 
     def renew(self, node: str, ttl: float, heard: Collection[str]) -> Renewal:
         now = self.clock()
@@ -331,8 +344,11 @@ class NodeSessions:
 
     def __init__(self, store: SharedStore, node: str) -> None:
         self._store = store
-        self._sessions = store.sessions
         self._node = node
+
+    @property
+    def _sessions(self) -> SharedSessions:
+        return self._store.sessions
 
     async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
         self._sessions.save(sid, snapshot, ttl)
@@ -363,10 +379,17 @@ class NodePresence:
     """Implements `ports.PresenceStore` for one node."""
 
     def __init__(self, store: SharedStore, node: str) -> None:
-        self._presence = store.presence
-        self._roster = store.presence.roster
+        self._store = store
         self._clock = store.clock
         self._node = node
+
+    @property
+    def _presence(self) -> SharedPresence:
+        return self._store.presence
+
+    @property
+    def _roster(self) -> Roster:
+        return self._store.presence.roster
 
     async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
         return self._presence.join(self._node, stream, sid, member)
@@ -391,8 +414,12 @@ class NodeQueue:
     """Implements `ports.RecordQueue` for one node."""
 
     def __init__(self, store: SharedStore, node: str) -> None:
-        self._queue = store.queue
+        self._store = store
         self._node = node
+
+    @property
+    def _queue(self) -> SharedQueue:
+        return self._store.queue
 
     async def claim(self, ttl: float) -> bool:
         return self._queue.claim(self._node, ttl)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.app.settings import Settings, load
+from ropewalk.app.settings import Settings, load, preset_choices
 from ropewalk.app.settings.declarations import Setting, declared_in
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS
 from ropewalk.app.settings.values import COUNT, DURATION, MILLISECONDS, SIZE
@@ -205,16 +205,92 @@ def test_a_file_can_be_named_or_refused(tmp_path: Path) -> None:
     assert load(["--config_path="], {}, tmp_path).server.port == 8080
 
 
-def test_a_preset_fills_only_what_nobody_wrote(tmp_path: Path) -> None:
-    settings = load(["--presets=broker", "--broadcast_adapter="], {"ANYCABLE_PUBSUB": "none"}, tmp_path)
+NATS, NO_ENGINE = ("nats", ("http", "nats")), ("memory", ("http",))
+REDIS = ("redis", ("http", "redisx", "redis"))
 
-    assert settings.origins["broker"] == "preset broker"
-    assert settings.origins["pubsub"] == "variable ANYCABLE_PUBSUB"
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "chosen", "because"),
+    [
+        ([], {}, NO_ENGINE, "neither Redis nor NATS is configured"),
+        (["--redis_url=redis://r"], {}, REDIS, "redis_url is set by flag --redis_url"),
+        ([], {"REDIS_URL": "redis://r"}, REDIS, "redis_url is set by variable REDIS_URL"),
+        (["--redis_sentinels=a:1"], {}, REDIS, "redis_sentinels is set by flag --redis_sentinels"),
+        (["--nats_servers=nats://n"], {}, NATS, "nats_servers is set by flag --nats_servers"),
+        (["--embed_nats"], {}, NATS, "embed_nats is set by flag --embed_nats"),
+        (["--embed_nats=false"], {}, NO_ENGINE, "neither Redis nor NATS is configured"),
+        (["--embed_nats"], {"REDIS_URL": "redis://r"}, NATS, "embed_nats is set by flag --embed_nats"),
+        (["--nats_servers=nats://n"], {"REDIS_URL": "redis://r"}, REDIS, "redis_url is set by variable REDIS_URL"),
+    ],
+)
+def test_the_preset_broker_goes_by_what_is_configured(
+    argv: list[str], environ: dict[str, str], chosen: tuple[str, tuple[str, ...]], because: str, tmp_path: Path
+) -> None:
+    settings = load(["--presets=broker", *argv], environ, tmp_path)
+    broker, adapters = chosen
+
+    assert (settings.broker.broker, settings.broadcast.broadcast_adapter) == chosen
+    assert settings.origins["broker"] == f"preset broker: {because}"
+    assert preset_choices(settings) == [
+        f"preset broker: {because}; so --broadcast_adapter={','.join(adapters)} --broker={broker}"
+    ]
+
+
+def test_a_preset_fills_only_what_nobody_wrote(tmp_path: Path) -> None:
+    settings = load(["--presets=broker", "--broadcast_adapter=", "--redis_url=redis://u:hush@r"], {}, tmp_path)
+    reason = "preset broker: redis_url is set by flag --redis_url"
+
     assert settings.broadcast.broadcast_adapter == ()
+    assert preset_choices(settings) == [f"{reason}; so --broker=redis"]
 
 
 def test_a_preset_may_be_chosen_in_the_file(tmp_path: Path) -> None:
-    assert from_toml('[server]\npresets = ["broker"]', tmp_path).origins["broker"] == "preset broker"
+    assert from_toml('[server]\npresets = ["broker"]', tmp_path).origins["broker"].startswith("preset broker")
+
+
+def test_without_a_preset_nothing_is_said_of_one(tmp_path: Path) -> None:
+    assert preset_choices(load([], {"REDIS_URL": "redis://r"}, tmp_path)) == []
+
+
+@pytest.mark.parametrize("name", ["broadcast_adapter", "broadcaster"])
+def test_an_older_name_works_everywhere(name: str, tmp_path: Path) -> None:
+    wanted = ("http", "redisx")
+    upper = name.upper()
+
+    assert load([f"--{name}=http,redisx"], {}, tmp_path).broadcast.broadcast_adapter == wanted
+    assert load([f"--{name.replace('_', '-')}", "http,redisx"], {}, tmp_path).broadcast.broadcast_adapter == wanted
+    for variable in (f"ROPEWALK_{upper}", f"ANYCABLE_{upper}"):
+        settings = load([], {variable: "http,redisx"}, tmp_path)
+        assert settings.broadcast.broadcast_adapter == wanted
+        assert settings.origins["broadcast_adapter"] == f"variable {variable}"
+    assert from_toml(f'[broadcast]\n{name} = ["http", "redisx"]', tmp_path).broadcast.broadcast_adapter == wanted
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "file", "names"),
+    [
+        (["--broadcaster=http", "--broadcast-adapter=http"], {}, "", "flags: --broadcaster and --broadcast_adapter"),
+        (
+            [],
+            {"ANYCABLE_BROADCASTER": "http", "ROPEWALK_BROADCAST_ADAPTER": ""},
+            "",
+            "variables: ANYCABLE_BROADCASTER and ROPEWALK_BROADCAST_ADAPTER",
+        ),
+        ([], {}, "[broadcast]\nbroadcaster = []\nbroadcast-adapter = []", "broadcaster and broadcast-adapter"),
+    ],
+)
+def test_one_setting_under_two_names_in_one_place_is_refused(
+    argv: list[str], environ: dict[str, str], file: str, names: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ropewalk.toml").write_text(file)
+    with pytest.raises(UserMistake, match=re.escape(f"{names} are one setting under two names; write one of them")):
+        load(argv, environ, tmp_path)
+
+
+def test_the_stronger_place_wins_whatever_name_it_uses(tmp_path: Path) -> None:
+    settings = load(["--broadcaster=redis"], {"ROPEWALK_BROADCAST_ADAPTER": "nats"}, tmp_path)
+
+    assert settings.broadcast.broadcast_adapter == ("redis",)
 
 
 def test_demo_means_public_with_sse_and_public_means_open_streams(tmp_path: Path) -> None:

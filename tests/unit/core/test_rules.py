@@ -43,3 +43,9 @@ def test_replaced_rules_hold_from_then_on_also_for_streams_that_were_asked_about
     assert (book.of("a").history_limit, book.of("b").history_limit) == (1, 100)
     book.replace(StreamRules(history_limit=50), [StreamRule("b", history_limit=2)])
     assert (book.of("a").history_limit, book.of("b").history_limit) == (50, 2)
+
+
+def test_the_longest_history_is_that_of_any_rule() -> None:
+    assert Rulebook(StreamRules(history_limit=0)).longest_history() == 0
+    assert Rulebook(StreamRules(history_limit=7), [StreamRule("a", history_limit=3)]).longest_history() == 7
+    assert Rulebook(StreamRules(history_limit=7), [StreamRule("a", history_limit=9)]).longest_history() == 9

@@ -66,6 +66,7 @@ def _gauges(report: NodeReport) -> dict[str, float]:
         **report.journal,
         **report.application,
         **report.transactions,
+        **report.broadcasters,
     }
 
 

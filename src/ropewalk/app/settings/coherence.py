@@ -7,11 +7,13 @@ import re
 from ipaddress import ip_address
 from pathlib import Path
 
+from ropewalk.app.settings.engines import require_reachable
 from ropewalk.app.settings.sections import Settings
 from ropewalk.model.errors import UserMistake
 from ropewalk.protocol.proxies import TrustedProxies
 
 MOST_SHARDS = 256  # each has a file open for writing
+MOST_REPLICAS = 5  # what JetStream takes
 MOST_OF_A_CALL = 2**31 - 1  # what gRPC can count to
 
 _ORIGIN = re.compile(r"\*|(?:(?:\*\.)?(?:[\w-]+\.)*[\w-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?", re.ASCII)
@@ -32,6 +34,8 @@ def require_startable(settings: Settings) -> None:
     require_distinct_paths(settings)
     _require_shards(settings)
     _require_journal_for_archive(settings)
+    require_reachable(settings)
+    _require_replicas(settings)
 
 
 def _require_known_clients(settings: Settings) -> None:
@@ -181,3 +185,8 @@ def taken_roots(settings: Settings) -> list[tuple[str, str]]:
     roots = [("the REST API", f"{api}/{name}") for name in ("publish", "streams", "presence")]
     roots += [("the journal", "/journal")] if settings.journal.data_dir else []
     return [*roots, ("the demo page", "/demo")] if settings.server.demo else roots
+
+
+def _require_replicas(settings: Settings) -> None:
+    if settings.nats.nats_replicas > MOST_REPLICAS:
+        raise UserMistake(f"--nats_replicas wants a number from 1 to {MOST_REPLICAS}; 3 outlive the loss of one server")

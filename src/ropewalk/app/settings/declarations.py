@@ -22,7 +22,7 @@ _CREDENTIALS = re.compile(r"(?<=://)\S*@")
 class Declared:
     """What was said of one setting. `also_env`: a variable of another name that is heard too, weakest of all variables.
 
-    `positive`: 0 would make the server useless, and is refused.
+    `positive`: 0 would make the server useless, and is refused. `older`: a name that works in its place.
     """
 
     kind: ValueKind
@@ -30,6 +30,7 @@ class Declared:
     secret: bool = False
     also_env: str = ""
     positive: bool = False
+    older: str = ""
 
     def read(self, raw: object) -> Value:
         """Raises ValueError with a reason that fits after the name of the setting."""
@@ -55,8 +56,18 @@ class Setting:
     @property
     def variables(self) -> tuple[str, ...]:
         """Environment variables, weakest first."""
-        prefixed = (f"ANYCABLE_{self.name.upper()}", f"ROPEWALK_{self.name.upper()}")
+        prefixed = _prefixed(self.name)
         return (self.declared.also_env, *prefixed) if self.declared.also_env else prefixed
+
+    @property
+    def older_variables(self) -> tuple[str, ...]:
+        """The same under the older name, if there is one."""
+        return _prefixed(self.declared.older) if self.declared.older else ()
+
+    @property
+    def help(self) -> str:
+        older = self.declared.older
+        return f"{self.declared.help} --{older} is an older name." if older else self.declared.help
 
     def show(self, value: Value) -> str:
         """The value as a person may see it: a secret, and who a URL logs in as, only say that they are set."""
@@ -67,6 +78,10 @@ class Setting:
     def hides(self, value: Value) -> bool:
         """Whether what `show` gives is not the value."""
         return self.declared.secret or _CREDENTIALS.search(self.declared.kind.show(value)) is not None
+
+
+def _prefixed(name: str) -> tuple[str, str]:
+    return f"ANYCABLE_{name.upper()}", f"ROPEWALK_{name.upper()}"
 
 
 def declared_in(section: str, holder: type) -> Iterator[Setting]:
@@ -122,5 +137,5 @@ def choice(default: str, choices: tuple[str, ...], help: str) -> str:
     return _declare(default, Declared(values.one_of(*choices), help))
 
 
-def choices(default: tuple[str, ...], known: tuple[str, ...], help: str) -> tuple[str, ...]:
-    return _declare(default, Declared(values.some_of(*known), help))
+def choices(default: tuple[str, ...], known: tuple[str, ...], help: str, older: str = "") -> tuple[str, ...]:
+    return _declare(default, Declared(values.some_of(*known), help, older=older))

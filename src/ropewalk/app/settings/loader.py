@@ -7,6 +7,7 @@ nobody wrote.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tomllib import TOMLDecodeError, loads
 
@@ -23,6 +24,7 @@ FoundValues = dict[str, tuple[Value, str]]
 
 CONFIG_FLAG = "config_path"
 CONFIG_VARIABLE = "ROPEWALK_CONFIG_PATH"
+OLDER_NAMES = {setting.declared.older: setting.name for setting in SETTINGS.values() if setting.declared.older}
 STANDARD_FILES = ("ropewalk.toml", "/etc/ropewalk/ropewalk.toml")
 
 
@@ -33,17 +35,26 @@ def read(setting: Setting, raw: object, origin: str) -> Value:
         raise UserMistake(f"{origin} {error}") from None
 
 
+def require_one_name(names: Sequence[str], where: str) -> None:
+    """`names`: those under which one setting was written in one place."""
+    if len(names) > 1:
+        raise UserMistake(f"{where}: {' and '.join(names)} are one setting under two names; write one of them")
+
+
 # --- flags -----------------------------------------------------------------------------------------------------------
 
 
 def split_flags(argv: Sequence[str]) -> dict[str, str]:
     """`--name value`, `--name=value`, and `--name` alone for a switch; `-` and `_` are one. The last of a name wins."""
     given: dict[str, str] = {}
+    spelled: dict[str, str] = {}
     waiting = list(reversed(argv))
     while waiting:
         word = waiting.pop()
         name, equals, value = word.removeprefix("--").partition("=")
-        name = _known_flag(word, name.replace("-", "_"))
+        written = name.replace("-", "_")
+        name = _known_flag(word, written)
+        require_one_name(list(dict.fromkeys((f"--{spelled.setdefault(name, written)}", f"--{written}"))), "flags")
         if not equals:
             value = _value_after(name, waiting)
         given[name] = value
@@ -53,6 +64,7 @@ def split_flags(argv: Sequence[str]) -> dict[str, str]:
 def _known_flag(word: str, name: str) -> str:
     if not word.startswith("--"):
         raise UserMistake(f"unexpected argument {word!r}: settings are written --name value")
+    name = OLDER_NAMES.get(name, name)
     if name in SETTINGS or name == CONFIG_FLAG:
         return name
     raise UserMistake(f"unknown flag --{name}" + nearest(f"--{name}", [f"--{known}" for known in (*SETTINGS, CONFIG_FLAG)]))
@@ -81,11 +93,16 @@ def from_environment(environ: Mapping[str, str]) -> FoundValues:
     """Other variables with our prefix are let be: container platforms set such ones of their own."""
     found: FoundValues = {}
     for setting in SETTINGS.values():
-        for variable in setting.variables:
-            value = environ.get(variable)
-            if value or (value == "" and setting.declared.kind.empty):
-                found[setting.name] = (read(setting, value, f"variable {variable}"), f"variable {variable}")
+        older = [variable for variable in setting.older_variables if _is_set(setting, environ.get(variable))]
+        newer = [variable for variable in setting.variables if _is_set(setting, environ.get(variable))]
+        require_one_name([*older[-1:], *newer[-1:]], "variables")
+        for variable in (*older, *newer):
+            found[setting.name] = (read(setting, environ[variable], f"variable {variable}"), f"variable {variable}")
     return found
+
+
+def _is_set(setting: Setting, value: str | None) -> bool:
+    return bool(value) or (value == "" and setting.declared.kind.empty)
 
 
 # --- the file --------------------------------------------------------------------------------------------------------
@@ -111,6 +128,8 @@ def from_file(path: Path) -> tuple[FoundValues, tuple[StreamRule, ...]]:
             raise UserMistake(f"{path}: {section} is a section and is written [{section}]")
         for key, raw in table.items():
             setting = _setting_at(section, key, str(path))
+            keys = [other for other in table if other.replace("-", "_") in (setting.declared.older, setting.name)]
+            require_one_name(keys, f"{path}: [{section}]")
             found[setting.name] = (read(setting, raw, f"{path}: [{section}] {key}"), f"file {path}")
     return found, rules
 
@@ -134,7 +153,7 @@ def _misplaced(word: str, value: object) -> str:
 
 def _setting_at(section: str, key: str, origin: str) -> Setting:
     name = key.replace("-", "_")
-    setting = SETTINGS.get(name)
+    setting = SETTINGS.get(OLDER_NAMES.get(name, name))
     if setting is None:
         raise UserMistake(f"{origin}: unknown key {key} in [{section}]" + nearest(name, tuple(SETTINGS)))
     if setting.section != section:
@@ -144,8 +163,30 @@ def _setting_at(section: str, key: str, origin: str) -> Setting:
 
 # --- presets, and the modes that mean several settings at once -------------------------------------------------------
 
-PRESETS: dict[str, dict[str, Value]] = {
-    "broker": {"broker": "memory", "broadcast_adapter": ("http",), "pubsub": "none"},
+
+@dataclass(frozen=True)
+class PresetWay:
+    """What a preset fills where one of the settings `given` was written, or without such a condition where there are none."""
+
+    given: tuple[str, ...]
+    values: Mapping[str, Value]
+
+    def reason(self, found: FoundValues) -> str | None:
+        """Why it applies, in words; None where it does not."""
+        if not self.given:
+            return "neither Redis nor NATS is configured"
+        return next((f"{name} is set by {found[name][1]}" for name in self.given if name in found and found[name][0]), None)
+
+
+_ON_NATS: dict[str, Value] = {"broker": "nats", "broadcast_adapter": ("http", "nats")}
+PRESETS: dict[str, tuple[PresetWay, ...]] = {
+    "broker": (
+        # First, as in AnyCable: a platform may set REDIS_URL for others, but nobody embeds NATS by accident.
+        PresetWay(("embed_nats",), _ON_NATS),
+        PresetWay(("redis_url", "redis_sentinels"), {"broker": "redis", "broadcast_adapter": ("http", "redisx", "redis")}),
+        PresetWay(("nats_servers",), _ON_NATS),
+        PresetWay((), {"broker": "memory", "broadcast_adapter": ("http",)}),
+    ),
 }
 MODES: dict[str, dict[str, Value]] = {
     # In this order, for one mode may switch on the next.
@@ -160,11 +201,27 @@ def filled(written: FoundValues) -> FoundValues:
     found = dict(written)
     presets, _ = found.get("presets", ((), ""))
     for preset in presets if isinstance(presets, tuple) else ():
-        _fill(found, PRESETS[preset], f"preset {preset}")
+        values, reason = _way_of(PRESETS[preset], found)
+        _fill(found, values, f"preset {preset}: {reason}")
     for mode, meant in MODES.items():
         if mode in found and found[mode][0]:
             _fill(found, meant, f"mode {mode}")
     return found
+
+
+def _way_of(ways: Sequence[PresetWay], found: FoundValues) -> tuple[Mapping[str, Value], str]:
+    """The values of the first that applies, and why."""
+    return next((way.values, reason) for way in ways if (reason := way.reason(found)) is not None)
+
+
+def preset_choices(settings: Settings) -> list[str]:
+    """One line for each preset that filled anything: what it chose, and why."""
+    chosen: dict[str, list[str]] = {}
+    for name, origin in settings.origins.items():
+        if origin.startswith("preset ") and (setting := SETTINGS.get(name)):
+            value = getattr(getattr(settings, setting.section), name)
+            chosen.setdefault(origin, []).append(f"--{name}={setting.show(value)}")
+    return [f"{origin}; so {' '.join(sorted(flags))}" for origin, flags in chosen.items()]
 
 
 def _fill(found: FoundValues, values: Mapping[str, Value], origin: str) -> None:

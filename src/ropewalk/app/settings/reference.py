@@ -8,7 +8,7 @@ from json import dumps
 from textwrap import wrap
 
 from ropewalk.app.settings.declarations import Setting
-from ropewalk.app.settings.loader import CONFIG_VARIABLE, MODES, PRESETS, STANDARD_FILES
+from ropewalk.app.settings.loader import CONFIG_VARIABLE, MODES, PRESETS, STANDARD_FILES, PresetWay
 from ropewalk.app.settings.rules import RULE_KEYS
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS, Settings
 from ropewalk.app.settings.values import DURATION, KINDS, MILLISECONDS, SIZE, SWITCH, Value, ValueKind
@@ -42,7 +42,7 @@ def _help_of(setting: Setting) -> str:
     kind = setting.declared.kind
     flag = f"  {setting.flag}" if kind is SWITCH else f"  {setting.flag} {kind.name}"
     default = setting.show(setting.default)
-    text = setting.declared.help + (f" [{default}]" if default and default != "false" else "")
+    text = setting.help + (f" [{default}]" if default and default != "false" else "")
     return "\n".join(_beside(flag, wrap(text, 92)))
 
 
@@ -141,7 +141,7 @@ def _reference_row(setting: Setting) -> str:
         ", ".join(f"`{variable}`" for variable in (setting.variables[-1], setting.declared.also_env) if variable),
         f"`{default}`" if default else "",
         _value_cell(setting.declared.kind) + (", secret" if setting.declared.secret else ""),
-        setting.declared.help,
+        setting.help,
     )
     return "| " + " | ".join(cells) + " |\n"
 
@@ -163,11 +163,17 @@ def _streams_page() -> str:
 
 
 def _filling_page() -> str:
-    rows = [(f"`--presets={name}`", values) for name, values in PRESETS.items()]
+    rows = [(_preset_cell(name, way), way.values) for name, ways in PRESETS.items() for way in ways]
     rows += [(f"`--{name}`", values) for name, values in MODES.items()]
     lines = "".join(f"| {name} | {_filled(values)} |\n" for name, values in rows)
-    return f"## Presets and modes\n\n| Setting | Fills |\n|---|---|\n{lines}"
+    order = "Of several lines for one preset the first that applies counts."
+    return f"## Presets and modes\n\n{order}\n\n| Setting | Fills |\n|---|---|\n{lines}"
 
 
-def _filled(values: dict[str, Value]) -> str:
+def _preset_cell(name: str, way: PresetWay) -> str:
+    given = " or ".join(f"`--{setting}`" for setting in way.given)
+    return f"`--presets={name}`" + (f", where {given} is set" if given else ", otherwise")
+
+
+def _filled(values: Mapping[str, Value]) -> str:
     return ", ".join(f"`{name}={SETTINGS[name].show(value)}`" for name, value in values.items())

@@ -132,9 +132,21 @@ class AppSettings:
 class BroadcastSettings:
     """How publications come in from applications."""
 
-    broadcast_adapter: tuple[str, ...] = choices(("http",), ("http",), "Broadcasters to start.")
+    broadcast_adapter: tuple[str, ...] = choices(
+        ("http",),
+        ("http", "redisx", "redis", "nats"),
+        "Broadcasters to start: http, redisx (Redis Streams), redis and nats (fan-out without history).",
+        older="broadcaster",
+    )
     broadcast_key: str = secret_text("Bearer key for publishing over HTTP; `none` needs none.")
     http_broadcast_path: str = text("/_broadcast", "Path that accepts publications.")
+    redisx_stream: str = text("__anycable__", "Key of the Redis stream that redisx reads.")
+    redisx_group: str = text("bx", "Consumer group that shares it among nodes.")
+    redisx_read_block_milliseconds: float = milliseconds(
+        2.0, "How long one read of it waits for entries before it is repeated.", positive=True
+    )
+    redis_channel: str = text("__anycable__", "Redis channel that redis subscribes to.")
+    nats_channel: str = text("__anycable__", "NATS subject that nats subscribes to.")
 
 
 @dataclass(frozen=True)
@@ -149,8 +161,10 @@ class ApiSettings:
 class BrokerSettings:
     """What is kept of streams, sessions and presence, and how long. `[[streams]]` rules override it by stream."""
 
-    broker: str = choice("memory", ("memory", "redis"), "Backend that keeps streams, sessions and presence.")
-    pubsub: str = choice("none", ("none",), "What carries messages between nodes.")
+    broker: str = choice("memory", ("memory", "redis", "nats"), "Backend that keeps streams, sessions and presence.")
+    pubsub: str = choice(
+        "none", ("none", "redis", "nats"), "What carries messages between nodes; none leaves it to the broker."
+    )
     history_limit: int = count(_STREAM.history_limit, "Messages kept for each stream; 0 keeps none.")
     history_ttl: float = duration(_STREAM.history_ttl, "How long a message is kept; 0 keeps none.")
     sessions_ttl: float = duration(
@@ -195,6 +209,12 @@ class NatsSettings:
     nats_servers: tuple[str, ...] = words(("nats://127.0.0.1:4222",), "NATS servers to use: nats:// or tls://.")
     nats_dont_randomize_servers: bool = switch(False, "Try the servers in the order in which they are written.")
     nats_tls_ca_cert_path: str = text("", "File with the certificates to trust there (PEM); empty trusts the usual ones.")
+    nats_replicas: int = count(1, "NATS servers that keep each message of the NATS backend: 1, 3 or 5.", positive=True)
+    nats_shards: int = count(
+        8,
+        "JetStream streams that the NATS backend divides streams among; later nodes take the number of the first.",
+        positive=True,
+    )
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,7 @@ class SimulatedClient:
         self._barred = False  # it was, before the client connected
         self._link: UnreliableLink | None = None
         self._settles_at = 0.0
+        self._unsettled_until = 0.0
         self._lost_at = 0.0
         self._unheard = False  # the server may have given it another sid that it never heard of
         self._ledger = ledger
@@ -207,6 +208,17 @@ class SimulatedClient:
         """Whoever connects from now on does not get that session. One that was restored already ends soon: its node may have
         missed the order, and hear of it from the store."""
         self._kicked.add(lineage)
+
+    def store_lost(self, settles_at: float) -> None:
+        """The store has lost its data: sessions that are connected nowhere are lost, and so are orders that were carried out.
+        Nodes write what lives on them again, at the latest by then."""
+        self._kicked.clear()
+        self._barred = False
+        self.store_away(settles_at)
+
+    def store_away(self, settles_at: float) -> None:
+        """Until then its session may not be written as it is; one that comes back meanwhile is let in with a new session."""
+        self._settles_at = self._unsettled_until = max(self._unsettled_until, settles_at)
 
     def slow_down(self) -> None:
         if self._connection is not None and self._session is not None and not self._connection.slow:
@@ -297,7 +309,7 @@ class SimulatedClient:
             self.lineage += 1
         assert self._connection is not None
         self._connection.lineage = self.lineage
-        self._settles_at, self._unheard = time + SETTLED, False
+        self._settles_at, self._unheard = max(time + SETTLED, self._unsettled_until), False
         self._carry_out(self._state.receive(welcome, self._now()))
         if welcome.restored:
             # That it left may have been lost on the way.

@@ -60,6 +60,8 @@ class Ledger:
     def __init__(self) -> None:
         self._messages: dict[str, dict[str, list[bytes]]] = {}
         self._places: dict[bytes, Position] = {}
+        self._lost_places: dict[bytes, Position] = {}  # before the store lost its data
+        self._lost_epochs: set[str] = set()
         self.registered = 0
         self.delivered = 0
 
@@ -84,8 +86,14 @@ class Ledger:
 
     def check_receipt(self, payload: bytes, epoch: str, offset: int) -> None:
         place = self._places.get(_name(payload))
-        if place != Position(epoch, offset):
+        if Position(epoch, offset) not in (place, self._lost_places.get(_name(payload))):
             raise Anomaly(AnomalyKind.WRONG_RECEIPT, f"{_name(payload)!r} was said to be at {epoch}/{offset} and is at {place}")
+
+    def store_lost(self) -> None:
+        """The store has lost its data: positions stay given, but it cannot know a repetition any more."""
+        self._lost_places.update(self._places)
+        self._lost_epochs.update(epoch for epochs in self._messages.values() for epoch in epochs)
+        self._places.clear()
 
     def deliver(self, who: str, seen: Seen, message: Registered) -> None:
         """A client got this. Raises Anomaly."""
@@ -97,7 +105,10 @@ class Ledger:
         expected = Position(seen.epoch or epoch, seen.offset + 1)
         behind_gaps = [Position(told.epoch or epoch, told.offset) for told in seen.told]
         # What was dropped may still come, if the client asks for it.
-        if Position(epoch, offset) not in (expected, *behind_gaps):
+        # It was under way when the store lost it, and the client was told of nothing or that everything begins anew.
+        anew = not seen.epoch or any(not told.epoch for told in seen.told)
+        late = anew and epoch in self._lost_epochs
+        if not late and Position(epoch, offset) not in (expected, *behind_gaps):
             raise self._out_of_order(who, seen, message, (behind_gaps or [expected])[-1])
         seen.epoch, seen.offset, seen.told, seen.begun = epoch, offset, [], True
 

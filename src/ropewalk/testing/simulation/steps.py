@@ -13,7 +13,7 @@ from ropewalk.model.messages import Publication, RemoteDisconnect
 from ropewalk.testing.simulation.client import SimulatedClient
 from ropewalk.testing.simulation.ledger import Anomaly
 from ropewalk.testing.simulation.loop import run
-from ropewalk.testing.simulation.world import Host, Plan, Report, World
+from ropewalk.testing.simulation.world import REWRITTEN_SECONDS, Host, Plan, Report, World
 
 PEACE_EVERY = 2_000
 
@@ -147,18 +147,20 @@ def kick(world: World) -> None:
     client = world.some(lambda client: True)
     if client is not None:
         world.tell(f"{client.name} is ended by a remote disconnect")
-        world.spawn(_kick(world.chance.choice(world.hosts).node, client, client.order_end()))
+        world.spawn(_kick(world, world.chance.choice(world.hosts).node, client, client.order_end()))
 
 
-async def _kick(node: Node, client: SimulatedClient, lineage: int) -> None:
+async def _kick(world: World, node: Node, client: SimulatedClient, lineage: int) -> None:
     """As whoever is told that it failed would do: again, until it is done."""
     while True:
+        losses = world.report.faults.store_losses
         try:
             await node.broker.disconnect(RemoteDisconnect(client.ids))
         except Unavailable:
             await asyncio.sleep(0.5)
         else:
-            return client.kicked(lineage)
+            if losses == world.report.faults.store_losses:
+                return client.kicked(lineage)
 
 
 def stall(world: World) -> None:
@@ -184,6 +186,21 @@ async def _replace(world: World, dead: Host) -> None:
     world.hosts.append(await world.new_host())
 
 
+def store_away(world: World) -> None:
+    """As Redis that starts again with its append-only file, or NATS that elects a leader."""
+    seconds = world.chance.choice((0.5, 3.0, 6.0, 20.0))
+    world.tell(f"the store answers nobody for {seconds} s")
+    world.faults.away_until = asyncio.get_running_loop().time() + seconds
+    for client in world.clients:
+        client.store_away(world.faults.away_until + REWRITTEN_SECONDS)
+
+
+def store_lost(world: World) -> None:
+    """As Redis that starts again without a file, or NATS that has lost its directory."""
+    world.tell("the store has lost its data")
+    world.spawn(world.lose_store())
+
+
 def time_passes(world: World) -> None:
     world.tell("time passes")
     world.pause = world.chance.choice((1.0, 10.0, 70.0))
@@ -203,6 +220,8 @@ ACTIONS: dict[str, tuple[float, WorldAction]] = {
     "kick": (0.5, kick),
     "node_dies": (0.2, node_dies),
     "stall": (0.1, stall),
+    "store_away": (0.05, store_away),
+    "store_lost": (0.02, store_lost),
     "time_passes": (0.2, time_passes),
 }
 """What a step may do, and how often against the others."""

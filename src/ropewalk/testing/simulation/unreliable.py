@@ -39,9 +39,10 @@ class Faults(Struct):
     unavailable: float = 0.02  # requests to the store that it never hears of, and this is known
     unanswered: float = 0.02  # requests of which it is not known whether the store heard
     latency: float = 0.05  # of a request to the store, at most
+    away_until: float = 0.0  # the store answers nobody before this time
 
     def heal(self) -> None:
-        self.lost = self.repeated = self.late = self.unavailable = self.unanswered = 0.0
+        self.lost = self.repeated = self.late = self.unavailable = self.unanswered = self.away_until = 0.0
 
 
 class Counts(Struct):
@@ -52,6 +53,7 @@ class Counts(Struct):
     late: int = 0
     unavailable: int = 0
     unanswered: int = 0
+    store_losses: int = 0  # times that the store came back without its data
 
 
 class UnreliableLink:
@@ -87,12 +89,18 @@ class UnreliableLink:
         return await self.ask(question)
 
     async def _do_late(self, question: Callable[[], Awaitable[object]]) -> None:
+        losses = self._counts.store_losses
         await asyncio.sleep(self._chance.random() * LATE_SECONDS)
-        await question()
+        if losses == self._counts.store_losses:  # a connection does not outlive the engine
+            await question()
 
     async def _request(self) -> None:
         await asyncio.sleep(self.latency + self._chance.random() * self._faults.latency)
-        if self.cut or self._chance.random() < self._faults.unavailable:
+        away = asyncio.get_running_loop().time() < self._faults.away_until
+        if away and self._chance.random() < 0.5:
+            self._counts.unanswered += 1
+            raise Unanswered("the store went away")
+        if away or self.cut or self._chance.random() < self._faults.unavailable:
             self._counts.unavailable += 1
             raise Unavailable("the store cannot be reached")
         if self._chance.random() < self._faults.unanswered / 2:
@@ -109,9 +117,13 @@ class UnreliableLink:
 class UnreliableStreams:
     """Implements `ports.StreamStore`."""
 
-    def __init__(self, inner: StreamStore, link: UnreliableLink) -> None:
-        self._inner = inner
+    def __init__(self, store: SharedStore, link: UnreliableLink) -> None:
+        self._store = store
         self._ask = link.ask
+
+    @property
+    def _inner(self) -> StreamStore:
+        return self._store.memory.streams
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         return await self._ask(lambda: self._inner.append(publications))
@@ -341,7 +353,7 @@ class UnreliableBackend:
     def __init__(self, store: SharedStore, air: Air, node: str, ended: Callable[[str], None]) -> None:
         self._store = store
         self.link = UnreliableLink(air.faults, air.counts, air.chance)
-        self.streams = UnreliableStreams(store.memory.streams, self.link)
+        self.streams = UnreliableStreams(store, self.link)
         self.sessions = self.leases = UnreliableSessions(NodeSessions(store, node), self.link, ended)
         self.presence = UnreliablePresence(NodePresence(store, node), self.link)
         self.record_queue = UnreliableQueue(NodeQueue(store, node), self.link)

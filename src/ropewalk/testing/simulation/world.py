@@ -27,6 +27,8 @@ from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, Unreliab
 BEGAN = 1_800_000_000.0
 PEACE_SECONDS = 20.0
 """Long enough for everything to be found and filled, and too short for the store to forget what was published last."""
+REWRITTEN_SECONDS = 30.0
+"""Within which every node has noticed that the store lost its data, also one that was stalled, and has written its sessions."""
 TOLD_STEPS = 60
 """Steps before a failure that are shown with it."""
 
@@ -132,6 +134,16 @@ class World:
             self.hosts.append(await self.new_host())
         for number in range(self.plan.clients):
             self.clients.append(SimulatedClient(f"client {number}", self.ledger, self.now, self, LIMITS.sessions_ttl))
+
+    async def lose_store(self) -> None:
+        """What the store held is gone: history, sessions, members, idempotency keys. What clients have of it was registered."""
+        self.report.faults.store_losses += 1
+        await self._truth.lose()
+        self.ledger.store_lost()
+        self._announced.clear()
+        settles_at = asyncio.get_running_loop().time() + REWRITTEN_SECONDS
+        for client in self.clients:
+            client.store_lost(settles_at)
 
     async def peace(self) -> None:
         """No more faults; everybody is connected and reads. Then nothing may be missing."""

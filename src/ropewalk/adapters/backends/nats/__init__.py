@@ -1,0 +1,259 @@
+"""The NATS backend: streams, sessions and presence of all nodes, kept by JetStream.
+
+Invariant: every node writes by itself, and JetStream decides who was first. No node owns anything but what lives on it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from nats.aio.msg import Msg
+
+from ropewalk.adapters.backends.nats import census
+from ropewalk.adapters.backends.nats.appends import PATIENCE, Appends, Lane
+from ropewalk.adapters.backends.nats.feed import NatsFeed
+from ropewalk.adapters.backends.nats.leases import NatsLeases
+from ropewalk.adapters.backends.nats.link import RETRY_SECONDS, NatsLink
+from ropewalk.adapters.backends.nats.names import ShardNames
+from ropewalk.adapters.backends.nats.orders import NatsOrders
+from ropewalk.adapters.backends.nats.presence import NatsPresence
+from ropewalk.adapters.backends.nats.queue import NatsRecordQueue
+from ropewalk.adapters.backends.nats.sessions import NatsSessions
+from ropewalk.adapters.backends.nats.shard import JetShard
+from ropewalk.adapters.backends.nats.streams import NatsStreams
+from ropewalk.adapters.backends.nats.table import Applied, Table
+from ropewalk.adapters.backends.nats.witnesses import Witnesses
+from ropewalk.connections.nats import NatsAddress
+from ropewalk.core.ring import shard_of
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.server_publications import presence_publication
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.messages import RemoteDisconnect, transient
+from ropewalk.model.presence import PresenceEvent
+from ropewalk.model.sessions import SessionTaken
+from ropewalk.ports import Clock
+
+logger = logging.getLogger("ropewalk.nats")
+
+LEAST_MEMORY = 30.0
+"""Seconds for which a stream counts as kept at the least, so that one without history outlives its clients' reconnects too."""
+
+START_SECONDS = 10.0
+"""How long the start waits for NATS. After that the node serves, and says what it lacks."""
+
+COUNT_SECONDS = 15.0
+EMPTY = {"streams": 0.0, "history_messages": 0.0, "history_bytes": 0.0, "dedup_keys": 0.0}
+
+
+class NatsBackend:
+    """Implements `ports.Backend`. `prefix` begins the names of all subjects and JetStream streams. `shards` counts for the
+    first node only: the others take the number that they find."""
+
+    def __init__(
+        self,
+        address: NatsAddress,
+        node: str,
+        rulebook: Rulebook,
+        clock: Clock,
+        prefix: str = "rw",
+        shards: int = 8,
+        replicas: int = 1,
+        dedup_ttl: float = 300.0,
+        dedup_limit: int = 100_000,
+        presence_ttl: float = 15.0,
+        idle_factor: float = 10.0,
+        max_session_size: int = 128 * 1024,
+        max_members: int = 10_000,
+        count_seconds: float = COUNT_SECONDS,
+        timeout: float = 2.0,
+        patience: float = PATIENCE,
+        link_type: type[NatsLink] = NatsLink,
+    ) -> None:
+        self.link = link = link_type(address, f"ropewalk {node}", timeout)
+        self._rulebook = rulebook
+        self._clock = clock
+        self._prefix = prefix
+        self._replicas = replicas
+        self._wanted_shards = shards
+        self._dedup_ttl = dedup_ttl
+        self._dedup_limit = dedup_limit
+        self._least_memory = max(dedup_ttl, LEAST_MEMORY)
+        self._idle_factor = max(1.0, idle_factor)
+        self._count_seconds = count_seconds
+        self._patience = patience
+        self._shards: list[JetShard] = []
+        self._lanes: list[Lane] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._counts = dict(EMPTY)
+        self._counted = -count_seconds
+        self._reason = "NATS is not reached yet"
+        self._table = Table(link, prefix, replicas, {"rw-shards": str(shards)})
+        self._orders = NatsOrders(self._table, node, self._obey)
+        self.feed = NatsFeed(link, self._shard_of, clock, self._orders.keep)
+        self._appends = Appends(link, self._lane_of, self.feed.pass_on)
+        self.streams = NatsStreams(lambda: self._shards, self._shard_of, self._appends, rulebook, clock, self._forget_after)
+        self.sessions = NatsSessions(self._table, node, clock, max_session_size, self._obey)
+        self.presence = NatsPresence(self._table, node, clock, presence_ttl, max_members, self._tell)
+        self.leases = NatsLeases(self._table, node, clock, self.sessions, self.presence)
+        self.record_queue = NatsRecordQueue(link, self._table, prefix, node, replicas, clock, lambda: self._shards)
+        self._witnesses = Witnesses(link, node, self.leases)
+        self._readers = {
+            "s": self.sessions.apply,
+            "r": self.sessions.apply_revoked,
+            "o": self.sessions.apply_order,
+            "m": self.presence.apply,
+            "l": self.leases.apply,
+            "c": self._orders.apply,
+            "q": self.record_queue.apply,
+        }
+        self._table.apply, self._table.reset = self._apply, self._reset
+        link.disconnected, link.reconnected, link.overrun = self._lost_connection, self._back, self._missed
+
+    # --- start and stop -----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Returns also where NATS does not answer yet."""
+        opening = self._spawn(self._open())
+        await asyncio.wait([opening], timeout=START_SECONDS)
+        if not opening.done():
+            logger.error("serving without NATS until it answers", extra={"reason": self._reason})
+
+    async def _open(self) -> None:
+        await self.link.open()
+        self._reason = "JetStream does not answer"
+        self._table.start()
+        await self._table.until_ready()
+        count = int(self._table.metadata.get("rw-shards", self._wanted_shards))
+        if count != self._wanted_shards:
+            logger.warning("NATS has another number of shards than is set here; it stays", extra={"shards": count})
+        shards = [
+            JetShard(self.link, ShardNames(self._prefix, k), self._replicas, self._most_runs, self._witnesses.ask)
+            for k in range(count)
+        ]
+        self._lanes = [Lane(shard, self._clock, self._dedup_ttl, self._forget_after, self._patience) for shard in shards]
+        self._shards = shards
+        await self._open_shards()
+        self._reason = ""
+        logger.info("streams, sessions and presence are kept by NATS", extra={"shards": count, "replicas": self._replicas})
+
+    async def _open_shards(self) -> None:
+        while True:
+            try:
+                await asyncio.gather(*(shard.verify() for shard in self._shards))
+                await self._listen()
+                break
+            except Unavailable as error:
+                logger.debug("a shard is not there yet", extra={"reason": str(error)})
+                self._reason = str(error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _listen(self) -> None:
+        """To elections of leaders, and to what other nodes want to know."""
+        ours = f".{self._prefix.upper()}_"
+
+        async def elected(message: Msg) -> None:
+            if ours in message.subject:
+                self._doubt()
+
+        await self.link.subscribe("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.*", elected)
+        for shard in self._shards:
+            await self._witnesses.answer(shard)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(lane.settle() for lane in self._lanes))
+        await self.feed.stop()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._table.stop()
+        await self.link.close()
+
+    # --- upkeep -------------------------------------------------------------------------------------------------------
+
+    def health(self) -> str:
+        if not self.link.connected:
+            return self.link.problem or "NATS does not answer"
+        return self._reason or self.link.problem
+
+    async def sweep(self) -> None:
+        self.sessions.forget_old()
+        if not self._table.ready:
+            return
+        await self.leases.sweep()
+        now = asyncio.get_running_loop().time()
+        if now - self._counted >= self._count_seconds and self._shards:
+            self._counted = now
+            self._counts = await census.count(self.streams, self._shards, self._clock, self._dedup_limit)
+
+    def rules_changed(self) -> None:
+        """Readers ask the rulebook each time; how much NATS has to keep is seen to before the next use."""
+        for shard in self._shards:
+            shard.doubt()
+
+    def gauges(self) -> dict[str, float]:
+        """Of the streams as they were counted by a sweep some seconds ago."""
+        return {**self._counts, **self.sessions.gauges(), "presence_members": self.presence.members}
+
+    def jet_of(self, stream: str) -> str:
+        """The JetStream stream that keeps a stream. Raises `Unavailable`."""
+        return self._shard_of(stream).jet
+
+    # --- what the parts ask for ---------------------------------------------------------------------------------------
+
+    def _shard_of(self, stream: str) -> JetShard:
+        return self._lane_of(stream).shard
+
+    def _lane_of(self, stream: str) -> Lane:
+        if not self._shards:
+            raise Unavailable(self._reason)
+        return self._lanes[shard_of(stream, len(self._lanes))]
+
+    def _forget_after(self, stream: str) -> float:
+        return self._idle_factor * max(self._rulebook.of(stream).history_ttl, self._least_memory)
+
+    def _most_runs(self) -> int:
+        """One more than any history: the run before it tells how old what is missing is."""
+        return self._rulebook.longest_history() + 1
+
+    def _apply(self, applied: Applied) -> None:
+        self._readers[applied.key[0]](applied)
+
+    def _reset(self) -> None:
+        for part in (self.sessions, self.presence, self.leases, self.record_queue):
+            part.clear()
+
+    def _tell(self, events: Sequence[PresenceEvent]) -> None:
+        now = self._clock()
+        self.feed.tell([transient(presence_publication(event), now) for event in events])
+
+    def _obey(self, order: RemoteDisconnect | SessionTaken) -> None:
+        self._spawn(self.feed.obey(order))
+
+    async def _lost_connection(self) -> None:
+        for shard in self._shards:
+            shard.doubt()
+
+    async def _back(self) -> None:
+        self._doubt()
+        self._table.doubt()
+
+    async def _missed(self) -> None:
+        self.feed.doubt()
+        self._table.doubt()
+
+    def _doubt(self) -> None:
+        for shard in self._shards:
+            shard.doubt()
+        self.feed.doubt()
+
+    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a task of the NATS backend failed", exc_info=error)

@@ -1,0 +1,148 @@
+"""Implements `ports.Feed`: JetStream republishes what it has stored, and nodes subscribe to the streams that they have
+listeners for.
+
+Invariant: a message that comes here is stored. One that does not come was sent while a connection was down, a leader changed
+or too much came at once, and then readers are told that they may have missed something.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby
+
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from ropewalk.adapters.backends.nats import runs
+from ropewalk.adapters.backends.nats.link import NatsLink
+from ropewalk.adapters.backends.nats.shard import JetShard
+from ropewalk.model.errors import RopewalkError
+from ropewalk.model.messages import Publication, Registered, RemoteDisconnect, transient
+from ropewalk.model.sessions import SessionTaken
+from ropewalk.ports import Clock, Deliver, Obey
+
+logger = logging.getLogger("ropewalk.nats")
+
+MOST_WAITING = 10_000
+"""Transient messages that may wait to be sent; those beyond are dropped."""
+
+KeepOrder = Callable[[RemoteDisconnect], Awaitable[None]]
+
+
+def _nobody(messages: Sequence[Registered]) -> None:
+    """Before the node has started nobody listens."""
+
+
+def _nothing() -> None:
+    pass
+
+
+async def _no_one(order: RemoteDisconnect | SessionTaken) -> int:
+    return 0
+
+
+class NatsFeed:
+    exact = False
+
+    def __init__(self, link: NatsLink, shard_of: Callable[[str], JetShard], clock: Clock, keep: KeepOrder) -> None:
+        self._link = link
+        self._shard_of = shard_of
+        self._clock = clock
+        self._keep = keep
+        self._deliver: Deliver = _nobody
+        self._obey: Obey = _no_one
+        self._subscriptions: dict[str, Subscription] = {}
+        self._outgoing: list[Registered] = []
+        self._sending: asyncio.Task[None] | None = None
+        self._missed: Callable[[], None] = _nothing
+        self._ending: set[asyncio.Task[None]] = set()
+
+    async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = _nothing) -> None:
+        self._deliver, self._obey, self._missed = deliver, obey, missed
+
+    async def stop(self) -> None:
+        self._deliver, self._obey, self._missed = _nobody, _no_one, _nothing
+        for stream in list(self._subscriptions):
+            self.unlisten(stream)
+        if tasks := [task for task in (*self._ending, self._sending) if task is not None]:
+            await asyncio.wait(tasks)
+
+    def health(self) -> str:
+        return ""
+
+    # --- what comes ---------------------------------------------------------------------------------------------------
+
+    async def listen(self, stream: str) -> None:
+        if stream not in self._subscriptions:
+            shard = self._shard_of(stream)
+            await shard.verify()
+
+            async def receive(message: Msg) -> None:
+                run = runs.decode(message.data)
+                if run.id and message.headers:
+                    shard.saw(int(message.headers.get("Nats-Sequence", 0)), run.id)
+                self._deliver(run.messages())
+
+            subscription = await self._link.subscribe(shard.names.live(stream), receive)
+            self.unlisten(stream)  # somebody else may have listened meanwhile
+            self._subscriptions[stream] = subscription
+
+    def unlisten(self, stream: str) -> None:
+        subscription = self._subscriptions.pop(stream, None)
+        if subscription is not None:
+            task = asyncio.get_running_loop().create_task(_end(subscription))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+
+    def tell(self, messages: Sequence[Registered]) -> None:
+        """Something that the whole cluster hears of in another way, for those who listen here."""
+        heard = [message for message in messages if message.stream in self._subscriptions]
+        if heard:
+            self._deliver(heard)
+
+    async def obey(self, order: RemoteDisconnect | SessionTaken) -> None:
+        """From another node."""
+        await self._obey(order)
+
+    def doubt(self) -> None:
+        """Something may have been missed."""
+        self._missed()
+
+    # --- what goes ----------------------------------------------------------------------------------------------------
+
+    def publish(self, messages: Sequence[Registered]) -> None:
+        room = MOST_WAITING - len(self._outgoing)
+        if room < len(messages):
+            logger.warning("transient messages are dropped: too many wait for NATS", extra={"count": len(messages) - room})
+        self._outgoing += messages[:room]
+        if self._sending is None and self._outgoing:
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+
+    def pass_on(self, publications: Sequence[Publication]) -> None:
+        now = self._clock()
+        self.publish([transient(publication, now) for publication in publications])
+
+    async def _send(self) -> None:
+        try:
+            while self._outgoing:
+                waiting, self._outgoing = self._outgoing, []
+                for stream, messages in groupby(waiting, key=lambda message: message.stream):
+                    shard = self._shard_of(stream)
+                    subject = shard.names.live_in(shard.generation, stream)
+                    await self._link.send(subject, runs.encode(runs.transient_run(stream, list(messages))))
+        except RopewalkError as error:
+            logger.debug("transient messages are lost", extra={"reason": str(error)})
+        finally:
+            self._sending = None
+
+    async def command(self, order: RemoteDisconnect) -> int:
+        ended = await self._obey(order)
+        await self._keep(order)
+        return ended
+
+
+async def _end(subscription: Subscription) -> None:
+    try:
+        await subscription.unsubscribe()
+    except Exception as error:  # whatever it is: the connection is gone, and the subscription with it
+        logger.debug("cannot unsubscribe", extra={"reason": str(error)})

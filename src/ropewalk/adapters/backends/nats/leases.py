@@ -1,0 +1,104 @@
+"""Implements `ports.Leases`: one record a node, renewed now and then.
+
+Invariant: no two clocks are compared. Each node measures by its own clock for how long it has not seen another one renew.
+"""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from secrets import randbits
+
+import msgspec
+from msgspec import Struct
+
+from ropewalk.adapters.backends.nats.names import token
+from ropewalk.adapters.backends.nats.presence import NatsPresence
+from ropewalk.adapters.backends.nats.sessions import NatsSessions
+from ropewalk.adapters.backends.nats.table import Applied, Change, Table
+from ropewalk.model.sessions import Renewal, SessionTaken, SessionWrite
+from ropewalk.ports import Clock
+
+NUMBER_BITS = 52
+
+
+class Lease(Struct, frozen=True):
+    node: str
+    number: int
+    ttl: float
+
+
+class NatsLeases:
+    def __init__(self, table: Table, node: str, clock: Clock, sessions: NatsSessions, presence: NatsPresence) -> None:
+        self._table = table
+        self._node = node
+        self._clock = clock
+        self._sessions = sessions
+        self._presence = presence
+        self._ending = asyncio.Lock()
+        self.clear()
+
+    def clear(self) -> None:
+        self._leases: dict[str, tuple[Lease, float]] = {}  # by node, and when it ends
+
+    def apply(self, applied: Applied) -> None:
+        lease = msgspec.msgpack.decode(applied.data, type=Lease)
+        if lease.ttl > 0:
+            self._leases[lease.node] = lease, self._clock() + lease.ttl
+        else:
+            self._leases.pop(lease.node, None)
+
+    async def catch_up(self) -> None:
+        """Until this node has heard of everything that was written before. Raises `Unavailable`."""
+        await self._table.catch_up()
+
+    async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
+        await self._table.catch_up()
+        if not self._lives(self._node):
+            await self._end(self._node)
+        written: list[Lease] = []
+
+        def decide() -> Sequence[Change]:
+            current = self._leases.get(self._node)
+            number = current[0].number if current is not None and self._lives(self._node) else randbits(NUMBER_BITS) + 1
+            written[:] = [Lease(self._node, number, ttl)]
+            return [_change(written[0]), *self._sessions.hearing(self._node, list(heard))]
+
+        await self._table.settle(decide)
+        return Renewal(written[0].number, tuple(self._sessions.untold(self._node)))
+
+    async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
+        return await self._sessions.write(sessions)
+
+    async def sweep(self) -> None:
+        """End the leases that are over."""
+        holders = self._sessions.nodes() | self._presence.nodes()
+        over = [node for node in holders | self._leases.keys() if node and not self._lives(node)]
+        if over:
+            await self._table.catch_up()
+        for node in sorted(over):
+            if not self._lives(node):
+                await self._end(node)
+
+    def others(self) -> set[str]:
+        """The other nodes that live."""
+        return {node for node in self._leases if node != self._node and self._lives(node)}
+
+    def _lives(self, node: str) -> bool:
+        lease = self._leases.get(node)
+        return lease is not None and lease[1] > self._clock()
+
+    async def _end(self, node: str) -> None:
+        """The lease first: what comes after it is done by the next sweep of any node if this one dies before. Whatever the node
+        writes once it has a new lease is seen after that."""
+
+        def decide() -> Sequence[Change]:
+            lease = self._leases.get(node)
+            return () if lease is None or self._lives(node) else [_change(Lease(node, lease[0].number, 0.0))]
+
+        async with self._ending:
+            await self._table.settle(decide)
+            await self._sessions.node_died(node, lambda: self._lives(node))
+            await self._presence.node_died(node, lambda: self._lives(node))
+
+
+def _change(lease: Lease) -> Change:
+    return Change(f"l.{token(lease.node)}", msgspec.msgpack.encode(lease), ttl=3600.0)

@@ -1,0 +1,272 @@
+"""Plans which positions a group of appends gets in one shard, and the messages that would register them.
+
+Invariant: a plan changes nothing. It is stored as a whole or in pieces that do not depend on each other, and made anew when
+somebody else was faster.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from secrets import token_urlsafe
+
+import msgspec
+from msgspec import Struct
+
+from ropewalk.adapters.backends.nats import runs
+from ropewalk.adapters.backends.nats.jets import JetWrite
+from ropewalk.adapters.backends.nats.shard import NO_TIP, JetShard, StreamEnd
+from ropewalk.model.errors import PartitionChanged
+from ropewalk.model.messages import Position, Publication, Receipt
+
+POSITIONS = 64
+"""Positions that are kept of one producer in one shard, so that a repetition of the latest gets an exact answer."""
+
+FORGOTTEN = Position("", 0)
+"""Where something was registered whose position nobody remembers."""
+
+
+class Marker(Struct, frozen=True, array_like=True):
+    """A uid that is registered. `until`: when it is forgotten."""
+
+    epoch: str
+    offset: int
+    until: float
+
+
+class Line(Struct, frozen=True, array_like=True):
+    """How far a producer has come in a shard, and where its latest sequences are."""
+
+    last: int = -1
+    positions: tuple[tuple[int, str, int], ...] = ()
+
+    def find(self, sequence: int) -> Position | None:
+        if sequence > self.last:
+            return None
+        return next((Position(epoch, offset) for number, epoch, offset in self.positions if number == sequence), FORGOTTEN)
+
+    def with_(self, sequence: int, position: Position) -> "Line":
+        return Line(sequence, (*self.positions, (sequence, position.epoch, position.offset))[-POSITIONS:])
+
+
+Known = tuple[int, Marker | None]
+"""Of a uid: the sequence of its marker, 0 for none, and what is in it."""
+
+
+class PendingAppend:
+    """One append on its way, or the part of it that belongs to one shard. `apart`: it can be stored by itself. `loose`: what of
+    it is in no run, because nothing of its stream is registered."""
+
+    __slots__ = ("answer", "apart", "loose", "named", "publications", "receipts", "size", "streams")
+
+    def __init__(self, publications: Sequence[Publication]) -> None:
+        self.publications = publications
+        self.receipts: list[Receipt] = []
+        self.loose: Sequence[Publication] = ()
+        self.answer: asyncio.Future[list[Receipt]] = asyncio.get_running_loop().create_future()
+        self.streams: set[str] = set()
+        self.size, self.named, keyed = 0, False, False  # `named`: some say which partition key they want
+        for publication in publications:
+            self.size += len(publication.payload)
+            if not publication.transient:
+                self.streams.add(publication.stream)
+                if publication.uid or publication.producer:
+                    keyed = True
+                if publication.partition_key:
+                    self.named = True
+        self.apart = not keyed and len(self.streams) == 1
+
+    def conclude(self) -> None:
+        if not self.answer.done():  # a publisher may have gone away meanwhile
+            self.answer.set_result(self.receipts)
+
+    def fail(self, error: Exception) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+class _Draft:
+    """The next run of one stream."""
+
+    __slots__ = ("count", "epoch", "first", "id", "items", "partition_key", "timestamp", "tip")
+
+    def __init__(self, tip: StreamEnd, current: StreamEnd, now: float, partition_key: str) -> None:
+        self.tip = tip
+        self.epoch = current.epoch or token_urlsafe(6)
+        self.first = current.offset + 1
+        self.timestamp = max(now, current.timestamp)
+        self.partition_key = partition_key
+        self.count = 0
+        self.id = token_urlsafe(9)
+        self.items: list[runs.Item] = []
+
+    def add(self, publication: Publication) -> Position:
+        self.items.append(runs.item_of(publication))
+        self.count += 1
+        return Position(self.epoch, self.first + self.count - 1)
+
+
+class AppendPiece:
+    """Messages that are stored together, and the appends that are done with them."""
+
+    def __init__(self, appends: list[PendingAppend], drafts: Mapping[str, _Draft]) -> None:
+        self.appends = appends
+        self.drafts = drafts
+        self.uids: dict[tuple[str, str], Marker] = {}
+        self.producers: dict[str, Line] = {}
+        self.writes: list[JetWrite] = []
+
+    def tips(self, last_sequence: int) -> dict[str, StreamEnd]:
+        """The runs stand at the end of what is written."""
+        begin = last_sequence - len(self.drafts) + 1
+        return {
+            stream: StreamEnd(sequence, draft.epoch, draft.first + draft.count - 1, draft.timestamp, draft.partition_key)
+            for sequence, (stream, draft) in enumerate(self.drafts.items(), begin)
+        }
+
+    @property
+    def last_id(self) -> str:
+        return list(self.drafts.values())[-1].id
+
+
+class Memory(Struct):
+    """What a node knows of a shard beside the tips: uids and producers, as far as they matter now."""
+
+    uids: dict[tuple[str, str], Known]
+    producers: dict[str, tuple[int, Line]]
+
+
+class ShardPlan:
+    def __init__(self, shard: JetShard, memory: Memory, now: float, dedup_ttl: float, forget: Callable[[str], float]) -> None:
+        self._shard = shard
+        self._memory = memory
+        self._now = now
+        self._dedup_ttl = dedup_ttl
+        self._forget = forget
+        self._drafts: dict[str, _Draft] = {}
+        self._keys: dict[str, str] = {}  # partition keys, as far as they were given here
+        self._uids: dict[tuple[str, str], Marker] = {}
+        self._producers: dict[str, Line] = {}
+        self._leading: dict[str, list[Publication]] = {}  # transient ones before the first that is kept
+        self._appends: list[PendingAppend] = []
+
+    def current(self, stream: str) -> StreamEnd:
+        """The tip of a stream; none when it was forgotten because nobody published to it for long."""
+        tip = self._shard.tips.get(stream, NO_TIP)
+        return tip if tip.timestamp + self._forget(stream) > self._now else NO_TIP
+
+    def add(self, append: PendingAppend) -> None:
+        """Raises PartitionChanged, and then nothing of it is planned."""
+        if append.named:
+            self._keys.update(check_partition_keys(append.publications, self.current, self._keys))
+        append.receipts = [
+            self._pass(publication, append) if publication.transient else self._register(publication)
+            for publication in append.publications
+        ]
+        if self._leading:
+            append.loose = [publication for waiting in self._leading.values() for publication in waiting]
+            self._leading.clear()
+        else:
+            append.loose = ()
+        self._appends.append(append)
+
+    def _pass(self, publication: Publication, append: PendingAppend) -> Receipt:
+        """A transient one keeps its place in the run of its stream, if its append has something there."""
+        draft = self._drafts.get(publication.stream)
+        if draft is None or publication.stream not in append.streams:
+            self._leading.setdefault(publication.stream, []).append(publication)
+        else:
+            draft.items.append(runs.item_of(publication))
+        return Receipt(publication.stream, "", 0)
+
+    def _register(self, publication: Publication) -> Receipt:
+        stream = publication.stream
+        if (publication.uid or publication.producer) and (first := self._first(publication)) is not None:
+            return Receipt(stream, first.epoch, first.offset, True)
+        position = self._draft(stream).add(publication)
+        if publication.uid:
+            self._uids[stream, publication.uid] = Marker(position.epoch, position.offset, self._now + self._dedup_ttl)
+        if publication.producer:
+            line = self._line(publication.producer)
+            self._producers[publication.producer] = line.with_(publication.sequence, position)
+        return Receipt(stream, position.epoch, position.offset)
+
+    def _first(self, publication: Publication) -> Position | None:
+        """Where it was registered before."""
+        if publication.producer and (found := self._line(publication.producer).find(publication.sequence)) is not None:
+            return found
+        if not publication.uid:
+            return None
+        key = publication.stream, publication.uid
+        marker = self._uids.get(key) or self._memory.uids.get(key, (0, None))[1]
+        return Position(marker.epoch, marker.offset) if marker is not None and self._now < marker.until else None
+
+    def _line(self, producer: str) -> Line:
+        return self._producers.get(producer) or self._memory.producers[producer][1]
+
+    def _draft(self, stream: str) -> _Draft:
+        draft = self._drafts.get(stream)
+        if draft is None:
+            tip, current = self._shard.tips.get(stream, NO_TIP), self.current(stream)
+            key = self._keys.setdefault(stream, current.partition_key or stream)
+            draft = self._drafts[stream] = _Draft(tip, current, self._now, "" if key == stream else key)
+            draft.items = [runs.item_of(publication) for publication in self._leading.pop(stream, ())]
+        return draft
+
+    # --- what is written ----------------------------------------------------------------------------------------------
+
+    def pieces(self) -> list[AppendPiece]:
+        """Appends of several streams, or with keys, are stored in one piece with all that shares a stream with them; what is
+        left is one message a stream."""
+        tied = {stream for append in self._appends if not append.apart for stream in append.streams}
+        together = AppendPiece([], {stream: draft for stream, draft in self._drafts.items() if stream in tied})
+        together.uids, together.producers = self._uids, self._producers
+        alone = {stream: AppendPiece([], {stream: draft}) for stream, draft in self._drafts.items() if stream not in tied}
+        for append in self._appends:
+            piece = alone.get(next(iter(append.streams))) if append.apart else None
+            (piece or together).appends.append(append)
+        pieces = [piece for piece in (together, *alone.values()) if piece.appends]
+        for piece in pieces:
+            piece.writes = self._writes(piece)
+        return pieces
+
+    def _writes(self, piece: AppendPiece) -> list[JetWrite]:
+        names, known = self._shard.names, self._memory
+        writes = [
+            JetWrite(names.uid(*key), msgspec.msgpack.encode(marker), known.uids.get(key, (0, None))[0], self._dedup_ttl)
+            for key, marker in piece.uids.items()
+        ]
+        writes += [
+            JetWrite(names.producer(producer), msgspec.msgpack.encode(line), known.producers[producer][0])
+            for producer, line in piece.producers.items()
+        ]
+        for stream, draft in piece.drafts.items():
+            body = runs.Run(
+                stream,
+                draft.epoch,
+                draft.first,
+                draft.count,
+                draft.timestamp,
+                draft.partition_key,
+                draft.id,
+                tuple(draft.items),
+            )
+            writes.append(JetWrite(self._shard.subject(stream), runs.encode(body), draft.tip.sequence, self._forget(stream)))
+        return writes
+
+
+def check_partition_keys(
+    publications: Sequence[Publication], tip: Callable[[str], StreamEnd], given: Mapping[str, str]
+) -> dict[str, str]:
+    """The partition keys of the streams of an append. Raises PartitionChanged unless each is given the one that it has, or
+    none."""
+    seen: dict[str, str] = {}
+    for publication in publications:
+        if publication.transient:
+            continue
+        stream, named = publication.stream, publication.partition_key
+        current = tip(stream)
+        begun = (current.partition_key or stream) if current.epoch else ""
+        kept = seen.get(stream) or given.get(stream) or begun or named or stream
+        if named and named != kept:
+            raise PartitionChanged(stream, named, kept)
+        seen[stream] = kept
+    return seen

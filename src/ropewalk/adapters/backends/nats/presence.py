@@ -1,0 +1,257 @@
+"""Implements `ports.PresenceStore`: one record a member, with the sids that hold it.
+
+Invariant: what is told of joins and leaves follows from how the copy of the records changes. So every node tells its own
+listeners, whoever made the change, and a node that was cut off tells what it missed.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ropewalk.adapters.backends.nats.names import token
+from ropewalk.adapters.backends.nats.table import Applied, Change, Table
+from ropewalk.core.expiry import Expiry
+from ropewalk.core.roster import Roster
+from ropewalk.model.errors import LimitReached
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.ports import Clock
+
+NO_LIMIT = 1 << 60
+TURNS = 256
+EXPIRED_AT_ONCE = 200
+
+T = TypeVar("T")
+Hold = tuple[str, float | None]
+"""The node of a sid, and when it ends if its connection is gone."""
+
+
+class Seat(Struct, frozen=True):
+    stream: str
+    member: Member
+    sids: dict[str, Hold]
+
+
+_decoder = msgspec.msgpack.Decoder(Seat)
+
+
+def seat_key(stream: str, member_id: str) -> str:
+    return f"m.{token(stream)}.{token(member_id)}"
+
+
+class NatsPresence:
+    def __init__(
+        self,
+        table: Table,
+        node: str,
+        clock: Clock,
+        ttl: float,
+        max_members: int,
+        tell: Callable[[Sequence[PresenceEvent]], None],
+    ) -> None:
+        self._table = table
+        self._node = node
+        self._clock = clock
+        self._ttl = ttl
+        self._max_members = max_members
+        self._tell = tell
+        # A member's changes are made one after another here, so that only other nodes can be in the way.
+        self._turns = [asyncio.Lock() for _ in range(TURNS)]
+        self.clear()
+
+    def clear(self) -> None:
+        self._seats: dict[str, Seat] = {}
+        self._roster = Roster(NO_LIMIT)
+        self._held: dict[str, set[str]] = {}  # sid → keys
+        self._deadlines = Expiry()
+        self._of_node: dict[str, set[tuple[str, str]]] = {}  # keys and sids whose connection is there
+
+    def _turn(self, key: str) -> asyncio.Lock:
+        return self._turns[hash(key) % TURNS]
+
+    @property
+    def members(self) -> int:
+        return self._roster.members
+
+    def nodes(self) -> set[str]:
+        return {node for node, holds in self._of_node.items() if holds}
+
+    # --- the copy -----------------------------------------------------------------------------------------------------
+
+    def apply(self, applied: Applied) -> None:
+        before = self._seats.pop(applied.key, None)
+        after = _decoder.decode(applied.data) if applied.data else None
+        events = self._leave(before) if before else []
+        if before:
+            for sid, (node, _) in before.sids.items():
+                _discard(self._held, sid, applied.key)
+                _discard(self._of_node, node, (applied.key, sid))
+        self._deadlines.discard(applied.key)
+        if after:
+            self._seats[applied.key] = after
+            for sid, (node, deadline) in after.sids.items():
+                events += self._roster.join(after.stream, sid, after.member)
+                self._held.setdefault(sid, set()).add(applied.key)
+                if deadline is None:
+                    self._of_node.setdefault(node, set()).add((applied.key, sid))
+            if due := [deadline for _, deadline in after.sids.values() if deadline is not None]:
+                self._deadlines.set(applied.key, min(due))
+        if before and after:
+            events = []  # it is there as before; only who holds it has changed
+        if events and applied.fresh:
+            self._tell(events)
+
+    def _leave(self, before: Seat) -> list[PresenceEvent]:
+        return [event for sid in before.sids for event in self._roster.leave(before.stream, sid)]
+
+    # --- the port -----------------------------------------------------------------------------------------------------
+
+    async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+        key = seat_key(stream, member.id)
+        async with self._turn(key):
+            await self._table.catch_up()
+            events: list[PresenceEvent] = []
+
+            def decide() -> Sequence[Change]:
+                events.clear()
+                changes = []
+                for other in self._held.get(sid, set()) - {key}:
+                    if self._seats[other].stream == stream:
+                        changes += self._without(other, sid, events)
+                seat = self._seats.get(key)
+                if seat is None:
+                    self._check_room(stream, freed=bool(events))
+                    events.append(PresenceEvent("join", stream, member))
+                sids = {**(seat.sids if seat else {}), sid: (self._node, None)}
+                after = Seat(stream, member, sids)
+                return [*changes, *([] if after == seat else [_change(key, after)])]
+
+            await self._table.settle(decide)
+            return events
+
+    def _check_room(self, stream: str, freed: bool) -> None:
+        if self._roster.page(stream, "", 1).total - freed >= self._max_members:
+            raise LimitReached(f"presence of stream {stream!r} is full: {self._max_members} members")
+
+    async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
+        await self._table.catch_up()
+        events: list[PresenceEvent] = []
+
+        def decide() -> Sequence[Change]:
+            events.clear()
+            keys = [key for key in self._held.get(sid, ()) if self._seats[key].stream == stream]
+            return [change for key in keys for change in self._without(key, sid, events)]
+
+        await self._table.settle(decide)
+        return events
+
+    async def detach(self, sid: str, ttl: float) -> None:
+        await self._table.catch_up()
+        await self._hold(lambda key, seat: {sid: (seat.sids[sid][0], self._clock() + ttl)}, sid)
+
+    async def _hold(self, holds: Callable[[str, Seat], dict[str, Hold]], sid: str) -> None:
+        """Change how a sid holds what it holds."""
+        for key in sorted(self._held.get(sid, ())):
+
+            def decide(key: str = key) -> Sequence[Change]:
+                seat = self._seats.get(key)
+                if seat is None or sid not in seat.sids:
+                    return ()
+                return [_change(key, replace(seat, sids={**seat.sids, **holds(key, seat)}))]
+
+            await self._settle(key, decide)
+
+    async def _settle(self, key: str, decide: Callable[[], Sequence[Change]]) -> None:
+        async with self._turn(key):
+            await self._table.settle(decide)
+
+    async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
+        await self._table.catch_up()
+        for key in sorted(self._held.get(old_sid, set()) | self._held.get(new_sid, set())):
+
+            def decide(key: str = key) -> Sequence[Change]:
+                seat = self._seats.get(key)
+                if seat is None or not seat.sids.keys() & {old_sid, new_sid}:
+                    return ()
+                sids = self._adopted(seat, old_sid, new_sid)
+                return [] if sids == seat.sids else [_change(key, replace(seat, sids=sids))]
+
+            await self._settle(key, decide)
+        return {self._seats[key].stream: self._seats[key].member for key in self._held.get(new_sid, ())}
+
+    def _adopted(self, seat: Seat, old_sid: str, new_sid: str) -> dict[str, Hold]:
+        """Where the new sid is another member already it stays so; what the old one held there ends."""
+        sids = dict(seat.sids)
+        others = {self._seats[key].stream for key in self._held.get(new_sid, ()) if new_sid not in seat.sids}
+        if seat.stream in others:
+            sids[old_sid] = (seat.sids[old_sid][0], 0.0)
+            return sids
+        if old_sid != new_sid:
+            sids.pop(old_sid, None)
+        sids[new_sid] = (self._node, None)
+        return sids
+
+    async def expire(self) -> list[PresenceEvent]:
+        now = self._clock()
+        told: list[PresenceEvent] = []
+        for key in self._deadlines.due(now, EXPIRED_AT_ONCE):
+            events: list[PresenceEvent] = []
+
+            def decide(key: str = key, events: list[PresenceEvent] = events) -> Sequence[Change]:
+                events.clear()
+                seat = self._seats.get(key)
+                over = [sid for sid, (_, end) in seat.sids.items() if end is not None and end <= now] if seat else []
+                return self._without_all(key, over, events) if over else ()
+
+            try:
+                await self._settle(key, decide)
+            except BaseException:
+                if key in self._seats:
+                    self._deadlines.set(key, now)
+                raise
+            told += events
+        return told
+
+    async def page(self, stream: str, after: str, limit: int) -> PresencePage:
+        await self._table.catch_up()
+        return self._roster.page(stream, after, limit)
+
+    async def node_died(self, node: str, lives: Callable[[], bool]) -> None:
+        """What its sids hold ends after the presence TTL, unless it `lives` again by then."""
+        deadline = self._clock() + self._ttl
+        for key, sid in sorted(self._of_node.get(node, ())):
+
+            def decide(key: str = key, sid: str = sid) -> Sequence[Change]:
+                seat = self._seats.get(key)
+                if seat is None or seat.sids.get(sid) != (node, None) or lives():
+                    return ()
+                return [_change(key, replace(seat, sids={**seat.sids, sid: (node, deadline)}))]
+
+            await self._settle(key, decide)
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def _without(self, key: str, sid: str, events: list[PresenceEvent]) -> list[Change]:
+        return self._without_all(key, [sid], events)
+
+    def _without_all(self, key: str, over: Iterable[str], events: list[PresenceEvent]) -> list[Change]:
+        seat = self._seats[key]
+        sids = {sid: hold for sid, hold in seat.sids.items() if sid not in set(over)}
+        if sids:
+            return [_change(key, replace(seat, sids=sids))]
+        events.append(PresenceEvent("leave", seat.stream, seat.member))
+        return [Change(key)]
+
+
+def _change(key: str, seat: Seat) -> Change:
+    return Change(key, msgspec.msgpack.encode(seat))
+
+
+def _discard(index: dict[str, set[T]], name: str, item: T) -> None:
+    if name in index:
+        index[name].discard(item)
+        if not index[name]:
+            del index[name]

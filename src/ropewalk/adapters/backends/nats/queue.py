@@ -1,0 +1,253 @@
+"""Implements `ports.RecordQueue`: a JetStream stream into which NATS copies what the shards register, and nodes add rows.
+
+Invariant: who records, and how far it has come, is one record of the cluster. So nobody whose claim is over removes anything.
+Whatever was registered before a read is waited for: NATS copies a moment later.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ropewalk.adapters.backends.nats import jets, runs
+from ropewalk.adapters.backends.nats.link import ApiError, NatsLink, Stored
+from ropewalk.adapters.backends.nats.shard import JetShard
+from ropewalk.adapters.backends.nats.table import Applied, Change, Table
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.journal import QueuedRows, Row, RowKind
+from ropewalk.ports import Clock
+
+logger = logging.getLogger("ropewalk.nats")
+
+KEY = "q.recorder"
+MOST_BYTES = 1024 * 1024 * 1024
+"""Past that the oldest messages go. NATS wants as much room on its disk from the beginning."""
+
+READ_AT_ONCE = 256
+COPY_SECONDS = 2.0
+LOOK_AGAIN_SECONDS = 0.005
+ASK_SECONDS = 0.5
+"""A queue that was empty is taken to be complete for so long: an idle recorder must not ask every shard all the time."""
+
+ROWS_IN_MESSAGE = 200
+
+
+class RecorderClaim(Struct, frozen=True):
+    """Who records, for how long from when this is seen, and what is recorded: all messages up to `sequence`, and the first
+    `rows` rows of the next one."""
+
+    node: str
+    ttl: float
+    sequence: int = 0
+    rows: int = 0
+
+
+class NatsRecordQueue:
+    def __init__(
+        self,
+        link: NatsLink,
+        table: Table,
+        prefix: str,
+        node: str,
+        replicas: int,
+        clock: Clock,
+        shards: Callable[[], Sequence[JetShard]],
+    ) -> None:
+        self._link = link
+        self._table = table
+        self._jet = f"{prefix.upper()}_QUEUE"
+        self._subject = f"{prefix}.q.rows"
+        self._node = node
+        self._replicas = replicas
+        self._clock = clock
+        self._shards = shards
+        self._adding = asyncio.Lock()
+        self._rows = self._dropped = self._counted_at = 0
+        self._empty_at = -ASK_SECONDS
+        self._read: dict[str, str] = {}  # by shard, the id of the last run that was read here
+        self._copied: dict[str, int] = {}  # by JetStream stream, up to where the queue has it
+        self.clear()
+
+    def clear(self) -> None:
+        self._recorder: RecorderClaim | None = None
+        self._until = 0.0
+
+    def apply(self, applied: Applied) -> None:
+        self._recorder = msgspec.msgpack.decode(applied.data, type=RecorderClaim)
+        self._until = self._clock() + self._recorder.ttl
+
+    def gauges(self) -> dict[str, float]:
+        return {"record_queue_rows": self._rows, "record_queue_dropped_rows": self._dropped}
+
+    # --- the claim ----------------------------------------------------------------------------------------------------
+
+    async def claim(self, ttl: float) -> bool:
+        await self._table.catch_up()
+        await self._ensure()
+        granted: list[bool] = []
+
+        def decide() -> Sequence[Change]:
+            current = self._recorder
+            granted[:] = [current is None or current.node == self._node or self._until <= self._clock()]
+            if not granted[0]:
+                return ()
+            reached = (0, 0) if current is None else (current.sequence, current.rows)
+            return [_change(RecorderClaim(self._node, ttl, *reached))]
+
+        await self._table.settle(decide)
+        return granted[0]
+
+    async def _ensure(self) -> None:
+        """From now on what is registered is copied. A queue that is there already goes on where it is."""
+        found = await jets.info(self._link, self._jet)
+        if found is None:
+            found = await self._make()
+            if self._recorder is not None:
+                logger.error("NATS has lost what was waiting to be recorded")
+                await self._table.settle(lambda: [_change(RecorderClaim(self._node, 0.0))])
+        for source in found["config"]["sources"]:
+            self._copied.setdefault(source["name"], source.get("opt_start_seq", 1) - 1)
+
+    async def _make(self) -> Any:
+        sources = []
+        for shard in self._shards():
+            await shard.verify()
+            state = (await jets.info(self._link, shard.jet))["state"]
+            start = {"opt_start_seq": state["last_seq"] + 1}
+            sources.append({"name": shard.jet, "filter_subject": shard.names.any_stream, **start})
+        if not sources:
+            raise Unavailable("the shards are not there yet")
+        config = jets.config(self._jet, [self._subject], self._replicas, -1, sources=sources, max_bytes=MOST_BYTES)
+        return await jets.ensure(self._link, {**config, "allow_atomic": False, "allow_msg_ttl": False})
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def read(self, limit: int) -> QueuedRows:
+        await self._table.catch_up()
+        recorder = self._recorder
+        if recorder is None:
+            return QueuedRows()
+        if asyncio.get_running_loop().time() - self._empty_at >= ASK_SECONDS:
+            await self._wait_for_copies()
+        messages = await self._messages(recorder.sequence + 1, limit + recorder.rows)
+        self._empty_at = -ASK_SECONDS if messages else asyncio.get_running_loop().time()
+        if messages and recorder.sequence and recorder.sequence != self._counted_at:
+            self._counted_at = recorder.sequence
+            self._dropped += messages[0].seq - recorder.sequence - 1
+        for message in messages:
+            if message.subject != self._subject:
+                self._read[message.subject.partition(".g")[0]] = runs.decode(message.data).id
+        rows, sequence, taken = _portion(messages, recorder, limit)
+        self._rows = sum(1 for message in messages for _ in _rows(message)) - recorder.rows
+        return QueuedRows(tuple(rows), f"{sequence} {taken}")
+
+    async def _messages(self, sequence: int, limit: int) -> list[Stored]:
+        found: list[Stored] = []
+        more, count = True, 0
+        while more and count < limit:
+            some, more = await self._link.read(self._jet, found[-1].seq + 1 if found else sequence, ">", READ_AT_ONCE)
+            count += sum(1 for message in some for _ in _rows(message))
+            found += some
+            more = more and bool(some)
+        return found
+
+    async def _wait_for_copies(self) -> None:
+        """Until the queue has the last message of each shard. One that does not come, because it was recorded and removed
+        before this node began, holds nobody up for long, and once only."""
+        deadline = asyncio.get_running_loop().time() + COPY_SECONDS
+        for shard in self._shards():
+            last = await self._link.last(shard.jet, shard.names.any_stream)
+            if last is None or last.seq <= self._copied.get(shard.jet, 0):
+                continue
+            run_id = runs.decode(last.data).id
+            while self._read.get(shard.names.ingest) != run_id and not await self._has_copy(shard, run_id):
+                if asyncio.get_running_loop().time() > deadline:
+                    break
+                await asyncio.sleep(LOOK_AGAIN_SECONDS)
+            self._copied[shard.jet] = last.seq
+
+    async def _has_copy(self, shard: JetShard, run_id: str) -> bool:
+        copy = await self._link.last(self._jet, shard.names.any_stream)
+        return copy is not None and runs.decode(copy.data).id == run_id
+
+    async def remove(self, piece: QueuedRows) -> bool:
+        await self._table.catch_up()
+        sequence, rows = map(int, piece.mark.split()) if piece.mark else (0, 0)
+        granted: list[bool] = []
+
+        def decide() -> Sequence[Change]:
+            current = self._recorder
+            granted[:] = [current is not None and current.node == self._node and self._until > self._clock()]
+            if current is None or not granted[0] or (sequence, rows) <= (current.sequence, current.rows):
+                return ()
+            return [_change(replace(current, sequence=sequence, rows=rows))]
+
+        if await self._table.settle(decide):
+            await self._purge(sequence)
+        return granted[0]
+
+    async def _purge(self, sequence: int) -> None:
+        """What is recorded need not be kept. If it is, because this fails, the next time will do."""
+        try:
+            await self._link.api(f"STREAM.PURGE.{self._jet}", {"seq": sequence + 1})
+        except (ApiError, Unavailable) as error:
+            logger.debug("recorded rows are still there", extra={"reason": str(error)})
+
+    async def add(self, rows: Sequence[Row]) -> bool:
+        if self._recorder is None:
+            await self._table.catch_up()
+        if self._recorder is None:
+            return False
+        async with self._adding:
+            for begin in range(0, len(rows), ROWS_IN_MESSAGE):
+                data = msgspec.msgpack.encode(rows[begin : begin + ROWS_IN_MESSAGE])
+                await jets.store(self._link, [jets.JetWrite(self._subject, data)])
+        return True
+
+
+def _change(recorder: RecorderClaim) -> Change:
+    return Change(KEY, msgspec.msgpack.encode(recorder))
+
+
+def _portion(messages: Sequence[Stored], recorder: RecorderClaim, limit: int) -> tuple[list[Row], int, int]:
+    """At most `limit` rows that are not recorded, and where they end: the last message that is in it as a whole, and how many
+    rows of the next one are."""
+    found: list[Row] = []
+    sequence, skipped = recorder.sequence, recorder.rows
+    for message in messages:
+        rows = list(_rows(message))[skipped:]
+        if len(rows) > limit - len(found):
+            room = limit - len(found)
+            return found + rows[:room], sequence, skipped + room
+        found += rows
+        sequence, skipped = message.seq, 0
+    return found, sequence, skipped
+
+
+def _rows(message: Stored) -> Iterator[Row]:
+    if message.subject.endswith(".q.rows"):
+        yield from msgspec.msgpack.decode(message.data, type=list[Row])
+        return
+    run, offset = runs.decode(message.data), 0
+    for item in run.items:
+        if item.transient:
+            continue
+        yield Row(
+            RowKind.PUBLISH,
+            run.partition_key or run.stream,
+            run.timestamp,
+            run.stream,
+            run.epoch,
+            run.first + offset,
+            item.payload,
+            item.uid,
+            item.exclude_socket,
+            item.broadcast_type,
+            producer=item.producer,
+            sequence=item.sequence,
+        )
+        offset += 1

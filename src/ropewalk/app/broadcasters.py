@@ -1,0 +1,68 @@
+"""Makes the broadcasters that the settings choose, besides publishing over HTTP, and runs them as one."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from ropewalk.app.backends import nats_address, node_id_of, redis_address
+from ropewalk.app.registry import BROADCASTERS, resolve
+from ropewalk.app.settings import Settings
+from ropewalk.core.stats import Stats
+from ropewalk.engine.node import Node
+from ropewalk.model.report import Gauges
+from ropewalk.ports import Broadcaster
+from ropewalk.protocol.publications import PublicationLimits
+
+logger = logging.getLogger("ropewalk.broadcast")
+
+
+class Broadcasters:
+    """Those of one node. They start after it and stop before it."""
+
+    def __init__(self, running: Sequence[Broadcaster]) -> None:
+        self._running = running
+
+    async def start(self) -> None:
+        for broadcaster in self._running:
+            await broadcaster.start()
+
+    async def stop(self) -> None:
+        ends = await asyncio.gather(*(broadcaster.stop() for broadcaster in self._running), return_exceptions=True)
+        for error in ends:
+            if isinstance(error, Exception):  # the rest of the server has to stop too
+                logger.error("a broadcaster did not stop well", exc_info=error)
+
+    def health(self) -> list[str]:
+        return [problem for broadcaster in self._running if (problem := broadcaster.health())]
+
+    def gauges(self) -> Gauges:
+        gauges = {name: size for broadcaster in self._running for name, size in broadcaster.gauges().items()}
+        return {"broadcasters_down": len(self.health()), **gauges} if self._running else {}
+
+
+def broadcasters_of(settings: Settings, node: Node, stats: Stats, limits: PublicationLimits) -> Broadcasters:
+    """Raises UserMistake where a library is missing."""
+    chosen, broadcast = settings.broadcast.broadcast_adapter, settings.broadcast
+    running: list[Broadcaster] = []
+    if "redisx" in chosen:
+        streams = resolve(BROADCASTERS, "redisx", extra="redis")
+        running.append(
+            streams(
+                node.broker,
+                limits,
+                stats,
+                redis_address(settings),
+                stream=broadcast.redisx_stream,
+                group=broadcast.redisx_group,
+                consumer=node_id_of(settings),
+                block=broadcast.redisx_read_block_milliseconds,
+            )
+        )
+    if "redis" in chosen:
+        channel = resolve(BROADCASTERS, "redis")
+        local = node.local_publisher
+        running.append(channel(local, limits, stats, redis_address(settings), channel=broadcast.redis_channel))
+    if "nats" in chosen:
+        subject = resolve(BROADCASTERS, "nats")
+        running.append(subject(node.local_publisher, limits, stats, nats_address(settings), subject=broadcast.nats_channel))
+    return Broadcasters(running)

@@ -1,0 +1,43 @@
+"""Delivers publications that every node hears of by itself: to the sessions of this node only, without a position.
+
+Invariant: nothing of them is registered. With each node registering what all of them hear, every message would come once for
+each node.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from msgspec.structs import replace
+
+from ropewalk.core.identities import spellings
+from ropewalk.core.stats import Stats
+from ropewalk.model.messages import Publication, Receipt, Registered, RemoteDisconnect, transient
+from ropewalk.ports import Clock
+
+
+class LocalPublisher:
+    """The `Publisher` port without a store. `obey` ends the sessions of this node that an order names."""
+
+    def __init__(
+        self,
+        deliver: Callable[[Sequence[Registered]], None],
+        obey: Callable[[RemoteDisconnect], Awaitable[int]],
+        stats: Stats,
+        clock: Clock,
+    ) -> None:
+        self._deliver = deliver
+        self._obey = obey
+        self._stats = stats
+        self._clock = clock
+
+    async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
+        now = self._clock()
+        self._deliver([transient(publication, now) for publication in publications])
+        self._stats.publications += len(publications)
+        return [Receipt(publication.stream, "", 0) for publication in publications]
+
+    async def disconnect(self, order: RemoteDisconnect) -> int:
+        ended = 0
+        for identifier in spellings(order.identifier):
+            ended += await self._obey(replace(order, identifier=identifier))
+        self._stats.remote_disconnects += ended
+        return ended

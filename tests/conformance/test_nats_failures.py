@@ -1,0 +1,449 @@
+"""What the NATS backend does while NATS is killed, paused, cut off, or comes back with less than it had."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import nats
+import pytest
+
+from ropewalk.adapters.backends.nats import NatsBackend, census
+from ropewalk.connections.nats import NatsAddress
+from ropewalk.core.rules import Rulebook
+from ropewalk.model.errors import Unanswered, Unavailable
+from ropewalk.model.history import Gap, GapReason, Replay
+from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
+from ropewalk.model.presence import Member
+from ropewalk.model.rules import StreamRules
+from ropewalk.model.sessions import SessionTaken
+from ropewalk.testing.backend_rig import at
+from tests.services import NatsServer, free_port, nats_cluster, nats_server
+
+T = TypeVar("T")
+SECONDS = 40.0
+CERTIFICATE = Path(__file__).parents[1] / "fixtures" / "tls_cert.pem"
+prefixes = (f"f{number}" for number in count(1))
+
+
+async def until(ask: Callable[[], Awaitable[T]], failure: type[Exception] = AssertionError) -> T:
+    """The answer, as soon as there is one."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            return await ask()
+        except (AssertionError, failure):
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.05)
+
+
+class Heard:
+    """What came to one node."""
+
+    def __init__(self) -> None:
+        self.messages: list[Registered] = []
+        self.orders: list[RemoteDisconnect | SessionTaken] = []
+        self.missed = 0
+
+    def miss(self) -> None:
+        self.missed += 1
+
+    def deliver(self, messages: Sequence[Registered]) -> None:
+        self.messages += messages
+
+    async def obey(self, order: RemoteDisconnect | SessionTaken) -> int:
+        self.orders.append(order)
+        return 0
+
+    async def has(self, *payloads: bytes) -> None:
+        assert set(payloads) <= {message.payload for message in self.messages}
+
+
+def node_of(servers: Sequence[str], prefix: str, name: str, replicas: int = 1, timeout: float = 1.0) -> NatsBackend:
+    rules = Rulebook(StreamRules(history_limit=1000, history_ttl=300.0))
+    address = NatsAddress(tuple(servers))
+    return NatsBackend(address, name, rules, time.time, prefix=prefix, shards=2, replicas=replicas, timeout=timeout)
+
+
+@asynccontextmanager
+async def running(*backends: NatsBackend) -> AsyncIterator[None]:
+    for backend in backends:
+        await backend.start()
+    try:
+        yield
+    finally:
+        for backend in backends:
+            await backend.stop()
+
+
+async def published(backend: NatsBackend, stream: str, payload: bytes, uid: str = "") -> Receipt:
+    """Sent again until it is registered, as a publisher would."""
+    return (await until(lambda: backend.streams.append([Publication(stream, payload, uid=uid)]), Unavailable))[0]
+
+
+async def history(backend: NatsBackend, stream: str) -> list[bytes]:
+    answer = await until(lambda: backend.streams.replay(stream, Position("", 0)), Unavailable)
+    assert isinstance(answer, Replay)
+    assert [message.offset for message in answer.messages] == list(range(1, len(answer.messages) + 1))
+    return [message.payload for message in answer.messages]
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    with nats_server() as started:
+        yield started
+
+
+async def test_a_killed_server_that_comes_back_has_everything_and_everything_goes_on(server: NatsServer) -> None:
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        heard = Heard()
+        await two.feed.start(heard.deliver, heard.obey)
+        await two.feed.listen("a")
+        first = await published(one, "a", b"1", "u")
+        await one.presence.join("a", "sid", Member("bo"))
+        server.kill()
+        assert await until(lambda: _unhealthy(one))
+        server.start()
+        assert await published(two, "a", b"1", "u") == Receipt("a", first.epoch, first.offset, duplicate=True)
+        after = await published(one, "a", b"2")
+        assert at(after) == Position(first.epoch, first.offset + 1)
+        await until(lambda: heard.has(b"1", b"2"))
+        page = await until(lambda: two.presence.page("a", "", 10), Unavailable)
+        assert [member.id for member in page.members] == ["bo"]
+        assert await until(lambda: _healthy(one))
+
+
+async def _unhealthy(backend: NatsBackend) -> str:
+    assert backend.health()
+    return backend.health()
+
+
+async def _healthy(backend: NatsBackend) -> bool:
+    assert backend.health() == ""
+    return True
+
+
+async def test_a_store_that_is_lost_begins_new_epochs(server: NatsServer) -> None:
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        before = await published(one, "a", b"1", "u")
+        server.kill()
+        shutil.rmtree(server.home / "store")
+        server.start()
+        after = await published(one, "a", b"2", "u")
+        assert (after.offset, after.duplicate) == (1, False)
+        assert after.epoch != before.epoch
+        answer = await one.streams.replay("a", at(before))
+        assert isinstance(answer, Gap)
+        assert answer.reason is GapReason.EPOCH_CHANGED
+        await until(lambda: one.presence.join("a", "sid", Member("bo")), Unavailable)
+
+
+async def test_an_older_store_gives_no_position_twice(server: NatsServer, tmp_path: Path) -> None:
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        for node in (one, two):
+            await node.leases.renew(60.0, ())
+        kept = [await published(one, "a", b"%d" % number, f"u{number}") for number in range(3)]
+        server.stop()
+        shutil.copytree(server.home / "store", tmp_path / "older")
+        server.start()
+        lost = [await published(two, "a", b"lost %d" % number, f"l{number}") for number in range(3)]
+        assert lost[-1].epoch == kept[0].epoch
+        server.kill()
+        shutil.rmtree(server.home / "store")
+        shutil.copytree(tmp_path / "older", server.home / "store")
+        server.start()
+        # The node that knows nothing of what was lost writes first, if it can.
+        after = [await published(node, "a", b"new", f"n{number}") for number, node in enumerate((one, two))]
+        assert {receipt.epoch for receipt in after}.isdisjoint({kept[0].epoch})
+        assert [receipt.offset for receipt in after] == [1, 2]
+        again = [await published(one, "a", b"1", "u1"), await published(two, "a", b"lost 1", "l1")]
+        assert [(receipt.duplicate, receipt.epoch == kept[0].epoch) for receipt in again] == [(True, True), (False, False)]
+
+
+async def test_any_name_is_a_stream(server: NatsServer) -> None:
+    names = ["", " ", "a.b", "*", ">", "a b\r\nc", "$JS.API.x", "ü/☃", "x" * 180, "x" * 181, "x" * 5000, "=", "A", "a"]
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        heard = Heard()
+        await one.feed.start(heard.deliver, heard.obey)
+        for name in names:
+            await one.feed.listen(name)
+        for number, name in enumerate(names):
+            [receipt] = await one.streams.append([Publication(name, b"%d" % number, uid=name or "u")])
+            assert receipt.offset == 1
+        await until(lambda: heard.has(*(b"%d" % number for number in range(len(names)))))
+        assert [message.stream for message in sorted(heard.messages, key=lambda each: int(each.payload))] == names
+        assert [summary.stream for summary in await one.streams.summaries("", 100)] == sorted(set(names) - {""})
+        for number, name in enumerate(names):
+            assert await history(one, name) == [b"%d" % number]
+            await one.presence.join(name, "sid", Member(name or "x"))
+            assert (await one.presence.page(name, "", 10)).total == 1
+
+
+async def test_a_publication_without_a_uid_is_registered_once_while_the_server_is_killed(server: NatsServer) -> None:
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        await published(one, "a", b"first")
+        server.pause()
+        sending = asyncio.ensure_future(one.streams.append([Publication("a", b"2")]))
+        await asyncio.wait([sending], timeout=1.5)  # it waits for an answer by now
+        server.kill()
+        server.start()
+        with suppress(Unanswered):
+            assert (await sending)[0].offset == 2
+        kept = await history(two, "a")
+        assert kept in ([b"first"], [b"first", b"2"])
+        assert (await published(one, "a", b"3")).offset == len(kept) + 1
+
+
+async def test_several_nodes_on_one_stream_give_each_position_once(server: NatsServer) -> None:
+    nodes = [node_of([server.url], "rw", f"n{number}") for number in range(3)]
+    async with running(*nodes):
+        receipts = await asyncio.gather(
+            *(published(nodes[number % 3], "a", b"%d" % number, f"u{number // 2}") for number in range(120))
+        )
+        assert sorted(receipt.offset for receipt in receipts if not receipt.duplicate) == list(range(1, 61))
+        assert len({receipt.epoch for receipt in receipts}) == 1
+        for number in range(0, 120, 2):
+            assert at(receipts[number]) == at(receipts[number + 1])
+        assert len(await history(nodes[0], "a")) == 60
+
+
+async def test_a_producer_is_registered_once_and_in_order_on_all_nodes(server: NatsServer) -> None:
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        batch = [Publication("a", b"%d" % number, producer="p", sequence=number) for number in range(100)]
+        first = await one.streams.append(batch)
+        assert [receipt.offset for receipt in first] == list(range(1, 101))
+        again = await two.streams.append([batch[-1], batch[0], Publication("a", b"new", producer="p", sequence=100)])
+        assert [(receipt.duplicate, receipt.offset) for receipt in again] == [(True, 100), (True, 0), (False, 101)]
+        assert [receipt.duplicate for receipt in await one.streams.append(batch[-2:])] == [True, True]
+
+
+async def test_a_batch_that_nats_would_not_take_at_once_is_registered_in_order(server: NatsServer) -> None:
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        for batch in (
+            [Publication("keys", b"%d" % number, uid=f"u{number}") for number in range(1500)],
+            [Publication("long", b"%d" % number * 100_000) for number in range(10, 30)],
+            [Publication(f"wide {number}", b"1") for number in range(1500)],
+        ):
+            receipts = await one.streams.append(batch)
+            assert len(receipts) == len(batch)
+            if batch[0].stream == batch[-1].stream:
+                assert [receipt.offset for receipt in receipts] == list(range(1, len(batch) + 1))
+                answer = await one.streams.replay(batch[0].stream, Position(receipts[0].epoch, len(batch) - 5))
+                assert [message.payload for message in answer.messages] == [item.payload for item in batch[-5:]]
+
+
+async def test_a_node_starts_while_nats_is_down_and_serves_once_it_is_there(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path)
+    one = node_of([server.url], "rw", "one")
+    starting = asyncio.ensure_future(one.start())
+    try:
+        assert (await until(lambda: _unhealthy(one))).startswith("NATS")
+        with pytest.raises(Unavailable):
+            await one.streams.append([Publication("a", b"1")])
+        with pytest.raises(Unavailable):
+            await one.sessions.peek("sid")
+        await asyncio.to_thread(server.start)
+        assert (await published(one, "a", b"1")).offset == 1
+        await until(lambda: _healthy(one))
+    finally:
+        await starting
+        await one.stop()
+        server.stop()
+
+
+async def test_too_many_streams_to_look_at_are_counted_by_nats_itself(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(census, "LISTED", 10)
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        await one.streams.append([Publication(f"stream {number}", b"1", uid="u") for number in range(20)])
+        await one.sweep()
+        gauges = one.gauges()
+        assert (gauges["streams"], gauges["history_messages"]) == (40, 40)  # keys are subjects and messages too
+        assert (await one.streams.append([Publication("stream 7", b"1", uid="u")]))[0].duplicate
+
+
+@pytest.mark.parametrize("scheme", ["tls", "nats"])
+async def test_credentials_and_tls_are_used_where_they_are_asked_for(tmp_path: Path, scheme: str) -> None:
+    server = NatsServer(tmp_path)
+    settings = msgspec.json.decode((tmp_path / "nats.conf").read_bytes())
+    settings["authorization"] = {"user": "us", "password": "a secret"}
+    settings["tls"] = {"cert_file": str(CERTIFICATE), "key_file": str(CERTIFICATE.with_name("tls_key.pem"))}
+    (tmp_path / "nats.conf").write_bytes(msgspec.json.encode(settings))
+    server.start()
+    rules = Rulebook(StreamRules())
+    at = f"{scheme}://us:a%20secret@127.0.0.1:{server.port}"
+    try:
+        trusted = NatsBackend(NatsAddress((at,), tls_ca=str(CERTIFICATE)), "one", rules, time.time, shards=2)
+        async with running(trusted):
+            assert (await published(trusted, "a", b"1")).offset == 1
+        strange = NatsBackend(NatsAddress((at.replace("secret", "guess"),), tls_ca=str(CERTIFICATE)), "two", rules, time.time)
+        starting = asyncio.ensure_future(strange.start())
+        assert "uthorization" in await until(lambda: _problem(strange, "uthorization"))
+        await strange.stop()
+        await starting
+        assert "secret" not in strange.health()
+    finally:
+        server.stop()
+
+
+async def _problem(backend: NatsBackend, part: str) -> str:
+    assert part in backend.health(), backend.health()
+    return backend.health()
+
+
+# --- links -----------------------------------------------------------------------------------------------------------
+
+
+class Proxy:
+    """Between a node and NATS. `deaf`: what the server says is lost. `cut`: nobody gets through."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self.port = free_port()
+        self.deaf = self.cut = False
+        self._links: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> "Proxy":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut_links()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def cut_links(self) -> None:
+        for link in self._links:
+            link.close()
+        self._links.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.cut or self.deaf:
+            writer.close()
+            return
+        there, back = await asyncio.open_connection("127.0.0.1", self._to)
+        self._links |= {writer, back}
+        for source, target, answers in ((reader, back, False), (there, writer, True)):
+            task = asyncio.ensure_future(self._pass(source, target, answers))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, answers: bool) -> None:
+        with suppress(OSError):
+            while data := await source.read(65536):
+                if not (answers and self.deaf):
+                    target.write(data)
+        target.close()
+
+
+async def test_an_append_whose_answer_is_lost_is_registered_once(server: NatsServer) -> None:
+    async with Proxy(server.port) as proxy:
+        one, two = node_of([proxy.url], "rw", "one"), node_of([server.url], "rw", "two")
+        async with running(one, two):
+            await published(one, "a", b"1")
+            proxy.deaf = True
+            sending = asyncio.ensure_future(one.streams.append([Publication("a", b"2")]))
+            await until(lambda: _tip(two, "a", 2))
+            proxy.deaf = False
+            assert at((await sending)[0]).offset == 2  # it was found once the connection was back
+            await published(one, "a", b"3")
+            assert await history(two, "a") == [b"1", b"2", b"3"]
+
+
+async def _tip(backend: NatsBackend, stream: str, offset: int) -> None:
+    assert (await backend.streams.tip(stream)).offset == offset
+
+
+async def test_a_node_that_was_cut_off_hears_what_it_missed(server: NatsServer) -> None:
+    async with Proxy(server.port) as proxy:
+        one, two = node_of([proxy.url], "rw", "one"), node_of([server.url], "rw", "two")
+        async with running(one, two):
+            heard = Heard()
+            await one.feed.start(heard.deliver, heard.obey, heard.miss)
+            await one.feed.listen("a")
+            await published(two, "a", b"1")
+            await until(lambda: heard.has(b"1"))
+            before = heard.missed
+            proxy.cut = True
+            proxy.cut_links()
+            await until(lambda: _unhealthy(one))
+            await published(two, "a", b"2")
+            await two.presence.join("a", "sid", Member("bo"))
+            assert await two.feed.command(RemoteDisconnect("user 1")) == 0
+            proxy.cut = False
+            await until(lambda: heard.has(b'{"type":"join","id":"bo"}'))
+            await until(lambda: _obeyed(heard, RemoteDisconnect("user 1")))
+            assert heard.missed > before
+            assert await history(one, "a") == [b"1", b"2"]
+
+
+async def _obeyed(heard: Heard, order: RemoteDisconnect) -> None:
+    assert heard.orders == [order]
+
+
+# --- a cluster -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[list[NatsServer]]:
+    with nats_cluster() as servers:
+        yield servers
+
+
+async def leader_of(servers: Sequence[NatsServer], jet: str) -> NatsServer:
+    client = await nats.connect([server.url for server in servers])
+    answer = msgspec.json.decode((await client.request(f"$JS.API.STREAM.INFO.{jet}", b"", 5)).data)
+    await client.close()
+    return next(server for number, server in enumerate(servers) if f"s{number}" == answer["cluster"]["leader"])
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+async def test_a_leader_that_dies_or_stalls_costs_a_pause_and_nothing_else(cluster: list[NatsServer], how: str) -> None:
+    prefix = next(prefixes)
+    urls = [server.url for server in cluster]
+    one, two = (node_of(urls, prefix, name, replicas=3) for name in ("one", "two"))
+    async with running(one, two):
+        await published(one, "a", b"0", "u0")
+        leader = await leader_of(cluster, one.jet_of("a"))
+        sending = asyncio.ensure_future(_keep_publishing(one, two))
+        getattr(leader, how)()
+        receipts = await sending
+        (leader.start if how == "kill" else leader.resume)()
+        assert sorted(receipt.offset for receipt in receipts) == list(range(2, 2 + len(receipts)))
+        assert len({receipt.epoch for receipt in receipts}) == 1
+        kept = await history(two, "a")
+        assert sorted(kept) == sorted([b"0", *(b"%d" % number for number in range(1, len(receipts) + 1))])
+
+
+async def _keep_publishing(*nodes: NatsBackend) -> list[Receipt]:
+    """For as long as a leader is missing, and some more."""
+    receipts: list[Receipt] = []
+    slowest = 0.0
+    for number in range(1, 10_000):
+        begun = time.monotonic()
+        receipts.append(await published(nodes[number % len(nodes)], "a", b"%d" % number, f"u{number}"))
+        slowest = max(slowest, time.monotonic() - begun)
+        if slowest > 0.5 and time.monotonic() - begun < slowest / 10 and number > 20:
+            break
+    return receipts

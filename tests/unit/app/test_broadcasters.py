@@ -1,0 +1,101 @@
+"""Settings about Redis and NATS: what may be used with what, and what is said where a library is missing."""
+
+import re
+import sys
+
+import pytest
+
+from ropewalk.app.composition import build
+from ropewalk.app.settings import doubts, load, require_startable
+from ropewalk.model.errors import UserMistake
+from ropewalk.model.extras import install
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["--broadcast_adapter=http,redisx,redis,nats"],
+        ["--broadcast_adapter=redisx", "--redis_url=rediss://user:pass@example.com:6380/1"],
+        ["--broadcast_adapter=redisx", "--redis_url=unix:///run/redis.sock"],
+        ["--broadcast_adapter=redis", "--redis_url=redis://master", "--redis_sentinels=:pw@a:1,b"],
+        ["--broadcast_adapter=nats", "--nats_servers=nats://a:4222,tls://user:pw@b"],
+        ["--broadcast_adapter=nats", "--nats_channel=app.broadcasts"],
+        ["--broadcast_adapter=nats", "--embed_nats"],
+        ["--broadcast_adapter=nats", "--embed_nats", "--enats_addr=nats://h:1", "--nats_servers=nats://h:1"],
+        ["--redis_url=nonsense", "--nats_servers=nonsense"],  # nobody uses them
+    ],
+)
+def test_these_may_start(argv: list[str]) -> None:
+    require_startable(load(["--public", *argv], {}))
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--pubsub=redis"], "--pubsub=redis joins several nodes, and --broker=memory gives each of them positions of its own"),
+        (["--pubsub=nats"], "Set --broker=nats too"),
+        (["--broadcast_adapter=redisx", "--redis_url=http://hush"], "--redis_url wants redis://"),
+        (["--broadcast_adapter=redis", "--redis_url=localhost:6379"], "--redis_url wants redis://"),
+        (["--broadcast_adapter=redis", "--redis_url=redis://hush:port"], "--redis_url wants redis://"),
+        (["--broadcast_adapter=redis", "--redis_sentinels=hush:port"], "--redis_sentinels wants host:port"),
+        (["--broadcast_adapter=nats", "--nats_servers=hush:4222"], "--nats_servers wants nats://"),
+        (["--broadcast_adapter=nats", "--nats_servers="], "--nats_servers wants nats://"),
+        (["--broadcast_adapter=nats", "--embed_nats", "--nats_servers=nats://hush:1"], "--embed_nats starts a NATS of its own"),
+        (["--broadcast_adapter=redisx", "--redisx_stream="], "--redisx_stream wants a key"),
+        (["--broadcast_adapter=redisx", f"--redisx_stream={'x' * 201}"], "--redisx_stream wants a key of 1 to 200 bytes"),
+        (["--broadcast_adapter=redisx", "--redisx_group="], "--redisx_group wants the name"),
+        (["--broadcast_adapter=redis", "--redis_channel="], "--redis_channel wants the name"),
+        (["--broadcast_adapter=nats", "--nats_channel=a b"], "--nats_channel wants a subject"),
+        (["--broadcast_adapter=nats", "--nats_channel=a..b"], "--nats_channel wants a subject"),
+    ],
+)
+def test_these_may_not(argv: list[str], message: str) -> None:
+    with pytest.raises(UserMistake, match=re.escape(message)) as refused:
+        require_startable(load(["--public", *argv], {}))
+    assert "hush" not in str(refused.value)  # a URL may hold a password
+
+
+@pytest.mark.parametrize(
+    ("adapters", "library", "extra"), [("redisx", "redis", "redis"), ("redis", "redis", "redis"), ("http,nats", "nats", "nats")]
+)
+def test_a_missing_library_is_named_with_the_extra_that_brings_it(
+    adapters: str, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = ("ropewalk.adapters.broadcasters", "ropewalk.connections")
+    for name in [name for name in sys.modules if name.partition(".")[0] == library or name.startswith(ours)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    name = adapters.rpartition(",")[2]
+    missing = rf"{name} needs {library}[\w.]*, which is not installed: {re.escape(install(extra))}"
+    with pytest.raises(UserMistake, match=missing):
+        build(load(["--public", f"--broadcast_adapter={adapters}"], {}))
+
+
+@pytest.mark.parametrize(
+    ("argv", "doubt"),
+    [
+        (["--broadcast_adapter=redis"], "publications by redis have no position and no history"),
+        (["--broadcast_adapter=redis,nats"], "publications by nats and redis have no position"),
+        (["--broadcast_adapter=redisx", "--dedup_ttl=20s"], "may be registered twice"),
+    ],
+)
+def test_what_is_probably_not_meant_is_said(argv: list[str], doubt: str) -> None:
+    [said] = doubts(load(argv, {}))
+
+    assert doubt in said
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["--broadcast_adapter="],
+        ["--broadcast_adapter=http,redis"],
+        ["--broadcast_adapter=redisx,nats"],
+        ["--broadcast_adapter=redis", "--history_limit=0"],
+        ["--dedup_ttl=1s"],
+    ],
+)
+def test_nothing_is_said_without_reason(argv: list[str]) -> None:
+    assert doubts(load(argv, {})) == []
