@@ -57,14 +57,14 @@ EngineMaker = Callable[[], AbstractAsyncContextManager[Engine]]
 
 
 def _on_redis(ports: Sequence[int]) -> Sequence[str]:
-    return ("--broker", "redis", "--redis_url", f"redis://127.0.0.1:{ports[0]}")
+    return ("--broker", "redis", "--broadcast_adapter", "http,redisx", "--redis_url", f"redis://127.0.0.1:{ports[0]}")
 
 
 @contextlib.asynccontextmanager
 async def redis_engine() -> AsyncIterator[Engine]:
     """Everything is written before it is acknowledged: it survives the process, though not the machine."""
     with redis_server("--appendonly", "yes", "--appendfsync", "everysec") as server:
-        yield Engine("Redis", [server], _on_redis)
+        yield Engine("Redis", [server], _on_redis, entries_port=server.port)
 
 
 @contextlib.asynccontextmanager
