@@ -181,8 +181,8 @@ class RoamingClient:
             self._world.counts[f"gaps told: {gap['reason']}"] += 1
 
     async def _presence(self, connection: Cable, message: Frame) -> None:
-        """A join has no answer, and fails while the engine is down: who is not in the list joins again."""
-        if message["type"] != "info" or self.name in (each["id"] for each in message.get("records", ())):
+        """A join has no answer: who is not in the list joins again, and who gets no list (the engine is down) asks again."""
+        if message["type"] not in ("info", "error") or self.name in (each["id"] for each in message.get("records", ())):
             return
         self._world.counts["joined again"] += 1
         await asyncio.sleep(0.3)
