@@ -279,6 +279,9 @@ async def test_orders_reach_a_node_whose_connection_was_down(redis: RedisServer)
         await down.wait()
         await giver.feed.command(RemoteDisconnect("two", reconnect=False))
         assert "listened" in taker.feed.health()
+        with pytest.raises(TimeoutError):  # nothing counts as listened to before it is
+            async with asyncio.timeout(0.1):
+                await taker.feed.listen("s")
         taker.feed._subscribers[0]._connect = working
         await until(lambda: len(heard) == 2)
         assert heard == [RemoteDisconnect("one"), RemoteDisconnect("two", reconnect=False)]
@@ -389,3 +392,22 @@ async def test_an_outage_of_appends_alone_shows_in_the_health(redis: RedisServer
             await backend.streams.append([Publication("s", b"2")])
         await backend.streams.tip("s")
         assert "refuses" in backend.health()
+
+
+async def test_many_subscriptions_come_back_together(redis: RedisServer) -> None:
+    streams = [f"s{number}" for number in range(3000)]
+    async with running(redis) as backend:
+        here = await Process().start(backend)
+        await asyncio.gather(*(backend.feed.listen(stream) for stream in streams))
+        await cut_subscribers(redis)
+        await until(lambda: backend.feed.health() != "")
+        await asyncio.gather(*(persist(lambda stream=stream: backend.feed.listen(stream)) for stream in streams))  # type: ignore[misc]
+        await backend.streams.append([Publication(stream, b"1") for stream in streams])
+        await until(lambda: len(here.messages) == len(streams))
+        for stream in streams[1:]:
+            backend.feed.unlisten(stream)
+        async with Redis.from_url(redis.url) as client:
+            async with asyncio.timeout(WITHIN):
+                while len(await client.pubsub_channels("rw:{0}:c:*")) > 1:
+                    await asyncio.sleep(0.02)
+        assert backend.feed.health() == ""

@@ -17,7 +17,7 @@ from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Position, Publication, Receipt
 from ropewalk.model.rules import StreamRules
 from ropewalk.testing.backend_feed import Process
-from tests.services import RedisSentinel, RedisServer, redis_cluster, redis_server
+from tests.services import RedisSentinel, RedisServer, free_port, redis_cluster, redis_server
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CERTIFICATE, KEY = str(FIXTURES / "tls_cert.pem"), str(FIXTURES / "tls_key.pem")
@@ -188,10 +188,9 @@ async def test_a_server_of_a_cluster_that_is_down_costs_only_its_shards() -> Non
 
 @pytest.mark.needs_redis_tls
 async def test_redis_over_tls() -> None:
-    options = ("--appendonly", "yes", "--tls-cert-file", CERTIFICATE, "--tls-key-file", KEY, "--tls-auth-clients", "no")
-    with redis_server(*options) as redis:
-        redis.ask("CONFIG SET", "tls-port", redis.port + 1 if redis.port < 65535 else redis.port - 1)
-        port = redis.ask("CONFIG GET", "tls-port")["tls-port"]
+    port = free_port()
+    files = ("--tls-cert-file", CERTIFICATE, "--tls-key-file", KEY)
+    with redis_server("--appendonly", "yes", "--tls-port", str(port), *files, "--tls-auth-clients", "no"):
         async with running(RedisAddress(f"rediss://localhost:{port}", tls_ca=CERTIFICATE)) as backend:
             await backend.feed.start(lambda messages: None, _nobody)
             await backend.feed.listen("s")

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from tests.server import RunningServer, running_server
-from tests.services import redis_server
+from tests.services import nats_server, redis_server
 from tests.spark.journal import FLAGS, batch, call, finish, forget_last_commit, kept, publish_all, stream
 
 WAIT_SECONDS = 60
@@ -24,7 +24,13 @@ def redis_flags() -> Iterator[tuple[str, ...]]:
         yield ("--broker", "redis", "--redis_url", redis.url)
 
 
-@pytest.fixture(params=[redis_flags], ids=["redis"])
+@contextmanager
+def nats_flags() -> Iterator[tuple[str, ...]]:
+    with nats_server() as nats:
+        yield ("--broker", "nats", "--nats_servers", nats.url)
+
+
+@pytest.fixture(params=[redis_flags, nats_flags], ids=["redis", "nats"])
 def flags(request: pytest.FixtureRequest) -> Iterator[tuple[str, ...]]:
     with request.param() as found:
         yield (*FLAGS, *found)

@@ -60,7 +60,10 @@ class RedisLink:
         return connection.is_connected and connection._reader is not None and not connection._reader.at_eof()
 
     async def ask(self, *command: Any) -> Any:
-        """Raises `Unanswered`; what the server answers instead of doing it is raised as the client's own error."""
+        """Raises `Unanswered`, or `Unavailable` where it is closed already; what the server answers instead of doing it is
+        raised as the client's own error."""
+        if not self._connection.is_connected:  # the client would connect again by itself, perhaps to another server
+            raise Unavailable("the connection to Redis was closed")
         try:
             await self._connection.send_command(*command, check_health=False)
             return await self._connection.read_response(disconnect_on_error=False)

@@ -54,6 +54,7 @@ class ShardSubscriber:
         self._wanted: dict[bytes, None] = dict.fromkeys(always)
         self._unconfirmed: Counter[bytes] = Counter()
         self._confirmed: set[bytes] = set()
+        self._catching_up: set[bytes] = set()  # what a new connection has not confirmed yet
         self._waiting: dict[bytes, asyncio.Future[None]] = {}
         self._changes: dict[bytes, bool] = {}
         self._connection: AbstractConnection | None = None
@@ -90,6 +91,7 @@ class ShardSubscriber:
         if channel in self._wanted:
             del self._wanted[channel]
             self._confirmed.discard(channel)
+            self._waiting.pop(channel, None)
             self._change(channel, False)
 
     # --- what changes is sent together --------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ class ShardSubscriber:
                 return
             if verb == "SUBSCRIBE":
                 self._unconfirmed.update(some)
-            await self._connection.send_command(self._prefix + verb, *some, check_health=False)
+            await _write(self._connection, self._prefix + verb, *some)
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
@@ -134,7 +136,7 @@ class ShardSubscriber:
                 continue
             failures = 0
             try:
-                await self._serve(connection)
+                await self._serve_until_lost(connection)
             except (*LOST, exceptions.RedisError) as error:
                 self._say_trouble(error)
                 await asyncio.sleep(BETWEEN_CONNECTIONS.delay(failures, random.random))
@@ -142,21 +144,25 @@ class ShardSubscriber:
                 logger.exception("the subscriptions failed")
                 self._say_trouble(error)
                 await asyncio.sleep(BETWEEN_CONNECTIONS.cap)
-            finally:
-                self._connection = None
-                self._confirmed.clear()
-                await connection.disconnect(nowait=True)
 
     def _say_trouble(self, error: Exception) -> None:
         if not self.trouble:
             logger.warning("the subscriptions are interrupted", extra={"reason": str(error)})
         self.trouble = f"Redis cannot be listened to: {error}"
 
-    async def _serve(self, connection: AbstractConnection) -> None:
+    async def _serve_until_lost(self, connection: AbstractConnection) -> None:
         self._connection = connection
+        try:
+            await self._serve(connection)
+        finally:
+            self._connection = None
+            self._confirmed.clear()
+            await connection.disconnect(nowait=True)
+
+    async def _serve(self, connection: AbstractConnection) -> None:
         self._unconfirmed.clear()
         self._changes.clear()
-        catching_up = set(self._wanted)
+        self._catching_up = set(self._wanted)
         await self._send("SUBSCRIBE", list(self._wanted))
         asked = False
         while True:
@@ -165,28 +171,34 @@ class ShardSubscriber:
                 if asked:
                     raise exceptions.TimeoutError("it does not answer")
                 asked = True
-                await connection.send_command("PING", check_health=False)
+                await _write(connection, "PING")
                 continue
             asked = False
             kind, channel, *rest = answer
             if kind in (b"message", b"smessage"):
                 self._receive(channel, rest[0])
                 continue
+            behind = bool(self._catching_up)
             self._take_notice(kind, channel)
-            if catching_up:
-                catching_up &= self._wanted.keys() - self._confirmed
-                if not catching_up:
-                    self.trouble = ""
-                    await self._returned()
+            if behind and not self._catching_up:
+                self.trouble = ""
+                await self._returned()
 
     def _take_notice(self, kind: bytes, channel: bytes) -> None:
         if kind in (b"subscribe", b"ssubscribe"):
             self._unconfirmed[channel] -= 1
             if self._unconfirmed[channel] <= 0:
                 del self._unconfirmed[channel]
+                self._catching_up.discard(channel)
                 if channel in self._wanted:
                     self._confirmed.add(channel)
                 if (waiting := self._waiting.pop(channel, None)) is not None and not waiting.done():
                     waiting.set_result(None)
         elif kind == b"sunsubscribe" and channel in self._wanted and not self._unconfirmed[channel]:
             raise exceptions.ConnectionError("the shard has moved to another server")
+
+
+async def _write(connection: AbstractConnection, *command: bytes | str) -> None:
+    if not connection.is_connected:  # the client would connect again by itself, and nobody would hear of it
+        raise exceptions.ConnectionError("it was closed")
+    await connection.send_command(*command, check_health=False)
