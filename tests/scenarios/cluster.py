@@ -85,7 +85,7 @@ async def _settled(cluster: Cluster, world: World, clients: list[RoamingClient])
     record.members = {stream: {client.name for client in here if client.room == stream} for stream in STREAMS}
     deadline = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < deadline:
-        record.presence = {node.name: {stream: await _members(node, stream) for stream in STREAMS} for node in cluster.nodes}
+        record.presence = {node.name: {stream: await members_at(node, stream) for stream in STREAMS} for node in cluster.nodes}
         right = all(answer == record.members for answer in record.presence.values())
         if right and all(client.has_everything() for client in here):
             return
@@ -104,7 +104,7 @@ async def _history(node: ClusterNode, stream: str) -> StreamHistory:
     return StreamHistory(page["epoch"], tuple(messages))
 
 
-async def _members(node: ClusterNode, stream: str) -> set[str]:
+async def members_at(node: ClusterNode, stream: str) -> set[str]:
     page = await _answer(node, f"presence/{quote(stream, safe='')}/users?limit=1000")
     return {each["id"] for each in page["records"]}
 
