@@ -12,7 +12,8 @@ STAMPS := .stamps
 PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m pip || echo $(PYTHON) -m pip --python $(BIN)/python)
 CHAOS_sinks := tests/spark/test_exactly_once.py
 CHAOS_log := tests/spark/test_log_under_kills.py
-CHAOS = $(or $(CHAOS_$(MODE)),$(error MODE is sinks or log, not $(MODE)))
+CHAOS_cluster := tests/scenarios/test_cluster.py
+CHAOS = $(or $(CHAOS_$(MODE)),$(error MODE is sinks, log or cluster, not $(MODE)))
 INSTALL = $(PIP) install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -30,8 +31,9 @@ demo: $(STAMPS)/demo ## the whole road: server, traffic, archive, figures, audit
 test: $(STAMPS)/dev prerequisites $(STAMPS)/npm ## run all tests, installing what they need; ARGS="-k history" goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
-chaos: $(STAMPS)/dev prerequisites ## kill everything 24 times (CHAOS_KILLS=) and prove exactly once; MODE=log: 200 cycles (CHAOS_CYCLES=) over the whole log
-	CHAOS_KILLS=$${CHAOS_KILLS:-24} CHAOS_CYCLES=$${CHAOS_CYCLES:-200} $(BIN)/python -m pytest -s $(CHAOS) $(ARGS)
+chaos: $(STAMPS)/dev prerequisites ## kill everything 24 times (CHAOS_KILLS=) and prove exactly once; MODE=log: 200 cycles (CHAOS_CYCLES=) over the whole log; MODE=cluster: three nodes for minutes (CLUSTER_SECONDS=) on each engine
+	CHAOS_KILLS=$${CHAOS_KILLS:-24} CHAOS_CYCLES=$${CHAOS_CYCLES:-200} \
+	CLUSTER_CLIENTS=$${CLUSTER_CLIENTS:-300} CLUSTER_SECONDS=$${CLUSTER_SECONDS:-180} $(BIN)/python -m pytest -s $(CHAOS) $(ARGS)
 
 check: $(STAMPS)/dev ## ruff, mypy --strict, and who may import whom
 	$(BIN)/ruff check .

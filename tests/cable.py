@@ -121,6 +121,11 @@ class Cable:
         self.sid = frame["sid"]
         return frame
 
+    async def any(self, seconds: float) -> Frame:
+        """The next frame, pings too. Raises TimeoutError when nothing came: then nobody is at the other end any more."""
+        async with asyncio.timeout(seconds):
+            return await self._receive()
+
     async def next(self) -> Frame:
         """The next frame that is no ping."""
         return await self._first(lambda frame: kind(frame) != "ping", "more")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import nats
@@ -414,6 +414,29 @@ async def test_a_node_that_was_cut_off_hears_what_it_missed(server: NatsServer) 
 
 async def _obeyed(heard: Heard, order: RemoteDisconnect) -> None:
     assert heard.orders == [order]
+
+
+async def test_an_answer_of_a_server_that_is_behind_is_no_loss(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of several servers gives it that was paused, while nobody leads the shard or it believes that it does itself."""
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        first, _, _ = [await published(one, "a", payload) for payload in (b"1", b"2", b"3")]
+        ask = one.link.api
+        behind: list[str] = []
+
+        async def answer(subject: str, question: object = None) -> Any:
+            found = await ask(subject, question)
+            if subject == f"STREAM.INFO.{one.jet_of('a')}" and not behind:
+                behind.append(subject)
+                found["state"]["last_seq"] -= 2
+            return found
+
+        monkeypatch.setattr(one.link, "api", answer)
+        server.kill()
+        server.start()
+        after = await published(one, "a", b"4")
+        assert behind
+        assert at(after) == Position(first.epoch, 4)
 
 
 # --- a cluster -------------------------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ CHUNK = 65536
 
 
 class Relay:
-    """`open`: new connections are let through. `answers_lost`: so many connections lose whatever the server answers."""
+    """`open`: new connections are let through, to `port`, which a test may change. `answers_lost`: so many connections lose
+    whatever the server answers."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.port = port
         self._links: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._passing = asyncio.Event()
         self._passing.set()
         self.open = True
@@ -31,14 +33,30 @@ class Relay:
     def thaw(self) -> None:
         self._passing.set()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def close(self) -> None:
+        self.thaw()
+        self.open = False
+        self.break_links()
+        if self._serving:
+            await asyncio.wait(self._serving)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self.open:
             writer.transport.abort()
             return
         self.accepted += 1
         loses_answer = self.answers_lost > 0
         self.answers_lost -= loses_answer
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:  # the server is down
+            writer.transport.abort()
+            return
         self._links |= {writer, far_writer}
         try:
             async with asyncio.TaskGroup() as both:
@@ -70,5 +88,4 @@ async def relay_to(port: int) -> AsyncIterator[Relay]:
         yield relay
     finally:
         server.close()
-        relay.thaw()
-        relay.break_links()
+        await relay.close()

@@ -80,7 +80,7 @@ def _redis(settings: Settings, rules: Rulebook) -> Backend:
     backend: Backend = resolve(BACKENDS, "redis")(
         rules,
         redis_address(settings),
-        node_id_of(settings),
+        _process_name(settings),
         dedup_ttl=settings.broker.dedup_ttl,
         dedup_limit=settings.broker.dedup_limit,
         presence_ttl=settings.broker.presence_ttl,
@@ -108,7 +108,7 @@ def _nats(settings: Settings, rules: Rulebook) -> Backend:
     nats = settings.nats
     backend: Backend = resolve(BACKENDS, "nats")(
         nats_address(settings),
-        node_id_of(settings),
+        _process_name(settings),
         rules,
         time.time,
         shards=nats.nats_shards,
@@ -132,6 +132,12 @@ def nats_address(settings: Settings) -> "NatsAddress":
 # --- the name of a node ----------------------------------------------------------------------------------------------
 
 NODE_ID_FILE = "node_id"
+
+
+def _process_name(settings: Settings) -> str:
+    """By which a shared store knows this process. A node that crashed and starts again before its lease has ended must not take
+    over that lease: nobody would ever end the sessions and members that were lost with the former process."""
+    return f"{node_id_of(settings)}~{secrets.token_hex(4)}"
 
 
 def node_id_of(settings: Settings) -> str:

@@ -114,7 +114,7 @@ class CommandHandler:
                 session.link.send(session.link.codec.reject_subscription(command.identifier))
                 return _refuse(session, str(error))
         elif known.held:
-            await self._joiner.join(session.link, known, command.history, confirm=True)
+            await self._joiner.join(session.link, known, command.history, confirm=True, insist=True)
         else:  # a client that saw no confirmation asks again: it gets one
             session.link.send(session.link.codec.confirm_subscription(command.identifier))
             if command.history is not None:

@@ -21,7 +21,7 @@ from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
-from ropewalk.model.errors import MalformedFrame
+from ropewalk.model.errors import MalformedFrame, Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Position, RemoteDisconnect
 from ropewalk.model.presence import Member
@@ -281,9 +281,12 @@ class Session:
         self._handling += 1
         try:
             granted = await self._host.handle(self, command)
-        except Exception:
-            logger.exception("command failed", extra={"session": self.tag})
-            self.end(closings.INTERNAL_ERROR)
+        except Exception as error:
+            if self._ended() and isinstance(error, Unavailable):  # it was asked for as long as the client was there
+                logger.debug("command given up", extra={"session": self.tag, "reason": str(error)})
+            else:
+                logger.exception("command failed", extra={"session": self.tag})
+                self.end(closings.INTERNAL_ERROR)
             granted = False
         self._handling -= 1
         self._fall_quiet()

@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
+import pytest
+
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine.session_leases import LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
 from ropewalk.engine.session_log import SessionLog
@@ -248,5 +250,39 @@ def test_sessions_of_the_store_are_bounded_by_those_that_live_or_are_away() -> N
         sessions: SharedSessions = cluster.store.sessions
         assert (sessions.kept(), sessions.nodes()) == (0, set())
         assert len(cluster.over) == 50
+
+    in_cluster(story)
+
+
+def test_a_client_that_leaves_while_its_resume_waits_for_the_store_is_nobodys_mistake(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(cluster: Cluster) -> None:
+        node = await cluster.node()
+        client = await subscribed(node)
+        await asyncio.sleep(2 * WRITE_SECONDS)
+        client.session.lost()
+        back = await node.connect(client.sid)
+        link_of(node).cut = True
+        await back.send(command="history", identifier=public("s"), history={"since": 1})
+        back.session.lost()
+        await asyncio.sleep(LEASE_SECONDS)
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+    in_cluster(story)
+
+
+def test_a_restored_session_that_subscribes_again_is_answered_when_the_store_is_back() -> None:
+    async def story(cluster: Cluster) -> None:
+        node = await cluster.node()
+        client = await subscribed(node)
+        await asyncio.sleep(2 * WRITE_SECONDS)
+        client.session.lost()
+        back = await node.connect(client.sid)
+        link_of(node).cut = True
+        await back.send(command="subscribe", identifier=public("s"), history={"since": 1})
+        await asyncio.sleep(PATIENT.sessions_ttl / 2)
+        assert back.connection.closed is None
+        link_of(node).cut = False
+        await asyncio.sleep(10)
+        assert back.seen() == ["welcome", "confirm_subscription", "confirm_history"]
 
     in_cluster(story)

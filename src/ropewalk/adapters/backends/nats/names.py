@@ -69,6 +69,11 @@ class ShardNames:
     def uids(self) -> str:
         return f"{self.ingest}.u.*"
 
+    @property
+    def probe(self) -> str:
+        """Of messages that only show that they can be stored. No name has this token."""
+        return f"{self.ingest}.p.-"
+
     def producer(self, name: str) -> str:
         return f"{self.ingest}.p.{token(name)}"
 

@@ -139,6 +139,9 @@ class JetShard:
             logger.error("what NATS kept of a shard is lost; its streams begin anew", extra={"jetstream": self.jet})
         for seen in known:
             if seen.created == found["created"] and await self._lost(seen, found):
+                found = await self._agreed()
+                if not await self._lost(seen, found):
+                    continue
                 logger.error("NATS has lost the end of a shard; its streams begin anew", extra={"jetstream": self.jet})
                 found = await self._begin_generation(found)
         if (found["created"], _generation(found)) != (self.seen.created, self.seen.generation):
@@ -157,6 +160,13 @@ class JetShard:
         # Others may have written past it since. What was removed in the ordinary way says nothing.
         stored = await self.link.at(self.jet, seen.sequence)
         return stored is not None and not _is_run(stored, seen.run)
+
+    async def _agreed(self) -> Any:
+        """What NATS has, by what a majority of its servers has stored: of several, one that has lost touch with the others
+        answers too, with what it had then; but it acknowledges nothing."""
+        stored = await jets.store(self.link, [jets.JetWrite(self.names.probe, b"", ttl=0)])
+        found = await jets.ensure(self.link, self._config())
+        return {**found, "state": {**found["state"], "last_seq": stored - 1}}
 
     async def _begin_generation(self, found: Any) -> Any:
         generation = max(_generation(found), self.generation) + 1

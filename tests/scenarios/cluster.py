@@ -1,0 +1,132 @@
+"""The cluster scenario: nodes on one engine, clients that roam between them, publishers at all of them, and faults.
+
+What everybody did and saw is one record, which the checker reads when it is over.
+"""
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from tests.scenarios.cluster_checker import Anomaly, Message, Position, StreamHistory, anomalies
+from tests.scenarios.cluster_clients import RoamingClient
+from tests.scenarios.cluster_faults import Cluster, ClusterNode, a_round, inflict
+from tests.scenarios.cluster_publishers import STREAMS, ClusterPublisher, EntryPublisher, Kicker, World, Writer
+
+SETTLE_SECONDS = 90.0
+"""After the last fault, for everybody to have everything and for those who are gone to have left. It bounds a failure; it is
+no measure of success."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """`pause`: seconds between two requests of a publisher, on average. `seconds`: for how long there are faults, at least one
+    round of all kinds."""
+
+    clients: int
+    publishers: int
+    pause: float
+    seconds: float
+
+
+async def suffer(cluster: Cluster, size: Size, seed: int) -> tuple[World, list[Anomaly]]:
+    """Returns when it is over, with the anomalies that were found."""
+    chances = random.Random(seed)
+    world = World(cluster.nodes, size.clients)
+    clients = [RoamingClient(f"c{number}", world, _chance(chances)) for number in range(size.clients)]
+    publishers = [ClusterPublisher(f"p{number}", world, _chance(chances), size.pause) for number in range(size.publishers)]
+    kicker = Kicker(world, [client.name for client in clients], _chance(chances), 1.0)
+    port = cluster.engine.entries_port
+    adders = [EntryPublisher(f"x{number}", world, port, _chance(chances), size.pause) for number in range(2 if port else 0)]
+    faults_over = asyncio.Event()
+    async with asyncio.TaskGroup() as everybody:
+        for client in clients:
+            everybody.create_task(client.run())
+        writers: list[Writer] = [*publishers, *adders, kicker]
+        writing = [everybody.create_task(writer.run(faults_over)) for writer in writers]
+        await _faults(cluster, size.seconds, world, chances)
+        faults_over.set()
+        await asyncio.wait(writing)
+        for adding in adders:
+            await adding.taken(SETTLE_SECONDS)
+        await publishers[0].end()
+        world.calm.set()
+        await _settled(cluster, world, clients)
+        world.over.set()
+    for node in cluster.nodes:
+        world.record.histories[node.name] = {stream: await _history(node, stream) for stream in STREAMS}
+    return world, anomalies(world.record, cluster.engine.lossy)
+
+
+def _chance(chances: random.Random) -> random.Random:
+    return random.Random(chances.random())
+
+
+async def _faults(cluster: Cluster, seconds: float, world: World, chance: random.Random) -> None:
+    began = time.monotonic()
+    while True:
+        for fault in a_round(cluster, chance):
+            await asyncio.sleep(0.5 + chance.random())
+            await inflict(fault, cluster, world.counts)
+        if time.monotonic() - began > seconds:
+            return
+
+
+async def _settled(cluster: Cluster, world: World, clients: list[RoamingClient]) -> None:
+    """Wait until every client has everything and all nodes tell the right members; what still differs then is an anomaly."""
+    here = [client for client in clients if client.here]
+    record = world.record
+    record.here = {client.name for client in here}
+    record.members = {stream: {client.name for client in here if client.room == stream} for stream in STREAMS}
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < deadline:
+        record.presence = {node.name: {stream: await members_at(node, stream) for stream in STREAMS} for node in cluster.nodes}
+        right = all(answer == record.members for answer in record.presence.values())
+        if right and all(client.has_everything() for client in here):
+            return
+        await asyncio.sleep(0.3)
+
+
+async def _history(node: ClusterNode, stream: str) -> StreamHistory:
+    messages: list[Message] = []
+    after: int | None = 0
+    while after is not None:
+        page = await _answer(node, f"streams/{quote(stream, safe='')}/history?after={after}&limit=1000")
+        messages += [
+            Message(Position(page["epoch"], each["offset"]), each["message"].split("|")[0]) for each in page["messages"]
+        ]
+        after = page["next"]
+    return StreamHistory(page["epoch"], tuple(messages))
+
+
+async def members_at(node: ClusterNode, stream: str) -> set[str]:
+    page = await _answer(node, f"presence/{quote(stream, safe='')}/users?limit=1000")
+    return {each["id"] for each in page["records"]}
+
+
+async def _answer(node: ClusterNode, path: str) -> dict[str, Any]:
+    """Of the REST API, which may need a moment to find out that the engine is back."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        async with aiohttp.ClientSession() as http, http.get(URL(f"{node.url}/api/{path}", encoded=True)) as response:
+            page: dict[str, Any] = await response.json()
+        if response.status == 200:
+            return page
+        assert response.status == 503, page
+        assert time.monotonic() < deadline, page
+        await asyncio.sleep(0.2)
+
+
+def figures(world: World, size: Size) -> str:
+    record = world.record
+    acked = sum(publication.acked is not None for publication in record.publications.values())
+    lines = [
+        f"{size.clients} clients with {len(record.lives)} connections, {len(record.publications)} publications ({acked} acked)",
+        *(f"{count:8d} {name}" for name, count in sorted(world.counts.items())),
+    ]
+    return "\n  ".join(lines)

@@ -1,0 +1,49 @@
+"""Three nodes on one engine under faults: what was acknowledged is kept, delivered once, in order, and the same everywhere."""
+
+import os
+import secrets
+
+import pytest
+
+from tests.scenarios.cluster import Size, figures, suffer
+from tests.scenarios.cluster_faults import (
+    EngineMaker,
+    forgetful_redis_engine,
+    nats_engine,
+    nats_r3_engine,
+    redis_engine,
+    redis_pair_engine,
+    running_cluster,
+)
+
+SECONDS = float(os.environ.get("CLUSTER_SECONDS") or 0)
+CLIENTS = int(os.environ.get("CLUSTER_CLIENTS") or 30)
+SIZE = Size(CLIENTS, publishers=6, pause=0.2 if CLIENTS < 100 else 0.5, seconds=SECONDS)
+
+
+async def survived(engine: EngineMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    seed = int(os.environ.get("CLUSTER_SEED") or secrets.randbelow(10**9))
+    async with engine() as chosen, running_cluster(chosen) as cluster:
+        with capsys.disabled():
+            print(f"\ncluster on {chosen.name} with CLUSTER_SEED={seed}")
+        world, found = await suffer(cluster, SIZE, seed)
+        with capsys.disabled():
+            print(f"  {figures(world, SIZE)}")
+        logs = "".join(node.logs() for node in cluster.nodes)
+    assert found == []
+    assert "Traceback" not in logs, logs
+    assert world.counts["resumed on another node"] > CLIENTS
+
+
+@pytest.mark.parametrize("engine", [redis_engine, nats_engine, nats_r3_engine])
+async def test_nothing_acknowledged_is_lost_repeated_or_out_of_order_whatever_fails(
+    engine: EngineMaker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await survived(engine, capsys)
+
+
+@pytest.mark.parametrize("engine", [forgetful_redis_engine, redis_pair_engine])
+async def test_an_engine_that_loses_what_it_acknowledged_changes_the_epoch_and_nothing_is_lost_in_silence(
+    engine: EngineMaker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await survived(engine, capsys)
