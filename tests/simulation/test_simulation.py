@@ -97,7 +97,8 @@ def test_a_lost_message_of_a_quiet_stream_that_nobody_looks_for_is_found(monkeyp
 
     monkeypatch.setattr(FeedReader, "upkeep", do_nothing)
     # Where others join, they bring everybody up to date.
-    assert AnomalyKind.LOST in kinds_found(without=("cut", "kick", "node_dies", "slow_down", "unsubscribe"))
+    without = ("cut", "kick", "node_dies", "slow_down", "store_away", "store_lost", "unsubscribe", "vanish")
+    assert AnomalyKind.LOST in kinds_found(range(8), without=without)
 
 
 def test_a_join_that_goes_on_before_the_others_have_come_as_far_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
