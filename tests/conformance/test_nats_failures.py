@@ -264,6 +264,20 @@ async def test_a_node_starts_while_nats_is_down_and_serves_once_it_is_there(tmp_
         server.stop()
 
 
+async def test_more_replicas_than_servers_are_told_by_the_health(server: NatsServer) -> None:
+    one = node_of([server.url], next(prefixes), "one", replicas=3)
+    starting = asyncio.ensure_future(one.start())
+    try:
+        await until(lambda: _says(one, "replicas"))
+    finally:
+        await one.stop()
+        await starting
+
+
+async def _says(node: NatsBackend, word: str) -> None:
+    assert word in node.health()
+
+
 async def test_too_many_streams_to_look_at_are_counted_by_nats_itself(
     server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -457,6 +471,29 @@ async def test_a_leader_that_dies_or_stalls_costs_a_pause_and_nothing_else(clust
         assert len({receipt.epoch for receipt in receipts}) == 1
         kept = await history(two, "a")
         assert sorted(kept) == sorted([b"0", *(b"%d" % number for number in range(1, len(receipts) + 1))])
+
+
+async def test_a_node_is_unhealthy_all_the_time_while_most_servers_are_gone(cluster: list[NatsServer]) -> None:
+    survivor, *others = cluster
+    node = node_of([survivor.url], next(prefixes), "one", replicas=3)
+    async with running(node):
+        await published(node, "a", b"0")
+        for server in others:
+            server.kill()
+        for _ in range(10):
+            await _fails(node)
+            assert node.health()
+        for server in others:
+            server.start()
+        await published(node, "a", b"1")
+        assert await history(node, "a") == [b"0", b"1"]
+        await until(lambda: _healthy(node))
+
+
+async def _fails(node: NatsBackend) -> None:
+    """As upkeep does: JetStream is asked, and cannot do it."""
+    with pytest.raises(Unavailable):
+        await node.leases.renew(6.0, ())
 
 
 async def _keep_publishing(*nodes: NatsBackend) -> list[Receipt]:

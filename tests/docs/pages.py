@@ -1,6 +1,7 @@
 """The Markdown pages of the project, and what in them can be checked: links, headings, fenced blocks.
 
-A block's second word says what a reader does with it: `run` ends by itself, `follow` keeps printing, `serve` keeps serving.
+A block's second word says what a reader does with it: `run` ends by itself, `follow` keeps printing, `serve` keeps
+serving; with `&` behind each command there are several servers in one block.
 Renderers show only the first word, the language; a block without a second word is not run.
 """
 

@@ -3,10 +3,13 @@
 What a page exports stays exported in its later blocks. Everything that was started ends with the reader.
 """
 
+import contextlib
 import os
+import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,12 +21,17 @@ from types import TracebackType
 from typing import Self
 
 from tests.docs.pages import ROOT, Block
+from tests.services import redis_executable
 
 TIMEOUT = 20.0
+TOGETHER = 120.0  # for several servers that wait for each other
 LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
 SUBSCRIPTIONS = re.compile(rb"^ropewalk_subscriptions (\S+)$", re.MULTILINE)
 PROGRAMS = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"], "js": ["node"]}
 USUAL_PORT = "8080"
+PORT_FLAG = re.compile(r"(?<=--port )\d+")
+HOST_PORT = re.compile(r"(?<=127\.0\.0\.1:)[1-9]\d*")
+SERVED_PORT = re.compile(r"^ropewalk serve\b.*?--port (\d+)", re.MULTILINE)
 
 # A reader sees that a server answered with an error, and knows on which port the server is; a shell has to be told.
 PRELUDE = """\
@@ -31,8 +39,8 @@ PRELUDE = """\
 curl() { command curl --silent --show-error --fail-with-body "$@"; }
 ropewalk() {
   case "$1" in
-    serve) exec ropewalk "$@" --port 0 --shutdown_spread 0 ;;
-    publish|tail|bench) command ropewalk "$@" --url http://127.0.0.1:8080 ;;
+    serve) exec ropewalk serve --port 0 --shutdown_spread 0 "${@:2}" ;;
+    publish|tail|bench) command ropewalk "$1" --url http://127.0.0.1:8080 "${@:2}" ;;
     *) command ropewalk "$@" ;;
   esac
 }
@@ -46,6 +54,8 @@ class Reader:
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
         self._followers: list[tuple[Block, Path]] = []
         self._started: list[subprocess.Popen[bytes]] = []
+        self._programs = home / ".programs"
+        self._programs.mkdir()
         shutil.copytree(ROOT / "examples", home / "examples")
         (home / "node_modules").symlink_to(ROOT / "tests" / "clients" / "node_modules")
         (home / ".environment").touch()
@@ -59,6 +69,8 @@ class Reader:
 
     def obey(self, block: Block) -> None:
         match block.role:
+            case "serve" if " &\n" in block.text:
+                self._serve_together(block)
             case "serve":
                 self._serve(block)
             case "follow":
@@ -111,6 +123,26 @@ class Reader:
         assert found, f"this ended:\n{block.text}\n{output.read_text()}"
         self._servers[port], self._ports[port] = process, found[1]
 
+    def _serve_together(self, block: Block) -> None:
+        """Servers in the background of one terminal. Every port of theirs is replaced, also those by which they find each
+        other, and those who had the same ports before are ended."""
+        wanted = PORT_FLAG.findall(block.text) + HOST_PORT.findall(block.text)
+        for port in wanted:
+            if port in self._servers:
+                _end(self._servers.pop(port))
+            self._ports.setdefault(port, _free_port())
+        if "redis-server" in block.text and not shutil.which("redis-server"):
+            (self._programs / "redis-server").symlink_to(redis_executable())
+        text = PORT_FLAG.sub(lambda found: self._ports[found[0]], block.text)
+        process, output = self._start(Block(block.language, block.role, f"{text}\nwait\n"))
+        self._servers.update(dict.fromkeys(wanted, process))
+        for port in SERVED_PORT.findall(block.text):
+            _wait_until(
+                partial(_is_healthy, self._ports[port]),
+                lambda: f"not all of these serve:\n{block.text}\n{output.read_text()}",
+                TOGETHER,
+            )
+
     def _start(self, block: Block) -> tuple[subprocess.Popen[bytes], Path]:
         output = self._home / f".output-{len(self._started)}"
         with output.open("wb") as stream:
@@ -128,8 +160,7 @@ class Reader:
 
     def _command(self, block: Block, after: str = "") -> list[str]:
         text = PRELUDE + block.text + after if block.language == "sh" else block.text
-        for usual, port in self._ports.items():
-            text = text.replace(f"127.0.0.1:{usual}", f"127.0.0.1:{port}")
+        text = HOST_PORT.sub(lambda found: self._ports.get(found[0], found[0]), text)
         if block.language == "js":
             script = self._home / "block.mjs"
             script.write_text(text)
@@ -140,7 +171,7 @@ class Reader:
         # The settings of whoever runs the tests must not reach the server under test.
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
         environ.pop("PORT", None)
-        return {**environ, "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}"}
+        return {**environ, "PATH": f"{Path(sys.executable).parent}:{self._programs}:{environ['PATH']}"}
 
     def _subscriptions(self) -> float:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._ports[USUAL_PORT]}/metrics", timeout=TIMEOUT) as answer:
@@ -153,8 +184,25 @@ def _has_text(output: Path) -> bool:
     return output.stat().st_size > 0
 
 
-def _wait_until(condition: Callable[[], bool], complaint: Callable[[], str]) -> None:
-    deadline = time.monotonic() + TIMEOUT
+def _is_healthy(port: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=TIMEOUT):
+            return True
+    except OSError:  # also what a server answers that is not ready
+        return False
+
+
+def _free_port() -> str:
+    """From below the range that systems take for outgoing connections, so that none of these has it before the server does."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return str(port)
+
+
+def _wait_until(condition: Callable[[], bool], complaint: Callable[[], str], seconds: float = TIMEOUT) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, complaint()
         time.sleep(0.02)

@@ -23,6 +23,7 @@ from ropewalk.protocol.server_messages import ServerMessage, UnknownMessage
 from tests.arrow_rows import rows_body
 from tests.docs.pages import ROOT, blocks
 from tests.server import running_server
+from tests.services import redis_server
 
 REFERENCE = ROOT / "docs" / "reference"
 METRICS, PROTOCOL, CLI, JOURNAL = (REFERENCE / name for name in ("metrics.md", "protocol.md", "cli.md", "journal.md"))
@@ -30,14 +31,23 @@ MOVING = ROOT / "docs" / "how-to" / "from-anycable-go.md"
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z_-]*")
 
 
-def test_metrics_lists_exactly_the_metrics_that_a_server_exposes(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_metrics_lists_exactly_the_metrics_that_servers_expose(tmp_path_factory: pytest.TempPathFactory) -> None:
     home = tmp_path_factory.mktemp("whole")
     everything = ("--public", "--data_dir", str(home / "data"), "--archive_dir", str(home / "archive"))
     nobody = ("--rpc_host", "http://127.0.0.1:1/rpc", "--broadcaster=redisx", "--redis_url=redis://127.0.0.1:1")  # only counted
-    with running_server(*everything, *nobody) as server, urllib.request.urlopen(f"{server.url}/metrics") as answer:
-        exposed = re.findall(r"^# TYPE (\S+) ", answer.read().decode(), re.MULTILINE)
+    alone = exposed_by(*everything, *nobody)
+    with redis_server() as redis:
+        recording = exposed_by("--public", "--data_dir", str(home / "shared"), "--broker", "redis", "--redis_url", redis.url)
 
-    assert sorted(metrics_listed(r"(?:ropewalk_(?!pipeline_)|process_)")) == sorted(exposed)
+    assert sorted(metrics_listed(r"(?:ropewalk_(?!pipeline_)|process_)")) == sorted(alone | recording)
+
+
+def exposed_by(*flags: str) -> set[str]:
+    """The metrics of a server with these flags; none of them is there twice."""
+    with running_server(*flags) as server, urllib.request.urlopen(f"{server.url}/metrics") as answer:
+        names = re.findall(r"^# TYPE (\S+) ", answer.read().decode(), re.MULTILINE)
+    assert len(names) == len(set(names))
+    return set(names)
 
 
 def test_metrics_lists_exactly_the_metrics_of_a_pipeline() -> None:

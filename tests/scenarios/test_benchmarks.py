@@ -71,3 +71,8 @@ def test_parts_whose_extra_is_not_installed_say_so_and_the_others_run(monkeypatc
     absent = left_out(list(PARTS))
     assert set(absent) == {"source", "archive", "sink", "queryable", "quiet"}
     assert set(absent.values()) == {install("spark")}
+
+
+def test_a_part_that_needs_several_extras_names_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs, "find_spec", lambda module: module != "nats")
+    assert left_out(["fanout", "cluster"]) == {"cluster": install("redis", "enats")}

@@ -1,7 +1,7 @@
 """The broker registers each publication once. What it registers comes back through the feed, like publications of other nodes.
 
 Invariant: an unanswered append is retried only if the store would recognise it; otherwise the caller is told that it is
-unanswered.
+unanswered. A store that resolves what was unanswered by itself is not asked again.
 """
 
 import asyncio
@@ -51,6 +51,8 @@ class Broker:
     async def _append(self, publications: Sequence[Publication]) -> list[Receipt]:
         if self._feed.exact:  # a store of this process never leaves anything unanswered
             return await self._store.append(publications)
+        if self._store.resolves_unanswered and _of_one_stream(publications):  # a uid would cost something and serve nobody
+            return await self._store.append(publications)
         recognisable = [each if each.uid or each.producer else _named(each) for each in publications]
         for attempt in range(ATTEMPTS - 1):
             try:
@@ -66,6 +68,11 @@ class Broker:
             ended += await self._feed.command(replace(order, identifier=identifier))
         self._stats.remote_disconnects += ended
         return ended
+
+
+def _of_one_stream(publications: Sequence[Publication]) -> bool:
+    stream = publications[0].stream
+    return len(publications) == 1 or all(publication.stream == stream for publication in publications)
 
 
 def _named(publication: Publication) -> Publication:

@@ -35,7 +35,7 @@ from ropewalk.engine.tasks import Tasks
 from ropewalk.engine.timeouts import Timeouts
 from ropewalk.engine.trace import tag_of, traced_application, traced_connection, traced_delivery, tracing
 from ropewalk.model import closing as closings
-from ropewalk.model.errors import RopewalkError
+from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.sessions import ConnectRequest, SessionTaken
@@ -207,8 +207,11 @@ class Node:
         under_way += [session.leaving for session in self.sessions.departing.values()]
         if ending := [task for task in under_way if task is not None]:
             await asyncio.wait(ending)
-        for sid, snapshot in await self.backend.sessions.abandoned():
-            self.disconnect_queue.put(sid, snapshot)
+        try:
+            for sid, snapshot in await self.backend.sessions.abandoned():
+                self.disconnect_queue.put(sid, snapshot)
+        except Unavailable as error:  # a store that nodes share gives them to another one
+            logger.debug("ended sessions are left to others", extra={"reason": str(error)})
         await self.disconnect_queue.finish()
         await self.session_log.finish()
         await self.tasks.cancel()

@@ -25,6 +25,10 @@ class TieredStreams:
         self._archive = archive
         self._limit = limit
 
+    @property
+    def resolves_unanswered(self) -> bool:
+        return self._hot.resolves_unanswered
+
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         return await self._hot.append(publications)
 

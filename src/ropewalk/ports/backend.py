@@ -21,6 +21,11 @@ class StreamStore(Protocol):
     appends of publications with a uid or a producer may be repeated after either.
     """
 
+    @property
+    def resolves_unanswered(self) -> bool:
+        """It finds out by itself what became of an append to one stream that got no answer, uid or not. What it calls
+        `Unanswered` then is final: to repeat it helps nobody."""
+
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         """Register all of them in this order, or none; a receipt for each. Raises `PartitionChanged`.
 

@@ -117,6 +117,8 @@ class UnreliableLink:
 class UnreliableStreams:
     """Implements `ports.StreamStore`."""
 
+    resolves_unanswered = False  # it recognises what has a uid
+
     def __init__(self, store: SharedStore, link: UnreliableLink) -> None:
         self._store = store
         self._ask = link.ask

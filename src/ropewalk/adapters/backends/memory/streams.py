@@ -148,6 +148,8 @@ class StreamTable:
 class MemoryStreams:
     """Implements `ports.StreamStore`. Readers never suspend, and see what is committed only."""
 
+    resolves_unanswered = True  # there is nothing to resolve
+
     def __init__(self, table: StreamTable, commit: Commit, clock: Clock) -> None:
         self._table = table
         self._clock = clock

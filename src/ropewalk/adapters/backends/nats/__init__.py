@@ -47,7 +47,8 @@ EMPTY = {"streams": 0.0, "history_messages": 0.0, "history_bytes": 0.0, "dedup_k
 
 class NatsBackend:
     """Implements `ports.Backend`. `prefix` begins the names of all subjects and JetStream streams. `shards` counts for the
-    first node only: the others take the number that they find."""
+    first node only: the others take the number that they find. `recorder`: the name under which it claims the record queue,
+    which should outlive the process."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class NatsBackend:
         node: str,
         rulebook: Rulebook,
         clock: Clock,
+        recorder: str = "",
         prefix: str = "rw",
         shards: int = 8,
         replicas: int = 1,
@@ -95,7 +97,7 @@ class NatsBackend:
         self.sessions = NatsSessions(self._table, node, clock, max_session_size, self._obey)
         self.presence = NatsPresence(self._table, node, clock, presence_ttl, max_members, self._tell)
         self.leases = NatsLeases(self._table, node, clock, self.sessions, self.presence)
-        self.record_queue = NatsRecordQueue(link, self._table, prefix, node, replicas, clock, lambda: self._shards)
+        self.record_queue = NatsRecordQueue(link, self._table, prefix, recorder or node, replicas, clock, lambda: self._shards)
         self._witnesses = Witnesses(link, node, self.leases)
         self._readers = {
             "s": self.sessions.apply,
@@ -174,7 +176,7 @@ class NatsBackend:
     def health(self) -> str:
         if not self.link.connected:
             return self.link.problem or "NATS does not answer"
-        return self._reason or self.link.problem
+        return self._table.trouble or self._reason or self.link.problem
 
     async def sweep(self) -> None:
         self.sessions.forget_old()

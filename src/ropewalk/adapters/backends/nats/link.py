@@ -29,6 +29,8 @@ ASK_AGAIN_SECONDS = 0.2
 NO_MESSAGE = 10037
 WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
 NO_STREAM = 10059
+NOT_NOW = 503
+"""The code of an answer that says nothing but that JetStream cannot work, as when most of its servers are gone."""
 
 Headers = Mapping[str, str]
 
@@ -176,11 +178,21 @@ class NatsLink:
 
     async def publish(self, subject: str, payload: bytes, headers: Headers) -> int:
         """The sequence under which it is stored. Raises `ApiError` too."""
-        return _sequence(await self.request(subject, payload, headers))
+        sequence: int = self._checked(await self.request(subject, payload, headers))["seq"]
+        return sequence
 
     async def api(self, subject: str, question: object = None) -> Any:
         answer = await self.request(f"$JS.API.{subject}", b"" if question is None else msgspec.json.encode(question))
-        return _checked(answer)
+        return self._checked(answer)
+
+    def _checked(self, message: Msg) -> Any:
+        answer = msgspec.json.decode(message.data)
+        if error := answer.get("error"):
+            refused = ApiError(error.get("err_code", 0), error.get("description", "refused"))
+            if error.get("code") == NOT_NOW:
+                self.problem = str(refused)
+            raise refused
+        return answer
 
     async def last(self, jet: str, subject: str) -> Stored | None:
         """The last message of a subject, from the leader: whoever follows it may be behind."""
@@ -252,15 +264,3 @@ class NatsLink:
         queue = self._collecting.get(message.subject.rpartition(".")[2])
         if queue is not None:
             queue.put_nowait(message)
-
-
-def _checked(message: Msg) -> Any:
-    answer = msgspec.json.decode(message.data)
-    if error := answer.get("error"):
-        raise ApiError(error.get("err_code", 0), error.get("description", "refused"))
-    return answer
-
-
-def _sequence(message: Msg) -> int:
-    sequence: int = _checked(message)["seq"]
-    return sequence

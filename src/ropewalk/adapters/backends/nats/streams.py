@@ -27,6 +27,8 @@ SUMMARISED_AT_ONCE = 32
 
 
 class NatsStreams:
+    resolves_unanswered = True  # every run has an id, by which it is found again
+
     def __init__(
         self,
         shards: Callable[[], Sequence[JetShard]],

@@ -74,6 +74,7 @@ class Table:
         self._broken = asyncio.Event()
         self._asking: asyncio.Task[int] | None = None
         self._ready = asyncio.Event()
+        self.trouble = ""  # why the copy is not kept up, "" if it is
 
     # --- keeping the copy up ------------------------------------------------------------------------------------------
 
@@ -104,10 +105,12 @@ class Table:
                 await self._consume()
                 await self.wait_for(self._loaded)
                 self._ready.set()
+                self.trouble = ""
                 while await self._quiet():
                     pass
             except Unavailable as error:
-                logger.debug("the records of the cluster cannot be read yet", extra={"reason": str(error)})
+                self.trouble = str(error)
+                logger.debug("the records of the cluster cannot be read yet", extra={"reason": self.trouble})
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception:  # whatever it is, nobody else would try again
                 logger.exception("the records of the cluster cannot be read")

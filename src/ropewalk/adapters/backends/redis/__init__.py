@@ -38,6 +38,7 @@ BETWEEN_ATTEMPTS = Backoff(0.25, 5.0)
 class RedisBackend:
     """Implements `ports.Backend` for one node.
 
+    `recorder`: the name under which it claims the record queue, which should outlive the process.
     It starts while Redis is down: until that is reached for the first time, all calls raise `Unavailable`, and `health` tells.
     `clock`: the time of tests; without it the server's counts. `prefix`: how all keys and channels begin; by default `rw:`, or
     `rw1:` for the database 1 and so on, because channels are the same in all databases.
@@ -48,6 +49,7 @@ class RedisBackend:
         rulebook: Rulebook,
         address: RedisAddress,
         node: str = "",
+        recorder: str = "",
         dedup_ttl: float = 300.0,
         dedup_limit: int = 100_000,
         presence_ttl: float = 15.0,
@@ -69,7 +71,7 @@ class RedisBackend:
         self.streams = RedisStreams(self.store, keeping)
         self.sessions = self.leases = RedisSessions(self.store, node, clock or time.time, max_session_size)
         self.presence = RedisPresence(self.store, node, max_members)
-        self.record_queue = RedisQueue(self.store, node, queue_limit)
+        self.record_queue = RedisQueue(self.store, recorder or node, queue_limit)
         self.feed = RedisFeed(self.store, node)
         self._upkeep = RedisUpkeep(self.store, keeping, presence_ttl, sessions_limit, max_sessions_size)
         self._finding: asyncio.Task[None] | None = None

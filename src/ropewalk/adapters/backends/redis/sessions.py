@@ -9,7 +9,7 @@ from msgspec.msgpack import Decoder, Encoder, encode
 
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
-from ropewalk.model.errors import LimitReached, Unavailable
+from ropewalk.model.errors import LimitReached
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Clock
 
@@ -60,10 +60,7 @@ class RedisSessions:
         return list(_sessions(await self._ask("expired", limit))) if limit > 0 else []
 
     async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        try:
-            return await self.expired(ABANDONED_AT_ONCE)
-        except Unavailable:  # another node is given them
-            return []
+        return await self.expired(ABANDONED_AT_ONCE)
 
     async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
         """Members may be in any shard, so that every shard knows the lease. Where it had ended in one of them the sum of their

@@ -42,6 +42,8 @@ class _View(Struct, frozen=True):
 class RedisStreams:
     """Implements `ports.StreamStore`."""
 
+    resolves_unanswered = False  # it recognises what has a uid
+
     def __init__(self, store: Store, keeping: Keeping) -> None:
         self._store = store
         self._keeping = keeping

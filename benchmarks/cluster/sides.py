@@ -1,0 +1,73 @@
+"""The two sides of a measurement: a backend of two nodes, and a bare client of its engine. Both are asked for the same."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ropewalk.model.messages import Publication, Registered, RemoteDisconnect
+from ropewalk.model.sessions import SessionTaken
+from ropewalk.ports import Backend
+
+Heard = Callable[[bytes], None]
+
+
+class Side(Protocol):
+    """Opened by its maker."""
+
+    async def publish(self, stream: str, payload: bytes, uid: str = "") -> None:
+        """Keep it and bring it to whoever listens; returns when that is acknowledged. With a `uid` it is kept once, as far as
+        the side knows how."""
+
+    async def send(self, stream: str, payload: bytes) -> None:
+        """The least that brings it to whoever listens."""
+
+    async def listen(self, stream: str, heard: Heard) -> None:
+        """On another connection than that of the publisher. One stream and one listener."""
+
+    async def close(self) -> None: ...
+
+
+class Nodes:
+    """Two nodes of one cluster: one publishes and the other one listens. Of a backend of one process both are the same."""
+
+    def __init__(self, publishing: Backend, listening: Backend) -> None:
+        self._publishing, self._listening = publishing, listening
+        self._heard: Heard | None = None
+        self.published = 0
+
+    async def open(self) -> None:
+        for backend in self._each():
+            await backend.start()
+            if trouble := backend.health():
+                raise AssertionError(f"the backend does not work: {trouble}")
+        await self._listening.feed.start(self._deliver, self._obey)
+
+    async def publish(self, stream: str, payload: bytes, uid: str = "") -> None:
+        await self._publishing.streams.append((Publication(stream, payload, uid=uid),))
+        self.published += 1
+
+    send = publish
+
+    async def listen(self, stream: str, heard: Heard) -> None:
+        self._heard = heard
+        if not self._listening.feed.exact:
+            await self._listening.feed.listen(stream)
+
+    async def close(self) -> None:
+        await self._listening.feed.stop()
+        for backend in self._each():
+            await backend.stop()
+
+    async def registered(self, streams: Sequence[str]) -> int:
+        """How many publications of these streams the other node knows of."""
+        return sum([(await self._listening.streams.tip(stream)).offset for stream in streams])
+
+    def _each(self) -> tuple[Backend, ...]:
+        return tuple({id(backend): backend for backend in (self._publishing, self._listening)}.values())
+
+    def _deliver(self, messages: Sequence[Registered]) -> None:
+        if self._heard is not None:
+            for message in messages:
+                self._heard(message.payload)
+
+    async def _obey(self, order: RemoteDisconnect | SessionTaken) -> int:
+        return 0

@@ -1,0 +1,134 @@
+"""What the broker writes to a real NATS for publications that have no uid, and what becomes of them when an answer is lost."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from itertools import count
+
+import pytest
+from nats.aio.msg import Msg
+
+from ropewalk.adapters.backends.nats import NatsBackend
+from ropewalk.adapters.backends.nats.link import NatsLink
+from ropewalk.connections.nats import NatsAddress
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
+from ropewalk.engine.broker import Broker
+from ropewalk.model.errors import Unanswered, Unavailable
+from ropewalk.model.history import Replay
+from ropewalk.model.messages import Position, Publication
+from ropewalk.model.rules import StreamRules
+from tests.services import NatsServer, nats_server
+
+
+class ForgetfulLink(NatsLink):
+    """It can lose the answer to the next write."""
+
+    lose_one = False
+
+    async def request(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> Msg:
+        answer = await super().request(subject, payload, headers)
+        if self.lose_one and not subject.startswith("$JS.API."):
+            self.lose_one = False
+            raise Unanswered("the answer was lost")
+        return answer
+
+
+@pytest.fixture
+def server() -> Iterator[NatsServer]:
+    with nats_server() as started:
+        yield started
+
+
+@pytest.fixture
+async def backends(server: NatsServer) -> AsyncIterator[list[NatsBackend]]:
+    """Of two nodes."""
+    rules = Rulebook(StreamRules(history_limit=100_000))
+    address = NatsAddress((server.url,))
+    made = [NatsBackend(address, node, rules, time.time, shards=1, link_type=ForgetfulLink) for node in ("one", "two")]
+    for backend in made:
+        await backend.start()
+    yield made
+    for backend in made:
+        await backend.stop()
+
+
+@pytest.fixture
+def backend(backends: list[NatsBackend]) -> NatsBackend:
+    return backends[0]
+
+
+def broker_over(backend: NatsBackend) -> Broker:
+    return Broker(backend.streams, backend.feed, Stats(), time.time, random.random)
+
+
+async def written(backend: NatsBackend) -> int:
+    """Messages in the JetStream stream of all streams."""
+    count: int = (await backend.link.api(f"STREAM.INFO.{backend.jet_of('a')}"))["state"]["messages"]
+    return count
+
+
+async def test_what_has_no_uid_is_one_message_of_jetstream_and_has_no_marker(backend: NatsBackend) -> None:
+    broker = broker_over(backend)
+    await broker.publish([Publication("a", b"1")])
+    assert await written(backend) == 1
+    await broker.publish([Publication("a", b"2"), Publication("a", b"3")])
+    assert await written(backend) == 2
+    await broker.publish([Publication("a", b"4", uid="u")])
+    assert await written(backend) == 4
+
+
+async def test_what_has_no_uid_is_registered_once_though_its_answer_was_lost(backend: NatsBackend) -> None:
+    broker = broker_over(backend)
+    assert isinstance(backend.link, ForgetfulLink)
+    backend.link.lose_one = True
+    receipt, *_ = await broker.publish([Publication("a", b"1")])
+    assert (receipt.offset, receipt.duplicate) == (1, False)
+    assert (await broker.publish([Publication("a", b"2")]))[0].offset == 2
+    assert await written(backend) == 2
+
+
+KILLS = 3
+BETWEEN_KILLS = 200
+"""Publications that are acknowledged."""
+
+SECONDS = 60.0
+
+
+async def test_of_what_two_nodes_publish_without_uids_while_nats_is_killed_nothing_is_lost_and_nothing_registered_twice(
+    server: NatsServer, backends: list[NatsBackend]
+) -> None:
+    numbers, acknowledged, ended = count(), list[bytes](), asyncio.Event()
+
+    async def publish(broker: Broker) -> None:
+        """Each is sent once: what is refused is given up."""
+        while not ended.is_set():
+            payload = b"%d" % next(numbers)
+            try:
+                await broker.publish([Publication("a", payload)])
+                acknowledged.append(payload)
+            except Unavailable:
+                await asyncio.sleep(0.02)
+
+    async def goes_on() -> None:
+        wanted = len(acknowledged) + BETWEEN_KILLS
+        async with asyncio.timeout(SECONDS):
+            while len(acknowledged) < wanted:
+                await asyncio.sleep(0.01)
+
+    publishers = [asyncio.create_task(publish(broker_over(backend))) for backend in backends for _ in range(8)]
+    for _ in range(KILLS):
+        await goes_on()
+        server.kill()
+        server.start()
+    await goes_on()
+    ended.set()
+    await asyncio.gather(*publishers)
+    history = await backends[0].streams.replay("a", Position("", 0))
+    assert isinstance(history, Replay)
+    assert [message.offset for message in history.messages] == list(range(1, len(history.messages) + 1))
+    times = Counter(message.payload for message in history.messages)
+    assert set(acknowledged) <= times.keys()
+    assert set(times.values()) == {1}
