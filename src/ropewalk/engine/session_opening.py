@@ -127,6 +127,8 @@ class SessionOpener:
             for name, granted in snapshot.subscriptions.items()
             if len(name.encode()) <= self._limits.max_identifier
         }
+        # It may be written, or leave again, before the store has handed its places over.
+        session.members = dict(snapshot.members) or None
         self._stats.sessions_restored += 1
         self._session_log.restored(session, former)
         session.link.send(session.link.codec.welcome(session.sid, list(session.subscriptions)))

@@ -286,3 +286,25 @@ def test_a_restored_session_that_subscribes_again_is_answered_when_the_store_is_
         assert back.seen() == ["welcome", "confirm_subscription", "confirm_history"]
 
     in_cluster(story)
+
+
+def test_a_restored_session_is_written_with_its_members_however_long_the_store_takes_to_hand_them_over() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        await asyncio.sleep(2 * WRITE_SECONDS)
+        adopt, answered = second.backend.presence.adopt, asyncio.Event()
+
+        async def adopt_slowly(former: str, sid: str) -> dict[str, Member]:
+            await answered.wait()
+            return await adopt(former, sid)
+
+        second.backend.presence.adopt = adopt_slowly  # type: ignore[method-assign, assignment]
+        back = second.open_connection(client.sid)
+        await asyncio.sleep(3 * WRITE_SECONDS)
+        written = [write.snapshot for batch in cluster.writes for write in batch if write.sid == back.sid]
+        assert [snapshot.members for snapshot in written] == [{"s": Member("bo")}]
+        answered.set()
+        await asyncio.sleep(2 * WRITE_SECONDS)
+
+    in_cluster(story)
