@@ -23,7 +23,7 @@ os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
 os.execv(sys.argv[2], sys.argv[2:])
 """
 START_SECONDS = 60
-STOP_SECONDS = 20
+STOP_SECONDS = 40  # longer than --shutdown_timeout, within which a server ends by itself
 
 
 class Address:
