@@ -11,7 +11,7 @@ from typing import Protocol
 
 from ropewalk.core.cursor import Cursor
 from ropewalk.core.stats import Stats
-from ropewalk.model.history import Gap
+from ropewalk.model.history import Gap, GapReason
 from ropewalk.model.messages import Position, Registered
 from ropewalk.ports import Clock
 from ropewalk.protocol.codec import MessageCodec
@@ -57,14 +57,16 @@ class Group:
 class JoinBuffer:
     """Buffers the messages of a stream while a join is in progress. Above its bound it keeps nothing and is `full`.
 
-    `last` is the newest message with a position that came, kept or not; `taken` the newest that was handed on.
+    `last` is the newest message with a position that came, kept or not; `taken` the newest that was handed on. `lost_by`: why
+    messages are missing in it, if any are.
     """
 
-    __slots__ = ("_room", "full", "last", "messages", "taken")
+    __slots__ = ("_room", "full", "last", "lost_by", "messages", "taken")
 
     def __init__(self, limit: int) -> None:
         self._room = limit
         self.full = False
+        self.lost_by = GapReason.DROPPED
         self.last: Registered | None = None
         self.taken: Registered | None = None
         self.messages: list[Registered] = []
@@ -79,9 +81,11 @@ class JoinBuffer:
         else:
             self.messages.append(message)
 
-    def spoil(self) -> None:
-        """Messages are lost to it that came to nobody."""
+    def spoil(self, gap: Gap, upto: Position) -> None:
+        """Messages up to this position are lost to it, as they are to everybody."""
         self.full = True
+        self.lost_by = gap.reason
+        self.last = Registered(gap.stream, b"", 0.0, upto.epoch, upto.offset)
         self._room = -1
         self.messages.clear()
 
@@ -231,7 +235,7 @@ class Hub:
         """Messages above `after` and below the gap's `oldest` come to nobody here, and everybody is told."""
         upto = Position(gap.epoch, gap.oldest - 1)
         for buffer in audience.buffers:
-            buffer.spoil()
+            buffer.spoil(gap, upto)
         for group in audience.groups.values():
             self._flush_group(group)
             self._stats.gaps[gap.reason] += len(group.writers)

@@ -212,11 +212,12 @@ class Joiner:
         while late := _taken(answers, collected):
             await self._replayer.send(link, identifier, late)
         pairs = list(zip(answers, collected, strict=True))
-        if any(buffer.full and not link.may_skip(answer.stream) for answer, buffer in pairs):
+        overflowed = [answer for answer, buffer in pairs if buffer.full and buffer.lost_by is GapReason.DROPPED]
+        if any(not link.may_skip(answer.stream) for answer in overflowed):
             link.overflow()
             return
-        lost = [last for answer, buffer in pairs if (last := _lost(answer, buffer))]
-        gaps = [Gap(last.stream, GapReason.DROPPED, last.epoch, last.offset + 1, last.offset) for last in lost]
+        lost = [(last, buffer.lost_by) for answer, buffer in pairs if (last := _lost(answer, buffer))]
+        gaps = [Gap(last.stream, reason, last.epoch, last.offset + 1, last.offset) for last, reason in lost]
         self._replayer.reject(link, identifier, gaps)
 
     def _go_live(self, link: Link, subscription: Subscription, delivered: Sequence[Delivered]) -> None:

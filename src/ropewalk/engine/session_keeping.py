@@ -20,6 +20,9 @@ from ropewalk.ports import Backend, PresenceStore
 
 logger = logging.getLogger("ropewalk.session")
 
+DEPARTURE_SECONDS = 3.0
+"""For how long a client that comes back waits until its former connection has left."""
+
 
 class SessionKeeper:
     """For a store of this process. `shared`: whether other nodes use the store too.
@@ -110,9 +113,10 @@ class SessionKeeper:
         self._disconnect_queue.put(former, snapshot)
 
     async def _departed(self, sid: str) -> None:
+        """Where a store that is down keeps the session from being saved, its client is not kept waiting for long."""
         leaving = self._departing.get(sid)
         if leaving is not None and leaving.leaving is not None:
-            await asyncio.wait([leaving.leaving])
+            await asyncio.wait([leaving.leaving], timeout=DEPARTURE_SECONDS)
 
     async def _ask(self, question: Callable[[], Awaitable[SessionSnapshot | None]]) -> SessionSnapshot | None:
         try:

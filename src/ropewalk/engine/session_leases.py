@@ -42,6 +42,9 @@ ends, and what the store has of this node's sessions counts as left behind."""
 LEASE_SECONDS = 6.0
 RENEW_SECONDS = 2.0
 
+GONE_SECONDS = 50.0
+"""For so long stores know of a session that it was taken or is over, and some seconds more."""
+
 
 class _Departure:
     """A session to be written for the last time. `ttl` is asked when it is written: it may be revoked until then."""
@@ -83,12 +86,14 @@ class LeasedSessionKeeper(SessionKeeper):
         self._tasks = tasks
         self._clock = clock
         self._chance = chance
+        self._since: dict[str, float] = {}  # when each session began here
         self._began: dict[str, float] = {}  # sessions that the store has not heard of, as far as is known
         self._changed: dict[str, Session] = {}
         self._leaving: dict[str, _Departure] = {}
         self._taken: set[str] = set()  # sessions that were given away and have not quite left
         self._heard: tuple[str, ...] = ()
         self._lease = 0
+        self._renewed_at = 0.0
         self._version = 0
         self._writing = False
 
@@ -104,6 +109,7 @@ class LeasedSessionKeeper(SessionKeeper):
     def changed(self, session: "Session") -> None:
         """What would be kept of a session is not what it was."""
         if _outlives_node(session) and session.state is SessionState.LIVE:
+            self._since.setdefault(session.sid, self._clock())
             self._changed[session.sid] = session
             self._write_soon()
 
@@ -198,17 +204,24 @@ class LeasedSessionKeeper(SessionKeeper):
 
     async def renew(self) -> None:
         """Raises `Unavailable`."""
+        asked_at = self._clock()
         renewal = await self._leases.renew(LEASE_SECONDS, self._heard)
         self._heard = tuple(order.sid for order in renewal.taken)
         for order in renewal.taken:
             self.obey(order)
         if renewal.lease != self._lease:
-            # The others took this node for dead. Those of its sessions that are still there are its own again.
+            # The others took this node for dead, or the store has lost its data. Those of its sessions that are still there are
+            # its own again. One that the store has never heard of is written anew, unless so much time has passed that the
+            # store would not know any more that it was taken or is over.
             self._lease = renewal.lease
+            anew = asked_at < self._renewed_at + GONE_SECONDS
             for session in list(self._sessions.values()):
                 self.changed(session)
+                if anew and session.sid in self._changed:
+                    self._began.setdefault(session.sid, self._since[session.sid])
                 for stream in session.members or ():
                     self._persistent.settle(session, stream)
+        self._renewed_at = asked_at
 
     # --- when its connection is gone ----------------------------------------------------------------------------------
 
@@ -222,6 +235,7 @@ class LeasedSessionKeeper(SessionKeeper):
             self._disconnect_queue.put(session.sid, session.snapshot())
         self._taken.discard(session.sid)
         self._began.pop(session.sid, None)
+        self._since.pop(session.sid, None)
         if session.members:
             await self._presence.detach(session.sid, self._limits.presence_ttl)
 

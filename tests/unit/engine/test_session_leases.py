@@ -308,3 +308,68 @@ def test_a_restored_session_is_written_with_its_members_however_long_the_store_t
         await asyncio.sleep(2 * WRITE_SECONDS)
 
     in_cluster(story)
+
+
+def test_a_store_that_lost_its_data_gets_the_sessions_that_live_again_and_nobody_is_disconnected() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        clients = [await subscribed(first), await subscribed(second)]
+        await asyncio.sleep(LEASE_SECONDS)
+        await cluster.store.lose()
+        await asyncio.sleep(LEASE_SECONDS)
+        assert [client.connection.closed for client in clients] == [None, None]
+        clients[0].session.lost()
+        assert welcome(await second.connect(clients[0].sid))["restored"] is True
+
+    in_cluster(story)
+
+
+def test_a_node_that_comes_back_after_long_does_not_bring_back_sessions_that_are_over() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, _ = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        await asyncio.sleep(LEASE_SECONDS)
+        link_of(first).cut = True
+        await asyncio.sleep(LEASE_SECONDS + 3 * PATIENT.sessions_ttl)
+        assert cluster.over == [client.sid]
+        link_of(first).cut = False
+        await asyncio.sleep(LEASE_SECONDS)
+        assert client.connection.closed is not None
+        assert cluster.store.sessions.live_on("node 1") == []
+
+    in_cluster(story)
+
+
+def test_a_client_that_comes_back_to_its_node_while_the_store_is_down_is_let_in_with_a_new_session() -> None:
+    async def story(cluster: Cluster) -> None:
+        node = await cluster.node()
+        client = await subscribed(node)
+        await asyncio.sleep(LEASE_SECONDS)
+        link_of(node).cut = True
+        client.session.lost()
+        back = await node.connect(client.sid)
+        await asyncio.sleep(10)
+        assert "restored" not in welcome(back)
+
+    in_cluster(story)
+
+
+def test_who_joins_while_a_stream_begins_anew_is_told_so_and_not_taken_for_slow() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        await subscribed(first)
+        await second.publish("s", "1")
+        client = await first.connect()
+        link_of(first).latency = 1.0
+        await client.send(command="subscribe", identifier=public("s"), history={"since": 1})
+        await asyncio.sleep(0.5)
+        await cluster.store.lose()
+        await second.publish("s", "2")
+        await asyncio.sleep(10)
+        assert client.connection.closed is None
+        await second.publish("s", "3")
+        await asyncio.sleep(3)
+        assert client.connection.replies()[-1]["message"] == 3
+        assert {"reject_history", "confirm_history"} & set(client.seen())
+
+    in_cluster(story)
