@@ -16,7 +16,7 @@ import pytest
 from ropewalk.adapters.backends.nats import NatsBackend, census
 from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
-from ropewalk.model.errors import Unanswered, Unavailable
+from ropewalk.model.errors import TooLarge, Unanswered, Unavailable
 from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member
@@ -320,17 +320,110 @@ async def _problem(backend: NatsBackend, part: str) -> str:
     return backend.health()
 
 
+@pytest.mark.parametrize("offered", [False, True], ids=["none offered", "left to the clients"])
+async def test_a_node_that_asks_for_tls_says_nothing_without_it(tmp_path: Path, offered: bool) -> None:
+    server = NatsServer(tmp_path)
+    settings = msgspec.json.decode((tmp_path / "nats.conf").read_bytes())
+    settings["authorization"] = {"user": "us", "password": "secret"}
+    if offered:
+        settings["tls"] = {"cert_file": str(CERTIFICATE), "key_file": str(CERTIFICATE.with_name("tls_key.pem"))}
+        settings["allow_non_tls"] = True
+    (tmp_path / "nats.conf").write_bytes(msgspec.json.encode(settings))
+    server.start()
+    try:
+        async with Proxy(server.port) as proxy:
+            address = NatsAddress((f"tls://us:secret@127.0.0.1:{proxy.port}",), tls_ca=str(CERTIFICATE))
+            node = NatsBackend(address, "one", Rulebook(StreamRules()), time.time, shards=2)
+            starting = asyncio.ensure_future(node.start())
+            if offered:
+                assert (await published(node, "a", b"1")).offset == 1
+                assert proxy.said
+            else:
+                await until(lambda: _problem(node, "offers no TLS"))
+                assert proxy.said == b""
+            await node.stop()
+            await starting
+            assert b"secret" not in proxy.said
+    finally:
+        server.stop()
+
+
+# --- what is too large ------------------------------------------------------------------------------------------------
+
+MESSAGE = 1024 * 1024
+"""Bytes of a message, by the default of NATS."""
+
+
+@pytest.mark.parametrize("uid", ["", "u" * 200])
+async def test_what_does_not_fit_into_a_message_is_refused_and_nothing_else_notices(server: NatsServer, uid: str) -> None:
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        heard = Heard()
+        await two.feed.start(heard.deliver, heard.obey, heard.miss)
+        await two.feed.listen("a")
+        await published(one, "a", b"first")
+        missed, largest, refused = heard.missed, 0, 0
+        for size in range(MESSAGE - 2048, MESSAGE + 64, 64):
+            try:
+                await one.streams.append([Publication("a", bytes(size), uid=uid and f"{uid} {size}")])
+                largest = size
+            except TooLarge:
+                refused += 1
+        assert refused
+        assert MESSAGE - 2048 <= largest < MESSAGE
+        with pytest.raises(TooLarge):
+            await one.streams.append([Publication("a", bytes(MESSAGE), transient=True)])
+        assert (await one.streams.append([Publication("a", b"last")]))[0].offset == 2 + len(
+            range(MESSAGE - 2048, largest + 1, 64)
+        )
+        await until(lambda: heard.has(b"first", bytes(largest), b"last"))
+        assert (one.health(), two.health(), heard.missed) == ("", "", missed)
+    assert "maximum payload" not in server.log().lower()
+
+
+async def test_of_a_batch_with_something_too_large_nothing_is_registered(server: NatsServer) -> None:
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        for number in range(4):  # whatever their shards are
+            small, large = Publication(f"small {number}", b"1"), Publication(f"large {number}", bytes(3 * MESSAGE // 2))
+            with pytest.raises(TooLarge):
+                await one.streams.append([small, large])
+            await _tip(one, small.stream, 0)
+
+
+async def test_a_batch_whose_text_is_larger_than_its_payloads_is_registered(server: NatsServer) -> None:
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        batch = [Publication("a", b"%d" % number, broadcast_type="t" * 5000) for number in range(500)]
+        assert [receipt.offset for receipt in await one.streams.append(batch)] == list(range(1, 501))
+
+
+async def test_transient_messages_that_are_too_many_for_one_message_all_come(server: NatsServer) -> None:
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        heard = Heard()
+        await two.feed.start(heard.deliver, heard.obey)
+        await two.feed.listen("a")
+        payloads = [bytes([number]) * (MESSAGE // 5) for number in range(20)]
+        for payload in payloads:
+            one.feed.pass_on([Publication("a", payload, transient=True)])
+        await until(lambda: heard.has(*payloads))
+        assert [message.payload for message in heard.messages] == payloads
+
+
 # --- links -----------------------------------------------------------------------------------------------------------
 
 
 class Proxy:
-    """Between a node and NATS. `deaf`: what the server says is lost. `cut`: nobody gets through."""
+    """Between a node and NATS. `deaf`: what the server says is lost. `cut`: nobody gets through. `said`: what the node says."""
 
     def __init__(self, port: int) -> None:
         self._to = port
         self.port = free_port()
         self.deaf = self.cut = False
+        self.said = b""
         self._links: set[asyncio.StreamWriter] = set()
+        self._to_nats: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -352,12 +445,18 @@ class Proxy:
             link.close()
         self._links.clear()
 
+    def babble(self) -> None:
+        """NATS says what it thinks of that, and ends the connections."""
+        for link in self._to_nats:
+            link.write(b"\r\nBABBLE\r\n")
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.cut or self.deaf:
             writer.close()
             return
         there, back = await asyncio.open_connection("127.0.0.1", self._to)
         self._links |= {writer, back}
+        self._to_nats.add(back)
         for source, target, answers in ((reader, back, False), (there, writer, True)):
             task = asyncio.ensure_future(self._pass(source, target, answers))
             self._tasks.add(task)
@@ -366,6 +465,8 @@ class Proxy:
     async def _pass(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, answers: bool) -> None:
         with suppress(OSError):
             while data := await source.read(65536):
+                if not answers:
+                    self.said += data
                 if not (answers and self.deaf):
                     target.write(data)
         target.close()
@@ -410,6 +511,31 @@ async def test_a_node_that_was_cut_off_hears_what_it_missed(server: NatsServer) 
             await until(lambda: _obeyed(heard, RemoteDisconnect("user 1")))
             assert heard.missed > before
             assert await history(one, "a") == [b"1", b"2"]
+
+
+async def test_a_connection_that_nats_ends_with_an_error_comes_back(server: NatsServer) -> None:
+    async with Proxy(server.port) as proxy:
+        one, two = node_of([proxy.url], "rw", "one"), node_of([server.url], "rw", "two")
+        async with running(one, two):
+            heard = Heard()
+            await one.feed.start(heard.deliver, heard.obey, heard.miss)
+            await one.feed.listen("a")
+            for number in range(1, 4):
+                before = heard.missed
+                proxy.babble()
+                await until(lambda before=before: _missed(heard, before))  # type: ignore[misc]
+                payload = b"%d" % number
+                await published(two, "a", payload)
+                await until(lambda payload=payload: heard.has(payload))  # type: ignore[misc]
+                await two.presence.join("a", f"sid {number}", Member(f"bo {number}"))
+                await until(lambda number=number: heard.has(b'{"type":"join","id":"bo %d"}' % number))  # type: ignore[misc]
+                await published(one, "b", payload)
+                await until(lambda: _healthy(one))
+    assert server.log().lower().count("parse") >= 3, server.log()
+
+
+async def _missed(heard: Heard, before: int) -> None:
+    assert heard.missed > before
 
 
 async def _obeyed(heard: Heard, order: RemoteDisconnect) -> None:

@@ -55,6 +55,7 @@ class Server:
         if self._parts.embedded_nats is not None:
             await self._parts.embedded_nats.start()
         await self._parts.keeper.start()
+        self._heed_signals()  # not later: a store that is down keeps the start waiting for seconds
         try:
             await self._parts.node.start()
             if self._parts.recorder is not None:
@@ -111,10 +112,12 @@ class Server:
             logger.warning("public mode: everybody may connect, subscribe and publish")
 
     async def wait(self) -> None:
+        await self._stopping.wait()
+
+    def _heed_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled)
-        await self._stopping.wait()
 
     def _signalled(self) -> None:
         if self._stopping.is_set():

@@ -4,9 +4,10 @@ later: a publication that went out long after its publisher gave up would be reg
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import nats
+from nats import errors
 from nats.aio.client import Client
 
 CONNECT_SECONDS = 2
@@ -22,6 +23,53 @@ class NatsAddress:
     servers: tuple[str, ...]
     in_order: bool = False
     tls_ca: str = ""
+
+
+class LastingClient(Client):
+    """The client of NATS where it would send what the server does not take, or give up for ever. `secure`: it speaks TLS or
+    not at all."""
+
+    def __init__(self, secure: bool = False) -> None:
+        super().__init__()
+        self._secure = secure
+
+    async def publish(self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None) -> None:
+        """Raises MaxPayloadError also where only the headers are too much: a server counts them, and ends the connection."""
+        if headers is not None and len(payload) + header_bytes(headers) > self.max_payload:
+            raise errors.MaxPayloadError
+        await super().publish(subject, payload, reply, headers)
+
+    async def _process_err(self, err_msg: str) -> None:
+        """A server that ends the connection says why. The client of NATS would close itself then, and stay so."""
+        if "permissions violation" in err_msg:  # about one subject: the connection stays
+            await super()._process_err(err_msg)
+            return
+        error = errors.Error(f"nats: {err_msg.strip(chr(39))}")
+        await self._process_op_err(error)
+        await self._error_cb(error)
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """Before the credentials are sent, and when the settings of the server change."""
+        if initial_connection and self._secure:
+            if info.get("tls_available"):
+                info["tls_required"] = True  # the server leaves it to its clients
+            if not info.get("tls_required"):
+                raise errors.Error("nats: the server offers no TLS, and it is asked for here")
+        self._max_payload = info.get("max_payload", self._max_payload)
+        await super()._process_info(info, initial_connection)
+
+    async def _process_connect_init(self) -> None:
+        try:
+            await super()._process_connect_init()
+        except (OSError, errors.Error, TimeoutError):
+            raise
+        except Exception as error:  # no NATS speaks there. Whatever it is, it must not end the attempts
+            raise errors.Error(f"nats: the answer of the server cannot be read: {error}") from error
+
+
+def header_bytes(headers: dict[str, str]) -> int:
+    """As a server counts them: the line of the version, a line for each, an empty line."""
+    return len("NATS/1.0\r\n\r\n") + sum(len(name) + len(value.encode()) + len(": \r\n") for name, value in headers.items())
 
 
 async def _ignore() -> None:
@@ -43,22 +91,25 @@ async def open_nats(
     servers, login = _split_login(address.servers)
     secure = bool(address.tls_ca) or any(server.startswith("tls://") for server in address.servers)
     tls = ssl.create_default_context(cafile=address.tls_ca or None) if secure else None
-    return await nats.connect(
-        servers=servers,
-        name=name,
-        reconnected_cb=reconnected,
-        disconnected_cb=disconnected,
-        error_cb=failed,
-        connect_timeout=CONNECT_SECONDS,
-        reconnect_time_wait=RECONNECT_SECONDS,
-        max_reconnect_attempts=-1,
-        ping_interval=PING_SECONDS,
-        max_outstanding_pings=MOST_UNANSWERED_PINGS,
-        dont_randomize=address.in_order,
-        pending_size=0,
-        tls=tls,
+    client = LastingClient(secure)
+    options: dict[str, Any] = {
+        "servers": servers,
+        "name": name,
+        "reconnected_cb": reconnected,
+        "disconnected_cb": disconnected,
+        "error_cb": failed,
+        "connect_timeout": CONNECT_SECONDS,
+        "reconnect_time_wait": RECONNECT_SECONDS,
+        "max_reconnect_attempts": -1,
+        "ping_interval": PING_SECONDS,
+        "max_outstanding_pings": MOST_UNANSWERED_PINGS,
+        "dont_randomize": address.in_order,
+        "pending_size": 0,
+        "tls": tls,
         **login,
-    )
+    }
+    await client.connect(**options)
+    return client
 
 
 def _split_login(servers: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:

@@ -38,8 +38,10 @@ logger = logging.getLogger("ropewalk.nats")
 LEAST_MEMORY = 30.0
 """Seconds for which a stream counts as kept at the least, so that one without history outlives its clients' reconnects too."""
 
+REACHED_SECONDS = 3.0
 START_SECONDS = 10.0
-"""How long the start waits for NATS. After that the node serves, and says what it lacks."""
+"""How long the start waits until NATS is reached, and until JetStream has everything. After that the node serves, and says what
+it lacks."""
 
 COUNT_SECONDS = 15.0
 EMPTY = {"streams": 0.0, "history_messages": 0.0, "history_bytes": 0.0, "dedup_keys": 0.0}
@@ -116,9 +118,11 @@ class NatsBackend:
     async def start(self) -> None:
         """Returns also where NATS does not answer yet."""
         opening = self._spawn(self._open())
-        await asyncio.wait([opening], timeout=START_SECONDS)
+        await asyncio.wait([opening], timeout=REACHED_SECONDS)
+        if self.link.connected:
+            await asyncio.wait([opening], timeout=START_SECONDS - REACHED_SECONDS)
         if not opening.done():
-            logger.error("serving without NATS until it answers", extra={"reason": self._reason})
+            logger.error("serving without NATS until it answers", extra={"reason": self.health()})
 
     async def _open(self) -> None:
         await self.link.open()

@@ -25,7 +25,7 @@ from ropewalk.adapters.backends.nats.plan import (
 )
 from ropewalk.adapters.backends.nats.shard import NO_TIP, JetShard, StreamEnd
 from ropewalk.core.backoff import Backoff
-from ropewalk.model.errors import PartitionChanged, RopewalkError, Unanswered, Unavailable
+from ropewalk.model.errors import PartitionChanged, RopewalkError, TooLarge, Unanswered, Unavailable
 from ropewalk.model.messages import Publication, Receipt
 from ropewalk.ports import Clock
 
@@ -37,6 +37,10 @@ MOST_IN_GROUP = 200
 
 MOST_WRITES = jets.MOST_IN_BATCH - 10
 """Messages that the publications of one append may become: an atomic batch of NATS has a limit."""
+
+AROUND_RUN = 1024
+"""Bytes of a message that a run cannot have: NATS counts its headers too, and a stream may have a partition key already that
+its publications do not name."""
 
 REMEMBERED_PRODUCERS = 10_000
 PATIENCE = 8.0
@@ -271,6 +275,7 @@ class Appends:
         batches = list(_divided(publications, self._link.most_bytes))
         if len(batches) == 1:
             return await self._append(publications)
+        self._check_sizes(publications)
         await self._check(publications)
         receipts: list[Receipt] = []
         for batch in batches:
@@ -302,6 +307,8 @@ class Appends:
 
     async def _register(self, lane: Lane, publications: Sequence[Publication]) -> list[Receipt]:
         append = PendingAppend(publications)
+        if append.size > self._link.most_bytes:
+            self._check_sizes(publications)
         if not append.streams:
             self._pass_on(publications)
             return [Receipt(publication.stream, "", 0) for publication in publications]
@@ -310,6 +317,13 @@ class Appends:
         if append.loose:
             self._pass_on(append.loose)
         return receipts
+
+    def _check_sizes(self, publications: Sequence[Publication]) -> None:
+        """What fits into no message of NATS is refused before anything of its batch is registered. Raises `TooLarge`."""
+        plenty, room = self._link.most_bytes, self._link.max_payload - AROUND_RUN
+        for publication in publications:
+            if runs.size_of(publication) > plenty and (size := len(runs.alone(publication))) > room:
+                raise TooLarge(f"the publication takes {size} bytes, and a message of NATS has room for {room} (max_payload)")
 
     async def _check(self, publications: Sequence[Publication]) -> None:
         """Shards do not wait for each other, so what can be refused is refused before any of them begins."""
@@ -325,7 +339,7 @@ def _divided(publications: Sequence[Publication], most_bytes: int) -> Iterator[S
     begin = size = 0
     subjects: set[tuple[str, ...]] = set()
     for index, publication in enumerate(publications):
-        added = len(publication.payload)
+        added = runs.size_of(publication)
         if index > begin and (size + added > most_bytes or len(subjects) > MOST_WRITES):
             yield publications[begin:index]
             begin, size = index, 0

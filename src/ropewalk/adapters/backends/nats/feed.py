@@ -7,7 +7,7 @@ or too much came at once, and then readers are told that they may have missed so
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from nats.aio.msg import Msg
@@ -16,7 +16,7 @@ from nats.aio.subscription import Subscription
 from ropewalk.adapters.backends.nats import runs
 from ropewalk.adapters.backends.nats.link import NatsLink
 from ropewalk.adapters.backends.nats.shard import JetShard
-from ropewalk.model.errors import RopewalkError
+from ropewalk.model.errors import RopewalkError, TooLarge
 from ropewalk.model.messages import Publication, Registered, RemoteDisconnect, transient
 from ropewalk.model.sessions import SessionTaken
 from ropewalk.ports import Clock, Deliver, Obey
@@ -126,19 +126,39 @@ class NatsFeed:
         try:
             while self._outgoing:
                 waiting, self._outgoing = self._outgoing, []
-                for stream, messages in groupby(waiting, key=lambda message: message.stream):
-                    shard = self._shard_of(stream)
-                    subject = shard.names.live_in(shard.generation, stream)
-                    await self._link.send(subject, runs.encode(runs.transient_run(stream, list(messages))))
+                for run in _together(waiting, self._link.most_bytes):
+                    shard = self._shard_of(run.stream)
+                    await self._send_run(shard.names.live_in(shard.generation, run.stream), run)
         except RopewalkError as error:
             logger.debug("transient messages are lost", extra={"reason": str(error)})
         finally:
             self._sending = None
 
+    async def _send_run(self, subject: str, run: runs.Run) -> None:
+        try:
+            await self._link.send(subject, runs.encode(run))
+        except TooLarge as error:  # those after it have nothing to do with it
+            logger.warning("a transient message is dropped", extra={"stream": run.stream, "reason": str(error)})
+
     async def command(self, order: RemoteDisconnect) -> int:
         ended = await self._obey(order)
         await self._keep(order)
         return ended
+
+
+def _together(messages: Iterable[Registered], most_bytes: int) -> Iterator[runs.Run]:
+    """One run for those of a stream that follow each other, as far as they fit into a message of NATS."""
+    for stream, those in groupby(messages, key=lambda message: message.stream):
+        some: list[Registered] = []
+        size = 0
+        for message in those:
+            added = len(message.payload) + 4 * (len(message.exclude_socket) + len(message.broadcast_type)) + runs.ITEM_BYTES
+            if some and size + added > most_bytes:
+                yield runs.transient_run(stream, some)
+                some, size = [], 0
+            some.append(message)
+            size += added
+        yield runs.transient_run(stream, some)
 
 
 async def _end(subscription: Subscription) -> None:

@@ -81,6 +81,11 @@ class NatsLink:
         """Of payloads that go into one message: half of what the server takes, so that what is around them fits too."""
         return min(MOST_BYTES, self._client.max_payload // 2) if self._client is not None else MOST_BYTES
 
+    @property
+    def max_payload(self) -> int:
+        """Bytes of one message with its headers."""
+        return self._client.max_payload if self._client is not None else 2 * MOST_BYTES
+
     async def open(self) -> None:
         """Until a server answers, for ever."""
         failures = 0
@@ -92,9 +97,10 @@ class NatsLink:
                     )
             except (OSError, errors.Error, TimeoutError) as error:
                 failures += 1
-                self.problem = f"NATS does not answer: {error}".removesuffix(": ")
+                if str(error):  # a timeout says less than what the client told meanwhile
+                    self.problem = f"NATS does not answer: {error}"
                 level = logging.WARNING if failures == 1 else logging.DEBUG
-                logger.log(level, "NATS does not answer; trying again", extra={"reason": str(error) or type(error).__name__})
+                logger.log(level, "NATS is not reached; trying again", extra={"reason": self.problem})
                 await asyncio.sleep(RETRY_SECONDS)
         self._inbox = self._client.new_inbox()
         await self._client.subscribe(f"{self._inbox}.*", cb=self._collect)
@@ -157,7 +163,8 @@ class NatsLink:
         try:
             answer = await self._request(subject, payload, None if headers is None else dict(headers))
         except Unavailable as error:
-            self.problem = str(error)
+            if self.connected or not self.problem:  # otherwise the client has told why there is no connection
+                self.problem = str(error)
             raise
         self.problem = ""
         return answer

@@ -65,7 +65,7 @@ class PendingAppend:
         self.streams: set[str] = set()
         self.size, self.named, keyed = 0, False, False  # `named`: some say which partition key they want
         for publication in publications:
-            self.size += len(publication.payload)
+            self.size += runs.size_of(publication)
             if not publication.transient:
                 self.streams.add(publication.stream)
                 if publication.uid or publication.producer:

@@ -10,6 +10,11 @@ from msgspec import Struct
 
 from ropewalk.model.messages import Publication, Registered
 
+ITEM_BYTES = 40
+"""What an item has beside its payload and its text."""
+
+MOST = 2**63 - 1
+
 
 class Item(Struct, frozen=True, array_like=True, gc=False):
     payload: bytes
@@ -75,6 +80,18 @@ def item_of(publication: Publication) -> Item:
         publication.sequence,
         publication.transient,
     )
+
+
+def size_of(publication: Publication) -> int:
+    """Bytes that it takes of a run at the most, whatever characters its text has."""
+    text = len(publication.exclude_socket) + len(publication.broadcast_type) + len(publication.uid) + len(publication.producer)
+    return len(publication.payload) + 4 * text + ITEM_BYTES
+
+
+def alone(publication: Publication) -> bytes:
+    """A run of nothing else, with numbers and random names as long as they get."""
+    run = Run(publication.stream, "e" * 8, MOST, 1, 1.0, publication.partition_key, "i" * 12, (item_of(publication),))
+    return encode(run)
 
 
 def transient_run(stream: str, messages: Sequence[Registered]) -> Run:
