@@ -155,6 +155,21 @@ async def test_a_redis_that_lost_its_newest_writes_gives_no_position_twice(redis
         assert (again[1].offset, again[1].duplicate) == (1, False)
 
 
+async def test_after_a_loss_every_node_is_told_to_write_its_sessions_and_members_again(
+    redis: RedisServer, tmp_path: Path
+) -> None:
+    """The older files have the lease, under the same number, and not what was written since."""
+    older = OlderFiles(redis, tmp_path)
+    async with running(redis) as backend:
+        await register(backend, 1, 90)
+        lease = (await backend.leases.renew(60.0, ())).lease
+        await older.keep()
+        await register(backend, 91, 100)
+        assert (await backend.leases.renew(60.0, ())).lease == lease
+        older.put_back()
+        assert (await persist(lambda: backend.leases.renew(60.0, ()))).lease != lease
+
+
 async def test_a_node_that_comes_late_tells_what_it_saw(redis: RedisServer, tmp_path: Path) -> None:
     """The others have gone on meanwhile, at positions that it knows of other messages."""
     older = OlderFiles(redis, tmp_path)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
+from zlib import crc32
 
 from msgspec.msgpack import Decoder, Encoder, encode
 
@@ -64,15 +65,17 @@ class RedisSessions:
 
     async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
         """Members may be in any shard, so that every shard knows the lease. Where it had ended in one of them the sum of their
-        numbers is another one."""
+        numbers is another one. A shard that has lost something may have lost sessions and members too: its generation counts
+        as well."""
         home, *others = self._store.shards
         mine = (self._node, _milliseconds(ttl))
         answers = await asyncio.gather(
             home.ask("leases", lease_keys(home), "renew", *mine, *heard),
             *(shard.ask("leases", lease_keys(shard), "renew", *mine) for shard in others),
         )
-        taken = tuple(SessionTaken(sid, revoked == "1") for sid, revoked in map(_untold, answers[0][1:]))
-        return Renewal(sum(answer[0] for answer in answers), taken)
+        taken = tuple(SessionTaken(sid, revoked == "1") for sid, revoked in map(_untold, answers[0][2:]))
+        generations = crc32(b" ".join(answer[1] for answer in answers))
+        return Renewal(sum(answer[0] for answer in answers) << 32 | generations, taken)
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
         now = self._clock()
