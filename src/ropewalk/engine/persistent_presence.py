@@ -74,14 +74,12 @@ class PersistentPresence:
     async def _settle(self, session: "Session", stream: str) -> None:
         async def as_it_is_now() -> None:
             member = (session.members or {}).get(stream)
-            if session.state is not SessionState.LIVE:
-                return  # its places end with its connection
             if member is None:
                 await self._inner.leave(stream, session.sid)
-            else:
+            elif session.state is SessionState.LIVE:  # otherwise its place ends with its connection
                 await self._inner.join(stream, session.sid, member)
 
-        while session.state is SessionState.LIVE:
+        while True:
             try:
                 return await self._in_turn(session.sid, as_it_is_now)
             except Unavailable as error:

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from ropewalk.core.rules import Rulebook
+from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.session_leases import LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
 from ropewalk.engine.session_log import SessionLog
+from ropewalk.engine.tasks import Tasks
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.presence import Member
@@ -371,5 +373,24 @@ def test_who_joins_while_a_stream_begins_anew_is_told_so_and_not_taken_for_slow(
         await asyncio.sleep(3)
         assert client.connection.replies()[-1]["message"] == 3
         assert {"reject_history", "confirm_history"} & set(client.seen())
+
+    in_cluster(story)
+
+
+def test_a_place_that_a_session_has_left_is_given_back_also_after_its_end() -> None:
+    """It left while the store did not answer, and was gone before that did."""
+
+    async def story(cluster: Cluster) -> None:
+        node, tasks = await cluster.node(), Tasks()
+        client = await subscribed(node)
+        await node.backend.presence.join("s", client.sid, Member("bo"))
+        client.session.lost()
+        link_of(node).cut = True
+        PersistentPresence(node.backend.presence, tasks, Random(1).random).settle(client.session, "s")
+        await asyncio.sleep(2 * LEASE_SECONDS)
+        link_of(node).cut = False
+        await asyncio.sleep(LEASE_SECONDS)
+        assert cluster.store.presence.roster.page("s", "", 9).members == ()
+        await tasks.cancel()
 
     in_cluster(story)

@@ -214,6 +214,8 @@ class SimulatedClient:
         Nodes write what lives on them again, at the latest by then."""
         self._kicked.clear()
         self._barred = False
+        for connection in self.half_dead:  # nobody may know any more that its session was taken over
+            connection.taken_over = False
         self.store_away(settles_at)
 
     def store_away(self, settles_at: float) -> None:
