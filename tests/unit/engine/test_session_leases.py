@@ -383,9 +383,9 @@ def test_a_place_that_a_session_has_left_is_given_back_also_after_its_end() -> N
     async def story(cluster: Cluster) -> None:
         node, tasks = await cluster.node(), Tasks()
         client = await subscribed(node)
-        await node.backend.presence.join("s", client.sid, Member("bo"))
-        client.session.lost()
         link_of(node).cut = True
+        client.session.lost()
+        client.session.members = None
         PersistentPresence(node.backend.presence, tasks, Random(1).random).settle(client.session, "s")
         await asyncio.sleep(2 * LEASE_SECONDS)
         link_of(node).cut = False
