@@ -206,7 +206,9 @@ class RedisSettings:
 class NatsSettings:
     """Where NATS is: for the NATS backend, feed and broadcaster."""
 
-    nats_servers: tuple[str, ...] = words(("nats://127.0.0.1:4222",), "NATS servers to use: nats:// or tls://.")
+    nats_servers: tuple[str, ...] = words(
+        ("nats://127.0.0.1:4222",), "NATS servers to use: nats://, or tls:// for nothing without TLS."
+    )
     nats_dont_randomize_servers: bool = switch(False, "Try the servers in the order in which they are written.")
     nats_tls_ca_cert_path: str = text("", "File with the certificates to trust there (PEM); empty trusts the usual ones.")
     nats_replicas: int = count(1, "NATS servers that keep each message of the NATS backend: 1, 3 or 5.", positive=True)
