@@ -3,6 +3,7 @@ the node that records was killed. What Spark publishes reaches every node, once.
 
 import json
 import time
+import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,8 +37,16 @@ def flags(request: pytest.FixtureRequest) -> Iterator[tuple[str, ...]]:
         yield (*FLAGS, *found)
 
 
-def recorded(server: RunningServer) -> int:
-    return sum(int(span["end"]) for span in call(f"{server.url}/journal")["spans"])
+def wait_until_recording(server: RunningServer) -> None:
+    """What is registered before a cluster has its first recorder is not recorded."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            call(f"{server.url}/health")
+            return
+        except urllib.error.HTTPError:
+            assert time.monotonic() < deadline, server.log()
+            time.sleep(0.05)
 
 
 def wait_until_recorded(spark: SparkSession, server: RunningServer, pattern: str, count: int) -> list[tuple[str, str, int]]:
@@ -56,6 +65,7 @@ def test_spark_reads_what_every_node_registered_also_after_the_recorder_was_kill
     place = ("--data_dir", str(tmp_path / "data"))
     with running_server(*flags) as other:
         with running_server(*flags, *place) as recorder:
+            wait_until_recording(recorder)
             published = publish_all(recorder, [(f"a/{n % 3}", n) for n in range(60)])
             published += publish_all(other, [(f"a/{n % 3}", n) for n in range(60, 120)])
             assert sorted(wait_until_recorded(spark, recorder, "a/.", 120)) == sorted(published)
@@ -74,6 +84,7 @@ def test_spark_reads_what_every_node_registered_also_after_the_recorder_was_kill
 
 def test_what_spark_publishes_comes_once_to_every_node(spark: SparkSession, flags: tuple[str, ...], tmp_path: Path) -> None:
     with running_server(*flags, "--data_dir", str(tmp_path / "data")) as recorder, running_server(*flags) as other:
+        wait_until_recording(recorder)
         publish_all(other, [(f"in/{n % 3}", n) for n in range(150)])
         wait_until_recorded(spark, recorder, "in/.", 150)
         checkpoint = tmp_path / "checkpoint"
