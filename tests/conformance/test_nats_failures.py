@@ -65,10 +65,27 @@ class Heard:
         assert set(payloads) <= {message.payload for message in self.messages}
 
 
-def node_of(servers: Sequence[str], prefix: str, name: str, replicas: int = 1, timeout: float = 1.0) -> NatsBackend:
+def node_of(
+    servers: Sequence[str],
+    prefix: str,
+    name: str,
+    replicas: int = 1,
+    timeout: float = 1.0,
+    clock: Callable[[], float] = time.time,
+    presence_ttl: float = 15.0,
+) -> NatsBackend:
     rules = Rulebook(StreamRules(history_limit=1000, history_ttl=300.0))
-    address = NatsAddress(tuple(servers))
-    return NatsBackend(address, name, rules, time.time, prefix=prefix, shards=2, replicas=replicas, timeout=timeout)
+    return NatsBackend(
+        NatsAddress(tuple(servers)),
+        name,
+        rules,
+        clock,
+        prefix=prefix,
+        shards=2,
+        replicas=replicas,
+        presence_ttl=presence_ttl,
+        timeout=timeout,
+    )
 
 
 @asynccontextmanager
@@ -500,6 +517,98 @@ async def test_an_answer_of_a_server_that_is_behind_is_no_loss(server: NatsServe
         after = await published(one, "a", b"4")
         assert behind
         assert at(after) == Position(first.epoch, 4)
+
+
+async def test_records_of_the_cluster_are_not_lost_because_a_server_is_behind(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        await one.presence.join("a", "sid", Member("bo"))
+        ask = one.link.api
+        behind: list[str] = []
+
+        async def answer(subject: str, question: object = None) -> Any:
+            found = await ask(subject, question)
+            if subject == "STREAM.INFO.RW_STATE" and len(behind) < 2:
+                behind.append(subject)
+                found["state"]["last_seq"] = 0
+            return found
+
+        monkeypatch.setattr(one.link, "api", answer)
+        page = await until(lambda: one.presence.page("a", "", 10), Unavailable)
+        assert [member.id for member in page.members] == ["bo"]
+        assert len(behind) == 2
+    assert "lost" not in caplog.text
+
+
+async def test_a_node_has_a_new_lease_after_records_were_lost(server: NatsServer) -> None:
+    """So that it says again who is there: what was lost may be a member and not the lease."""
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        before = await one.leases.renew(6.0, ())
+        assert (await one.leases.renew(6.0, ())).lease == before.lease
+        server.kill()
+        shutil.copytree(server.home / "store", server.home / "older")
+        server.start()
+        for number in range(20):
+            await until(lambda number=number: one.presence.join("a", f"sid {number}", Member("bo")), Unavailable)  # type: ignore[misc]
+        server.kill()
+        shutil.rmtree(server.home / "store")
+        (server.home / "older").rename(server.home / "store")
+        server.start()
+        assert (await until(lambda: one.leases.renew(6.0, ()), Unavailable)).lease != before.lease
+
+
+async def test_a_node_that_is_taken_for_dead_and_has_a_new_lease_keeps_its_members(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ends the lease of one and then what one holds, and hears too late that one has a new lease and has joined again."""
+    ahead = [0.0]
+    one = node_of([server.url], "rw", "one")
+    two = node_of([server.url], "rw", "two", clock=lambda: time.time() + ahead[0], presence_ttl=0.1)
+    hears, ended, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    hears.set()
+    subscribe, write, node_died = two.link.subscribe, one.link.publish, two.presence.node_died
+    sweeping: list[asyncio.Task[None]] = []
+
+    async def subscribe_late(subject: str, callback: Callable[[Any], Awaitable[None]]) -> Any:
+        async def hear(message: Any) -> None:
+            await hears.wait()
+            await callback(message)
+
+        return await subscribe(subject, hear)
+
+    async def node_died_late(node: str, lives: Callable[[], bool]) -> None:
+        if node == "one":
+            hears.clear()
+            ended.set()
+            await go_on.wait()
+        await node_died(node, lives)
+
+    async def write_late(subject: str, data: bytes, headers: dict[str, str]) -> int:
+        if not sweeping:  # the lease ends between the decision to renew it and the write
+            sweeping.append(asyncio.ensure_future(two.leases.sweep()))
+            await ended.wait()
+        return await write(subject, data, headers)
+
+    monkeypatch.setattr(two.link, "subscribe", subscribe_late)
+    monkeypatch.setattr(two.presence, "node_died", node_died_late)
+    async with running(one, two):
+        before = await one.leases.renew(6.0, ())
+        await one.presence.join("a", "sid", Member("bo"))
+        await two.presence.page("a", "", 1)
+        ahead[0] = 7.0
+        monkeypatch.setattr(one.link, "publish", write_late)
+        assert (await one.leases.renew(6.0, ())).lease != before.lease
+        await one.presence.join("a", "sid", Member("bo"))
+        go_on.set()
+        asyncio.get_running_loop().call_later(0.3, hears.set)
+        await sweeping[0]
+        ahead[0] = 8.0
+        await two.presence.page("a", "", 1)
+        await two.presence.expire()
+        assert [member.id for member in (await two.presence.page("a", "", 10)).members] == ["bo"]
 
 
 # --- a cluster -------------------------------------------------------------------------------------------------------

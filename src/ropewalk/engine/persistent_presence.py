@@ -50,10 +50,20 @@ class PersistentPresence:
         self._tasks = tasks
         self._chance = chance
         self._locks: dict[str, _Turns] = {}  # by sid, while something is asked for it
+        self.lease = 0  # of this node
         self.expire = inner.expire  # called every second anyway
 
     async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
-        return await self._in_turn(sid, lambda: self._inner.join(stream, sid, member))
+        return await self._in_turn(sid, lambda: self._join(stream, sid, member))
+
+    async def _join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+        """Once more if this node got a new lease meanwhile: the place may have ended with the one before."""
+        events: list[PresenceEvent] = []
+        while True:
+            lease = self.lease
+            events += await self._inner.join(stream, sid, member)
+            if lease == self.lease:
+                return events
 
     async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
         return await self._in_turn(sid, lambda: self._inner.leave(stream, sid))
@@ -77,7 +87,7 @@ class PersistentPresence:
             if member is None:
                 await self._inner.leave(stream, session.sid)
             elif session.state is SessionState.LIVE:  # otherwise its place ends with its connection
-                await self._inner.join(stream, session.sid, member)
+                await self._join(stream, session.sid, member)
 
         while True:
             try:

@@ -92,7 +92,6 @@ class LeasedSessionKeeper(SessionKeeper):
         self._leaving: dict[str, _Departure] = {}
         self._taken: set[str] = set()  # sessions that were given away and have not quite left
         self._heard: tuple[str, ...] = ()
-        self._lease = 0
         self._renewed_at = 0.0
         self._version = 0
         self._writing = False
@@ -209,11 +208,11 @@ class LeasedSessionKeeper(SessionKeeper):
         self._heard = tuple(order.sid for order in renewal.taken)
         for order in renewal.taken:
             self.obey(order)
-        if renewal.lease != self._lease:
+        if renewal.lease != self._persistent.lease:
             # The others took this node for dead, or the store has lost its data. Those of its sessions that are still there are
             # its own again. One that the store has never heard of is written anew, unless so much time has passed that the
             # store would not know any more that it was taken or is over.
-            self._lease = renewal.lease
+            self._persistent.lease = renewal.lease
             anew = asked_at < self._renewed_at + GONE_SECONDS
             for session in list(self._sessions.values()):
                 self.changed(session)

@@ -17,7 +17,7 @@ from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
-from ropewalk.model.presence import Member
+from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, SessionSnapshot, SessionWrite, Subscribed
 from ropewalk.testing.shared_store import SharedSessions, SharedStore
@@ -310,6 +310,35 @@ def test_a_restored_session_is_written_with_its_members_however_long_the_store_t
         await asyncio.sleep(2 * WRITE_SECONDS)
 
     in_cluster(story)
+
+
+def test_who_joins_while_its_node_gets_a_new_lease_stays_a_member() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        join, answered = first.backend.presence.join, asyncio.Event()
+
+        async def join_and_answer_late(stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+            events = await join(stream, sid, member)
+            await answered.wait()
+            return events
+
+        first.backend.presence.join = join_and_answer_late  # type: ignore[method-assign, assignment]
+        await subscribed(first)
+        assert await members(second) == ["bo"]
+        link_of(first).cut = True
+        await asyncio.sleep(2 * LEASE_SECONDS + PATIENT.presence_ttl)
+        assert await members(second) == []
+        link_of(first).cut = False
+        await asyncio.sleep(2 * RENEW_SECONDS)
+        answered.set()
+        await asyncio.sleep(LEASE_SECONDS + PATIENT.presence_ttl)
+        assert await members(second) == ["bo"]
+
+    in_cluster(story)
+
+
+async def members(node: Workbench) -> list[str]:
+    return [member.id for member in (await node.backend.presence.page("s", "", 10)).members]
 
 
 def test_a_store_that_lost_its_data_gets_the_sessions_that_live_again_and_nobody_is_disconnected() -> None:

@@ -38,6 +38,7 @@ class NatsLeases:
 
     def clear(self) -> None:
         self._leases: dict[str, tuple[Lease, float]] = {}  # by node, and when it ends
+        self._number = 0  # of this node's lease; another one is taken after records were lost
 
     def apply(self, applied: Applied) -> None:
         lease = msgspec.msgpack.decode(applied.data, type=Lease)
@@ -54,16 +55,16 @@ class NatsLeases:
         await self._table.catch_up()
         if not self._lives(self._node):
             await self._end(self._node)
-        written: list[Lease] = []
 
         def decide() -> Sequence[Change]:
             current = self._leases.get(self._node)
-            number = current[0].number if current is not None and self._lives(self._node) else randbits(NUMBER_BITS) + 1
-            written[:] = [Lease(self._node, number, ttl)]
-            return [_change(written[0]), *self._sessions.hearing(self._node, list(heard))]
+            goes_on = current is not None and current[0].number == self._number and self._lives(self._node)
+            if not goes_on:
+                self._number = randbits(NUMBER_BITS) + 1
+            return [_change(Lease(self._node, self._number, ttl)), *self._sessions.hearing(self._node, list(heard))]
 
         await self._table.settle(decide)
-        return Renewal(written[0].number, tuple(self._sessions.untold(self._node)))
+        return Renewal(self._number, tuple(self._sessions.untold(self._node)))
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
         return await self._sessions.write(sessions)

@@ -126,8 +126,9 @@ class NatsPresence:
                     self._check_room(stream, freed=bool(events))
                     events.append(PresenceEvent("join", stream, member))
                 sids = {**(seat.sids if seat else {}), sid: (self._node, None)}
-                after = Seat(stream, member, sids)
-                return [*changes, *([] if after == seat else [_change(key, after)])]
+                # Also where nothing changes: a node that has not heard yet that this one has a new lease is refused from now on
+                # when it ends what was held under the one before.
+                return [*changes, _change(key, Seat(stream, member, sids))]
 
             await self._table.settle(decide)
             return events

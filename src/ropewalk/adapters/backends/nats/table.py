@@ -28,6 +28,8 @@ QUIET_SECONDS = 3.5
 TOMBSTONE_SECONDS = 120.0
 ATTEMPTS = 50
 FORGOTTEN_AT_ONCE = 16
+PROBE = "probe"
+"""A record that says nothing."""
 
 
 class Change(Struct, frozen=True):
@@ -131,7 +133,12 @@ class Table:
         found = await jets.ensure(self._link, self._config)
         self.metadata = found["config"].get("metadata") or {}
         last = found["state"]["last_seq"]
-        if found["created"] != self._created or last < self._seen:
+        lost = found["created"] != self._created
+        if not lost and last < self._seen:
+            # Of several servers, one that was paused answers with what it had then; but it can store nothing.
+            last = await self._probe()
+            lost = last <= self._seen
+        if lost:
             if self._created:
                 logger.error("NATS has lost sessions and members of the cluster")
             self._created, self._seen, self._loaded = found["created"], 0, last
@@ -160,6 +167,10 @@ class Table:
             raise Unavailable(f"JetStream refuses a consumer: {error}") from None
         if not made["num_pending"] and not made["delivered"]["consumer_seq"]:
             await self._reach(last)
+
+    async def _probe(self) -> int:
+        """The sequence of a record that a majority of the servers has now."""
+        return await jets.store(self._link, [jets.JetWrite(self._prefix + PROBE, b"", ttl=0)])
 
     async def _unsubscribe(self) -> None:
         subscription, self._subscription = self._subscription, None
@@ -191,6 +202,8 @@ class Table:
         self._forget_expired()
         if message.headers and (ttl := message.headers.get("Nats-TTL")):
             self._expiring.set(f"{sequence} {key}", self._heard + int(ttl))
+        if key == PROBE:
+            return
         try:
             self.apply(Applied(key, message.data, sequence, sequence > self._loaded))
         except Exception:  # one record that cannot be read must not stop the others
