@@ -1,6 +1,7 @@
 """What the NATS backend does while NATS is killed, paused, cut off, or comes back with less than it had."""
 
 import asyncio
+import gc
 import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -540,6 +541,31 @@ async def test_records_of_the_cluster_are_not_lost_because_a_server_is_behind(
         assert [member.id for member in page.members] == ["bo"]
         assert len(behind) == 2
     assert "lost" not in caplog.text
+
+
+async def test_a_question_that_nobody_waits_for_any_more_fails_in_silence(server: NatsServer) -> None:
+    one = node_of([server.url], "rw", "one")
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    async with running(one):
+        asked, fails = asyncio.Event(), asyncio.Event()
+
+        async def fail(subject: str, question: object = None) -> Any:
+            asked.set()
+            await fails.wait()
+            raise Unanswered("no answer")
+
+        one.link.api = fail  # type: ignore[method-assign]
+        asking = asyncio.ensure_future(one.presence.page("a", "", 1))
+        await asked.wait()
+        asking.cancel()
+        await asyncio.wait([asking])
+        fails.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        one._table._asking = None  # Python complains when it is forgotten
+        gc.collect()
+    assert complaints == []
 
 
 async def test_a_node_has_a_new_lease_after_records_were_lost(server: NatsServer) -> None:

@@ -47,7 +47,7 @@ class SimulatedConnection:
     """Implements `ports.Connection`. A slow one keeps what it is given until it is fast again.
 
     The network may fail so that only the client notices; to the server it looks alive then. `taken_over`: its session goes on
-    over another one.
+    over another one. `saw_loss`: the store has lost its data since it began.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class SimulatedConnection:
         self.slow = False
         self.open = True
         self.taken_over = False
+        self.saw_loss = False
 
     def write(self, data: bytes) -> None:
         if self.slow:
@@ -216,6 +217,8 @@ class SimulatedClient:
         self._barred = False
         for connection in self.half_dead:  # nobody may know any more that its session was taken over
             connection.taken_over = False
+        if self._connection is not None:
+            self._connection.saw_loss = True
         self.store_away(settles_at)
 
     def store_away(self, settles_at: float) -> None:
@@ -321,10 +324,11 @@ class SimulatedClient:
     def _check_restored(self, former: str) -> None:
         if self._barred:
             raise Anomaly(AnomalyKind.KICKED_SESSION_BACK, f"{self.name} came back with {former}")
+        assert self._connection is not None
         same = [each for each in self.half_dead if each.open and each.lineage == self.lineage]
         self._observer.restored(former, bool(same))
-        for connection in same:
-            connection.taken_over = True
+        for connection in same:  # the order to close it may have been lost
+            connection.taken_over = not self._connection.saw_loss
 
     def _expects_its_session(self, time: float) -> bool:
         """It was in the store when the connection was lost, and its time is not over."""

@@ -84,9 +84,11 @@ class Table:
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
+        tasks = [task for task in (self._watching, self._asking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     def doubt(self) -> None:
         """The consumer may be gone."""
@@ -230,6 +232,7 @@ class Table:
             await asyncio.wait([asking])
         if self._asking is None or self._asking is asking:
             self._asking = asyncio.get_running_loop().create_task(self._ask())
+            self._asking.add_done_callback(_heard_of)  # those who asked may have given up
         await self.wait_for(await asyncio.shield(self._asking))
 
     async def _ask(self) -> int:
@@ -291,3 +294,9 @@ class Table:
                 self.revisions.pop(key, None)
             elif stored.seq <= self._seen:
                 self.revisions[key] = stored.seq
+
+
+def _heard_of(task: "asyncio.Task[int]") -> None:
+    """Python complains of failures that nobody has looked at."""
+    if not task.cancelled():
+        task.exception()
