@@ -59,7 +59,7 @@ class Server:
         try:
             await self._parts.node.start()
             if self._parts.recorder is not None:
-                self._parts.recorder.start()
+                await self._parts.recorder.start()
             if self._parts.transactions is not None:
                 await self._parts.transactions.start()
             await self._parts.broadcasters.start()

@@ -6,6 +6,7 @@ holds what is registered meanwhile.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 
@@ -49,7 +50,11 @@ class Recorder:
             self._recorded[tip.stream] = Position(tip.epoch, tip.tip)
         return Restored(len(self._recorded), 0, 0, [])
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """What is registered from here on is kept for the journal, unless the store is away or another node records."""
+        with contextlib.suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(CLAIM_SECONDS / 2):
+                await self._claim()
         self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:

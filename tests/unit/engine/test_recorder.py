@@ -162,9 +162,7 @@ async def test_it_runs_by_itself_and_empties_the_queue_at_its_end(tmp_path: Path
     one = cluster.node("one")
     async with journals.running(tmp_path, cluster.clock) as (journal, _):
         recorder = cluster.recorder(one, journal)
-        recorder.start()
-        while recorder.health():
-            await asyncio.sleep(0)
+        await recorder.start()
         await publish(one, "s", 1, 3)
         await recorder.stop()
         assert dense((await recorded(journal))["s"], 3)
