@@ -15,6 +15,7 @@ from ropewalk.testing.backend_rig import SharedBackendRig, SharingNode, StoreFau
 
 SNAPSHOT = SessionSnapshot('{"user":"1"}', {'{"channel":"Chat"}': Subscribed(("chat/1",), presence="chat/1")})
 CHANGED = replace(SNAPSHOT, members={"chat/1": Member("1")})
+HUGE = replace(SNAPSHOT, subscriptions={f"{number:0100}": Subscribed(("chat/1",)) for number in range(20_000)})
 BO = Member("bo")
 TTL = 10.0
 LEASE = 6.0
@@ -161,6 +162,18 @@ class LeaseConformance(SharedBackendRig):
             assert await self.over(alive) == []
             await self.pass_time(LEASE, alive)
             assert await self.over(alive, alive) == ["sid"]
+
+    async def test_a_session_that_is_too_large_keeps_no_other_from_being_written(self) -> None:
+        """It may be that it cannot be resumed, but its end is told."""
+        async with self.two_nodes() as (old, new):
+            await old.leases.renew(LEASE, ())
+            sessions = {"huge": HUGE, "small": SNAPSHOT}
+            writes = [SessionWrite(sid, snapshot, 1, TTL, began=self.clock.now) for sid, snapshot in sessions.items()]
+            assert await old.leases.write(writes) == []
+            assert await new.sessions.peek("small") == SNAPSHOT
+            assert await old.leases.write([SessionWrite("huge", HUGE, 2, TTL, live=False)]) == []
+            await self.pass_time(TTL + 1, old, new)
+            assert await self.over(old, new) == ["huge"]
 
     async def test_a_remote_disconnect_ends_sessions_that_live_elsewhere(self) -> None:
         async with self.two_nodes() as (one, two):

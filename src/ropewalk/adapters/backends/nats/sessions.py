@@ -5,6 +5,7 @@ was given away leaves a record that says so for a while.
 """
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Sequence
 
@@ -18,6 +19,8 @@ from ropewalk.core.expiry import Expiry
 from ropewalk.model.errors import LimitReached
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Clock
+
+logger = logging.getLogger("ropewalk.nats")
 
 REMEMBERED = 60.0
 """Seconds for which a sid is known to be gone, and an identity to be revoked. Longer than a write may be repeated."""
@@ -263,7 +266,7 @@ class NatsSessions:
     async def _write(self, write: SessionWrite) -> SessionTaken | None:
         if write.sid not in self._records:
             await self._table.catch_up()
-        snapshot = self._encoded(write.snapshot)
+        snapshot, ttl = self._fitting(write)
         refused: list[SessionTaken] = []
 
         def decide() -> Sequence[Change]:
@@ -273,13 +276,13 @@ class NatsSessions:
                 if (refusal := self._refusal(write)) is not None:
                     refused.append(refusal)
                     return ()
-                record = SessionRecord(write.sid, self._node, write.snapshot.ids, snapshot, 0, write.ttl)
+                record = SessionRecord(write.sid, self._node, write.snapshot.ids, snapshot, 0, ttl)
             elif (revoked := self._is_revoked(record)) or self._is_over(record):
                 refused.append(SessionTaken(write.sid, revoked))
                 return ()
             if write.version <= record.version:
                 return ()  # a later one was faster
-            return [_kept(self._written(record, write, snapshot))]
+            return [_kept(self._written(record, write, snapshot, ttl))]
 
         sequence = await self._table.settle(decide)
         record = self._records.get(write.sid)
@@ -300,15 +303,25 @@ class NatsSessions:
         when, revoked_at = self._revoked.get(write.snapshot.ids, (0.0, 0))
         return write.began is not None and write.began <= when and revoked_at < sequence
 
-    def _written(self, record: SessionRecord, write: SessionWrite, snapshot: bytes) -> SessionRecord:
+    def _fitting(self, write: SessionWrite) -> tuple[bytes, float]:
+        """What is written of it, and for how long it may be resumed."""
+        snapshot, ttl = _encode(write.snapshot), write.ttl
+        if ttl and self._too_large(snapshot):
+            logger.warning("a session is too large to be resumed", extra={"bytes": len(snapshot)})
+            ttl = 0.0
+        if len(snapshot) > self._table.most_bytes:  # who it was is still told at its end
+            snapshot = _encode(replace(write.snapshot, subscriptions={}, members={}))
+        return snapshot, ttl
+
+    def _written(self, record: SessionRecord, write: SessionWrite, snapshot: bytes, ttl: float) -> SessionRecord:
         return SessionRecord(
             write.sid,
             self._node,
             write.snapshot.ids,
             snapshot,
             write.version,
-            write.ttl,
-            None if write.live else self._clock() + write.ttl,
+            ttl,
+            None if write.live else self._clock() + ttl,
             () if write.live else record.formers,
             self._origin(record),
         )
@@ -371,9 +384,12 @@ class NatsSessions:
 
     def _encoded(self, snapshot: SessionSnapshot) -> bytes:
         data = _encode(snapshot)
-        if len(data) > self._max_size:
+        if self._too_large(data):
             raise LimitReached(f"a session of {len(data)} bytes is too large to be kept")
         return data
+
+    def _too_large(self, snapshot: bytes) -> bool:
+        return len(snapshot) > min(self._max_size, self._table.most_bytes)
 
 
 def _kept(record: SessionRecord, checked: bool = True) -> Change:

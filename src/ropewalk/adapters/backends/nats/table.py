@@ -28,6 +28,7 @@ QUIET_SECONDS = 3.5
 TOMBSTONE_SECONDS = 120.0
 ATTEMPTS = 50
 FORGOTTEN_AT_ONCE = 16
+AROUND_BYTES = 8192
 PROBE = "probe"
 """A record that says nothing."""
 
@@ -98,6 +99,11 @@ class Table:
     def ready(self) -> bool:
         """Whether the copy was complete once."""
         return self._ready.is_set()
+
+    @property
+    def most_bytes(self) -> int:
+        """Of a record, with room for what NATS counts beside it."""
+        return self._link.max_payload - AROUND_BYTES
 
     async def until_ready(self) -> None:
         await self._ready.wait()
