@@ -1,6 +1,5 @@
 """The recorder of a cluster: whatever fails on the way, each publication is in the journal once and in order."""
 
-import asyncio
 from contextlib import suppress
 from pathlib import Path
 from random import Random
