@@ -22,7 +22,7 @@ from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import SessionTaken
+from ropewalk.model.sessions import SessionSnapshot, SessionTaken
 from ropewalk.testing.backend_rig import at
 from tests.services import NatsServer, free_port, nats_cluster, nats_server
 
@@ -185,6 +185,23 @@ async def test_an_older_store_gives_no_position_twice(server: NatsServer, tmp_pa
         assert [receipt.offset for receipt in after] == [1, 2]
         again = [await published(one, "a", b"1", "u1"), await published(two, "a", b"lost 1", "l1")]
         assert [(receipt.duplicate, receipt.epoch == kept[0].epoch) for receipt in again] == [(True, True), (False, False)]
+
+
+async def test_the_oldest_sessions_end_before_their_time_where_too_many_are_kept(server: NatsServer) -> None:
+    rules, snapshot = Rulebook(StreamRules()), SessionSnapshot("ids", {}, names=("x" * 1000,))
+    for prefix, limit, size in (("b1", 3, 1_000_000), ("b2", 100, 3500)):
+        address = NatsAddress((server.url,))
+        one = NatsBackend(
+            address, "one", rules, time.time, prefix=prefix, shards=1, sessions_limit=limit, max_sessions_size=size
+        )
+        async with running(one):
+            for sid in range(5):
+                await one.sessions.save(str(sid), snapshot, 100.0 + sid)
+            assert {sid for sid, _ in await one.sessions.expired(10)} == {"0", "1"}
+            assert await one.sessions.expired(10) == []
+            assert one.gauges()["sessions_kept"] == 3
+            assert await one.sessions.peek("2") == snapshot
+            assert await one.sessions.peek("1") is None
 
 
 async def test_any_name_is_a_stream(server: NatsServer) -> None:

@@ -322,7 +322,7 @@ def test_who_joins_while_its_node_gets_a_new_lease_stays_a_member() -> None:
             await answered.wait()
             return events
 
-        first.backend.presence.join = join_and_answer_late  # type: ignore[method-assign, assignment]
+        first.backend.presence.join = join_and_answer_late  # type: ignore[method-assign]
         await subscribed(first)
         assert await members(second) == ["bo"]
         link_of(first).cut = True
