@@ -200,6 +200,11 @@ class FeedReader:
         except TimeoutError:
             raise Unavailable("the store or the feed does not answer") from None
 
+    def check(self, answer: Replay | Gap) -> None:
+        """Of several servers of a store, one that was cut off may answer with what it had then. Raises `Unavailable`."""
+        if not self._feed.exact and self._hub.audiences[answer.stream].cursor.ahead(Position(answer.epoch, answer.tip)):
+            raise Unavailable("the store is behind")
+
     async def reach(self, answer: Replay | Gap) -> None:
         """Whoever joins has read this from the store. Everybody else on the stream comes as far before the join goes on: then
         what was read comes to nobody twice."""

@@ -163,7 +163,10 @@ class Joiner:
         while True:
             try:
                 await self._feed.follow(streams)
-                return [await self._answer(stream, request) for stream in streams]
+                answers = [await self._answer(stream, request) for stream in streams]
+                for answer in answers:
+                    self._feed.check(answer)
+                return answers
             except Unavailable as error:
                 failures += 1
                 if not link.open or (failures == ATTEMPTS and not forever):

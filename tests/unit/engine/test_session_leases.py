@@ -15,8 +15,9 @@ from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.session_leases import LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.tasks import Tasks
+from ropewalk.model.history import Gap, Replay
 from ropewalk.model.limits import Limits
-from ropewalk.model.messages import RemoteDisconnect
+from ropewalk.model.messages import Position, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, SessionSnapshot, SessionWrite, Subscribed
@@ -308,6 +309,32 @@ def test_a_restored_session_is_written_with_its_members_however_long_the_store_t
         assert [snapshot.members for snapshot in written] == [{"s": Member("bo")}]
         answered.set()
         await asyncio.sleep(2 * WRITE_SECONDS)
+
+    in_cluster(story)
+
+
+def test_who_joins_gets_everything_also_where_a_server_of_the_store_answers_that_is_behind() -> None:
+    async def story(cluster: Cluster) -> None:
+        node = await cluster.node()
+        await subscribed(node)
+        await node.publish("s", "1")
+        replay = node.backend.streams.replay
+        behind = await replay("s", Position("", 0))
+        await node.publish("s", "2", "3")
+        answers = [behind, behind]
+
+        async def replay_behind(stream: str, position: Position) -> Replay | Gap:
+            return answers.pop() if answers else await replay(stream, position)
+
+        node.backend.streams.replay = replay_behind  # type: ignore[method-assign]
+        late = await node.connect()
+        history = {"streams": {"s": {"epoch": behind.epoch, "offset": 0}}}
+        await late.send(command="subscribe", identifier=public("s"), history=history)
+        await asyncio.sleep(10)
+        await node.publish("s", "4")
+        await asyncio.sleep(1)
+        assert [each for each in late.seen() if isinstance(each, int)] == [1, 2, 3, 4]
+        assert answers == []
 
     in_cluster(story)
 
