@@ -142,8 +142,11 @@ class RoamingClient:
         return "cut" if way == "gone" and self._world.counts["gone for good"] >= self._world.may_go else way
 
     async def _arrive(self, connection: Cable) -> None:
+        """A restored session joins again, as `@anycable/core` does: that it joined may have been lost on the way."""
         for stream in self.positions:
             await self._ask(connection, stream, "history" if identifier(stream) in self._restored else "subscribe")
+        if identifier(self.room) in self._restored:
+            await connection.send(command="join", identifier=identifier(self.room), presence={"id": self.name})
         await connection.send(command="presence", identifier=identifier(self.room))
 
     async def _ask(self, connection: Cable, stream: str, command: str) -> None:

@@ -364,6 +364,23 @@ def test_who_joins_while_its_node_gets_a_new_lease_stays_a_member() -> None:
     in_cluster(story)
 
 
+def test_who_moves_to_another_node_while_its_join_is_under_way_is_a_member_there() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+
+        async def never_join(stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+            return await asyncio.get_running_loop().create_future()
+
+        first.backend.presence.join = never_join  # type: ignore[method-assign]
+        client = await subscribed(first)
+        await asyncio.sleep(2 * WRITE_SECONDS)
+        assert welcome(await second.connect(client.sid))["restored_ids"] == [public("s")]
+        await asyncio.sleep(WRITE_SECONDS)
+        assert await members(second) == ["bo"]
+
+    in_cluster(story)
+
+
 async def members(node: Workbench) -> list[str]:
     return [member.id for member in (await node.backend.presence.page("s", "", 10)).members]
 
