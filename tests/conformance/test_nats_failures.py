@@ -506,6 +506,24 @@ async def test_a_connection_that_nats_ends_with_an_error_comes_back(server: Nats
     assert server.log().lower().count("parse") >= 3, server.log()
 
 
+async def test_an_order_that_cannot_be_carried_out_is_said_in_words(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(order: RemoteDisconnect | SessionTaken) -> int:
+        raise Unavailable("not now")
+
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        heard = Heard()
+        await one.feed.start(heard.deliver, heard.obey)
+        await two.feed.start(heard.deliver, fail)
+        await one.feed.command(RemoteDisconnect("user 1"))
+        await until(lambda: _said(caplog, "an order was not carried out"))
+    assert "Traceback" not in caplog.text
+
+
+async def _said(caplog: pytest.LogCaptureFixture, words: str) -> None:
+    assert words in caplog.text
+
+
 async def _missed(heard: Heard, before: int) -> None:
     assert heard.missed > before
 
