@@ -506,7 +506,9 @@ async def test_a_connection_that_nats_ends_with_an_error_comes_back(server: Nats
     assert server.log().lower().count("parse") >= 3, server.log()
 
 
-async def test_an_order_that_cannot_be_carried_out_is_said_in_words(server: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_order_that_cannot_be_carried_out_is_said_in_words(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
     async def fail(order: RemoteDisconnect | SessionTaken) -> int:
         raise Unavailable("not now")
 

@@ -58,11 +58,8 @@ class Cursor:
             return position.offset > self.offset
         return bool(position.epoch) and position.epoch not in self._former
 
-    def ahead(self, position: Position) -> bool:
-        """Whether more was delivered than a store knows of that is here."""
-        if position.epoch == self.epoch:
-            return position.offset < self.offset
-        return position.epoch in self._former
+    def is_over(self, epoch: str) -> bool:
+        return epoch in self._former
 
     def move(self, epoch: str, offset: int) -> bool:
         """Go where the store says the stream is. It never goes back within an epoch, nor into one that is over; False then."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.cursor import Step
+from ropewalk.core.history import BEFORE_ALL
 from ropewalk.core.stats import Stats
 from ropewalk.engine.hub import Audience, Backlog, Hub
 from ropewalk.engine.tasks import Tasks
@@ -188,21 +189,26 @@ class FeedReader:
 
     # --- joins --------------------------------------------------------------------------------------------------------
 
-    async def follow(self, streams: Iterable[str]) -> None:
+    async def follow(self, streams: Sequence[str]) -> list[Position]:
         """Until everything that is registered from now on is heard of. Whoever joins collects, so that there is an audience.
-        Raises `Unavailable`."""
+        Returns what was delivered of each stream by then. Raises `Unavailable`."""
         if self._feed.exact:
-            return
+            return [BEFORE_ALL] * len(streams)
         try:
             async with asyncio.timeout(FOLLOW_SECONDS):
                 for stream in streams:
                     await self._in_step(self._hub.audiences[stream])
         except TimeoutError:
             raise Unavailable("the store or the feed does not answer") from None
+        return [self._hub.audiences[stream].cursor.position for stream in streams]
 
-    def check(self, answer: Replay | Gap) -> None:
-        """Of several servers of a store, one that was cut off may answer with what it had then. Raises `Unavailable`."""
-        if not self._feed.exact and self._hub.audiences[answer.stream].cursor.ahead(Position(answer.epoch, answer.tip)):
+    def check(self, answer: Replay | Gap, delivered: Position) -> None:
+        """Of several servers of a store, one that was cut off may answer with what it had then: less than what was `delivered`
+        before it was asked. Raises `Unavailable`."""
+        if self._feed.exact:
+            return
+        same_epoch = answer.epoch == delivered.epoch
+        if answer.tip < delivered.offset if same_epoch else self._hub.audiences[answer.stream].cursor.is_over(answer.epoch):
             raise Unavailable("the store is behind")
 
     async def reach(self, answer: Replay | Gap) -> None:

@@ -162,10 +162,10 @@ class Joiner:
         failures = 0
         while True:
             try:
-                await self._feed.follow(streams)
+                delivered = await self._feed.follow(streams)
                 answers = [await self._answer(stream, request) for stream in streams]
-                for answer in answers:
-                    self._feed.check(answer)
+                for answer, before in zip(answers, delivered, strict=True):
+                    self._feed.check(answer, before)
                 return answers
             except Unavailable as error:
                 failures += 1

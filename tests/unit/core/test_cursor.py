@@ -49,16 +49,6 @@ def test_a_position_of_the_store_may_be_ahead() -> None:
     assert [cursor.behind(position) for position in (*ahead, Position("e", 5), Position("", 0))] == [True] * 3 + [False] * 2
 
 
-def test_a_position_of_a_store_that_is_behind_is_known() -> None:
-    cursor = Cursor("e", 5)
-    assert cursor.ahead(Position("e", 4))
-    assert not cursor.ahead(Position("e", 5))
-    assert not cursor.ahead(Position("f", 1))
-    cursor.move("f", 1)
-    assert cursor.ahead(Position("e", 9))
-    assert not cursor.ahead(Position("", 0))  # it may have lost everything
-
-
 def test_epochs_that_are_over_are_remembered_for_a_while() -> None:
     cursor = Cursor("0", 1)
     for number in range(1, FORMER_EPOCHS + 2):

@@ -339,6 +339,30 @@ def test_who_joins_gets_everything_also_where_a_server_of_the_store_answers_that
     in_cluster(story)
 
 
+def test_an_answer_that_was_overtaken_by_the_feed_is_not_taken_for_old() -> None:
+    async def story(cluster: Cluster) -> None:
+        node = await cluster.node()
+        await subscribed(node)
+        await node.publish("s", "1")
+        replay, asked = node.backend.streams.replay, []
+
+        async def replay_slowly(stream: str, position: Position) -> Replay | Gap:
+            answer = await replay(stream, position)
+            asked.append(answer.tip)
+            await node.publish("s", str(answer.tip + 1))
+            return answer
+
+        node.backend.streams.replay = replay_slowly  # type: ignore[method-assign]
+        late = await node.connect()
+        history = {"streams": {"s": {"epoch": "", "offset": 0}}}
+        await late.send(command="subscribe", identifier=public("s"), history=history)
+        await asyncio.sleep(1)
+        assert asked == [1]
+        assert [each for each in late.seen() if isinstance(each, int)] == [1, 2]
+
+    in_cluster(story)
+
+
 def test_who_joins_while_its_node_gets_a_new_lease_stays_a_member() -> None:
     async def story(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
