@@ -10,7 +10,9 @@ from ropewalk.adapters.apps.jwt import JwtAuthenticator
 from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
+from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.operations import OperationsEndpoint
+from ropewalk.adapters.endpoints.plain_publish import PlainPaths, PlainPublish
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
 from ropewalk.adapters.endpoints.rest import RestEndpoint
 from ropewalk.adapters.endpoints.shared_port import SharedPort
@@ -210,6 +212,27 @@ def shared_port_of(settings: Settings, parts: Parts) -> SharedPort:
     )
 
 
+def publish_paths(settings: Settings, parts: Parts) -> dict[str, KeyGuard]:
+    """Where publications are taken over HTTP, and who may bring them."""
+    paths: dict[str, KeyGuard] = {}
+    if "http" in settings.broadcast.broadcast_adapter and parts.guards.broadcast is not None:
+        paths[settings.broadcast.http_broadcast_path] = parts.guards.broadcast
+    if parts.guards.api is not None:
+        paths.setdefault(f"{settings.api.api_path.rstrip('/')}/publish", parts.guards.api)
+    return paths
+
+
+def plain_paths(settings: Settings, parts: Parts) -> PlainPaths:
+    """The same for requests that need no aiohttp, where publishing never waits."""
+    broker, bounds = parts.node.broker, publication_limits(settings)
+    if not broker.instant:
+        return {}
+    return {
+        path.encode(): PlainPublish(broker, guard, bounds, parts.stats)
+        for path, guard in publish_paths(settings, parts).items()
+    }
+
+
 def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort) -> list[web.RouteDef]:
     """The HTTP endpoints that are served under these settings."""
     node, api = parts.node, settings.api.api_path.rstrip("/")
@@ -218,11 +241,9 @@ def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort) -> li
     operations = OperationsEndpoint(parts.inspector, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
     guards = parts.guards
-    if "http" in settings.broadcast.broadcast_adapter and guards.broadcast is not None:
-        publish = PublishEndpoint(node.broker, guards.broadcast, bounds, parts.stats)
-        routes += publish.routes(settings.broadcast.http_broadcast_path)
+    for path, guard in publish_paths(settings, parts).items():
+        routes += PublishEndpoint(node.broker, guard, bounds, parts.stats).routes(path)
     if guards.api is not None:
-        routes += PublishEndpoint(node.broker, guards.api, bounds, parts.stats).routes(f"{api}/publish")
         routes += RestEndpoint(parts.backend, guards.api).routes(api)
     if settings.sse.sse:
         origins, most = _origins(settings, parts.stats), settings.limits.max_subscriptions

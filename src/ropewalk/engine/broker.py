@@ -31,6 +31,11 @@ class Broker:
         self._clock = clock
         self._chance = chance
 
+    @property
+    def instant(self) -> bool:
+        """`publish` never suspends: run to its end in one step, it needs no task."""
+        return self._store.instant and self._feed.exact
+
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         for publication in publications:
             if not publication.transient:

@@ -7,6 +7,7 @@ registered.
 from collections.abc import Sequence
 
 from aiohttp import web
+from msgspec.json import encode
 
 from ropewalk.adapters.endpoints.http_guard import (
     BODY_SECONDS,
@@ -83,7 +84,7 @@ class PublishEndpoint:
         except PartitionChanged as error:
             self._stats.publications_refused += 1
             return json_answer(409, {"error": str(error), "index": _index_of(error, publications)})
-        return json_answer(201, {"publications": [_shown(receipt) for receipt in receipts]})
+        return web.Response(status=201, body=shown(receipts), content_type="application/json")
 
 
 def _index_of(error: PartitionChanged, publications: Sequence[Publication]) -> int:
@@ -94,9 +95,9 @@ def _index_of(error: PartitionChanged, publications: Sequence[Publication]) -> i
     return 0
 
 
-def _shown(receipt: Receipt) -> dict[str, object]:
-    """A transient publication has no position to show."""
-    if not receipt.offset:
-        return {"stream": receipt.stream}
-    shown: dict[str, object] = {"stream": receipt.stream, "epoch": receipt.epoch, "offset": receipt.offset}
-    return {**shown, "duplicate": True} if receipt.duplicate else shown
+def shown(receipts: Sequence[Receipt]) -> bytes:
+    """The body of a 201. A transient publication has no position to show."""
+    for receipt in receipts:
+        if not receipt.offset:
+            return encode({"publications": [each if each.offset else {"stream": each.stream} for each in receipts]})
+    return b'{"publications":%b}' % encode(receipts)
