@@ -12,7 +12,6 @@ from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_str
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.operations import OperationsEndpoint
-from ropewalk.adapters.endpoints.plain_publish import PlainPaths, PlainPublish
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
 from ropewalk.adapters.endpoints.rest import RestEndpoint
 from ropewalk.adapters.endpoints.shared_port import SharedPort
@@ -202,7 +201,7 @@ def _origins(settings: Settings, stats: Stats) -> AllowedOrigins:
 def shared_port_of(settings: Settings, parts: Parts) -> SharedPort:
     websocket = _websocket_endpoint(settings, parts)
     limits = settings.limits
-    return SharedPort(
+    shared_port = SharedPort(
         websocket,
         ConnectionLimits(limits.max_conn, limits.max_http_conn, idle_timeout=limits.http_keepalive_timeout),
         parts.stats.refusals,
@@ -210,39 +209,33 @@ def shared_port_of(settings: Settings, parts: Parts) -> SharedPort:
         TrustedProxies(settings.server.trusted_proxies),
         settings.server.proxy_protocol,
     )
+    shared_port.http.publishing = publish_endpoints(settings, parts)
+    return shared_port
 
 
-def publish_paths(settings: Settings, parts: Parts) -> dict[str, KeyGuard]:
-    """Where publications are taken over HTTP, and who may bring them."""
-    paths: dict[str, KeyGuard] = {}
-    if "http" in settings.broadcast.broadcast_adapter and parts.guards.broadcast is not None:
-        paths[settings.broadcast.http_broadcast_path] = parts.guards.broadcast
+def publish_endpoints(settings: Settings, parts: Parts) -> dict[bytes, PublishEndpoint]:
+    """Where publications are taken over HTTP, by path."""
+    guards: dict[str, KeyGuard] = {}
     if parts.guards.api is not None:
-        paths.setdefault(f"{settings.api.api_path.rstrip('/')}/publish", parts.guards.api)
-    return paths
-
-
-def plain_paths(settings: Settings, parts: Parts) -> PlainPaths:
-    """The same for requests that need no aiohttp, where publishing never waits."""
+        guards[f"{settings.api.api_path.rstrip('/')}/publish"] = parts.guards.api
+    if "http" in settings.broadcast.broadcast_adapter and parts.guards.broadcast is not None:
+        guards[settings.broadcast.http_broadcast_path] = parts.guards.broadcast
     broker, bounds = parts.node.broker, publication_limits(settings)
-    if not broker.instant:
-        return {}
     return {
-        path.encode(): PlainPublish(broker, guard, bounds, parts.stats)
-        for path, guard in publish_paths(settings, parts).items()
+        path.encode(): PublishEndpoint(broker, guard, bounds, parts.stats, instant=broker.instant)
+        for path, guard in guards.items()
     }
 
 
 def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort) -> list[web.RouteDef]:
     """The HTTP endpoints that are served under these settings."""
     node, api = parts.node, settings.api.api_path.rstrip("/")
-    bounds = publication_limits(settings)
     metrics = MetricsPage(parts.inspector, __version__)
     operations = OperationsEndpoint(parts.inspector, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
     guards = parts.guards
-    for path, guard in publish_paths(settings, parts).items():
-        routes += PublishEndpoint(node.broker, guard, bounds, parts.stats).routes(path)
+    for path, endpoint in shared_port.http.publishing.items():
+        routes += endpoint.routes(path.decode())
     if guards.api is not None:
         routes += RestEndpoint(parts.backend, guards.api).routes(api)
     if settings.sse.sse:

@@ -50,7 +50,6 @@ class Server:
         await self._runner.setup()
         assert self._runner.server is not None
         shared_port.http.server = self._runner.server
-        shared_port.http.plain = composition.plain_paths(settings, self._parts)
         if self._lock is not None:
             await self._lock.take(settings.server.takeover_timeout if settings.server.takeover else 0.0)
         if self._parts.embedded_nats is not None:

@@ -29,18 +29,15 @@ _DECISIVE = frozenset({b"transfer-encoding", b"upgrade", b"expect"})
 
 
 class PlainHead(Struct, frozen=True):
-    """`raw` is the head as it came, with the empty line at its end; `headers` by lower-case name. `length` is the body's."""
+    """`raw` is the head as it came, with the empty line at its end; `headers` by lower-case name. `length` is that of the body,
+    `size` of the whole request."""
 
     raw: bytes
     method: bytes
     target: bytes
     headers: Mapping[bytes, bytes]
     length: int
-
-    @property
-    def size(self) -> int:
-        """Of the whole request."""
-        return len(self.raw) + self.length
+    size: int
 
 
 def read_head(data: bytes, start: int, end: int) -> PlainHead | None:
@@ -57,7 +54,8 @@ def read_head(data: bytes, start: int, end: int) -> PlainHead | None:
     announced = headers.get(b"content-length", b"0")
     if not announced.isdigit() or len(announced) > _MOST_DIGITS:
         return None
-    return PlainHead(raw, found[1], found[2], headers, int(announced))
+    length = int(announced)
+    return PlainHead(raw, found[1], found[2], headers, length, len(raw) + length)
 
 
 def _headers(block: bytes) -> dict[bytes, bytes] | None:

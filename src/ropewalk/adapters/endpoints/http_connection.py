@@ -13,8 +13,7 @@ from aiohttp import StreamReader, web
 from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 
-from ropewalk.adapters.endpoints.plain_connection import PlainConnection
-from ropewalk.adapters.endpoints.plain_publish import PlainPaths
+from ropewalk.adapters.endpoints.proxied_connection import ProxiedConnection
 from ropewalk.adapters.endpoints.request_log import RequestLog, request_logger
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
@@ -41,7 +40,7 @@ FRAMING_BYTES = 64 * 1024
 """Chunk sizes, chunk extensions and trailers that any body may have; beyond it they must not be larger than the body."""
 
 
-class ChunkPacing(PlainConnection):
+class ChunkPacing(ProxiedConnection):
     """Limits the HTTP framing that a connection makes the server parse.
 
     Data with many lines is parsed in small pieces. The connections that send it take turns, and their lines are paced together.
@@ -49,8 +48,8 @@ class ChunkPacing(PlainConnection):
     buffers: the transport is read when neither it nor this here waits.
     """
 
-    def __init__(self, server: web.Server, plain: PlainPaths, refusals: Counter[str], turns: LoopTurns, **options: Any) -> None:
-        super().__init__(server, plain, **options)
+    def __init__(self, server: web.Server, refusals: Counter[str], turns: LoopTurns, **options: Any) -> None:
+        super().__init__(server, **options)
         self._refusals = refusals
         self._turns = turns
         self._unparsed = b""
@@ -206,7 +205,6 @@ class HttpConnection(ChunkPacing):
     def __init__(
         self,
         server: web.Server,
-        plain: PlainPaths,
         refusals: Counter[str],
         turns: LoopTurns,
         idle_timeout: float,
@@ -216,7 +214,7 @@ class HttpConnection(ChunkPacing):
     ) -> None:
         loop = asyncio.get_running_loop()
         logged: dict[str, Any] = {"access_log": request_logger(), "access_log_class": RequestLog}
-        super().__init__(server, plain, refusals, turns, loop=loop, keepalive_timeout=idle_timeout, **HTTP_OPTIONS, **logged)
+        super().__init__(server, refusals, turns, loop=loop, keepalive_timeout=idle_timeout, **HTTP_OPTIONS, **logged)
         self.peer = peer
         self.proxies = proxies
         self._write_timeout = write_timeout

@@ -96,15 +96,20 @@ def guarded(guard: KeyGuard, answer: HttpHandler) -> HttpHandler:
             guard.refused(Refusal.BODY_TIMEOUT)
             return unreadable(request, refusal(408, str(error)))
         except RopewalkError as error:
-            if isinstance(error, TooLarge):
-                guard.refused(Refusal.BODY_TOO_LARGE)
-            elif isinstance(error, BadBody | UnsupportedEncoding):
-                guard.refused(Refusal.BAD_BODY)
-            elif isinstance(error, ClientError) and error.refusal is not None:
-                guard.refused(error.refusal)
-            return _refused(error)
+            return answer_to(error, guard)
 
     return handle
+
+
+def answer_to(error: RopewalkError, guard: KeyGuard) -> web.Response:
+    """The refusal of a request, counted. Raises what is no refusal."""
+    if isinstance(error, TooLarge):
+        guard.refused(Refusal.BODY_TOO_LARGE)
+    elif isinstance(error, BadBody | UnsupportedEncoding):
+        guard.refused(Refusal.BAD_BODY)
+    elif isinstance(error, ClientError) and error.refusal is not None:
+        guard.refused(error.refusal)
+    return _refused(error)
 
 
 def _refused(error: RopewalkError) -> web.Response:

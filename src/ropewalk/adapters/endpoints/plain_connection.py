@@ -1,16 +1,15 @@
 """An HTTP connection that answers plain publish requests itself and leaves all other bytes to aiohttp, untouched and in order.
 
-Invariant: aiohttp gets whole requests from their first byte on, and nothing is answered here while it has one under way.
+Invariant: aiohttp gets requests from their first byte on, and only one of the two has requests under way.
 """
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
-from aiohttp import web
-
+from ropewalk.adapters.endpoints.http_connection import FEW_BYTES, LINES_AT_ONCE, HttpConnection
 from ropewalk.adapters.endpoints.http_guard import KEYED
-from ropewalk.adapters.endpoints.plain_publish import PlainPaths, PlainPublish
-from ropewalk.adapters.endpoints.proxied_connection import ProxiedConnection
+from ropewalk.adapters.endpoints.publish import PublishEndpoint, completed
 from ropewalk.adapters.endpoints.request_log import log_plain_request
 from ropewalk.model.errors import Unavailable
 from ropewalk.protocol.plain_request import HEAD_END, MOST_HEAD_BYTES, PlainHead, read_head
@@ -18,113 +17,151 @@ from ropewalk.protocol.plain_request import HEAD_END, MOST_HEAD_BYTES, PlainHead
 HOLD_SECONDS = 1.0
 """How long the rest of a body is waited for here. After that aiohttp waits, with a timeout for the whole body."""
 
+MOST_FOLLOWED = 8
+"""Requests that came together for aiohttp whose ends are looked for. Behind more of them everything is aiohttp's."""
+
 PUBLISH = b"POST /"
-NO_HEAD = PlainHead(b"\r\n\r\n", b"", b"", {}, 0)
+NO_HEAD = PlainHead(HEAD_END, b"", b"", {}, 0, len(HEAD_END))
 
 
-class PlainConnection(ProxiedConnection):
-    """`plain`: the paths whose requests it answers. The first of a request may come in pieces: it is held until it is whole."""
+class PlainConnection(HttpConnection):
+    """`publishing`: what answers plain requests, by path.
 
-    def __init__(self, server: web.Server, plain: PlainPaths, **options: Any) -> None:
-        super().__init__(server, **options)
-        self._plain = plain
+    A request may come in pieces: its begin is held until it is whole. While a publisher waits for its store, what comes behind
+    the request is held too, and no more is read.
+    """
+
+    def __init__(self, publishing: Mapping[bytes, PublishEndpoint], *args: Any) -> None:
+        super().__init__(*args)
+        self._publishing = publishing
         self._held = b""
-        self._awaited: PlainPublish | None = None  # whose body is held, as far as it came
+        self._awaited: PublishEndpoint | None = None  # whose body is held, as far as it came
         self._waits_since = 0.0
         self._hold_timer: asyncio.TimerHandle | None = None
-        # Of this connection alone: compared with the next head, it tells nobody anything of the key in another's.
-        self._last = NO_HEAD
-        self._with_aiohttp = not plain
-        self._owed: int | None = None  # bytes that aiohttp's last request still has to get; None if that cannot be told
+        # Of this connection alone: what it is compared with tells nobody anything of another's key.
+        self._last_head = NO_HEAD
+        self._under_way: asyncio.Task[None] | None = None
+        self._with_aiohttp = False
+        self._owed: int | None = 0  # bytes of aiohttp's last request that are still to come; None if that cannot be told
 
     def data_received(self, data: bytes) -> None:
-        if not data or (self._with_aiohttp and not self._back_again()):
+        if self._under_way is not None:
+            self._held += data
+            self._pause_transport_reading()
+        elif not data or (self._with_aiohttp and not self._may_take_over()):
             self._pass_on(data)
-            return
-        if self._held:
-            data = self._release() + data
-        done, answers = 0, list[bytes]()
-        while done < len(data) and (size := self._answer_first(data, done, answers)):
-            done += size
-        if answers:
-            self._write(answers)
-        if done < len(data) and not self._hold(data[done:] if done else data):
-            self._with_aiohttp, self._owed = True, 0
-            self._pass_on(data[done:] if done else data)
+        elif self._held:
+            since = self._waits_since if self._awaited is not None else 0.0
+            self._take(self._release() + data, since)
+        else:
+            self._take(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._hold_timer is not None:
             self._hold_timer.cancel()
             self._hold_timer = None
         if self._awaited is not None:
-            self._awaited.cut()
+            self._awaited.cut_off()
         self._release()
         super().connection_lost(exc)
 
     # --- requests that are answered here ------------------------------------------------------------------------------
 
+    def _take(self, data: bytes, since: float = 0.0) -> None:
+        """Answer what is whole, hold what may become so, leave everything else to aiohttp. `since`: when the first of it came,
+        if that is waiting for the rest of its body."""
+        done, answers = 0, list[bytes]()
+        if len(data) <= FEW_BYTES or data.count(b"\r\n") <= LINES_AT_ONCE:  # more of them have to wait for their turn
+            while done < len(data) and self._under_way is None and (size := self._answer_first(data, done, answers)):
+                done += size
+        if answers:
+            self._write(answers[0] if len(answers) == 1 else b"".join(answers))
+        if done == len(data):
+            return
+        rest = data[done:] if done else data
+        if self._under_way is not None:
+            self._held = rest
+            self._pause_transport_reading()
+        elif not self._hold(rest, 0.0 if done else since):
+            self._leave(rest)
+
     def _answer_first(self, data: bytes, start: int, answers: list[bytes]) -> int:
-        """Answer the request that begins there; its size, or 0 if it is not whole or not for here."""
+        """Answer the request that begins there, or begin to; its size, or 0 if it is not whole or not for here."""
         head = self._head_of(data, start)
-        if head is None or len(data) - start < head.size or self._closing:
+        if head is None or len(data) - start < head.size or (endpoint := self._endpoint_of(head)) is None:
             return 0
-        publish = self._publish_of(head)
-        if publish is None:
+        publications = endpoint.publications(head, data[start + len(head.raw) : start + head.size])
+        if publications is None:
             return 0
         begun = self._loop.time()
-        body_start, end = start + len(head.raw), start + head.size
-        answer = publish.answer(head, data[body_start:end])
-        if answer is None:
-            return 0
-        answers.append(answer)
-        if self._logging_enabled:
-            log_plain_request(head, 201, self.peer, self.proxies, self._loop.time() - begun)
+        if endpoint.instant:
+            status, answer = completed(endpoint.answer(publications))
+            answers.append(answer)
+            self._log(head, status, begun)
+        else:
+            self._request_in_progress = True
+            self._under_way = self._loop.create_task(self._answer_later(endpoint, publications, head, begun))
         return head.size
+
+    async def _answer_later(self, endpoint: PublishEndpoint, publications: Any, head: PlainHead, begun: float) -> None:
+        status, answer = await endpoint.answer(publications)
+        self._under_way = None
+        self._request_in_progress = False
+        if self._handler_waiter is not None:  # the server stops, and has waited for this
+            self._handler_waiter.set_result(None)
+        if self.transport is None or self.transport.is_closing():
+            return
+        self._log(head, status, begun)
+        self._write(answer)
+        if held := self._release():
+            self._take(held)
+            if not self._aiohttp_waits and (self._under_way is None or not self._held):
+                self._resume_transport_reading()
 
     def _head_of(self, data: bytes, start: int) -> PlainHead | None:
         """None if there is no whole head, or no plain one."""
-        if data.startswith(self._last.raw, start):  # publishers repeat themselves, but for the length
-            return self._last
+        if data.startswith(self._last_head.raw, start):  # publishers repeat themselves
+            return self._last_head
         end = data.find(HEAD_END, start)
         head = read_head(data, start, end) if end >= 0 else None
         if head is not None:
-            self._last = head
+            self._last_head = head
         return head
 
-    def _publish_of(self, head: PlainHead) -> PlainPublish | None:
-        publish = self._plain.get(head.target)
-        return publish if publish is not None and publish.takes(head) else None
+    def _endpoint_of(self, head: PlainHead) -> PublishEndpoint | None:
+        """Not while the connection closes, nor before the peer has read what waits for it."""
+        endpoint = self._publishing.get(head.target)
+        if endpoint is None or self._force_close or self._close or self._paused:
+            return None
+        return endpoint if endpoint.takes(head) else None
 
-    def _write(self, answers: list[bytes]) -> None:
+    def _write(self, answer: bytes) -> None:
         assert self.transport is not None
-        self.transport.write(answers[0] if len(answers) == 1 else b"".join(answers))
+        self.transport.write(answer)
         self._next_keepalive_close_time = close_time = self._loop.time() + self._keepalive_timeout
         if self._keepalive_handle is None:
             self._keepalive_handle = self._loop.call_at(close_time, self._process_keepalive)
 
-    @property
-    def _closing(self) -> bool:
-        """Nothing is answered any more, or not before the peer has read what waits for it."""
-        return self._force_close or self._close or self._paused
+    def _log(self, head: PlainHead, status: int, begun: float) -> None:
+        if self._logging_enabled:
+            log_plain_request(head, status, self.peer, self.proxies, self._loop.time() - begun)
 
     # --- requests that are not whole ----------------------------------------------------------------------------------
 
-    def _hold(self, data: bytes) -> bool:
+    def _hold(self, data: bytes, since: float) -> bool:
         """Whether `data` may be the begin of a request for here, of which the rest is waited for."""
-        if self._closing:
-            return False
         if HEAD_END not in data:
-            self._held = data if len(data) <= MOST_HEAD_BYTES and data[:6] == PUBLISH[: len(data)] else b""
+            self._held = data if len(data) <= MOST_HEAD_BYTES and data.startswith(PUBLISH[: len(data)]) else b""
             return bool(self._held)
         head = self._head_of(data, 0)
-        if head is None or len(data) >= head.size or (publish := self._publish_of(head)) is None:
+        if head is None or len(data) >= head.size or (endpoint := self._endpoint_of(head)) is None:
             return False
         try:
             KEYED.take(len(data))
         except Unavailable:
             return False
-        self._held, self._awaited = data, publish
-        self._waits_since = self._loop.time()
+        self._held, self._awaited = data, endpoint
+        self._waits_since = since or self._loop.time()
         if self._hold_timer is None:
             self._hold_timer = self._loop.call_later(HOLD_SECONDS, self._held_long)
         return True
@@ -145,18 +182,22 @@ class PlainConnection(ProxiedConnection):
         if self._loop.time() < wait_until:
             self._hold_timer = self._loop.call_at(wait_until, self._held_long)
         else:
-            self._leave_held()
-
-    def _leave_held(self) -> None:
-        self._with_aiohttp, self._owed = True, 0
-        self._pass_on(self._release())
+            self._leave(self._release())
 
     def _process_keepalive(self) -> None:
-        if self._awaited is not None:  # it is not idle: it has sent a head
-            self._leave_held()
-        super()._process_keepalive()
+        if self._awaited is not None:  # it is not idle: a head has come
+            self._leave(self._release())
+        if self._under_way is None:
+            super()._process_keepalive()
+        else:
+            self._keepalive_handle = None
 
     # --- what aiohttp has ---------------------------------------------------------------------------------------------
+
+    def _leave(self, data: bytes) -> None:
+        """Leave what comes from here on to aiohttp."""
+        self._with_aiohttp, self._owed = True, 0
+        self._pass_on(data)
 
     def _pass_on(self, data: bytes) -> None:
         if data and self._owed is not None:
@@ -164,24 +205,26 @@ class PlainConnection(ProxiedConnection):
         super().data_received(data)
 
     def pause_reading(self) -> None:
-        self._owed = None  # the parser keeps something back, and is not asked how much
+        self._owed = None  # aiohttp's parser keeps something back, and does not tell how much
         super().pause_reading()
 
-    def _back_again(self) -> bool:
+    def _may_take_over(self) -> bool:
         """Whether aiohttp has answered everything, and what comes now begins a request."""
-        if self._owed != 0 or self._waiter is None or self._waiter.done() or self._buffer_paused:
+        if self._owed != 0 or self._waiter is None or self._waiter.done() or self._unparsed or self._buffer_paused:
             return False
-        self._with_aiohttp = not self._plain
-        return not self._with_aiohttp
+        self._with_aiohttp = False
+        return True
 
 
 def _owed_after(data: bytes, owed: int) -> int | None:
     """How many bytes are missing after `data` until a request ends, if `owed` were missing before it."""
     start = owed
-    while start < len(data):
-        end = data.find(HEAD_END, start)
+    for _ in range(MOST_FOLLOWED):
+        if start >= len(data):
+            return start - len(data)
+        end = data.find(HEAD_END, start, start + MOST_HEAD_BYTES)
         head = read_head(data, start, end) if end >= 0 else None
         if head is None:
             return None
         start += head.size
-    return start - len(data)
+    return None

@@ -5,6 +5,7 @@
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
 
@@ -12,8 +13,8 @@ from aiohttp import web
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission
-from ropewalk.adapters.endpoints.http_connection import HttpConnection
-from ropewalk.adapters.endpoints.plain_publish import PlainPaths
+from ropewalk.adapters.endpoints.plain_connection import PlainConnection
+from ropewalk.adapters.endpoints.publish import PublishEndpoint
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.unix import UnixTransport
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
@@ -94,8 +95,8 @@ class WebSocketOnPort:
 class HttpOnPort:
     """Every other request goes to aiohttp, which also answers what is no HTTP. So this is the last row of the table.
 
-    `server`, aiohttp's factory of protocols, is set before the first connection, and `plain`, the paths whose plain requests
-    need no aiohttp. `write_timeout`: how long a peer may take
+    `server`, aiohttp's factory of protocols, is set before the first connection, and so is `publishing`: what answers the plain
+    requests of some paths without it. `write_timeout`: how long a peer may take
     nothing of what waits for it.
     """
 
@@ -107,7 +108,7 @@ class HttpOnPort:
         self._turns = LoopTurns()
         self._write_timeout = write_timeout
         self._proxies = proxies
-        self.plain: PlainPaths = {}
+        self.publishing: Mapping[bytes, PublishEndpoint] = {}
 
     def detect(self, data: bytes) -> Match:
         return _detect_head(data)
@@ -117,9 +118,9 @@ class HttpOnPort:
 
     def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
         admission = self._admission
-        protocol = HttpConnection(
+        protocol = PlainConnection(
+            self.publishing,
             self.server,
-            self.plain,
             admission.refusals,
             self._turns,
             admission.idle_timeout(),
