@@ -18,7 +18,7 @@ MOST_HEADERS = 64
 _MOST_DIGITS = 15  # of a length
 
 _HEAD = re.compile(
-    rb"([A-Z]{3,7}) (/[!-~]*) HTTP/1\.1\r\n"  # a method, a path of this server, the version
+    rb"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) (/(?!/)[A-Za-z0-9._~!$&'()*+,;=:@%?/-]*) HTTP/1\.1\r\n"
     rb"((?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~]*\r\n)*)\r\n"  # RFC 9112 section 5, without folded lines
 )
 _LINE_END = b"\r\n"
@@ -46,7 +46,7 @@ def read_head(data: bytes, start: int, end: int) -> PlainHead | None:
         return None
     raw = data[start : end + len(HEAD_END)]
     found = _HEAD.fullmatch(raw)
-    if found is None or found[1] == b"CONNECT":
+    if found is None:
         return None
     headers = _headers(found[3])
     if headers is None:
@@ -65,6 +65,6 @@ def _headers(block: bytes) -> dict[bytes, bytes] | None:
     for line in lines:
         name, _, value = line.partition(b":")
         headers[name.lower()] = value.strip(_BLANK)
-    if len(headers) != len(lines) or len(lines) > MOST_HEADERS or not _DECISIVE.isdisjoint(headers):
+    if len(headers) != len(lines) or len(lines) > MOST_HEADERS or not _DECISIVE.isdisjoint(headers) or b"host" not in headers:
         return None
     return headers if headers.get(b"connection", b"keep-alive").lower() == b"keep-alive" else None

@@ -173,15 +173,15 @@ class Budget:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._held = 0
+        self.held = 0
 
     def take(self, size: int) -> None:
-        if self._held + size > self._limit:
+        if self.held + size > self._limit:
             raise Unavailable("too many request bodies are being sent at once")
-        self._held += size
+        self.held += size
 
     def give_back(self, size: int) -> None:
-        self._held -= size
+        self.held -= size
 
 
 KEYED = Budget(256 << 20)
