@@ -43,7 +43,10 @@ class Broker:
                 break
         else:
             receipts = self._pass_on(publications)
-        duplicates = sum(receipt.duplicate for receipt in receipts)
+        duplicates = 0
+        for receipt in receipts:
+            if receipt.duplicate:
+                duplicates += 1
         self._stats.publications += len(receipts) - duplicates
         self._stats.publications_duplicate += duplicates
         return receipts

@@ -70,7 +70,8 @@ class PlainConnection(HttpConnection):
     def _take(self, data: bytes, since: float = 0.0) -> None:
         """Answer what is whole, hold what may become so, leave everything else to aiohttp. `since`: when the first of it came,
         if that is waiting for the rest of its body."""
-        done, answers = 0, list[bytes]()
+        done = 0
+        answers: list[bytes] = []
         if len(data) <= FEW_BYTES or data.count(b"\r\n") <= LINES_AT_ONCE:  # more of them have to wait for their turn
             while done < len(data) and self._under_way is None and (size := self._answer_first(data, done, answers)):
                 done += size
@@ -93,11 +94,12 @@ class PlainConnection(HttpConnection):
         publications = endpoint.publications(head, data[start + len(head.raw) : start + head.size])
         if publications is None:
             return 0
-        begun = self._loop.time()
+        begun = self._loop.time() if self._logging_enabled else 0.0
         if endpoint.instant:
             status, answer = completed(endpoint.answer(publications))
             answers.append(answer)
-            self._log(head, status, begun)
+            if begun:
+                self._log(head, status, begun)
         else:
             self._request_in_progress = True
             self._under_way = self._loop.create_task(self._answer_later(endpoint, publications, head, begun))
@@ -111,7 +113,8 @@ class PlainConnection(HttpConnection):
             self._handler_waiter.set_result(None)
         if self.transport is None or self.transport.is_closing():
             return
-        self._log(head, status, begun)
+        if begun:
+            self._log(head, status, begun)
         self._write(answer)
         if held := self._release():
             self._take(held)
@@ -143,8 +146,7 @@ class PlainConnection(HttpConnection):
             self._keepalive_handle = self._loop.call_at(close_time, self._process_keepalive)
 
     def _log(self, head: PlainHead, status: int, begun: float) -> None:
-        if self._logging_enabled:
-            log_plain_request(head, status, self.peer, self.proxies, self._loop.time() - begun)
+        log_plain_request(head, status, self.peer, self.proxies, self._loop.time() - begun)
 
     # --- requests that are not whole ----------------------------------------------------------------------------------
 
