@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ropewalk.adapters.endpoints.http_connection import FEW_BYTES, LINES_AT_ONCE, HttpConnection
+from ropewalk.adapters.endpoints.http_connection import HttpConnection
 from ropewalk.adapters.endpoints.http_guard import KEYED
 from ropewalk.adapters.endpoints.publish import PublishEndpoint, completed
 from ropewalk.adapters.endpoints.request_log import log_plain_request
@@ -20,6 +20,9 @@ HOLD_SECONDS = 1.0
 MOST_FOLLOWED = 8
 """Requests that came together for aiohttp whose ends are looked for. Behind more of them everything is aiohttp's."""
 
+TURN_BYTES = 8 * 1024
+"""Once so much is answered, what came behind it waits for its turn: of the smallest requests it is a millisecond's work."""
+
 PUBLISH = b"POST /"
 NO_HEAD = PlainHead(HEAD_END, b"", b"", {}, 0, len(HEAD_END))
 
@@ -27,8 +30,8 @@ NO_HEAD = PlainHead(HEAD_END, b"", b"", {}, 0, len(HEAD_END))
 class PlainConnection(HttpConnection):
     """`publishing`: what answers plain requests, by path.
 
-    A request may come in pieces: its begin is held until it is whole. While a publisher waits for its store, what comes behind
-    the request is held too, and no more is read.
+    A request may come in pieces: its begin is held until it is whole. While a publisher waits for its store, or many requests
+    behind each other for their turn, what came is held too, and no more is read.
     """
 
     def __init__(self, publishing: Mapping[bytes, PublishEndpoint], *args: Any) -> None:
@@ -41,11 +44,12 @@ class PlainConnection(HttpConnection):
         # Of this connection alone: what it is compared with tells nobody anything of another's key.
         self._last_head = NO_HEAD
         self._under_way: asyncio.Task[None] | None = None
+        self._queued = False  # for a turn
         self._with_aiohttp = False
         self._owed: int | None = 0  # bytes of aiohttp's last request that are still to come; None if that cannot be told
 
     def data_received(self, data: bytes) -> None:
-        if self._under_way is not None:
+        if self._under_way is not None or self._queued:
             self._held += data
             self._pause_transport_reading()
         elif not data or (self._with_aiohttp and not self._may_take_over()):
@@ -63,6 +67,7 @@ class PlainConnection(HttpConnection):
         if self._awaited is not None:
             self._awaited.cut_off()
         self._release()
+        self._queued = False
         super().connection_lost(exc)
 
     # --- requests that are answered here ------------------------------------------------------------------------------
@@ -72,19 +77,40 @@ class PlainConnection(HttpConnection):
         if that is waiting for the rest of its body."""
         done = 0
         answers: list[bytes] = []
-        if len(data) <= FEW_BYTES or data.count(b"\r\n") <= LINES_AT_ONCE:  # more of them have to wait for their turn
-            while done < len(data) and self._under_way is None and (size := self._answer_first(data, done, answers)):
-                done += size
+        end = min(len(data), TURN_BYTES)
+        while done < end and self._under_way is None and (size := self._answer_first(data, done, answers)):
+            done += size
         if answers:
             self._write(answers[0] if len(answers) == 1 else b"".join(answers))
-        if done == len(data):
-            return
-        rest = data[done:] if done else data
-        if self._under_way is not None:
+        if done < len(data):
+            self._keep(data[done:] if done else data, done, since)
+
+    def _keep(self, rest: bytes, done: int, since: float) -> None:
+        """`done`: how much was answered before it."""
+        if self._under_way is not None or done >= TURN_BYTES:
             self._held = rest
             self._pause_transport_reading()
+            if self._under_way is None:
+                self._queued = True
+                self._turns.wait(self)
         elif not self._hold(rest, 0.0 if done else since):
             self._leave(rest)
+
+    def take_turn(self) -> float:
+        if not self._queued:
+            return super().take_turn()
+        self._queued = False
+        self._go_on()
+        return 0.0
+
+    def _go_on(self) -> None:
+        """With what was held while it had to wait. Then more is read, unless it has to wait again."""
+        if not self._held:
+            return
+        self._take(self._release())
+        waits = self._queued or (self._under_way is not None and self._held)
+        if not waits and not self._aiohttp_waits:
+            self._resume_transport_reading()
 
     def _answer_first(self, data: bytes, start: int, answers: list[bytes]) -> int:
         """Answer the request that begins there, or begin to; its size, or 0 if it is not whole or not for here."""
@@ -116,10 +142,7 @@ class PlainConnection(HttpConnection):
         if begun:
             self._log(head, status, begun)
         self._write(answer)
-        if held := self._release():
-            self._take(held)
-            if not self._aiohttp_waits and (self._under_way is None or not self._held):
-                self._resume_transport_reading()
+        self._go_on()
 
     def _head_of(self, data: bytes, start: int) -> PlainHead | None:
         """None if there is no whole head, or no plain one."""
@@ -189,7 +212,7 @@ class PlainConnection(HttpConnection):
     def _process_keepalive(self) -> None:
         if self._awaited is not None:  # it is not idle: a head has come
             self._leave(self._release())
-        if self._under_way is None:
+        if self._under_way is None and not self._queued:
             super()._process_keepalive()
         else:
             self._keepalive_handle = None

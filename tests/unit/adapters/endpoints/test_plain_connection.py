@@ -334,6 +334,35 @@ async def test_requests_behind_each_other_are_answered_in_order(how: How, number
         answers = await exchange(port, b"".join(request(body) for body in bodies) + END)
         assert re.findall(rb'"offset":(\d+)', answers) == [b"%d" % (index + 1) for index in range(number)]
         assert [publication.payload for publication in port.store.registered] == [b"%d" % index for index in range(number)]
+        assert port.seen_by_aiohttp == 1
+
+
+async def test_many_requests_behind_each_other_leave_turns_to_others() -> None:
+    data, most = request(), -(-plain_connection.TURN_BYTES // len(request()))
+    async with listening(How.AT_ONCE) as port:
+        wires = [opened(port) for _ in range(3)]
+        for wire in wires:
+            wire.receive(data * (5 * most))
+            assert not wire.read
+        counts = [len(port.store.registered)]
+        assert counts == [len(wires) * (1 + most)]
+        while counts[-1] < len(wires) * (1 + 5 * most):
+            await asyncio.sleep(0)
+            counts.append(len(port.store.registered))
+        assert max(after - before for before, after in itertools.pairwise(counts)) == most
+        assert all(wire.read for wire in wires)
+
+
+async def test_requests_that_wait_for_their_turn_are_forgotten_with_their_connection() -> None:
+    async with listening(How.AT_ONCE) as port:
+        wire = opened(port)
+        wire.receive(request() * 1000)
+        registered = len(port.store.registered)
+        assert isinstance(wire.protocol, asyncio.Protocol)
+        wire.protocol.connection_lost(None)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(port.store.registered) == registered < 1001
 
 
 @pytest.mark.parametrize("how", PLAIN)
