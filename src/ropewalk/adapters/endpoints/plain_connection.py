@@ -4,7 +4,7 @@ Invariant: aiohttp gets requests from their first byte on, and only one of the t
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ropewalk.adapters.endpoints.http_connection import HttpConnection
@@ -12,6 +12,7 @@ from ropewalk.adapters.endpoints.http_guard import KEYED
 from ropewalk.adapters.endpoints.publish import PublishEndpoint, completed
 from ropewalk.adapters.endpoints.request_log import log_plain_request
 from ropewalk.model.errors import Unavailable
+from ropewalk.model.messages import Publication
 from ropewalk.protocol.plain_request import HEAD_END, MOST_HEAD_BYTES, PlainHead, read_head
 
 HOLD_SECONDS = 1.0
@@ -131,7 +132,9 @@ class PlainConnection(HttpConnection):
             self._under_way = self._loop.create_task(self._answer_later(endpoint, publications, head, begun))
         return head.size
 
-    async def _answer_later(self, endpoint: PublishEndpoint, publications: Any, head: PlainHead, begun: float) -> None:
+    async def _answer_later(
+        self, endpoint: PublishEndpoint, publications: Sequence[Publication], head: PlainHead, begun: float
+    ) -> None:
         status, answer = await endpoint.answer(publications)
         self._under_way = None
         self._request_in_progress = False
