@@ -23,6 +23,8 @@ class Sizes(Struct, frozen=True):
     storm_rounds: int
     storm_connections: int
     storm_rate: float
+    publish_rounds: int
+    publish_messages: int
     append_publishers: int
     append_rounds: int
     append_messages: int
@@ -82,6 +84,8 @@ FULL = Sizes(
     storm_rounds=3,
     storm_connections=5000,
     storm_rate=10.0,
+    publish_rounds=9,
+    publish_messages=3000,
     append_publishers=16,
     append_rounds=5,
     append_messages=4000,
@@ -139,6 +143,8 @@ QUICK = Sizes(
     storm_rounds=1,
     storm_connections=100,
     storm_rate=50.0,
+    publish_rounds=2,
+    publish_messages=50,
     append_publishers=4,
     append_rounds=1,
     append_messages=80,
