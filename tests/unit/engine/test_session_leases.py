@@ -393,7 +393,8 @@ def test_who_moves_to_another_node_while_its_join_is_under_way_is_a_member_there
         first, second = await cluster.node(), await cluster.node()
 
         async def never_join(stream: str, sid: str, member: Member) -> list[PresenceEvent]:
-            return await asyncio.get_running_loop().create_future()
+            await asyncio.get_running_loop().create_future()
+            return []
 
         first.backend.presence.join = never_join  # type: ignore[method-assign]
         client = await subscribed(first)
