@@ -13,9 +13,12 @@ from ropewalk.adapters.backends.redis.links import RedisLink, RedisLinks
 from ropewalk.connections.redis import RedisAddress, connection_to, open_redis
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered
+from ropewalk.model.rules import StreamRules
+from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Backend
 from ropewalk.testing.backend import RecordQueueConformance, SharedBackendConformance
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
+from ropewalk.testing.clock import ManualClock
 from tests.services import RedisServer, free_port, redis_server
 
 SLOW_SECONDS = 0.2
@@ -100,3 +103,34 @@ class TestRedisBackend(RedisRig):
     @pytest.fixture(autouse=True)
     def _server(self, redis: RedisServer) -> None:
         self.address = RedisAddress(redis.url)
+
+
+async def test_a_session_that_is_written_late_does_not_come_back_after_it_was_revoked(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a connection that is held up: what was sent before the order comes after it."""
+    clock = ManualClock()
+    rules = Rulebook(StreamRules())
+    old, new = (RedisBackend(rules, RedisAddress(redis.url), node, prefix="late:", clock=clock) for node in ("old", "new"))
+    snapshot = SessionSnapshot("user", {})
+    for backend in (old, new):
+        await backend.start()
+        await backend.leases.renew(6.0, ())
+    ask, passes = old.store.home.ask, asyncio.Event()
+
+    async def ask_late(script: str, keys: list[bytes], *arguments: Any) -> Any:
+        if arguments[0] == "write":
+            await passes.wait()
+        return await ask(script, keys, *arguments)
+
+    monkeypatch.setattr(old.store.home, "ask", ask_late)
+    writing = asyncio.ensure_future(old.leases.write([SessionWrite("sid", snapshot, 1, 60.0, began=clock.now)]))
+    await asyncio.sleep(0)
+    clock.advance(1)
+    assert await new.sessions.revoke("user") == []
+    clock.advance(1)
+    passes.set()
+    assert await writing == [SessionTaken("sid", revoked=True)]
+    assert await new.sessions.peek("sid") is None
+    for backend in (old, new):
+        await backend.stop()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 from zlib import crc32
@@ -17,6 +18,8 @@ from ropewalk.ports import Clock
 logger = logging.getLogger("ropewalk.redis")
 
 ABANDONED_AT_ONCE = 10_000
+TIMES = 5
+"""Answers by which the store's clock is known."""
 
 _KEYS = ("x", "s", "ss", "sg", "sr", "so", "su", "sl", "si", "sd", "nn", "nl")
 _PRESENCE_KEYS = ("ph", "pd", "po", "pw")
@@ -41,6 +44,7 @@ class RedisSessions:
         self._node = node
         self._clock = clock
         self._max_size = max_size
+        self._ahead: deque[int] = deque(maxlen=TIMES)  # by how much the store's clock was ahead of this node's
 
     async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
         data = _encode(snapshot)
@@ -73,25 +77,31 @@ class RedisSessions:
             home.ask("leases", lease_keys(home), "renew", *mine, *heard),
             *(shard.ask("leases", lease_keys(shard), "renew", *mine) for shard in others),
         )
-        taken = tuple(SessionTaken(sid, revoked == "1") for sid, revoked in map(_untold, answers[0][2:]))
+        self._learn_time(answers[0][2])
+        taken = tuple(SessionTaken(sid, revoked == "1") for sid, revoked in map(_untold, answers[0][3:]))
         generations = crc32(b" ".join(answer[1] for answer in answers))
         return Renewal(sum(answer[0] for answer in answers) << 32 | generations, taken)
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
-        now = self._clock()
+        if not self._ahead:
+            self._learn_time(await self._ask("time"))
         snapshots = [_encode(write.snapshot) for write in sessions]
-        described = [self._described(*pair, now) for pair in zip(sessions, snapshots, strict=True)]
+        described = [self._described(*pair) for pair in zip(sessions, snapshots, strict=True)]
         answers = await self._ask("write", self._node, encode(described), *snapshots)
         return [SessionTaken(write.sid, answer == 2) for write, answer in zip(sessions, answers, strict=True) if answer]
 
-    def _described(self, write: SessionWrite, snapshot: bytes, now: float) -> tuple[str, str, int, int, int, int]:
-        """The store goes by its own clock: what it is told is how long ago the session began."""
-        age = -1 if write.began is None else max(0, _milliseconds(now - write.began))
+    def _learn_time(self, store_time: int) -> None:
+        self._ahead.append(store_time - _milliseconds(self._clock()))
+
+    def _described(self, write: SessionWrite, snapshot: bytes) -> tuple[str, str, int, int, int, int]:
+        """When it began is told by the store's clock, as its answers tell it, of which the fastest comes nearest. How long ago
+        it was would be wrong for what is held up on its way, and a session that was revoked meanwhile would come back."""
+        began = -1 if write.began is None else _milliseconds(write.began) + max(self._ahead)
         ttl = _milliseconds(write.ttl)
         if len(snapshot) > self._max_size and ttl:
             logger.warning("a session is too large to be resumed", extra={"bytes": len(snapshot)})
             ttl = 0
-        return write.sid, write.snapshot.ids, write.version, ttl, int(write.live), age
+        return write.sid, write.snapshot.ids, write.version, ttl, int(write.live), began
 
     async def _ask(self, what: str, *arguments: Any) -> Any:
         home = self._store.home

@@ -5,7 +5,8 @@ local held, presence_deadlines, owned, owners = KEYS[13], KEYS[14], KEYS[15], KE
 
 local act = {}
 
--- node, ttl; then sids of which it has heard. Answers the number of the lease, the generation of the shard, and orders.
+-- node, ttl; then sids of which it has heard. Answers the number of the lease, the generation of the shard, the time,
+-- and orders.
 act['renew'] = function()
   local generation = confirmed(shard)
   if not generation then return UNCONFIRMED end
@@ -21,7 +22,7 @@ act['renew'] = function()
   for index = 7, #ARGV do
     redis.call('ZREM', untold, owner .. '\0' .. ARGV[index] .. '\0000', owner .. '\0' .. ARGV[index] .. '\0001')
   end
-  local answer = {tonumber(lease), generation}
+  local answer = {tonumber(lease), generation, now}
   for _, member in ipairs(beginning(untold, owner .. '\0', -1)) do
     answer[#answer + 1] = string.sub(member, #owner + 2)
   end

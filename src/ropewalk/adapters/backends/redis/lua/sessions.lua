@@ -14,12 +14,12 @@ local function is_gone(sid)
   return redis.call('ZSCORE', gone, sid)
 end
 
--- 0: written; 1: it is not the node's any more; 2: and it was revoked.
-local function write(node, sid, identity, version, ttl, live, age, snapshot)
+-- 0: written; 1: it is not the node's any more; 2: and it was revoked. began: negative where the store should know it.
+local function write(node, sid, identity, version, ttl, live, began, snapshot)
   local record = load(sid)
   if not record then
-    if age < 0 or is_gone(sid) then return 1 end
-    if now - age <= tonumber(redis.call('ZSCORE', revoked, identity) or 0) then return 2 end
+    if began < 0 or is_gone(sid) then return 1 end
+    if began <= tonumber(redis.call('ZSCORE', revoked, identity) or 0) then return 2 end
     record = {version = 0, formers = {}}
   elseif version <= record.version then
     return 0 -- a later one was faster
@@ -40,11 +40,13 @@ local act = {}
 act['write'] = function()
   local answers = {}
   for index, given in ipairs(cmsgpack.unpack(ARGV[6])) do
-    local sid, ids, version, ttl, live, age = unpack(given)
-    answers[index] = write(ARGV[5], sid, redis.sha1hex(ids), version, ttl, live, age, ARGV[6 + index])
+    local sid, ids, version, ttl, live, began = unpack(given)
+    answers[index] = write(ARGV[5], sid, redis.sha1hex(ids), version, ttl, live, began, ARGV[6 + index])
   end
   return answers
 end
+
+act['time'] = function() return now end
 
 -- sid, ids, ttl, snapshot
 act['save'] = function()
