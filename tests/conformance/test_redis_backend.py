@@ -6,13 +6,14 @@ from itertools import count
 from typing import Any
 
 import pytest
+import uvloop
 from redis.asyncio.connection import AbstractConnection
 
 from ropewalk.adapters.backends.redis import RedisBackend
 from ropewalk.adapters.backends.redis.links import RedisLink, RedisLinks
 from ropewalk.connections.redis import RedisAddress, connection_to, open_redis
 from ropewalk.core.rules import Rulebook
-from ropewalk.model.errors import Unanswered
+from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Backend
@@ -134,3 +135,16 @@ async def test_a_session_that_is_written_late_does_not_come_back_after_it_was_re
     assert await new.sessions.peek("sid") is None
     for backend in (old, new):
         await backend.stop()
+
+
+def test_what_is_asked_on_a_connection_that_was_just_closed_gets_no_answer(redis: RedisServer) -> None:
+    """uvloop has an error of its own for it."""
+
+    async def ask() -> None:
+        connection: Any = await connection_to(open_redis(RedisAddress(redis.url), 2.0))
+        link = RedisLink(connection)
+        connection._writer.transport.abort()
+        with pytest.raises(Unavailable):
+            await link.ask("PING")
+
+    uvloop.run(ask())

@@ -18,6 +18,9 @@ from ropewalk.model.errors import UserMistake
 
 CONNECT_SECONDS = 2.0
 SENTINEL_PORT = 26379
+CLOSED = RuntimeError
+"""What uvloop raises, and the client passes on, where something is written to a connection that was just closed."""
+
 CHECK_SECONDS = 5
 """A connection that was quiet for longer is tried before it is used."""
 

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from ropewalk.adapters.broadcasters.fan_out import FanOut
 from ropewalk.adapters.broadcasters.retrying import Retrying
-from ropewalk.connections.redis import RedisAddress, open_redis
+from ropewalk.connections.redis import CLOSED, RedisAddress, open_redis
 from ropewalk.core.stats import Stats
 from ropewalk.model.report import Gauges
 from ropewalk.ports import Publisher
@@ -32,7 +32,7 @@ class RedisChannelBroadcaster:
         self._fan_out = FanOut("redis", publisher, limits, stats)
         self._channel = channel
         self._servers = address.each()  # any one of a Redis Cluster passes on what is published at another
-        self._retrying = Retrying("redis", self._listen, (RedisError,))
+        self._retrying = Retrying("redis", self._listen, (RedisError, CLOSED))
 
     async def start(self) -> None:
         logger.info("broadcaster redis", extra={"channel": self._channel})

@@ -18,7 +18,7 @@ from redis.exceptions import MovedError, RedisError, ResponseError
 
 from ropewalk.adapters.broadcasters.intake import Intake
 from ropewalk.adapters.broadcasters.retrying import Retrying
-from ropewalk.connections.redis import RedisAddress, open_redis
+from ropewalk.connections.redis import CLOSED, RedisAddress, open_redis
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ClientError, Unavailable
 from ropewalk.model.messages import Publication, RemoteDisconnect
@@ -93,7 +93,7 @@ class RedisStreamsBroadcaster:
         self._block = block
         self._seeds = address.each()
         self._redis = self._open(self._seeds[0])
-        self._retrying = Retrying("redisx", self._consume, (RedisError,))
+        self._retrying = Retrying("redisx", self._consume, (RedisError, CLOSED))
         self._link = 0
         self._count = READ_AT_ONCE
         self._waiting = 0
@@ -161,7 +161,7 @@ class RedisStreamsBroadcaster:
         except MovedError as moved:
             await self._go_to(self._address.at(moved.host or urlsplit(self._address.url).hostname or "", moved.port))
             await self._create_group()
-        except (RedisError, OSError):
+        except (RedisError, OSError, CLOSED):
             self._seeds.append(self._seeds.pop(0))
             await self._go_to(self._seeds[0])
             raise

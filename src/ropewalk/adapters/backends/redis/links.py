@@ -12,6 +12,7 @@ from typing import Any
 from redis import exceptions
 from redis.asyncio.connection import AbstractConnection
 
+from ropewalk.connections.redis import CLOSED
 from ropewalk.model.errors import Unanswered, Unavailable
 
 MOST_LINKS = 16
@@ -39,7 +40,7 @@ _NOTHING_DONE_TYPES = (
     exceptions.AskError,
 )
 _REFUSALS = (exceptions.ResponseError, exceptions.BusyLoadingError, exceptions.AuthenticationError)
-LOST = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, asyncio.TimeoutError)
+LOST = (exceptions.ConnectionError, exceptions.TimeoutError, OSError, asyncio.TimeoutError, CLOSED)
 
 
 def done_nothing(error: Exception) -> bool:
