@@ -25,6 +25,7 @@ PARTS = {
     "latency": Part("d: publish to last subscriber at a fixed rate"),
     "memory": Part("c: resident memory of an idle connection"),
     "storm": Part("e: all connections cut, until all are whole again"),
+    "connect": Part("s: processor time of connecting and subscribing with history"),
     "journal": Part("f: publishing under each durability", ("journal",)),
     "source": Part("g: journal to Parquet through Spark", ("spark",)),
     "archive": Part("h: journal to archive through Spark", ("spark",)),
@@ -35,7 +36,7 @@ PARTS = {
     "quiet": Part("l: live latency while the archive query runs", ("spark",)),
     "cluster": Part("n, o, p: publishing and delivery with memory, Redis and NATS", ("redis", "enats")),
 }
-_LIVE = ("fanout", "latency", "memory", "storm")
+_LIVE = ("fanout", "latency", "memory", "storm", "connect")
 _WITH_SPARK = tuple(name for name, part in PARTS.items() if "spark" in part.extras)
 
 

@@ -23,6 +23,9 @@ class Sizes(Struct, frozen=True):
     storm_rounds: int
     storm_connections: int
     storm_rate: float
+    connect_rounds: int
+    connect_clients: int
+    connect_history: int
     append_publishers: int
     append_rounds: int
     append_messages: int
@@ -63,7 +66,7 @@ class Sizes(Struct, frozen=True):
 
     def descriptors(self) -> int:
         """Open files that the hungriest process needs: two crowds at once in the load, and some for itself."""
-        return max(2 * self.subscribers, self.memory_connections, self.storm_connections) + 100
+        return max(2 * self.subscribers, self.memory_connections, self.storm_connections, self.connect_clients) + 100
 
 
 FULL = Sizes(
@@ -82,6 +85,9 @@ FULL = Sizes(
     storm_rounds=3,
     storm_connections=5000,
     storm_rate=10.0,
+    connect_rounds=5,
+    connect_clients=5000,
+    connect_history=5,
     append_publishers=16,
     append_rounds=5,
     append_messages=4000,
@@ -139,6 +145,9 @@ QUICK = Sizes(
     storm_rounds=1,
     storm_connections=100,
     storm_rate=50.0,
+    connect_rounds=1,
+    connect_clients=100,
+    connect_history=5,
     append_publishers=4,
     append_rounds=1,
     append_messages=80,
