@@ -60,15 +60,17 @@ class Joiner:
         try:
             answers = await self._answers(link, streams, request, forever=insist or not confirm)
             tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
-            if confirm:
-                link.send(link.codec.confirm_subscription(identifier, _begun(tips, request)))
-            for frame in following:
-                link.send(frame)
+            confirmation = link.codec.confirm_subscription(identifier, _begun(tips, request)) if confirm else b""
+            first = b"".join([confirmation, *following])
+            if request is None or link.codec.one_way:  # the latter is confirmed before its history may be written
+                link.send(first)
+                first = b""
             if request is not None:
                 await link.ready()
                 answers = [await self._last_page(link, identifier, answer) for answer in answers]
                 tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
-                await self._replayer.answer(link, identifier, request, [list(steps(answer)) for answer in answers], tips)
+                pieces = [list(steps(answer)) for answer in answers]
+                await self._replayer.answer(link, identifier, request, pieces, tips, first)
             await self._catch_up(link, identifier, answers, collected)
             if link.open:
                 delivered = [_delivered(answer, buffer) for answer, buffer in zip(answers, collected, strict=True)]

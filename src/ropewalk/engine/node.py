@@ -164,6 +164,8 @@ class Node:
             limits,
             stats,
             clock,
+            # A store of this process answers at once, and nobody else is asked.
+            at_once=backend.feed.exact and application is None,
         )
 
     # --- start and stop -------------------------------------------------------------------------------------------------------
@@ -254,7 +256,7 @@ class Node:
             session.end(closings.SERVER_RESTART)
         else:
             self.sessions.begin(session)
-            session.opening = self.tasks.spawn(self._opener.open(session, request))
+            session.opening = self._host.work(self._opener.open(session, request))
         return session
 
     async def _obey(self, order: RemoteDisconnect | SessionTaken) -> int:

@@ -54,7 +54,10 @@ class SessionHost(Protocol):
     @property
     def clock(self) -> Clock: ...
 
-    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]: ...
+    def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]: ...
+
+    def work(self, work: Coroutine[object, None, None]) -> asyncio.Task[None] | None:
+        """The same for the handling of commands, which may be done when this returns."""
 
     async def handle(self, session: "Session", command: Command) -> bool:
         """True if it was granted."""
@@ -247,7 +250,11 @@ class Session:
     def _start_work(self) -> None:
         if self.inbox and not self._working and self.opening is None:
             self._working = True
-            self._host.spawn(self._work())
+            # In the next turn of the event loop: what came with the first frame is then in the inbox too.
+            asyncio.get_running_loop().call_soon(self._handle_inbox)
+
+    def _handle_inbox(self) -> None:
+        self._host.work(self._work())
 
     async def _work(self) -> None:
         inbox, limits = self.inbox, self._host.limits

@@ -1,5 +1,8 @@
 """The node as its sessions see it: what a session asks and tells goes to the parts of the engine that it concerns."""
 
+import asyncio
+from collections.abc import Callable, Coroutine
+
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.commands import CommandHandler
@@ -15,6 +18,8 @@ from ropewalk.engine.timeouts import Timeouts
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.ports import Clock
+
+Work = Callable[[Coroutine[object, None, None]], asyncio.Task[None] | None]
 
 
 class NodeHost:
@@ -34,7 +39,9 @@ class NodeHost:
         limits: Limits,
         stats: Stats,
         clock: Clock,
+        at_once: bool,
     ) -> None:
+        """`at_once`: commands are handled up to their first wait when they come, and not in tasks of their own."""
         self._table = table
         self._joiner = joiner
         self._keeper = keeper
@@ -48,6 +55,7 @@ class NodeHost:
         # Themselves, not methods around them: they are called for every command.
         self.handle = commands.handle
         self.spawn = tasks.spawn
+        self.work: Work = tasks.start if at_once else tasks.spawn
         self.heard = timeouts.heard
         self.paused = timeouts.paused
         self.opened = table.opened

@@ -15,6 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.log import server_logger
 
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission, ConnectionLimits
+from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
 from ropewalk.adapters.endpoints.port_protocols import (
     HEAD_LIMIT,
     HttpOnPort,
@@ -64,11 +65,12 @@ class SharedPort:
         self.admission = ConnectionAdmission(
             limits, refusals, lambda: websocket.connections, lambda: len(self.http.server.connections)
         )
-        self._websocket = WebSocketOnPort(websocket, self.admission)
+        self._endpoint = websocket
         self.http = HttpOnPort(self.admission, write_timeout, proxies)
-        self.protocols: Sequence[PortProtocol] = (self._websocket, self.http)
+        self.protocols: Sequence[PortProtocol] = (WebSocketOnPort(websocket, self.admission), self.http)
         self.proxies = proxies
         self.proxy_header = proxy_header
+        self.head_timeouts = HeadTimeouts(HEAD_TIMEOUT)
         server_logger.addFilter(OUR_ERRORS)
 
     def detector(self) -> "ProtocolDetector":
@@ -85,7 +87,7 @@ class SharedPort:
         peer = connection.peer if isinstance(connection, ProxiedConnection) else Peer(request.remote or "")
         line = f"{request.method} {request.raw_path} HTTP/1.1\r\n".encode("latin-1")
         with self.admission.upgraded():
-            protocol = self._websocket.take_over(request.transport, line + head + b"\r\n\r\n", peer)
+            protocol = self._endpoint.take_over(request.transport, line + head + b"\r\n\r\n", peer)
             await protocol.transport.wait_disconnected()
         request.protocol.force_close()
         request.protocol.connection_lost(None)  # the transport has told picows; aiohttp's book-keeping hears it here
@@ -102,7 +104,6 @@ class ProtocolDetector(asyncio.Protocol):
         self._peer = Peer("")
         self._waits_for_proxy_header = False
         self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self.accepting: asyncio.Task[None] | None = None
         shared_port.admission.arrived(self)
 
@@ -111,7 +112,7 @@ class ProtocolDetector(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = Peer(peer[0] if peer else "")
         self._waits_for_proxy_header = self._shared_port.proxy_header and self._shared_port.proxies.trusts(self._peer.address)
-        self._timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT, self._too_late)
+        self._shared_port.head_timeouts.begin(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.settled()
@@ -153,11 +154,10 @@ class ProtocolDetector(asyncio.Protocol):
 
     def settled(self) -> None:
         """The connection was handed over to its protocol, or is gone."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._shared_port.head_timeouts.end(self)
         self._shared_port.admission.left(self)
 
-    def _too_late(self) -> None:
+    def time_out(self) -> None:
         assert self._transport is not None
         if not self._transport.is_closing():
             self._shared_port.admission.count(Refusal.HEAD_TIMEOUT)
