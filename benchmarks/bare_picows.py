@@ -48,7 +48,13 @@ async def _serve(welcome: bytes, answer: bytes, address: "Future[Address]") -> N
         return WSUpgradeResponseWithListener(response, Answering())
 
     server = await ws_create_server(
-        upgrade, "127.0.0.1", 0, enable_auto_pong=False, read_buffer_init_size=READ_BUFFER, backlog=BACKLOG
+        upgrade,
+        "127.0.0.1",
+        0,
+        enable_auto_pong=False,
+        read_buffer_init_size=READ_BUFFER,
+        backlog=BACKLOG,
+        use_aiofastnet=False,
     )
     host, port = server.sockets[0].getsockname()
     address.set_result((host, port))

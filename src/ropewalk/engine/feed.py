@@ -36,7 +36,10 @@ COMPARED_AT_ONCE = 200
 
 
 class FeedReader:
-    """Between a `Feed` and the hub. It also tells the feed which streams have an audience here."""
+    """Between a `Feed` and the hub. It also tells the feed which streams have an audience here.
+
+    With an `exact` feed everybody is always in step: there is nothing to `follow` or to `reach`.
+    """
 
     def __init__(
         self, feed: Feed, hub: Hub, store: StreamStore, tasks: Tasks, stats: Stats, clock: Clock, chance: Chance
@@ -51,6 +54,7 @@ class FeedReader:
         self._lingering: dict[str, float] = {}
         self._to_compare: list[str] = []  # streams whose tips are still to be compared in this round
         self._doubted: set[str] = set()  # streams to be compared now
+        self.exact = feed.exact
         if not feed.exact:
             hub.tell(self)
 
@@ -191,8 +195,6 @@ class FeedReader:
     async def follow(self, streams: Iterable[str]) -> None:
         """Until everything that is registered from now on is heard of. Whoever joins collects, so that there is an audience.
         Raises `Unavailable`."""
-        if self._feed.exact:
-            return
         try:
             async with asyncio.timeout(FOLLOW_SECONDS):
                 for stream in streams:
@@ -203,8 +205,6 @@ class FeedReader:
     async def reach(self, answer: Replay | Gap) -> None:
         """Whoever joins has read this from the store. Everybody else on the stream comes as far before the join goes on: then
         what was read comes to nobody twice."""
-        if self._feed.exact:
-            return
         audience = self._hub.audiences[answer.stream]
         await self._in_step(audience)
         tip = Position(answer.epoch, answer.tip)

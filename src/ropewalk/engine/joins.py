@@ -59,18 +59,17 @@ class Joiner:
         collected = [self._hub.collect(stream, link.limit) for stream in streams]
         try:
             answers = await self._answers(link, streams, request, forever=insist or not confirm)
-            tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
-            confirmation = link.codec.confirm_subscription(identifier, _begun(tips, request)) if confirm else b""
+            confirmation = link.codec.confirm_subscription(identifier, _begun(answers, request)) if confirm else b""
             first = b"".join([confirmation, *following])
             if request is None or link.codec.one_way:  # the latter is confirmed before its history may be written
                 link.send(first)
                 first = b""
             if request is not None:
                 await link.ready()
-                answers = [await self._last_page(link, identifier, answer) for answer in answers]
-                tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
+                if link.codec.one_way:
+                    answers = [await self._last_page(link, identifier, answer) for answer in answers]
                 pieces = [list(steps(answer)) for answer in answers]
-                await self._replayer.answer(link, identifier, request, pieces, tips, first)
+                await self._replayer.answer(link, identifier, request, pieces, _tips(answers), first)
             await self._catch_up(link, identifier, answers, collected)
             if link.open:
                 delivered = [_delivered(answer, buffer) for answer, buffer in zip(answers, collected, strict=True)]
@@ -164,7 +163,8 @@ class Joiner:
         failures = 0
         while True:
             try:
-                await self._feed.follow(streams)
+                if not self._feed.exact:
+                    await self._feed.follow(streams)
                 return [await self._answer(stream, request) for stream in streams]
             except Unavailable as error:
                 failures += 1
@@ -192,14 +192,14 @@ class Joiner:
                 failures += 1
                 await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures, self._chance))
                 continue
-            if page is not None:
+            if page is not None and not self._feed.exact:
                 await self._feed.reach(Replay(stream, page.epoch, page.tip))
             return page
         return None
 
     async def _last_page(self, link: Link, identifier: str, answer: HistoryAnswer) -> HistoryAnswer:
         """For a client that cannot ask for the rest of a long answer: all pages of it but the last, which is returned."""
-        while link.codec.one_way and link.open and isinstance(answer, Gap) and answer.reason is GapReason.PARTIAL:
+        while link.open and isinstance(answer, Gap) and answer.reason is GapReason.PARTIAL:
             await self._replayer.send(link, identifier, answer.messages)
             answer = await self._store.replay(answer.stream, Position(answer.epoch, answer.oldest - 1))
         return answer
@@ -209,8 +209,11 @@ class Joiner:
     ) -> None:
         """Hand on what came meanwhile. While a slow client takes it more comes in; the last round finds nothing, and the caller
         goes live in the same step."""
-        for answer in answers:
-            await self._feed.reach(answer)
+        if not self._feed.exact:
+            for answer in answers:
+                await self._feed.reach(answer)
+        if not any(buffer.messages or buffer.full for buffer in collected):
+            return
         while late := _taken(answers, collected):
             await self._replayer.send(link, identifier, late)
         pairs = list(zip(answers, collected, strict=True))
@@ -238,11 +241,15 @@ def _taken(answers: Sequence[HistoryAnswer], collected: Sequence[JoinBuffer]) ->
     ]
 
 
-def _begun(tips: Sequence[Tip], request: HistoryRequest | None) -> Sequence[Tip]:
-    """Those of streams that begin at their tip, because no history of them is asked for."""
+def _tips(answers: Sequence[HistoryAnswer]) -> list[Tip]:
+    return [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
+
+
+def _begun(answers: Sequence[HistoryAnswer], request: HistoryRequest | None) -> list[Tip]:
+    """The tips of streams that begin there, because no history of them is asked for."""
     if request is None:
-        return tips
-    return [] if request.since is not None else [tip for tip in tips if tip[0] not in request.streams]
+        return _tips(answers)
+    return [] if request.since is not None else _tips([each for each in answers if each.stream not in request.streams])
 
 
 def _delivered(answer: HistoryAnswer, buffer: JoinBuffer) -> Delivered:

@@ -245,7 +245,8 @@ class Node:
 
     def open(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Session:
         sid = secrets.token_urlsafe(16)
-        logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
         if tracing():
             connection = traced_connection(connection, sid, codec.readable)
         beat = self._heartbeat.beat(request.options)

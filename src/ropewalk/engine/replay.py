@@ -26,14 +26,22 @@ class Writes:
         self._frames = [first]
         self._size = len(first)
 
-    def add(self, frame: bytes) -> bool:
-        """True if there was enough for a write: the next frame should wait until that is taken."""
+    def fill(self, frames: Iterator[bytes]) -> bool:
+        """Take frames until there are enough for a write. True if it was written: the next should wait until it is taken."""
+        waiting, size = self._frames, self._size
+        for frame in frames:
+            waiting.append(frame)
+            size += len(frame)
+            if size >= WRITE_BYTES:
+                self.flush()
+                return True
+        self._size = size
+        return False
+
+    def add(self, frame: bytes) -> None:
+        """One frame more, however many there are."""
         self._frames.append(frame)
         self._size += len(frame)
-        if self._size < WRITE_BYTES:
-            return False
-        self.flush()
-        return True
 
     def flush(self) -> None:
         self._link.send(b"".join(self._frames))
@@ -64,9 +72,9 @@ class Replayer:
         writes = Writes(link, first)
         for row in zip_longest(*answers):
             pieces = [piece for piece in row if piece is not None]
-            for frame in self._frames(link, identifier, [message for piece in pieces for message in piece.messages]):
-                if writes.add(frame):
-                    await link.drained()
+            frames = self._frames(link, identifier, (message for piece in pieces for message in piece.messages))
+            while writes.fill(frames):
+                await link.drained()
             missing = [piece for piece in pieces if isinstance(piece, Gap)]
             if missing and not confirms:
                 writes.add(self._rejection(link, identifier, missing))
@@ -80,17 +88,16 @@ class Replayer:
 
     async def send(self, link: Link, identifier: str, items: Iterable[Registered]) -> None:
         """In writes of a bounded size, each when the one before is taken: a long history costs time, not memory."""
-        writes = Writes(link)
-        for frame in self._frames(link, identifier, items):
-            if writes.add(frame):
-                await link.drained()
+        writes, frames = Writes(link), self._frames(link, identifier, items)
+        while writes.fill(frames):
+            await link.drained()
         writes.flush()
 
     def send_at_once(self, link: Link, identifier: str, items: Iterable[Registered]) -> None:
         """In one step of the event loop, for what is bounded already."""
-        writes = Writes(link)
-        for frame in self._frames(link, identifier, items):
-            writes.add(frame)
+        writes, frames = Writes(link), self._frames(link, identifier, items)
+        while writes.fill(frames):
+            pass
         writes.flush()
 
     def reject(self, link: Link, identifier: str, gaps: Sequence[Gap]) -> None:

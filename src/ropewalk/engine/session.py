@@ -257,12 +257,12 @@ class Session:
         self._host.work(self._work())
 
     async def _work(self) -> None:
-        inbox, limits = self.inbox, self._host.limits
+        inbox, limits, now = self.inbox, self._host.limits, asyncio.get_running_loop().time
         if self._rate is None and limits.command_rate > 0:
             self._rate = CommandRate(limits.command_rate, limits.command_burst)
         waited = 0.0
         while inbox and self.state is SessionState.LIVE:
-            if self._rate is not None:
+            if self._rate is not None and not self._rate.allow(now()):
                 waited += await self._rate.wait()
             if self._ended():
                 break

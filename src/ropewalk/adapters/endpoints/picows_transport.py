@@ -10,23 +10,28 @@ from typing import Any
 class PicowsTransport:
     """Stands for its own socket. Everything else is the real `transport`'s own."""
 
-    __slots__ = ("transport",)
+    __slots__ = ("get_write_buffer_size", "number", "transport", "write")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
+        self.number: int = transport.get_extra_info("socket").fileno()
+        self.write = transport.write
+        self.get_write_buffer_size = transport.get_write_buffer_size
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self if name == "socket" else self.transport.get_extra_info(name, default)
+        """The addresses it would only tell its log, which does not say them."""
+        if name == "socket":
+            return self
+        return self.transport.get_extra_info(name, default) if name == "ssl_object" else None
 
     def fileno(self) -> int:
-        number: int = self.transport.get_extra_info("socket").fileno()
-        return number
+        return self.number
 
     def setsockopt(self, *args: int) -> None:
         """Not set: `TCP_NODELAY` is by the event loop."""
 
     def getsockopt(self, *args: int) -> int:
-        return 0  # picows only tells its log, which does not say it
+        return 0  # for the log, too
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.transport, name)

@@ -7,7 +7,8 @@ connection over.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import cast
 
 from aiohttp import web
@@ -104,7 +105,8 @@ class ProtocolDetector(asyncio.Protocol):
         self._peer = Peer("")
         self._waits_for_proxy_header = False
         self._transport: asyncio.Transport | None = None
-        self.accepting: asyncio.Task[None] | None = None
+        self.accepting: asyncio.Task[None] | None = None  # with TLS, until it has come in
+        self.entering: Coroutine[object, None, object] | None = None  # without, up to its end
         shared_port.admission.arrived(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -151,9 +153,15 @@ class ProtocolDetector(asyncio.Protocol):
             self._transport.abort()
         elif self.accepting is not None:
             self.accepting.cancel()
+        elif self.entering is not None:
+            self.entering.close()
 
     def settled(self) -> None:
         """The connection was handed over to its protocol, or is gone."""
+        if self.entering is not None:
+            with suppress(StopIteration):
+                self.entering.send(None)
+            self.entering = None
         self._shared_port.head_timeouts.end(self)
         self._shared_port.admission.left(self)
 

@@ -167,14 +167,14 @@ class WebSocketConnection(WSListener):
     def on_ws_connected(self, transport: WSTransport) -> None:
         underlying = cast(PicowsTransport, transport.underlying_transport)
         self._transport = underlying.transport
-        _bound_kernel_buffer(underlying.fileno())
+        _bound_kernel_buffer(underlying.number)
         assert self._request is not None
         # A session that opens at once has its welcome in the same write as the answer to the upgrade.
         response = cast(SwitchingProtocols, transport.response)
         answer = [response.head]
         self.write = answer.append
         self._session = self._endpoint.open_session(self._request, self, self._endpoint.codec(self._request))
-        self.write = self._transport.write
+        self.write = underlying.write
         self.write(b"".join(answer))
         self._endpoint.connections += 1
         self._request = None  # nobody needs it once the session is opening
