@@ -54,7 +54,7 @@ async def _serve(welcome: bytes, answer: bytes, address: "Future[Address]") -> N
         enable_auto_pong=False,
         read_buffer_init_size=READ_BUFFER,
         backlog=BACKLOG,
-        use_aiofastnet=False,
+        use_aiofastnet=False,  # the event loop's own transports, as the server has them
     )
     host, port = server.sockets[0].getsockname()
     address.set_result((host, port))

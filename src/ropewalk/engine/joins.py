@@ -7,7 +7,7 @@ buffered and sent above the snapshot's tip. Either way there is no duplicate, no
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.delivered import Delivered
@@ -65,12 +65,13 @@ class Joiner:
                 link.send(first)
                 first = b""
             if request is not None:
-                await link.ready()
                 if link.codec.one_way:
+                    await link.ready()
                     answers = [await self._last_page(link, identifier, answer) for answer in answers]
-                pieces = [list(steps(answer)) for answer in answers]
+                pieces = [steps(answer) for answer in answers]
                 await self._replayer.answer(link, identifier, request, pieces, _tips(answers), first)
-            await self._catch_up(link, identifier, answers, collected)
+            if not self._feed.exact or not _nothing_in(collected):
+                await self._catch_up(link, identifier, answers, collected)
             if link.open:
                 delivered = [_delivered(answer, buffer) for answer, buffer in zip(answers, collected, strict=True)]
                 self._go_live(link, subscription, delivered)
@@ -165,7 +166,7 @@ class Joiner:
             try:
                 if not self._feed.exact:
                     await self._feed.follow(streams)
-                return [await self._answer(stream, request) for stream in streams]
+                return [await self._ask(stream, request) for stream in streams]
             except Unavailable as error:
                 failures += 1
                 if not link.open or (failures == ATTEMPTS and not forever):
@@ -173,12 +174,15 @@ class Joiner:
                 logger.debug("the store is asked again", extra={"reason": str(error), "failures": failures})
                 await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures, self._chance))
 
-    async def _answer(self, stream: str, request: HistoryRequest | None) -> HistoryAnswer:
+    def _ask(self, stream: str, request: HistoryRequest | None) -> Awaitable[HistoryAnswer]:
         if request is not None:
             if position := request.streams.get(stream):
-                return await self._store.replay(stream, position)
+                return self._store.replay(stream, position)
             if request.since is not None:
-                return await self._store.since(stream, request.since)
+                return self._store.since(stream, request.since)
+        return self._ask_tip(stream)
+
+    async def _ask_tip(self, stream: str) -> HistoryAnswer:
         tip = await self._store.tip(stream)
         return Replay(stream, tip.epoch, tip.offset)
 
@@ -212,8 +216,6 @@ class Joiner:
         if not self._feed.exact:
             for answer in answers:
                 await self._feed.reach(answer)
-        if not any(buffer.messages or buffer.full for buffer in collected):
-            return
         while late := _taken(answers, collected):
             await self._replayer.send(link, identifier, late)
         pairs = list(zip(answers, collected, strict=True))
@@ -229,6 +231,10 @@ class Joiner:
         subscription.delivered = tuple(delivered)
         codec, streams = link.codec.messages, subscription.granted.streams
         subscription.groups = tuple(self._hub.join(stream, subscription.identifier, codec, link) for stream in streams)
+
+
+def _nothing_in(collected: Sequence[JoinBuffer]) -> bool:
+    return not any(buffer.messages or buffer.full for buffer in collected)
 
 
 def _taken(answers: Sequence[HistoryAnswer], collected: Sequence[JoinBuffer]) -> list[Registered]:

@@ -12,45 +12,47 @@ from ropewalk.engine.link import Link
 from ropewalk.engine.subscription import Steps
 from ropewalk.model.history import Gap, GapReason, HistoryRequest, Tip
 from ropewalk.model.messages import Registered
+from ropewalk.protocol.codec import MessageCodec
 
 WRITE_BYTES = 65536
+SHORT_MESSAGES, SHORT_BYTES, SHORT_REPLAYS = 64, 8192, 64
+"""Messages and bytes of payload in a short piece of history, and how many such pieces are kept."""
 
 
-class Writes:
-    """Joins frames for one link into writes of a bounded size: each write is a call of the system, and mostly a packet."""
+class ShortReplays:
+    """Short pieces of history as they go on the wire, encoded once for all who ask for the same. After an outage everybody
+    does, for everybody stopped at the same message. The oldest is forgotten for a new one."""
 
-    __slots__ = ("_frames", "_link", "_size")
+    def __init__(self) -> None:
+        self._kept: dict[tuple[MessageCodec, str, str, str, int, int], bytes] = {}
 
-    def __init__(self, link: Link, first: bytes = b"") -> None:
-        self._link = link
-        self._frames = [first]
-        self._size = len(first)
-
-    def fill(self, frames: Iterator[bytes]) -> bool:
-        """Take frames until there are enough for a write. True if it was written: the next should wait until it is taken."""
-        waiting, size = self._frames, self._size
-        for frame in frames:
-            waiting.append(frame)
-            size += len(frame)
-            if size >= WRITE_BYTES:
-                self.flush()
-                return True
-        self._size = size
-        return False
-
-    def add(self, frame: bytes) -> None:
-        """One frame more, however many there are."""
-        self._frames.append(frame)
-        self._size += len(frame)
-
-    def flush(self) -> None:
-        self._link.send(b"".join(self._frames))
-        self._frames, self._size = [], 0
+    def frames(self, link: Link, identifier: str, messages: Sequence[Registered]) -> bytes | None:
+        """None for what is long, has holes, or is not for everybody."""
+        if not messages:
+            return b""
+        codec, first, last = link.codec.messages, messages[0], messages[-1]
+        if last.offset - first.offset + 1 != len(messages):
+            return None
+        key = codec, identifier, first.stream, first.epoch, first.offset, last.offset
+        if (kept := self._kept.get(key)) is not None:
+            return kept
+        if len(messages) > SHORT_MESSAGES or sum(len(message.payload) for message in messages) > SHORT_BYTES:
+            return None
+        if any(message.exclude_socket for message in messages):
+            return None
+        head = codec.head(identifier)
+        encoded = b"".join([codec.message(head, message) for message in messages])
+        if len(encoded) <= WRITE_BYTES:  # each message carries the identifier, which may be long
+            if len(self._kept) == SHORT_REPLAYS:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = encoded
+        return encoded
 
 
 class Replayer:
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
+        self._short = ShortReplays()
 
     async def answer(
         self,
@@ -69,36 +71,29 @@ class Replayer:
         # Clients of the reference take a rejection as "nothing came", and a page that reloads then would do so for ever:
         # a request by time always finds its history trimmed again. So they are told with the confirmation.
         confirms = not link.codec.tells_positions and all(_by_time(gap, request) for gap in gaps)
-        writes = Writes(link, first)
+        waiting = [first]
         for row in zip_longest(*answers):
             pieces = [piece for piece in row if piece is not None]
-            frames = self._frames(link, identifier, (message for piece in pieces for message in piece.messages))
-            while writes.fill(frames):
-                await link.drained()
+            for piece in pieces:
+                waiting = await self._write(link, self._frames_of(link, identifier, piece.messages), waiting)
             missing = [piece for piece in pieces if isinstance(piece, Gap)]
             if missing and not confirms:
-                writes.add(self._rejection(link, identifier, missing))
+                waiting.append(self._rejection(link, identifier, missing))
         self._stats.replays += 1
         if not gaps or link.codec.tells_positions:
-            writes.add(link.codec.confirm_history(identifier, tips))
+            waiting.append(link.codec.confirm_history(identifier, tips))
         elif confirms:
             self._count(gaps)
-            writes.add(link.codec.confirm_trimmed(identifier, gaps))
-        writes.flush()
+            waiting.append(link.codec.confirm_trimmed(identifier, gaps))
+        link.send(b"".join(waiting))
 
     async def send(self, link: Link, identifier: str, items: Iterable[Registered]) -> None:
         """In writes of a bounded size, each when the one before is taken: a long history costs time, not memory."""
-        writes, frames = Writes(link), self._frames(link, identifier, items)
-        while writes.fill(frames):
-            await link.drained()
-        writes.flush()
+        link.send(b"".join(await self._write(link, self._frames(link, identifier, items), [])))
 
     def send_at_once(self, link: Link, identifier: str, items: Iterable[Registered]) -> None:
         """In one step of the event loop, for what is bounded already."""
-        writes, frames = Writes(link), self._frames(link, identifier, items)
-        while writes.fill(frames):
-            pass
-        writes.flush()
+        link.send(b"".join(self._frames(link, identifier, items)))
 
     def reject(self, link: Link, identifier: str, gaps: Sequence[Gap]) -> None:
         if gaps:
@@ -112,14 +107,34 @@ class Replayer:
         for gap in gaps:
             self._stats.gaps[gap.reason] += 1
 
+    async def _write(self, link: Link, frames: Iterable[bytes], waiting: list[bytes]) -> list[bytes]:
+        """Put frames behind those that wait, and write whatever is enough for a write: each is a call of the system, and
+        mostly a packet. Returns what waits now."""
+        size = sum(map(len, waiting))
+        for frame in frames:
+            waiting.append(frame)
+            size += len(frame)
+            if size >= WRITE_BYTES:
+                link.send(b"".join(waiting))
+                waiting, size = [], 0
+                await link.drained()
+        return waiting
+
+    def _frames_of(self, link: Link, identifier: str, messages: Sequence[Registered]) -> Iterable[bytes]:
+        short = self._short.frames(link, identifier, messages)
+        if short is None:
+            return self._frames(link, identifier, messages)
+        self._stats.replayed_messages += len(messages)
+        return (short,)
+
     def _frames(self, link: Link, identifier: str, items: Iterable[Registered]) -> Iterator[bytes]:
-        codec = link.codec.messages
-        head = codec.head(identifier)
+        encode, names, stats = link.codec.messages.message, link.names, self._stats
+        head = link.codec.messages.head(identifier)
         for item in items:
-            if item.exclude_socket in link.names:  # what a client was not meant to hear live it does not hear now either
+            if item.exclude_socket in names:  # what a client was not meant to hear live it does not hear now either
                 continue
-            self._stats.replayed_messages += 1
-            yield codec.message(head, item)
+            stats.replayed_messages += 1
+            yield encode(head, item)
 
 
 def _by_time(gap: Gap, request: HistoryRequest) -> bool:
