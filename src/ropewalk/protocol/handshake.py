@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ClientOptions
@@ -31,6 +31,16 @@ def chosen_subprotocol(offered: Sequence[str]) -> str | None:
         if name in offered:
             return name
     return None
+
+
+def query_params(query: str) -> dict[str, str]:
+    """Of repeated names the last wins."""
+    if not query:
+        return {}
+    if "%" in query or "+" in query:
+        return dict(parse_qsl(query, keep_blank_values=True))
+    pairs = (pair.partition("=") for pair in query.split("&") if pair)
+    return {name: value for name, _, value in pairs}
 
 
 def token_of(param: str, headers: Mapping[str, str], params: Mapping[str, str], offered: Sequence[str] = ()) -> str:

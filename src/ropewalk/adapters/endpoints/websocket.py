@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import cast
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from multidict import CIMultiDict
 from picows import (
@@ -39,6 +39,7 @@ from ropewalk.protocol.handshake import (
     chosen_subprotocol,
     client_options,
     offered_subprotocols,
+    query_params,
     token_of,
 )
 from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
@@ -370,7 +371,7 @@ class WebSocketEndpoint:
         offered = offered_subprotocols(request.headers.getall("Sec-WebSocket-Protocol", []))
         chosen = chosen_subprotocol(offered)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        params = dict(parse_qsl(target.query, keep_blank_values=True)) if target.query else {}
+        params = query_params(target.query)
         remote, scheme = peer.address, self._scheme
         if self._proxies:
             forwarded = joined_headers(request.headers.getall, FORWARDING_HEADERS)
