@@ -97,7 +97,9 @@ class SharedPort:
 
 class ProtocolDetector(asyncio.Protocol):
     """A connection whose protocol is not known yet. It exists from the accept on; with TLS, also before the handshake is
-    done."""
+    done. It knows nothing any more once it has handed the connection over: uvloop remembers it as long as that lasts."""
+
+    __slots__ = ("_head", "_peer", "_shared_port", "_transport", "_waits_for_proxy_header", "accepting", "entering")
 
     def __init__(self, shared_port: SharedPort) -> None:
         self._shared_port = shared_port
@@ -155,6 +157,7 @@ class ProtocolDetector(asyncio.Protocol):
             self.accepting.cancel()
         elif self.entering is not None:
             self.entering.close()
+            self.entering = None
 
     def settled(self) -> None:
         """The connection was handed over to its protocol, or is gone."""
@@ -183,4 +186,5 @@ class ProtocolDetector(asyncio.Protocol):
             return
         self.settled()
         data, self._head = self._head, b""
-        protocol.enter(self._transport, data, self._peer)
+        transport, self._transport = self._transport, None
+        protocol.enter(transport, data, self._peer)

@@ -53,6 +53,8 @@ READ_CHUNK = 1024  # of one read: all its frames, 170 empty ones, are handled be
 KERNEL_BUFFER = 65536  # what the kernel may hold of what a client sends ahead
 MOST_FRAGMENTS = 1024  # of one message
 
+NO_HEADERS: CIMultiDict[str] = CIMultiDict()
+
 # Looked up once and not with every frame.
 CLOSE, CONTINUATION, PING, PONG = WSMsgType.CLOSE, WSMsgType.CONTINUATION, WSMsgType.PING, WSMsgType.PONG
 
@@ -107,7 +109,7 @@ class SwitchingProtocols(WSUpgradeResponse):
 
     def __init__(self, subprotocol: str | None) -> None:
         self.status = HTTPStatus.SWITCHING_PROTOCOLS
-        self.headers = CIMultiDict()
+        self.headers = cast(CIMultiDict[str], {})  # picows puts one in
         self._subprotocol = subprotocol
         self.head = b""
 
@@ -180,7 +182,7 @@ class WebSocketConnection(WSListener):
         self._endpoint.connections += 1
         self._request = None  # nobody needs it once the session is opening
         # picows would keep both for the connection's life: a quarter of what an idle one costs.
-        transport.request.headers.clear()
+        transport.request.headers = NO_HEADERS
         response.head = b""
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
