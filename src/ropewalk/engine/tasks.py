@@ -32,6 +32,8 @@ class Tasks:
         except Exception:
             logger.exception("background task failed")
             return None
+        if isinstance(awaited, asyncio.Future):
+            awaited._asyncio_future_blocking = False  # so that others may wait for it too, before the task does
         return self.spawn(_finish(work, awaited))
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -53,7 +55,7 @@ async def _finish(work: Coroutine[object, None, None], awaited: object) -> None:
 def _resume(work: Coroutine[object, None, None], awaited: object) -> Generator[object, None, None]:
     """Goes on with a coroutine that waits for `awaited` already: the task that runs this waits in its place."""
     if isinstance(awaited, asyncio.Future):
-        awaited._asyncio_future_blocking = True  # which is off again if a task has waited for it since
+        awaited._asyncio_future_blocking = True  # as if it was awaited here
     while True:
         try:
             yield awaited
