@@ -85,6 +85,8 @@ class Node:
         self._refusals = RefusalSummary(stats, clock())
         self._draining = False
         self._leaving = False
+        # A store of this process answers at once, and nobody else is asked: there is mostly nothing to wait for.
+        self._at_once = backend.feed.exact and application is None
         self._feed = FeedReader(backend.feed, self.hub, backend.streams, self.tasks, stats, clock, chance)
         deliver = self._feed.deliver
         self._deliver = traced_delivery(deliver) if tracing() else deliver
@@ -164,8 +166,7 @@ class Node:
             limits,
             stats,
             clock,
-            # A store of this process answers at once, and nobody else is asked.
-            at_once=backend.feed.exact and application is None,
+            self._at_once,
         )
 
     # --- start and stop -------------------------------------------------------------------------------------------------------
@@ -257,7 +258,8 @@ class Node:
             session.end(closings.SERVER_RESTART)
         else:
             self.sessions.begin(session)
-            session.opening = self._host.work(self._opener.open(session, request))
+            opening = self._opener.open(session, request)
+            session.opening = self.tasks.start(opening) if self._at_once else self.tasks.spawn(opening)
         return session
 
     async def _obey(self, order: RemoteDisconnect | SessionTaken) -> int:

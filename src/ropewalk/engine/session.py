@@ -5,7 +5,7 @@ What a session may do is decided in `session_opening`, `commands` and `joins`. T
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 import msgspec
@@ -56,8 +56,8 @@ class SessionHost(Protocol):
 
     def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]: ...
 
-    def work(self, work: Coroutine[object, None, None]) -> asyncio.Task[None] | None:
-        """The same for the handling of commands, which may be done when this returns."""
+    def begin(self, work: Callable[[], Coroutine[object, None, None]]) -> None:
+        """In the next turn of the event loop."""
 
     async def handle(self, session: "Session", command: Command) -> bool:
         """True if it was granted."""
@@ -250,11 +250,7 @@ class Session:
     def _start_work(self) -> None:
         if self.inbox and not self._working and self.opening is None:
             self._working = True
-            # In the next turn of the event loop: what came with the first frame is then in the inbox too.
-            asyncio.get_running_loop().call_soon(self._handle_inbox)
-
-    def _handle_inbox(self) -> None:
-        self._host.work(self._work())
+            self._host.begin(self._work)  # when all that came with the first frame is in the inbox too
 
     async def _work(self) -> None:
         inbox, limits, now = self.inbox, self._host.limits, asyncio.get_running_loop().time

@@ -1,6 +1,5 @@
 """The node as its sessions see it: what a session asks and tells goes to the parts of the engine that it concerns."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 
 from ropewalk.core.rules import Rulebook
@@ -18,8 +17,6 @@ from ropewalk.engine.timeouts import Timeouts
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.ports import Clock
-
-Work = Callable[[Coroutine[object, None, None]], asyncio.Task[None] | None]
 
 
 class NodeHost:
@@ -55,11 +52,14 @@ class NodeHost:
         # Themselves, not methods around them: they are called for every command.
         self.handle = commands.handle
         self.spawn = tasks.spawn
-        self.work: Work = tasks.start if at_once else tasks.spawn
+        self.begin = tasks.start_soon if at_once else self._spawn
         self.heard = timeouts.heard
         self.paused = timeouts.paused
         self.opened = table.opened
         self.depart = keeper.depart
+
+    def _spawn(self, work: Callable[[], Coroutine[object, None, None]]) -> None:
+        self.spawn(work())
 
     def revocation(self, session: Session, ids: str) -> RemoteDisconnect | None:
         return self._table.revocations.order_for(session.sid, ids)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from types import coroutine
 
 logger = logging.getLogger("ropewalk.engine")
@@ -35,6 +35,13 @@ class Tasks:
         if isinstance(awaited, asyncio.Future):
             awaited._asyncio_future_blocking = False  # so that others may wait for it too, before the task does
         return self.spawn(_finish(work, awaited))
+
+    def start_soon(self, work: Callable[[], Coroutine[object, None, None]]) -> None:
+        """The same in the next turn of the event loop."""
+        asyncio.get_running_loop().call_soon(self._start, work)
+
+    def _start(self, work: Callable[[], Coroutine[object, None, None]]) -> None:
+        self.start(work())
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
