@@ -1,10 +1,15 @@
-"""A connection as picows gets it: without the socket, of which it would set and read options that are set or not wanted.
+"""A connection as picows gets it: it can neither set options of the socket nor write the answer to an upgrade by itself.
 
-With uvloop each option costs a socket object of its own. A Unix socket does not even have them.
+Options are set already, or not wanted; with uvloop each costs a socket object of its own, and a Unix socket does not even
+have them. A write of its own for the answer costs as much as all the rest of the upgrade.
 """
 
 import asyncio
-from typing import Any
+from http import HTTPStatus
+from typing import Any, cast
+
+from multidict import CIMultiDict
+from picows import WSUpgradeResponse
 
 
 class PicowsTransport:
@@ -35,3 +40,27 @@ class PicowsTransport:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.transport, name)
+
+
+class SwitchingProtocols(WSUpgradeResponse):
+    """The answer to an upgrade that is granted. Picows is given nothing to write: the connection writes `head` itself, together
+    with what its session says first."""
+
+    __slots__ = ("_subprotocol", "head")
+
+    def __init__(self, subprotocol: str | None) -> None:
+        self.status = HTTPStatus.SWITCHING_PROTOCOLS
+        self.headers = cast(CIMultiDict[str], {})  # picows puts one in
+        self._subprotocol = subprotocol
+        self.head = b""
+
+    def to_bytes(self) -> bytearray:
+        chosen = b"Sec-WebSocket-Protocol: %b\r\n" % self._subprotocol.encode() if self._subprotocol else b""
+        accept = self.headers.pop("Sec-WebSocket-Accept").encode()
+        self.head = _SWITCHING % (chosen, accept)
+        return bytearray()
+
+
+_SWITCHING = (
+    b"HTTP/1.1 101 Switching Protocols\r\n%bConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: %b\r\n\r\n"
+)

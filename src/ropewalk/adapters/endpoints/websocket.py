@@ -25,7 +25,7 @@ from picows import (
 )
 from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
-from ropewalk.adapters.endpoints.picows_transport import PicowsTransport
+from ropewalk.adapters.endpoints.picows_transport import PicowsTransport, SwitchingProtocols
 from ropewalk.adapters.endpoints.read_pacing import ReadPacing
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
@@ -99,30 +99,6 @@ class PicowsSide:
         """Not said."""
 
     debug = info = warning = log
-
-
-class SwitchingProtocols(WSUpgradeResponse):
-    """The answer to an upgrade that is granted. Picows is given nothing to write: the connection writes `head` itself, together
-    with what its session says first."""
-
-    __slots__ = ("_subprotocol", "head")
-
-    def __init__(self, subprotocol: str | None) -> None:
-        self.status = HTTPStatus.SWITCHING_PROTOCOLS
-        self.headers = cast(CIMultiDict[str], {})  # picows puts one in
-        self._subprotocol = subprotocol
-        self.head = b""
-
-    def to_bytes(self) -> bytearray:
-        chosen = b"Sec-WebSocket-Protocol: %b\r\n" % self._subprotocol.encode() if self._subprotocol else b""
-        accept = self.headers.pop("Sec-WebSocket-Accept").encode()
-        self.head = _SWITCHING % (chosen, accept)
-        return bytearray()
-
-
-_SWITCHING = (
-    b"HTTP/1.1 101 Switching Protocols\r\n%bConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: %b\r\n\r\n"
-)
 
 
 class BoundedProtocol(WSProtocol):  # type: ignore[misc]  # unknown to the stubs, as above
