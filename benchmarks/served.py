@@ -42,6 +42,14 @@ class Served:
         self._offset += count
         return [found.witness[start:end] for start, end in pairwise([0, *bounds])]
 
+    def answer(self) -> bytes:
+        """What the publisher is answered to one more message, which every subscriber gets."""
+        reading = self._read(self._bounds(1))
+        answer = self._publisher.answer()
+        reading.result()
+        self._offset += 1
+        return answer
+
     def publish(self, count: int, batch: int) -> float:
         """Seconds from the first request until the last subscriber has the last byte."""
         reading = self._read(self._bounds(count)[-1:])

@@ -1,6 +1,6 @@
 """The server under test, as users run it: a process of its own, started by the command line.
 
-What it uses is read from /proc, not asked of it.
+What it uses is asked of the system, not of it.
 """
 
 import os
@@ -26,12 +26,12 @@ class Usage(Struct, frozen=True):
     processor: float
 
 
-class Server:
-    """`ropewalk serve --public --port 0` with further flags."""
+class Program:
+    """`python -m` with these arguments: a process that says where it listens."""
 
-    def __init__(self, *flags: str) -> None:
+    def __init__(self, *arguments: str) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
-        command = [sys.executable, "-m", "ropewalk", "serve", "--public", "--port", "0", *flags]
+        command = [sys.executable, "-m", *arguments]
         # what is set around the run must not reach the server under test
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
         self._process = subprocess.Popen(command, stdout=self._output, stderr=subprocess.STDOUT, env=environ)
@@ -64,10 +64,15 @@ class Server:
         return os.pread(self._output.fileno(), 1 << 20, 0).decode(errors="replace")
 
 
+class Server(Program):
+    """`ropewalk serve --public --port 0` with further flags."""
+
+    def __init__(self, *flags: str) -> None:
+        super().__init__("ropewalk", "serve", "--public", "--port", "0", *flags)
+
+
 def usage_of(pid: int) -> Usage:
     with open(f"/proc/{pid}/statm") as file:
         pages = int(file.read().split()[1])
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    ticks = int(fields[11]) + int(fields[12])
-    return Usage(pages * os.sysconf("SC_PAGE_SIZE"), ticks / os.sysconf("SC_CLK_TCK"))
+    # The clock of a process, as clock_getcpuclockid(3) has it: /proc/PID/stat would tell hundredths of a second only.
+    return Usage(pages * os.sysconf("SC_PAGE_SIZE"), time.clock_gettime(~pid << 3 | 2))

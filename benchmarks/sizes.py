@@ -23,6 +23,8 @@ class Sizes(Struct, frozen=True):
     storm_rounds: int
     storm_connections: int
     storm_rate: float
+    publish_rounds: int
+    publish_messages: int
     connect_rounds: int
     connect_clients: int
     connect_history: int
@@ -85,6 +87,8 @@ FULL = Sizes(
     storm_rounds=3,
     storm_connections=5000,
     storm_rate=10.0,
+    publish_rounds=9,
+    publish_messages=3000,
     connect_rounds=5,
     connect_clients=5000,
     connect_history=5,
@@ -145,6 +149,8 @@ QUICK = Sizes(
     storm_rounds=1,
     storm_connections=100,
     storm_rate=50.0,
+    publish_rounds=2,
+    publish_messages=50,
     connect_rounds=1,
     connect_clients=100,
     connect_history=5,

@@ -76,6 +76,10 @@ class Publisher:
         receipt = answer["publications"][0]
         return receipt["epoch"], receipt["offset"]
 
+    def answer(self) -> bytes:
+        """Publish one more, and the whole answer."""
+        return self._answer_to(self._request(1))
+
     def _request(self, batch: int) -> bytes:
         items = [self._publication() for _ in range(batch)]
         body = json.dumps(items[0] if batch == 1 else items).encode()
@@ -88,11 +92,14 @@ class Publisher:
         return {"stream": self._stream, "data": text[:-2] + "x" * (self._payload - len(text)) + text[-2:]}
 
     def _exchange(self, request: bytes) -> bytes:
+        return self._answer_to(request).partition(b"\r\n\r\n")[2]
+
+    def _answer_to(self, request: bytes) -> bytes:
         self._socket.sendall(request)
         answer = b""
-        while (body := _body(answer)) is None:
+        while _body(answer) is None:
             answer += self._receive()
-        return body
+        return answer
 
     def _receive(self) -> bytes:
         piece = self._socket.recv(65536)

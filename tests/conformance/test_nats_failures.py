@@ -22,7 +22,7 @@ from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import SessionTaken
+from ropewalk.model.sessions import SessionSnapshot, SessionTaken
 from ropewalk.testing.backend_rig import at
 from tests.services import NatsServer, free_port, nats_cluster, nats_server
 
@@ -185,6 +185,23 @@ async def test_an_older_store_gives_no_position_twice(server: NatsServer, tmp_pa
         assert [receipt.offset for receipt in after] == [1, 2]
         again = [await published(one, "a", b"1", "u1"), await published(two, "a", b"lost 1", "l1")]
         assert [(receipt.duplicate, receipt.epoch == kept[0].epoch) for receipt in again] == [(True, True), (False, False)]
+
+
+async def test_the_oldest_sessions_end_before_their_time_where_too_many_are_kept(server: NatsServer) -> None:
+    rules, snapshot = Rulebook(StreamRules()), SessionSnapshot("ids", {}, names=("x" * 1000,))
+    for prefix, limit, size in (("b1", 3, 1_000_000), ("b2", 100, 3500)):
+        address = NatsAddress((server.url,))
+        one = NatsBackend(
+            address, "one", rules, time.time, prefix=prefix, shards=1, sessions_limit=limit, max_sessions_size=size
+        )
+        async with running(one):
+            for sid in range(5):
+                await one.sessions.save(str(sid), snapshot, 100.0 + sid)
+            assert {sid for sid, _ in await one.sessions.expired(10)} == {"0", "1"}
+            assert await one.sessions.expired(10) == []
+            assert one.gauges()["sessions_kept"] == 3
+            assert await one.sessions.peek("2") == snapshot
+            assert await one.sessions.peek("1") is None
 
 
 async def test_any_name_is_a_stream(server: NatsServer) -> None:
@@ -487,6 +504,26 @@ async def test_a_connection_that_nats_ends_with_an_error_comes_back(server: Nats
                 await published(one, "b", payload)
                 await until(lambda: _healthy(one))
     assert server.log().lower().count("parse") >= 3, server.log()
+
+
+async def test_an_order_that_cannot_be_carried_out_is_said_in_words(
+    server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(order: RemoteDisconnect | SessionTaken) -> int:
+        raise Unavailable("not now")
+
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        heard = Heard()
+        await one.feed.start(heard.deliver, heard.obey)
+        await two.feed.start(heard.deliver, fail)
+        await one.feed.command(RemoteDisconnect("user 1"))
+        await until(lambda: _said(caplog, "an order was not carried out"))
+    assert "Traceback" not in caplog.text
+
+
+async def _said(caplog: pytest.LogCaptureFixture, words: str) -> None:
+    assert words in caplog.text
 
 
 async def _missed(heard: Heard, before: int) -> None:

@@ -12,7 +12,7 @@ import aiohttp
 
 from tests.cable import TIMEOUT, Cable, Closed, Frame, identifier, kind
 from tests.clients.credentials import token
-from tests.scenarios.cluster_checker import END, Life, Message, Position, ToldGap
+from tests.scenarios.cluster_checker import Life, Message, Position, ToldGap, has_end
 from tests.scenarios.cluster_publishers import STREAMS, World
 from tests.server import Address
 
@@ -48,8 +48,7 @@ class RoamingClient:
             world.record.seen[name, stream] = []
 
     def has_everything(self) -> bool:
-        lines = [self._world.record.seen[self.name, stream] for stream in self.positions]
-        return all(line and isinstance(line[-1], Message) and line[-1].name.startswith(END) for line in lines)
+        return all(has_end(self._world.record.seen[self.name, stream]) for stream in self.positions)
 
     async def run(self) -> None:
         try:
@@ -142,8 +141,11 @@ class RoamingClient:
         return "cut" if way == "gone" and self._world.counts["gone for good"] >= self._world.may_go else way
 
     async def _arrive(self, connection: Cable) -> None:
+        """A restored session joins again, as `@anycable/core` does: that it joined may have been lost on the way."""
         for stream in self.positions:
             await self._ask(connection, stream, "history" if identifier(stream) in self._restored else "subscribe")
+        if identifier(self.room) in self._restored:
+            await connection.send(command="join", identifier=identifier(self.room), presence={"id": self.name})
         await connection.send(command="presence", identifier=identifier(self.room))
 
     async def _ask(self, connection: Cable, stream: str, command: str) -> None:

@@ -30,7 +30,7 @@ async def survived(engine: EngineMaker, capsys: pytest.CaptureFixture[str]) -> N
         with capsys.disabled():
             print(f"  {figures(world, SIZE)}")
         logs = "".join(node.logs() for node in cluster.nodes)
-    assert found == []
+    assert found == [], f"with CLUSTER_SEED={seed}"
     assert "Traceback" not in logs, logs
     assert world.counts["resumed on another node"] > CLIENTS
 

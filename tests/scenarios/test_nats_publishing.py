@@ -11,22 +11,24 @@ import pytest
 from nats.aio.msg import Msg
 
 from ropewalk.adapters.backends.nats import NatsBackend
-from ropewalk.adapters.backends.nats.link import NatsLink
+from ropewalk.adapters.backends.nats.link import NatsLink, Stored
 from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.broker import Broker
 from ropewalk.model.errors import Unanswered, Unavailable
-from ropewalk.model.history import Replay
+from ropewalk.model.history import Gap, Replay
 from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRules
 from tests.services import NatsServer, nats_server
 
 
 class ForgetfulLink(NatsLink):
-    """It can lose the answer to the next write."""
+    """It can lose the answer to the next write, and the next questions can be answered by a server that is `behind`."""
 
     lose_one = False
+    behind = 0
+    last_behind: Stored | None = None
 
     async def request(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> Msg:
         answer = await super().request(subject, payload, headers)
@@ -34,6 +36,18 @@ class ForgetfulLink(NatsLink):
             self.lose_one = False
             raise Unanswered("the answer was lost")
         return answer
+
+    async def last(self, jet: str, subject: str) -> Stored | None:
+        if self.last_behind is not None:
+            behind, self.last_behind = self.last_behind, None
+            return behind
+        return await super().last(jet, subject)
+
+    async def following(self, jet: str, sequence: int, subject: str) -> Stored | None:
+        if self.behind:
+            self.behind -= 1
+            return None
+        return await super().following(jet, sequence, subject)
 
 
 @pytest.fixture
@@ -88,6 +102,29 @@ async def test_what_has_no_uid_is_registered_once_though_its_answer_was_lost(bac
     assert (receipt.offset, receipt.duplicate) == (1, False)
     assert (await broker.publish([Publication("a", b"2")]))[0].offset == 2
     assert await written(backend) == 2
+
+
+async def test_a_server_that_is_behind_makes_nothing_registered_twice(backend: NatsBackend) -> None:
+    """As one that led and was paused: it answers for a moment with what it had."""
+    broker = broker_over(backend)
+    assert isinstance(backend.link, ForgetfulLink)
+    await broker.publish([Publication("a", b"1")])
+    for number in (1, 2, 3):
+        backend.link.lose_one, backend.link.behind = True, number
+        assert (await broker.publish([Publication("a", b"2")]))[0].offset == number + 1
+    assert await written(backend) == 4
+
+
+async def test_a_server_that_is_behind_makes_no_gap(backend: NatsBackend) -> None:
+    link = backend.link
+    assert isinstance(link, ForgetfulLink)
+    first, *_ = await backend.streams.append([Publication("a", b"1")])
+    shard = backend.streams._shard_of("a")
+    before = await shard.last("a")
+    await backend.streams.append([Publication("a", b"2")])
+    link.last_behind = before
+    assert await backend.streams.replay("a", Position(first.epoch, 2)) == Replay("a", first.epoch, 2)
+    assert isinstance(await backend.streams.replay("a", Position(first.epoch, 3)), Gap)
 
 
 KILLS = 3

@@ -119,6 +119,7 @@ def _nats(settings: Settings, rules: Rulebook) -> Backend:
         dedup_limit=settings.broker.dedup_limit,
         presence_ttl=settings.broker.presence_ttl,
         max_session_size=settings.limits.max_session_size,
+        max_sessions_size=settings.limits.max_sessions_size,
     )
     return backend
 

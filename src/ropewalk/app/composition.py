@@ -10,6 +10,7 @@ from ropewalk.adapters.apps.jwt import JwtAuthenticator
 from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
+from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.operations import OperationsEndpoint
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
 from ropewalk.adapters.endpoints.rest import RestEndpoint
@@ -200,7 +201,7 @@ def _origins(settings: Settings, stats: Stats) -> AllowedOrigins:
 def shared_port_of(settings: Settings, parts: Parts) -> SharedPort:
     websocket = _websocket_endpoint(settings, parts)
     limits = settings.limits
-    return SharedPort(
+    shared_port = SharedPort(
         websocket,
         ConnectionLimits(limits.max_conn, limits.max_http_conn, idle_timeout=limits.http_keepalive_timeout),
         parts.stats.refusals,
@@ -208,21 +209,34 @@ def shared_port_of(settings: Settings, parts: Parts) -> SharedPort:
         TrustedProxies(settings.server.trusted_proxies),
         settings.server.proxy_protocol,
     )
+    shared_port.http.publishing = publish_endpoints(settings, parts)
+    return shared_port
+
+
+def publish_endpoints(settings: Settings, parts: Parts) -> dict[bytes, PublishEndpoint]:
+    """Where publications are taken over HTTP, by path."""
+    guards: dict[str, KeyGuard] = {}
+    if parts.guards.api is not None:
+        guards[f"{settings.api.api_path.rstrip('/')}/publish"] = parts.guards.api
+    if "http" in settings.broadcast.broadcast_adapter and parts.guards.broadcast is not None:
+        guards[settings.broadcast.http_broadcast_path] = parts.guards.broadcast
+    broker, bounds = parts.node.broker, publication_limits(settings)
+    return {
+        path.encode(): PublishEndpoint(broker, guard, bounds, parts.stats, instant=broker.instant)
+        for path, guard in guards.items()
+    }
 
 
 def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort) -> list[web.RouteDef]:
     """The HTTP endpoints that are served under these settings."""
     node, api = parts.node, settings.api.api_path.rstrip("/")
-    bounds = publication_limits(settings)
     metrics = MetricsPage(parts.inspector, __version__)
     operations = OperationsEndpoint(parts.inspector, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
     guards = parts.guards
-    if "http" in settings.broadcast.broadcast_adapter and guards.broadcast is not None:
-        publish = PublishEndpoint(node.broker, guards.broadcast, bounds, parts.stats)
-        routes += publish.routes(settings.broadcast.http_broadcast_path)
+    for path, endpoint in shared_port.http.publishing.items():
+        routes += endpoint.routes(path.decode())
     if guards.api is not None:
-        routes += PublishEndpoint(node.broker, guards.api, bounds, parts.stats).routes(f"{api}/publish")
         routes += RestEndpoint(parts.backend, guards.api).routes(api)
     if settings.sse.sse:
         origins, most = _origins(settings, parts.stats), settings.limits.max_subscriptions

@@ -58,6 +58,9 @@ class Cursor:
             return position.offset > self.offset
         return bool(position.epoch) and position.epoch not in self._former
 
+    def is_over(self, epoch: str) -> bool:
+        return epoch in self._former
+
     def move(self, epoch: str, offset: int) -> bool:
         """Go where the store says the stream is. It never goes back within an epoch, nor into one that is over; False then."""
         if epoch == self.epoch:

@@ -192,15 +192,25 @@ class FeedReader:
 
     # --- joins --------------------------------------------------------------------------------------------------------
 
-    async def follow(self, streams: Iterable[str]) -> None:
+    async def follow(self, streams: Sequence[str]) -> list[Position]:
         """Until everything that is registered from now on is heard of. Whoever joins collects, so that there is an audience.
-        Raises `Unavailable`."""
+        Returns what was delivered of each stream by then. Raises `Unavailable`."""
         try:
             async with asyncio.timeout(FOLLOW_SECONDS):
                 for stream in streams:
                     await self._in_step(self._hub.audiences[stream])
         except TimeoutError:
             raise Unavailable("the store or the feed does not answer") from None
+        return [self._hub.audiences[stream].cursor.position for stream in streams]
+
+    def check(self, answer: Replay | Gap, delivered: Position) -> None:
+        """Of several servers of a store, one that was cut off may answer with what it had then: less than what was `delivered`
+        before it was asked. Raises `Unavailable`."""
+        if self._feed.exact:
+            return
+        same_epoch = answer.epoch == delivered.epoch
+        if answer.tip < delivered.offset if same_epoch else self._hub.audiences[answer.stream].cursor.is_over(answer.epoch):
+            raise Unavailable("the store is behind")
 
     async def reach(self, answer: Replay | Gap) -> None:
         """Whoever joins has read this from the store. Everybody else on the stream comes as far before the join goes on: then

@@ -163,6 +163,7 @@ class Hub:
         self._dirty: list[Group] = []
         self._registered_at: list[float] = []
         self._flush_due = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def tell(self, interest: Interest) -> None:
         """Tell `interest` of audiences that come and go from now on."""
@@ -248,7 +249,9 @@ class Hub:
     def _flush_later(self) -> None:
         if not self._flush_due:
             self._flush_due = True
-            asyncio.get_running_loop().call_soon(self.flush)
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()  # which asks the system for the process's number each time
+            self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         self._flush_due = False

@@ -164,9 +164,13 @@ class Joiner:
         failures = 0
         while True:
             try:
-                if not self._feed.exact:
-                    await self._feed.follow(streams)
-                return [await self._ask(stream, request) for stream in streams]
+                if self._feed.exact:
+                    return [await self._ask(stream, request) for stream in streams]
+                delivered = await self._feed.follow(streams)
+                answers = [await self._ask(stream, request) for stream in streams]
+                for answer, before in zip(answers, delivered, strict=True):
+                    self._feed.check(answer, before)
+                return answers
             except Unavailable as error:
                 failures += 1
                 if not link.open or (failures == ATTEMPTS and not forever):

@@ -87,13 +87,17 @@ class PresenceCommands:
 
     async def join_stream(self, session: "Session", stream: str, member: Member) -> bool:
         events: list[PresenceEvent] = []
+        before = (session.members or {}).get(stream)
+        # Before the store has it: whoever takes the session over meanwhile joins again.
+        session.members = {**(session.members or {}), stream: member}
         try:
             events = await self._store.join(stream, session.sid, member)
         except RopewalkError as error:
             logger.debug("join refused", extra={"session": session.tag, "reason": str(error)})
             if not self._settles(session, stream, error):
+                others = {other: held for other, held in session.members.items() if other != stream}
+                session.members = others if before is None else {**others, stream: before}
                 return False
-        session.members = {**(session.members or {}), stream: member}
         self._session_log.joined(session, stream, member, events)
         return True
 

@@ -29,6 +29,10 @@ class TieredStreams:
     def resolves_unanswered(self) -> bool:
         return self._hot.resolves_unanswered
 
+    @property
+    def instant(self) -> bool:
+        return self._hot.instant
+
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         return await self._hot.append(publications)
 

@@ -46,9 +46,9 @@ class Registered(Struct, frozen=True, gc=False):
     broadcast_type: str = ""
 
 
-class Receipt(Struct, frozen=True, gc=False):
+class Receipt(Struct, frozen=True, gc=False, omit_defaults=True):
     """The result of one publication. `duplicate`: its idempotency key was registered before, and this is the original
-    position."""
+    position. Encoded as publishers see it."""
 
     stream: str
     epoch: str

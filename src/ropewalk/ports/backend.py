@@ -26,6 +26,10 @@ class StreamStore(Protocol):
         """It finds out by itself what became of an append to one stream that got no answer, uid or not. What it calls
         `Unanswered` then is final: to repeat it helps nobody."""
 
+    @property
+    def instant(self) -> bool:
+        """`append` never suspends: run to its end in one step, it needs no task."""
+
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         """Register all of them in this order, or none; a receipt for each. Raises `PartitionChanged`.
 

@@ -46,6 +46,18 @@ class StreamConformance(BackendRig):
             assert (answer.messages[0].exclude_socket, answer.messages[0].broadcast_type) == ("sid", "kind")
             assert answer.messages[0].timestamp == self.clock.now
 
+    async def test_an_append_that_is_said_to_be_instant_never_suspends(self) -> None:
+        async with self.running() as backend:
+            batch = [Publication("a", b"1"), Publication("a", b"2", transient=True), Publication("a", b"3", uid="u")]
+            for _ in range(2):  # the second time the stream is there, and the uid known
+                append = backend.streams.append(batch)
+                if not backend.streams.instant:
+                    await append
+                    continue
+                with pytest.raises(StopIteration) as done:
+                    append.send(None)
+                assert [receipt.stream for receipt in done.value.value] == ["a", "a", "a"]
+
     async def test_a_stream_never_heard_of_is_empty(self) -> None:
         async with self.running() as backend:
             assert await backend.streams.tip("a") == Position("", 0)

@@ -15,8 +15,9 @@ from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.session_leases import LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.tasks import Tasks
+from ropewalk.model.history import Gap, Replay
 from ropewalk.model.limits import Limits
-from ropewalk.model.messages import RemoteDisconnect
+from ropewalk.model.messages import Position, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, SessionSnapshot, SessionWrite, Subscribed
@@ -312,6 +313,56 @@ def test_a_restored_session_is_written_with_its_members_however_long_the_store_t
     in_cluster(story)
 
 
+def test_who_joins_gets_everything_also_where_a_server_of_the_store_answers_that_is_behind() -> None:
+    async def story(cluster: Cluster) -> None:
+        node = await cluster.node()
+        await subscribed(node)
+        await node.publish("s", "1")
+        replay = node.backend.streams.replay
+        behind = await replay("s", Position("", 0))
+        await node.publish("s", "2", "3")
+        answers = [behind, behind]
+
+        async def replay_behind(stream: str, position: Position) -> Replay | Gap:
+            return answers.pop() if answers else await replay(stream, position)
+
+        node.backend.streams.replay = replay_behind  # type: ignore[method-assign]
+        late = await node.connect()
+        history = {"streams": {"s": {"epoch": behind.epoch, "offset": 0}}}
+        await late.send(command="subscribe", identifier=public("s"), history=history)
+        await asyncio.sleep(10)
+        await node.publish("s", "4")
+        await asyncio.sleep(1)
+        assert [each for each in late.seen() if isinstance(each, int)] == [1, 2, 3, 4]
+        assert answers == []
+
+    in_cluster(story)
+
+
+def test_an_answer_that_was_overtaken_by_the_feed_is_not_taken_for_old() -> None:
+    async def story(cluster: Cluster) -> None:
+        node = await cluster.node()
+        await subscribed(node)
+        await node.publish("s", "1")
+        replay, asked = node.backend.streams.replay, []
+
+        async def replay_slowly(stream: str, position: Position) -> Replay | Gap:
+            answer = await replay(stream, position)
+            asked.append(answer.tip)
+            await node.publish("s", str(answer.tip + 1))
+            return answer
+
+        node.backend.streams.replay = replay_slowly  # type: ignore[method-assign]
+        late = await node.connect()
+        history = {"streams": {"s": {"epoch": "", "offset": 0}}}
+        await late.send(command="subscribe", identifier=public("s"), history=history)
+        await asyncio.sleep(1)
+        assert asked == [1]
+        assert [each for each in late.seen() if isinstance(each, int)] == [1, 2]
+
+    in_cluster(story)
+
+
 def test_who_joins_while_its_node_gets_a_new_lease_stays_a_member() -> None:
     async def story(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()
@@ -322,7 +373,7 @@ def test_who_joins_while_its_node_gets_a_new_lease_stays_a_member() -> None:
             await answered.wait()
             return events
 
-        first.backend.presence.join = join_and_answer_late  # type: ignore[method-assign, assignment]
+        first.backend.presence.join = join_and_answer_late  # type: ignore[method-assign]
         await subscribed(first)
         assert await members(second) == ["bo"]
         link_of(first).cut = True
@@ -332,6 +383,24 @@ def test_who_joins_while_its_node_gets_a_new_lease_stays_a_member() -> None:
         await asyncio.sleep(2 * RENEW_SECONDS)
         answered.set()
         await asyncio.sleep(LEASE_SECONDS + PATIENT.presence_ttl)
+        assert await members(second) == ["bo"]
+
+    in_cluster(story)
+
+
+def test_who_moves_to_another_node_while_its_join_is_under_way_is_a_member_there() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+
+        async def never_join(stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+            await asyncio.get_running_loop().create_future()
+            return []
+
+        first.backend.presence.join = never_join  # type: ignore[method-assign]
+        client = await subscribed(first)
+        await asyncio.sleep(2 * WRITE_SECONDS)
+        assert welcome(await second.connect(client.sid))["restored_ids"] == [public("s")]
+        await asyncio.sleep(WRITE_SECONDS)
         assert await members(second) == ["bo"]
 
     in_cluster(story)

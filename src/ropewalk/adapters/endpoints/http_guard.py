@@ -64,13 +64,17 @@ class KeyGuard:
         self.refusals = refusals
 
     def admits(self, authorization: str) -> bool:
-        if not self.key:
-            return True
-        scheme, _, given = authorization.partition(" ")
-        if scheme.lower() == "bearer" and matches(given.strip(), self.key):
+        if self.knows(authorization):
             return True
         self.refused(Refusal.BAD_KEY)
         return False
+
+    def knows(self, authorization: str) -> bool:
+        """The same, without counting a refusal."""
+        if not self.key:
+            return True
+        scheme, _, given = authorization.partition(" ")
+        return scheme.lower() == "bearer" and matches(given.strip(), self.key)
 
     def refused(self, why: Refusal) -> None:
         self.refusals[why] += 1
@@ -92,15 +96,20 @@ def guarded(guard: KeyGuard, answer: HttpHandler) -> HttpHandler:
             guard.refused(Refusal.BODY_TIMEOUT)
             return unreadable(request, refusal(408, str(error)))
         except RopewalkError as error:
-            if isinstance(error, TooLarge):
-                guard.refused(Refusal.BODY_TOO_LARGE)
-            elif isinstance(error, BadBody | UnsupportedEncoding):
-                guard.refused(Refusal.BAD_BODY)
-            elif isinstance(error, ClientError) and error.refusal is not None:
-                guard.refused(error.refusal)
-            return _refused(error)
+            return answer_to(error, guard)
 
     return handle
+
+
+def answer_to(error: RopewalkError, guard: KeyGuard) -> web.Response:
+    """The refusal of a request, counted. Raises what is no refusal."""
+    if isinstance(error, TooLarge):
+        guard.refused(Refusal.BODY_TOO_LARGE)
+    elif isinstance(error, BadBody | UnsupportedEncoding):
+        guard.refused(Refusal.BAD_BODY)
+    elif isinstance(error, ClientError) and error.refusal is not None:
+        guard.refused(error.refusal)
+    return _refused(error)
 
 
 def _refused(error: RopewalkError) -> web.Response:
@@ -164,15 +173,15 @@ class Budget:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._held = 0
+        self.held = 0
 
     def take(self, size: int) -> None:
-        if self._held + size > self._limit:
+        if self.held + size > self._limit:
             raise Unavailable("too many request bodies are being sent at once")
-        self._held += size
+        self.held += size
 
     def give_back(self, size: int) -> None:
-        self._held -= size
+        self.held -= size
 
 
 KEYED = Budget(256 << 20)

@@ -4,15 +4,18 @@
 """
 
 import asyncio
+from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
 
 from aiohttp import web
 
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission
-from ropewalk.adapters.endpoints.http_connection import HttpConnection
+from ropewalk.adapters.endpoints.plain_connection import PlainConnection
+from ropewalk.adapters.endpoints.publish import PublishEndpoint
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
+from ropewalk.protocol.plain_request import HEAD_END
 from ropewalk.protocol.proxies import Peer, TrustedProxies
 
 HEAD_LIMIT = 16 * 1024
@@ -23,8 +26,6 @@ BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\nRetry-After: 5\r\nConnection: close\r\n\r\ntoo many connections"
 )
 AHEAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 32\r\nConnection: close\r\n\r\nframes came before the handshake"
-
-HEAD_END = b"\r\n\r\n"
 
 
 class Match(Enum):
@@ -77,7 +78,8 @@ class WebSocketOnPort:
 class HttpOnPort:
     """Every other request goes to aiohttp, which also answers what is no HTTP. So this is the last row of the table.
 
-    `server`, aiohttp's factory of protocols, is set before the first connection. `write_timeout`: how long a peer may take
+    `server`, aiohttp's factory of protocols, is set before the first connection, and so is `publishing`: what answers the plain
+    requests of some paths without it. `write_timeout`: how long a peer may take
     nothing of what waits for it.
     """
 
@@ -89,6 +91,7 @@ class HttpOnPort:
         self._turns = LoopTurns()
         self._write_timeout = write_timeout
         self._proxies = proxies
+        self.publishing: Mapping[bytes, PublishEndpoint] = {}
 
     def detect(self, data: bytes) -> Match:
         return _detect_head(data)
@@ -98,7 +101,8 @@ class HttpOnPort:
 
     def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
         admission = self._admission
-        protocol = HttpConnection(
+        protocol = PlainConnection(
+            self.publishing,
             self.server,
             admission.refusals,
             self._turns,

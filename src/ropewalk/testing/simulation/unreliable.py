@@ -118,6 +118,7 @@ class UnreliableStreams:
     """Implements `ports.StreamStore`."""
 
     resolves_unanswered = False  # it recognises what has a uid
+    instant = False
 
     def __init__(self, store: SharedStore, link: UnreliableLink) -> None:
         self._store = store

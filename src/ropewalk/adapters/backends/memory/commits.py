@@ -23,6 +23,8 @@ MOST_WAITING = 100_000
 class DirectCommit:
     """At once: never suspends. A journal that nobody waits for is told afterwards."""
 
+    instant = True
+
     def __init__(
         self, table: StreamTable, registrations: Registrations, clock: Clock, feed: LocalFeed, journal: Journal | None
     ) -> None:
@@ -198,6 +200,8 @@ class _Waiting:
 
 class JournaledCommit:
     """One group at a time is on its way through the journal; whatever comes meanwhile forms the next one."""
+
+    instant = False
 
     def __init__(
         self,

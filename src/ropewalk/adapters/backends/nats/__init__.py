@@ -66,7 +66,9 @@ class NatsBackend:
         dedup_limit: int = 100_000,
         presence_ttl: float = 15.0,
         idle_factor: float = 10.0,
+        sessions_limit: int = 200_000,
         max_session_size: int = 128 * 1024,
+        max_sessions_size: int = 256 * 1024 * 1024,
         max_members: int = 10_000,
         count_seconds: float = COUNT_SECONDS,
         timeout: float = 2.0,
@@ -96,7 +98,7 @@ class NatsBackend:
         self.feed = NatsFeed(link, self._shard_of, clock, self._orders.keep)
         self._appends = Appends(link, self._lane_of, self.feed.pass_on)
         self.streams = NatsStreams(lambda: self._shards, self._shard_of, self._appends, rulebook, clock, self._forget_after)
-        self.sessions = NatsSessions(self._table, node, clock, max_session_size, self._obey)
+        self.sessions = NatsSessions(self._table, node, clock, sessions_limit, max_session_size, max_sessions_size, self._obey)
         self.presence = NatsPresence(self._table, node, clock, presence_ttl, max_members, self._tell)
         self.leases = NatsLeases(self._table, node, clock, self.sessions, self.presence)
         self.record_queue = NatsRecordQueue(link, self._table, prefix, recorder or node, replicas, clock, lambda: self._shards)

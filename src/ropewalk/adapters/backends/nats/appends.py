@@ -7,12 +7,13 @@ of nodes one is first, and the others plan anew.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from random import random
 
 import msgspec
 
 from ropewalk.adapters.backends.nats import jets, runs
-from ropewalk.adapters.backends.nats.link import NatsLink
+from ropewalk.adapters.backends.nats.link import NatsLink, Stored
 from ropewalk.adapters.backends.nats.plan import (
     AppendPiece,
     Known,
@@ -194,17 +195,12 @@ class Lane:
                 await self.shard.verify()
                 if self.shard.lives != lives:
                     break  # what NATS had is lost, and this with it or not
-                if (found := await self._find(piece)) is not None:
-                    return self._done(piece, found)
-                return self._done(piece, await jets.store(self.shard.link, piece.writes))
-            except jets.WriteConflict:  # by its first copy, or by others; if it is not found now it never will be
-                try:
-                    if (found := await self._find(piece)) is not None:
-                        return self._done(piece, found)
-                    await self._refresh(piece)
-                    return list(piece.appends)
-                except Unavailable:
-                    continue
+                return self._done(piece, await self._find(piece) or await jets.store(self.shard.link, piece.writes))
+            except jets.WriteConflict:
+                with suppress(Unavailable):
+                    if await self._overtaken(piece):
+                        await self._refresh(piece)
+                        return list(piece.appends)
             except Unavailable:
                 continue
         return self._fail(piece, unanswered)
@@ -217,14 +213,32 @@ class Lane:
         await asyncio.sleep(BETWEEN_ATTEMPTS.cap * random())
         return True
 
-    async def _find(self, piece: AppendPiece) -> int | None:
+    async def _find(self, piece: AppendPiece) -> int:
+        """The sequence under which it is stored, 0 if it was not found."""
         stream, draft = list(piece.drafts.items())[-1]
-        sequence, subject = draft.tip.sequence + 1, self.shard.subject(stream)
-        while (stored := await self.shard.link.following(self.shard.jet, sequence, subject)) is not None:
-            if runs.decode(stored.data).id == draft.id:
-                return stored.seq
-            sequence = stored.seq + 1
-        return None
+        stored = await self._after(draft.tip.sequence, stream)
+        return stored.seq if stored is not None and runs.decode(stored.data).id == draft.id else 0
+
+    async def _after(self, sequence: int, stream: str) -> Stored | None:
+        return await self.shard.link.following(self.shard.jet, sequence + 1, self.shard.subject(stream))
+
+    async def _overtaken(self, piece: AppendPiece) -> bool:
+        """Whether something else stands where this would, so that it never will be stored. If there is neither this nor
+        something else, a server has answered that was paused and does not know yet that another one leads."""
+        for stream, draft in piece.drafts.items():
+            stored = await self._after(draft.tip.sequence, stream)
+            if stored is not None and draft.is_displaced_by(runs.decode(stored.data)):
+                return True
+        links, names, jet = self.shard.link, self.shard.names, self.shard.jet
+        for key, marker in piece.uids.items():
+            stored = await links.last(jet, names.uid(*key))
+            if stored is not None and stored.seq != self._uids.get(key, (0, None))[0] and not _is(stored, marker):
+                return True
+        for producer, line in piece.producers.items():
+            stored = await links.last(jet, names.producer(producer))
+            if stored is not None and stored.seq != self._producers[producer][0] and not _is(stored, line):
+                return True
+        return False
 
     async def _refresh(self, piece: AppendPiece) -> None:
         """Somebody else was faster: learn what there is now."""
@@ -257,6 +271,10 @@ class Lane:
         for append in piece.appends:
             append.fail(error)
         return []
+
+
+def _is(stored: Stored, record: Marker | Line) -> bool:
+    return stored.data == msgspec.msgpack.encode(record)
 
 
 class Appends:

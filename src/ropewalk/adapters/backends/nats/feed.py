@@ -101,8 +101,11 @@ class NatsFeed:
             self._deliver(heard)
 
     async def obey(self, order: RemoteDisconnect | SessionTaken) -> None:
-        """From another node."""
-        await self._obey(order)
+        """From another node, which ends in the store what is kept there."""
+        try:
+            await self._obey(order)
+        except RopewalkError as error:
+            logger.warning("an order was not carried out", extra={"reason": str(error)})
 
     def doubt(self) -> None:
         """Something may have been missed."""

@@ -103,6 +103,11 @@ class _Draft:
         self.count += 1
         return Position(self.epoch, self.first + self.count - 1)
 
+    def is_displaced_by(self, run: runs.Run) -> bool:
+        """Whether the next run of the stream that is stored has its place. One that comes later says nothing: those before it
+        may be trimmed already."""
+        return run.id != self.id and (run.first <= self.first if run.epoch == self.epoch else run.first == 1)
+
 
 class AppendPiece:
     """Messages that are stored together, and the appends that are done with them."""

@@ -8,12 +8,21 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from math import inf
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.nats.names import token
+from ropewalk.adapters.backends.nats.session_records import (
+    Gone,
+    Kept,
+    Revoked,
+    SessionRecord,
+    TakenOrder,
+    order_key,
+    session_key,
+)
 from ropewalk.adapters.backends.nats.table import Applied, Change, Table
 from ropewalk.core.expiry import Expiry
 from ropewalk.model.errors import LimitReached
@@ -31,60 +40,31 @@ LOOKED_AT = 1000
 WRITTEN_AT_ONCE = 64
 
 
-class SessionRecord(Struct, frozen=True):
-    """`deadline` is None while the session lives on `node`. `formers`: earlier sids that are still valid for it, because no
-    client may have heard of this one. `origin`: the sequence of the first record that it comes from, 0 for this one itself."""
-
-    sid: str
-    node: str
-    ids: str
-    snapshot: bytes
-    version: int
-    ttl: float
-    deadline: float | None = None
-    formers: tuple[str, ...] = ()
-    origin: int = 0
-
-
-class Gone(Struct, frozen=True, tag=True):
-    sid: str
-    until: float
-
-
-class Kept(Struct, frozen=True, tag=True):
-    record: SessionRecord
-
-
-class Revoked(Struct, frozen=True):
-    ids: str
-    when: float
-
-
-class TakenOrder(Struct, frozen=True):
-    node: str
-    sid: str
-    revoked: bool
-
-
 _entries = msgspec.msgpack.Decoder(Kept | Gone)
 _encode = msgspec.msgpack.encode
 _snapshots = msgspec.msgpack.Decoder(SessionSnapshot)
 
 
-def session_key(sid: str) -> str:
-    return f"s.{token(sid)}"
-
-
-def order_key(node: str, sid: str) -> str:
-    return f"o.{token(node)}.{token(sid)}"
-
-
 class NatsSessions:
-    def __init__(self, table: Table, node: str, clock: Clock, max_size: int, tell: Callable[[SessionTaken], None]) -> None:
+    """`limit` and `max_total`: how many sessions may be kept whose connection is gone, and how many bytes of them; `max_size`
+    of one."""
+
+    def __init__(
+        self,
+        table: Table,
+        node: str,
+        clock: Clock,
+        limit: int,
+        max_size: int,
+        max_total: int,
+        tell: Callable[[SessionTaken], None],
+    ) -> None:
         self._table = table
         self._node = node
         self._clock = clock
+        self._limit = limit
         self._max_size = max_size
+        self._max_total = max_total
         self._tell = tell
         self.clear()
 
@@ -98,10 +78,10 @@ class NatsSessions:
         self._of_node: dict[str, set[str]] = {}  # those that live there
         self._orders: dict[str, dict[str, SessionTaken]] = {}  # by node: what it has not heard yet
         self._deadlines = Expiry()
+        self._kept = self._kept_bytes = 0  # of those whose connection is gone
 
     def gauges(self) -> dict[str, float]:
-        kept = [record for record in self._records.values() if record.deadline is not None and record.deadline > self._clock()]
-        return {"sessions_kept": len(kept), "sessions_kept_bytes": sum(len(record.snapshot) for record in kept)}
+        return {"sessions_kept": self._kept, "sessions_kept_bytes": self._kept_bytes}
 
     def nodes(self) -> set[str]:
         return {node for node, sids in self._of_node.items() if sids}
@@ -125,6 +105,8 @@ class NatsSessions:
             self._of_node.setdefault(record.node, set()).add(record.sid)
         else:
             self._deadlines.set(record.sid, record.deadline)
+            self._kept += 1
+            self._kept_bytes += len(record.snapshot)
 
     def _forget(self, sid: str) -> None:
         record = self._records.pop(sid, None)
@@ -132,6 +114,9 @@ class NatsSessions:
             return
         self._deadlines.discard(sid)
         self._sequences.pop(sid, None)
+        if record.deadline is not None:
+            self._kept -= 1
+            self._kept_bytes -= len(record.snapshot)
         for former in record.formers:
             if self._successors.get(former) == sid:
                 del self._successors[former]
@@ -225,9 +210,12 @@ class NatsSessions:
         await self._table.catch_up()
         given: list[tuple[str, SessionSnapshot]] = []
         due = self._deadlines.due(self._clock(), limit + LOOKED_AT)
+        early = set(self._deadlines.due(inf, min(limit, self._too_many() - len(due))))
+        due += early
         try:
             while due and len(given) < limit:
-                record = await self._remove(due[-1], self._is_over)
+                away = self._is_away if due[-1] in early else self._is_over
+                record = await self._remove(due[-1], away)
                 sid = due.pop()
                 if record is not None and not self._is_revoked(record):
                     given.append((sid, _snapshots.decode(record.snapshot)))
@@ -239,6 +227,13 @@ class NatsSessions:
 
     async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
         return await self.expired(sys.maxsize)
+
+    def _too_many(self) -> int:
+        """How many of those that are kept have to end before their time."""
+        count = self._kept - self._limit
+        if self._kept_bytes > self._max_total:
+            count = max(count, 1 + (self._kept_bytes - self._max_total) * self._kept // self._kept_bytes)
+        return count
 
     async def _remove(self, sid: str, still: Callable[[SessionRecord], bool], order: bool = False) -> SessionRecord | None:
         """The session, if this node was the one to remove it."""
@@ -363,6 +358,9 @@ class NatsSessions:
 
     def _is_over(self, record: SessionRecord) -> bool:
         return record.deadline is not None and record.deadline <= self._clock()
+
+    def _is_away(self, record: SessionRecord) -> bool:
+        return record.deadline is not None
 
     def _origin(self, record: SessionRecord) -> int:
         return record.origin or self._sequences.get(record.sid, 0)

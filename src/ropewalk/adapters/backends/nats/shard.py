@@ -164,9 +164,13 @@ class JetShard:
     async def _agreed(self) -> Any:
         """What NATS has, by what a majority of its servers has stored: of several, one that has lost touch with the others
         answers too, with what it had then; but it acknowledges nothing."""
-        stored = await jets.store(self.link, [jets.JetWrite(self.names.probe, b"", ttl=0)])
+        stored = await self.probe()
         found = await jets.ensure(self.link, self._config())
         return {**found, "state": {**found["state"], "last_seq": stored - 1}}
+
+    async def probe(self) -> int:
+        """The sequence of a message that says nothing, once a majority of the servers has it. Raises `Unavailable`."""
+        return await jets.store(self.link, [jets.JetWrite(self.names.probe, b"", ttl=0)])
 
     async def _begin_generation(self, found: Any) -> Any:
         generation = max(_generation(found), self.generation) + 1

@@ -43,6 +43,7 @@ class RedisStreams:
     """Implements `ports.StreamStore`."""
 
     resolves_unanswered = False  # it recognises what has a uid
+    instant = False
 
     def __init__(self, store: Store, keeping: Keeping) -> None:
         self._store = store

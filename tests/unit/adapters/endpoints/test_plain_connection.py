@@ -1,0 +1,518 @@
+"""Plain publish requests without aiohttp: the same bytes as with it, whatever comes, however it is cut, and in order.
+
+`AIOHTTP` is the same port with aiohttp alone. What it answers, registers and counts is what the others have to.
+"""
+
+import asyncio
+import gzip
+import itertools
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from enum import Enum
+
+import pytest
+from aiohttp import web
+
+from ropewalk.adapters.endpoints import plain_connection
+from ropewalk.adapters.endpoints.admission import ConnectionLimits
+from ropewalk.adapters.endpoints.http_guard import KEYED, KeyGuard
+from ropewalk.adapters.endpoints.publish import PublishEndpoint
+from ropewalk.adapters.endpoints.shared_port import SharedPort
+from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
+from ropewalk.core.stats import Stats
+from ropewalk.model.errors import LimitReached, PartitionChanged, Unanswered
+from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
+from ropewalk.protocol.proxies import TrustedProxies
+from ropewalk.protocol.publications import PublicationLimits
+from tests.tcp import TIMEOUT, Tcp
+
+LIMITS = PublicationLimits(max_batch=3, max_publish_size=100_000)
+GOOD = b'{"stream":"chat","data":"1"}'
+END = b"GET /end HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+class How(Enum):
+    AIOHTTP = "aiohttp"
+    AT_ONCE = "at once"
+    LATER = "later"
+
+
+PLAIN = (How.AT_ONCE, How.LATER)
+
+
+class Store:
+    """A publisher that answers in the same step, or some steps later; not before `gate` is open."""
+
+    def __init__(self, later: bool) -> None:
+        self.later = later
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.registered: list[Publication] = []
+        self.orders: list[RemoteDisconnect] = []
+        self._offsets = itertools.count(1)
+
+    async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
+        if self.later:
+            await asyncio.sleep(0)
+            await self.gate.wait()
+        for publication in publications:
+            match publication.stream:
+                case "moved":
+                    raise PartitionChanged("moved", publication.partition_key, "k")
+                case "silent":
+                    raise Unanswered("the store gave no answer")
+                case "full":
+                    raise LimitReached("no more streams")
+        self.registered += publications
+        return [
+            Receipt(publication.stream, "", 0)
+            if publication.transient
+            else Receipt(publication.stream, "e1", next(self._offsets), publication.uid == "known")
+            for publication in publications
+        ]
+
+    async def disconnect(self, order: RemoteDisconnect) -> int:
+        self.orders.append(order)
+        return 2
+
+
+class Port:
+    """A shared port that listens, and what has become of the requests."""
+
+    def __init__(self, how: How, key: str, timeout: float, idle_timeout: float) -> None:
+        self.stats = Stats()
+        self.store = Store(how is How.LATER)
+        guard = KeyGuard(key, self.stats.refusals)
+        endpoint = PublishEndpoint(self.store, guard, LIMITS, self.stats, timeout, instant=how is How.AT_ONCE)
+        application = web.Application()
+        application.add_routes([*endpoint.routes("/_broadcast"), web.get("/end", _end), web.post("/end", _end)])
+        self.runner = web.AppRunner(application, access_log=None, handle_signals=False)
+        proxies = TrustedProxies()
+        sockets = WebSocketEndpoint(lambda *_: None, (), lambda _: True, "jid", 1, False, False, proxies)  # type: ignore[arg-type]
+        limits = ConnectionLimits(idle_timeout=idle_timeout)
+        self.shared = SharedPort(sockets, limits, self.stats.refusals, 60.0, proxies)
+        if how is not How.AIOHTTP:
+            self.shared.http.publishing = {b"/_broadcast": endpoint}
+        self.port = 0
+
+    @property
+    def seen_by_aiohttp(self) -> int:
+        return self.shared.http.server.requests_count
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Tcp]:
+        link = Tcp(*await asyncio.open_connection("127.0.0.1", self.port))
+        try:
+            yield link
+        finally:
+            link.abort()
+
+    def outcome(self) -> tuple[object, ...]:
+        """What is left of the requests beside their answers."""
+        return self.store.registered, self.store.orders, dict(self.stats.refusals), self.stats.publications_refused
+
+
+async def _end(request: web.Request) -> web.Response:
+    await request.read()
+    return web.Response(text="end")
+
+
+@asynccontextmanager
+async def listening(how: How, key: str = "", timeout: float = 30.0, idle_timeout: float = 75.0) -> AsyncIterator[Port]:
+    port = Port(how, key, timeout, idle_timeout)
+    await port.runner.setup()
+    assert port.runner.server is not None
+    port.shared.http.server = port.runner.server
+    listener = await asyncio.get_running_loop().create_server(port.shared.detector, "127.0.0.1", 0)
+    port.port = listener.sockets[0].getsockname()[1]
+    try:
+        yield port
+    finally:
+        listener.close()
+        await port.runner.cleanup()
+
+
+def request(body: bytes = GOOD, *headers: str, line: str = "POST /_broadcast HTTP/1.1", host: str = "Host: x") -> bytes:
+    lines = [line, host, f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def exchange(port: Port, *pieces: bytes) -> bytes:
+    """Everything that is answered to these bytes, without its dates."""
+    async with port.connection() as link:
+        for piece in pieces:
+            await link.send(piece)
+        return re.sub(rb"Date: [^\r]*", b"Date:", await link.to_the_end())
+
+
+# --- the same as with aiohttp ------------------------------------------------------------------------------------------
+
+AUTHORIZED = "Authorization: Bearer k3y"
+
+
+def entry(**fields: object) -> bytes:
+    return json.dumps({"stream": "chat", "data": "1", **fields}).encode()
+
+
+ANSWERED_HERE = {
+    "one": request(GOOD, AUTHORIZED),
+    "keep-alive": request(GOOD, AUTHORIZED, "Connection: keep-alive"),
+    "names in capitals": request(GOOD, "AUTHORIZATION: bearer k3y", "CONNECTION: Keep-Alive"),
+    "blanks around values": request(GOOD, "Authorization: \t Bearer k3y \t"),
+    "a batch": request(b"[%b,%b]" % (GOOD, GOOD), AUTHORIZED),
+    "a transient one among others": request(b"[%b,%b]" % (GOOD, entry(meta={"transient": True})), AUTHORIZED),
+    "a uid that is known": request(entry(uid="known"), AUTHORIZED),
+    "an idempotency key": request(GOOD, AUTHORIZED, "Idempotency-Key: k"),
+    "another partition key": request(b"[%b,%b]" % (GOOD, entry(stream="moved", partition_key="x")), AUTHORIZED),
+    "a store without an answer": request(entry(stream="silent"), AUTHORIZED),
+    "a store that is full": request(entry(stream="full"), AUTHORIZED),
+    "several, one of them refused": request(GOOD, AUTHORIZED) * 2 + request(entry(stream="silent"), AUTHORIZED) * 2,
+}
+
+LEFT_TO_AIOHTTP = {
+    "no key": request(),
+    "a wrong key": request(GOOD, "Authorization: Bearer k3"),
+    "two keys": request(GOOD, AUTHORIZED, "Authorization: Bearer other"),
+    "two lengths": request(GOOD, AUTHORIZED, f"Content-Length: {len(GOOD)}"),
+    "two lengths that differ": request(GOOD, AUTHORIZED, "Content-Length: 2"),
+    "a length with a sign": request(GOOD, AUTHORIZED).replace(b"Length: ", b"Length: +"),
+    "a length in a list": request(GOOD, AUTHORIZED).replace(b"Length: 28", b"Length: 28, 28"),
+    "a length and a transfer encoding": request(b"0\r\n\r\n", AUTHORIZED, "Transfer-Encoding: chunked"),
+    "an unknown transfer encoding": request(GOOD, AUTHORIZED, "Transfer-Encoding: xchunked"),
+    "chunks": request(b"1c\r\n%b\r\n0\r\n\r\n" % GOOD, AUTHORIZED, "Transfer-Encoding: chunked").replace(
+        b"Content-Length: 38\r\n", b""
+    ),
+    "a blank before the colon": request(GOOD, AUTHORIZED).replace(b"Content-Length:", b"Content-Length :"),
+    "a folded line": request(GOOD, AUTHORIZED + "\r\n more"),
+    "a line without colon": request(GOOD, AUTHORIZED, "nonsense"),
+    "a bare line feed": request(GOOD, AUTHORIZED + "\nX: y"),
+    "a NUL": request(GOOD, AUTHORIZED, "X: \0"),
+    "a header beyond ASCII": request(GOOD, AUTHORIZED, "Idempotency-Key: \xff"),
+    "a long head": request(GOOD, AUTHORIZED, "X: " + "." * 8000),
+    "a header that is too long": request(GOOD, AUTHORIZED, "X: " + "." * 9000),
+    "many headers": request(GOOD, AUTHORIZED, *(f"X-{number}: y" for number in range(100))),
+    "too many headers": request(GOOD, AUTHORIZED, *(f"X-{number}: y" for number in range(200))),
+    "absolute form": request(GOOD, AUTHORIZED, line="POST http://x/_broadcast HTTP/1.1"),
+    "a query": request(GOOD, AUTHORIZED, line="POST /_broadcast?a=b HTTP/1.1"),
+    "an encoded path": request(GOOD, AUTHORIZED, line="POST /%5Fbroadcast HTTP/1.1"),
+    "HTTP/1.0": request(GOOD, AUTHORIZED, line="POST /_broadcast HTTP/1.0"),
+    "HTTP/1.0, kept": request(GOOD, AUTHORIZED, "Connection: keep-alive", line="POST /_broadcast HTTP/1.0"),
+    "close": request(GOOD, AUTHORIZED, "Connection: close"),
+    "GET": request(b"", AUTHORIZED, line="GET /_broadcast HTTP/1.1"),
+    "HEAD": request(b"", AUTHORIZED, line="HEAD /_broadcast HTTP/1.1"),
+    "PUT": request(GOOD, AUTHORIZED, line="PUT /_broadcast HTTP/1.1"),
+    "another method": request(GOOD, AUTHORIZED, line="post /_broadcast HTTP/1.1"),
+    "another path": request(GOOD, AUTHORIZED, line="POST /_broadcasts HTTP/1.1"),
+    "expectations": request(GOOD, AUTHORIZED, "Expect: 100-continue"),
+    "gzip": request(gzip.compress(GOOD, mtime=0), AUTHORIZED, "Content-Encoding: gzip"),
+    "no gzip": request(GOOD, AUTHORIZED, "Content-Encoding: gzip"),
+    "a large body": request(GOOD + b" " * 90_000, AUTHORIZED),
+    "a body that is too large": request(GOOD + b" " * 100_000, AUTHORIZED),
+    "no body": request(b"", AUTHORIZED),
+    "no length": request(b"", AUTHORIZED).replace(b"Content-Length: 0\r\n", b""),
+    "no JSON": request(b"nonsense", AUTHORIZED),
+    "no publication": request(b"{}", AUTHORIZED),
+    "a batch that is too long": request(b"[%b]" % b",".join([GOOD] * 4), AUTHORIZED),
+    "a uid that is too long": request(entry(uid="u" * 300), AUTHORIZED),
+    "an idempotency key that is too long": request(GOOD, AUTHORIZED, "Idempotency-Key: " + "k" * 300),
+    "a disconnect": request(b'{"command":"disconnect","payload":{"identifier":"1"}}', AUTHORIZED),
+    "an empty line before it": b"\r\n" + request(GOOD, AUTHORIZED),
+}
+
+
+@pytest.mark.parametrize("how", PLAIN)
+@pytest.mark.parametrize("case", [*ANSWERED_HERE, *LEFT_TO_AIOHTTP])
+async def test_answers_and_counts_are_those_of_aiohttp(case: str, how: How) -> None:
+    data = {**ANSWERED_HERE, **LEFT_TO_AIOHTTP}[case]
+    async with listening(How.AIOHTTP, "k3y") as port:
+        expected, all_of_them = (await exchange(port, data + END), port.outcome()), port.seen_by_aiohttp
+    async with listening(how, "k3y") as port:
+        assert (await exchange(port, data + END), port.outcome()) == expected
+        assert (port.seen_by_aiohttp < all_of_them) == (case in ANSWERED_HERE)
+
+
+# --- in pieces -----------------------------------------------------------------------------------------------------------
+
+
+class Wire(asyncio.Transport):
+    """A transport without a network, so that nothing joins the pieces of a request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.protocol: asyncio.BaseProtocol | None = None
+        self.written = b""
+        self.read = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self.protocol = protocol
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.read = False
+
+    def resume_reading(self) -> None:
+        self.read = True
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def receive(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            assert isinstance(self.protocol, asyncio.Protocol)
+            self.protocol.data_received(piece)
+
+    async def answered(self, number: int) -> list[int]:
+        """The offsets in so many answers."""
+        await until(lambda: self.written.count(b"HTTP/1.1 ") == number and self.written.endswith(b"}"))
+        return [int(offset) for offset in re.findall(rb'"offset":(\d+)', self.written)]
+
+
+def opened(port: Port) -> Wire:
+    """A connection that has published once."""
+    wire, detector = Wire(), port.shared.detector()
+    wire.protocol = detector
+    detector.connection_made(wire)
+    wire.receive(request())
+    return wire
+
+
+@pytest.mark.parametrize("how", PLAIN)
+async def test_a_request_may_be_cut_anywhere(how: How) -> None:
+    data, before = request(), len(request())
+    async with listening(how) as port:
+        wire = opened(port)
+        await wire.answered(1)
+        for place in range(1, before):
+            wire.receive(data[:place], data[place:])
+            assert await wire.answered(place + 1) == list(range(1, place + 2))
+        assert port.seen_by_aiohttp == 0
+
+
+@pytest.mark.parametrize("how", PLAIN)
+async def test_a_request_may_come_byte_by_byte(how: How) -> None:
+    data = request() + request(b"[%b,%b]" % (GOOD, GOOD)) + request()
+    async with listening(how) as port:
+        wire = opened(port)
+        await wire.answered(1)
+        wire.receive(*(data[place : place + 1] for place in range(len(data))))
+        assert await wire.answered(4) == [1, 2, 3, 4, 5]
+        assert port.seen_by_aiohttp == 0
+
+
+async def test_a_request_for_aiohttp_may_be_cut_anywhere() -> None:
+    data = request(GOOD, "Expect: 100-continue")
+    async with listening(How.AT_ONCE) as port:
+        for place in range(1, len(data)):
+            wire = opened(port)
+            wire.receive(data[:place], data[place:])
+            assert await wire.answered(3) == [2 * place - 1, 2 * place]  # the second of three says "100 Continue"
+
+
+# --- behind each other -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", PLAIN)
+@pytest.mark.parametrize("number", [3, 40, 1000])
+async def test_requests_behind_each_other_are_answered_in_order(how: How, number: int) -> None:
+    bodies = [entry(uid=f"u{index}", data=str(index)) for index in range(number)]
+    async with listening(how) as port:
+        answers = await exchange(port, b"".join(request(body) for body in bodies) + END)
+        assert re.findall(rb'"offset":(\d+)', answers) == [b"%d" % (index + 1) for index in range(number)]
+        assert [publication.payload for publication in port.store.registered] == [b"%d" % index for index in range(number)]
+        assert port.seen_by_aiohttp == 1
+
+
+async def test_many_requests_behind_each_other_leave_turns_to_others() -> None:
+    data, most = request(), -(-plain_connection.TURN_BYTES // len(request()))
+    async with listening(How.AT_ONCE) as port:
+        wires = [opened(port) for _ in range(3)]
+        for wire in wires:
+            wire.receive(data * (5 * most))
+            assert not wire.read
+        counts = [len(port.store.registered)]
+        assert counts == [len(wires) * (1 + most)]
+        while counts[-1] < len(wires) * (1 + 5 * most):
+            await asyncio.sleep(0)
+            counts.append(len(port.store.registered))
+        assert max(after - before for before, after in itertools.pairwise(counts)) == most
+        assert all(wire.read for wire in wires)
+
+
+async def test_requests_that_wait_for_their_turn_are_forgotten_with_their_connection() -> None:
+    async with listening(How.AT_ONCE) as port:
+        wire = opened(port)
+        wire.receive(request() * 1000)
+        registered = len(port.store.registered)
+        assert isinstance(wire.protocol, asyncio.Protocol)
+        wire.protocol.connection_lost(None)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(port.store.registered) == registered < 1001
+
+
+@pytest.mark.parametrize("how", PLAIN)
+async def test_aiohttp_answers_what_is_its_own_and_nothing_else_on_one_connection(how: How) -> None:
+    others = (
+        request(b"", line="GET /end HTTP/1.1"),
+        request(b"x" * 1000, line="POST /end HTTP/1.1"),
+        request(b"no JSON"),
+        request(GOOD + b" " * 70_000),
+    )
+    async with listening(how) as port:
+        async with port.connection() as link:
+            for other in others:
+                for data, status in ((request(), 201), (other, None), (request(), 201)):
+                    await link.send(data)
+                    answered, _ = await link.response()
+                    assert answered == (status or answered)
+        assert port.seen_by_aiohttp == len(others)
+
+
+@pytest.mark.parametrize("how", PLAIN)
+async def test_requests_of_both_kinds_behind_each_other_keep_their_order(how: How) -> None:
+    get = request(b"", line="GET /end HTTP/1.1")
+    async with listening(how) as port:
+        answers = await exchange(port, (request() + get) * 20 + request() + END)
+        found = re.findall(rb'"offset":(\d+)|\r\n\r\n(end)', answers)
+        assert found == [pair for index in range(21) for pair in ((b"%d" % (index + 1), b""), (b"", b"end"))]
+
+
+@pytest.mark.parametrize("how", PLAIN)
+async def test_nonsense_behind_a_request_is_refused_after_that_is_answered(how: How) -> None:
+    async with listening(how) as port:
+        answers = await exchange(port, request() + b"nonsense\r\n\r\n" + END)
+        assert re.findall(rb"HTTP/1\.\d (\d+)", answers) == [b"201", b"400"]
+
+
+async def test_what_comes_while_the_store_is_waited_for_is_held_and_no_more_is_read() -> None:
+    async with listening(How.LATER) as port:
+        wire = opened(port)
+        await wire.answered(1)
+        port.store.gate.clear()
+        wire.receive(request())
+        assert wire.read
+        wire.receive(request(), request(b"", line="GET /end HTTP/1.1"), request())
+        assert not wire.read
+        port.store.gate.set()
+        await until(lambda: wire.written.count(b"HTTP/1.1 ") == 5)
+        assert re.findall(rb'"offset":(\d+)|\r\n\r\n(end)', wire.written) == [
+            *((b"%d" % offset, b"") for offset in (1, 2, 3)),
+            (b"", b"end"),
+            (b"4", b""),
+        ]
+        assert wire.read
+
+
+@pytest.mark.parametrize("how", PLAIN)
+async def test_a_peer_that_reads_no_answers_gets_no_more_of_them(how: How) -> None:
+    async with listening(how) as port, port.connection() as link:
+        await link.send(request())
+        await link.response()
+        (connection,) = port.shared.http.server.connections
+        connection.pause_writing()
+        await link.send(request())
+        await until(lambda: port.seen_by_aiohttp == 1)
+        assert len(port.store.registered) == 1
+        connection.resume_writing()
+        assert (await link.response())[0] == 201
+
+
+# --- connections that end --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", How)
+async def test_a_connection_lost_in_a_body_is_counted(how: How) -> None:
+    held = KEYED.held
+    async with listening(how) as port:
+        wire = opened(port)
+        await wire.answered(1)
+        wire.receive(request()[:-5])
+        if how is How.AIOHTTP:
+            await until(lambda: port.seen_by_aiohttp == 2)
+        assert isinstance(wire.protocol, asyncio.Protocol)
+        wire.protocol.connection_lost(None)
+        await until(lambda: port.stats.publications_refused == 1)
+        assert port.stats.refusals == {"bad_body": 1}
+    assert KEYED.held == held
+
+
+@pytest.mark.parametrize("how", How)
+async def test_a_body_that_does_not_come_is_answered_with_408(how: How, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_connection, "HOLD_SECONDS", 0.01)
+    held = KEYED.held
+    async with listening(how, timeout=0.01) as port, port.connection() as link:
+        await link.send(request())
+        await link.response()
+        await link.send(request()[:-5])
+        assert (await link.response())[0] == 408
+        await link.to_the_end()
+        assert port.stats.refusals == {"body_timeout": 1}
+    assert KEYED.held == held
+
+
+async def test_a_sender_that_trickles_is_not_held_for_longer() -> None:
+    """However little comes at a time, and however often: the time runs from the head on."""
+    async with listening(How.AT_ONCE) as port:
+        wire = opened(port)
+        connection = wire.protocol
+        assert isinstance(connection, plain_connection.PlainConnection)
+        wire.receive(request()[:-5])
+        since = connection._waits_since
+        wire.receive(request()[-5:-3], request()[-3:-2])
+        assert connection._waits_since == since
+        wire.receive(request()[-2:])
+        assert await wire.answered(2) == [1, 2]
+
+
+@pytest.mark.parametrize("how", How)
+@pytest.mark.parametrize("begin", [b"", b"POST /_bro", b"GET /end HTTP/1.1\r\nHo"])
+async def test_a_connection_that_is_idle_is_closed_and_counted(how: How, begin: bytes) -> None:
+    async with listening(how, idle_timeout=0.05) as port, port.connection() as link:
+        await link.send(request())
+        await link.response()
+        await link.send(begin)
+        assert await link.to_the_end() == b""
+        assert port.stats.refusals == {"idle": 1}
+
+
+async def test_a_server_that_stops_waits_for_the_store_and_answers() -> None:
+    async with listening(How.LATER) as port, port.connection() as link:
+        port.store.gate.clear()
+        await link.send(request())
+        await until(lambda: any(connection._request_in_progress for connection in port.shared.http.server.connections))
+        stopping = asyncio.create_task(port.runner.cleanup())
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        port.store.gate.set()
+        assert b" 201 Created" in await link.to_the_end()
+        await stopping
+        assert len(port.store.registered) == 1
+
+
+@pytest.mark.parametrize("how", How)
+async def test_every_request_has_its_line_in_the_log(how: How, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "ropewalk.http"):
+        async with listening(how) as port:
+            await exchange(port, request() + request(entry(stream="silent")) + END)
+    lines = [record.__dict__ for record in caplog.records if record.msg == "request"]
+    seen = [(line["method"], line["path"], line["status"], line["remote"]) for line in lines]
+    assert seen == [
+        ("POST", "/_broadcast", 201, "127.0.0.1"),
+        ("POST", "/_broadcast", 503, "127.0.0.1"),
+        ("GET", "/end", 200, "127.0.0.1"),
+    ]
