@@ -206,8 +206,6 @@ class FeedReader:
     def check(self, answer: Replay | Gap, delivered: Position) -> None:
         """Of several servers of a store, one that was cut off may answer with what it had then: less than what was `delivered`
         before it was asked. Raises `Unavailable`."""
-        if self._feed.exact:
-            return
         same_epoch = answer.epoch == delivered.epoch
         if answer.tip < delivered.offset if same_epoch else self._hub.audiences[answer.stream].cursor.is_over(answer.epoch):
             raise Unavailable("the store is behind")
