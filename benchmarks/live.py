@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from benchmarks.connect import measure_connect
 from benchmarks.fanout import measure_fanout
 from benchmarks.floor import Floor
 from benchmarks.latency import measure_latency
@@ -27,6 +28,9 @@ def measure_live(parts: Sequence[str], sizes: Sizes) -> list[Figure]:
         if "storm" in parts:
             with Server("--history_limit", "10000") as server:
                 figures += measure_storm(server, floor, field, sizes)
+        if "connect" in parts:
+            with Server() as server:
+                figures += measure_connect(server, field, sizes)
     return figures
 
 

@@ -26,6 +26,7 @@ PARTS = {
     "memory": Part("c: resident memory of an idle connection"),
     "storm": Part("e: all connections cut, until all are whole again"),
     "publish": Part("q: processor time of publishing one by one over HTTP", ("dev",)),
+    "connect": Part("s: processor time of connecting and subscribing with history"),
     "journal": Part("f: publishing under each durability", ("journal",)),
     "source": Part("g: journal to Parquet through Spark", ("spark",)),
     "archive": Part("h: journal to archive through Spark", ("spark",)),
@@ -36,7 +37,7 @@ PARTS = {
     "quiet": Part("l: live latency while the archive query runs", ("spark",)),
     "cluster": Part("n, o, p: publishing and delivery with memory, Redis and NATS", ("redis", "enats")),
 }
-_LIVE = ("fanout", "latency", "memory", "storm")
+_LIVE = ("fanout", "latency", "memory", "storm", "connect")
 _WITH_SPARK = tuple(name for name, part in PARTS.items() if "spark" in part.extras)
 
 

@@ -25,6 +25,9 @@ class Sizes(Struct, frozen=True):
     storm_rate: float
     publish_rounds: int
     publish_messages: int
+    connect_rounds: int
+    connect_clients: int
+    connect_history: int
     append_publishers: int
     append_rounds: int
     append_messages: int
@@ -65,7 +68,7 @@ class Sizes(Struct, frozen=True):
 
     def descriptors(self) -> int:
         """Open files that the hungriest process needs: two crowds at once in the load, and some for itself."""
-        return max(2 * self.subscribers, self.memory_connections, self.storm_connections) + 100
+        return max(2 * self.subscribers, self.memory_connections, self.storm_connections, self.connect_clients) + 100
 
 
 FULL = Sizes(
@@ -86,6 +89,9 @@ FULL = Sizes(
     storm_rate=10.0,
     publish_rounds=9,
     publish_messages=3000,
+    connect_rounds=5,
+    connect_clients=5000,
+    connect_history=5,
     append_publishers=16,
     append_rounds=5,
     append_messages=4000,
@@ -145,6 +151,9 @@ QUICK = Sizes(
     storm_rate=50.0,
     publish_rounds=2,
     publish_messages=50,
+    connect_rounds=1,
+    connect_clients=100,
+    connect_history=5,
     append_publishers=4,
     append_rounds=1,
     append_messages=80,

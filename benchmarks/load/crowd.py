@@ -42,10 +42,10 @@ class Crowd:
         self._cut_at = 0.0
         self.poll = select.epoll()
 
-    def open(self, count: int, stage: Stage) -> float:
-        """Open so many and wait until each has come to `stage`; how long it took."""
+    def open(self, count: int, stage: Stage, epoch: str = "", offset: int = 0) -> float:
+        """Open so many and wait until each has come to `stage`; how long it took. With an epoch they subscribe with history."""
         started = time.monotonic()
-        self._bring([partial(self._connect, "", "", 0)] * count, stage)
+        self._bring([partial(self._connect, "", epoch, offset)] * count, stage)
         return time.monotonic() - started
 
     def resume(self, epoch: str) -> Resumed:

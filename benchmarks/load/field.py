@@ -15,10 +15,21 @@ class Field:
         self._crowds: dict[str, Crowd] = {}
         self._drains: dict[str, Drain] = {}
 
-    def open(self, crowd: str, address: Address, path: str, stream: str, count: int, stage: Stage) -> float:
-        """A new crowd of `count` connections, each brought to `stage`; the seconds it took."""
+    def open(
+        self,
+        crowd: str,
+        address: Address,
+        path: str,
+        stream: str,
+        count: int,
+        stage: Stage,
+        epoch: str = "",
+        offset: int = 0,
+    ) -> float:
+        """A new crowd of `count` connections, each brought to `stage`; the seconds it took. With an epoch they subscribe with
+        history, for all that follows this position."""
         self._crowds[crowd] = Crowd(address, path, stream)
-        seconds = self._crowds[crowd].open(count, stage)
+        seconds = self._crowds[crowd].open(count, stage, epoch, offset)
         self._drains[crowd] = Drain(self._crowds[crowd])
         return seconds
 
@@ -38,6 +49,11 @@ class Field:
         """Read until everyone is at `offset`; the message that was there, as one of them got it."""
         self._crowds[crowd].settle(offset)
         return next(iter(self._crowds[crowd].links.values())).last
+
+    def replayed(self, crowd: str, offset: int) -> int:
+        """Messages of history that came to those who have now all up to `offset`, each once and in order."""
+        links = self._crowds[crowd].links.values()
+        return sum(link.replayed for link in links if link.offset == offset and not link.errors)
 
     def close(self, crowd: str) -> None:
         """A crowd that is no longer needed."""

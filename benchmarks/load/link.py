@@ -23,7 +23,8 @@ class Link:
     """A WebSocket that subscribes to one stream, and after a resume keeps account of every offset."""
 
     def __init__(self, sock: socket.socket, stream: str, path: str, epoch: str = "", offset: int = 0) -> None:
-        """With an epoch it resumes: it counts as subscribed only when all that follows its position has come."""
+        """With an epoch it asks for history, or resumes: it counts as subscribed only when all that follows its position
+        has come."""
         self.sock = sock
         self.stream = stream
         self.path = path
@@ -77,10 +78,11 @@ class Link:
         self.stage = Stage.WELCOMED
         welcome = json.loads(payload)
         self.sid, self.restored = welcome["sid"], welcome.get("restored", False)
+        after = (self.epoch, self.offset) if self.epoch else None
         if not self.restored:
-            self.sock.send(wire.subscribe(self.stream))
-        if self.epoch:
-            self.sock.send(wire.history(self.stream, self.epoch, self.offset))
+            self.sock.send(wire.subscribe(self.stream, after))
+        elif after is not None:
+            self.sock.send(wire.history(self.stream, after))
 
     def _account(self, offset: int) -> None:
         if offset != self.offset + 1:

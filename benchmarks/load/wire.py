@@ -10,6 +10,9 @@ import struct
 
 PROTOCOL = "actioncable-v1-ext-json"
 
+Position = tuple[str, int]
+"""Epoch and offset."""
+
 
 def upgrade_request(host: str, path: str) -> bytes:
     """The key may be the same for all: nothing here depends on the answer to it."""
@@ -30,14 +33,20 @@ def identifier(stream: str) -> str:
     return json.dumps({"channel": "$pubsub", "stream_name": stream}, separators=(",", ":"))
 
 
-def subscribe(stream: str) -> bytes:
-    return _masked({"command": "subscribe", "identifier": identifier(stream)})
+def subscribe(stream: str, after: Position | None = None) -> bytes:
+    """With a position: and ask for all that follows it."""
+    asked = {} if after is None else {"history": _above(stream, after)}
+    return _masked({"command": "subscribe", "identifier": identifier(stream), **asked})
 
 
-def history(stream: str, epoch: str, offset: int) -> bytes:
+def history(stream: str, after: Position) -> bytes:
     """Ask for all that follows a position."""
-    position = {"epoch": epoch, "offset": offset}
-    return _masked({"command": "history", "identifier": identifier(stream), "history": {"streams": {stream: position}}})
+    return _masked({"command": "history", "identifier": identifier(stream), "history": _above(stream, after)})
+
+
+def _above(stream: str, position: Position) -> dict[str, object]:
+    epoch, offset = position
+    return {"streams": {stream: {"epoch": epoch, "offset": offset}}}
 
 
 def _masked(command: dict[str, object]) -> bytes:

@@ -119,7 +119,7 @@ class CommandHandler:
             session.link.send(session.link.codec.confirm_subscription(command.identifier))
             if command.history is not None:
                 await self._joiner.replay(session.link, known, command.history)
-        return await self._join_along(session, command)
+        return command.presence is None or await self._join_along(session, command)
 
     async def _join_along(self, session: "Session", command: commands.Subscribe) -> bool:
         if command.presence is not None:

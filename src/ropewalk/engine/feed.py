@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.cursor import Step
-from ropewalk.core.history import BEFORE_ALL
 from ropewalk.core.stats import Stats
 from ropewalk.engine.hub import Audience, Backlog, Hub
 from ropewalk.engine.tasks import Tasks
@@ -37,7 +36,10 @@ COMPARED_AT_ONCE = 200
 
 
 class FeedReader:
-    """Between a `Feed` and the hub. It also tells the feed which streams have an audience here."""
+    """Between a `Feed` and the hub. It also tells the feed which streams have an audience here.
+
+    With an `exact` feed everybody is always in step: there is nothing to `follow` or to `reach`.
+    """
 
     def __init__(
         self, feed: Feed, hub: Hub, store: StreamStore, tasks: Tasks, stats: Stats, clock: Clock, chance: Chance
@@ -52,6 +54,7 @@ class FeedReader:
         self._lingering: dict[str, float] = {}
         self._to_compare: list[str] = []  # streams whose tips are still to be compared in this round
         self._doubted: set[str] = set()  # streams to be compared now
+        self.exact = feed.exact
         if not feed.exact:
             hub.tell(self)
 
@@ -192,8 +195,6 @@ class FeedReader:
     async def follow(self, streams: Sequence[str]) -> list[Position]:
         """Until everything that is registered from now on is heard of. Whoever joins collects, so that there is an audience.
         Returns what was delivered of each stream by then. Raises `Unavailable`."""
-        if self._feed.exact:
-            return [BEFORE_ALL] * len(streams)
         try:
             async with asyncio.timeout(FOLLOW_SECONDS):
                 for stream in streams:
@@ -205,8 +206,6 @@ class FeedReader:
     def check(self, answer: Replay | Gap, delivered: Position) -> None:
         """Of several servers of a store, one that was cut off may answer with what it had then: less than what was `delivered`
         before it was asked. Raises `Unavailable`."""
-        if self._feed.exact:
-            return
         same_epoch = answer.epoch == delivered.epoch
         if answer.tip < delivered.offset if same_epoch else self._hub.audiences[answer.stream].cursor.is_over(answer.epoch):
             raise Unavailable("the store is behind")
@@ -214,8 +213,6 @@ class FeedReader:
     async def reach(self, answer: Replay | Gap) -> None:
         """Whoever joins has read this from the store. Everybody else on the stream comes as far before the join goes on: then
         what was read comes to nobody twice."""
-        if self._feed.exact:
-            return
         audience = self._hub.audiences[answer.stream]
         await self._in_step(audience)
         tip = Position(answer.epoch, answer.tip)

@@ -6,7 +6,6 @@ takes a second confirmation for one it never asked for, and unsubscribes.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 
 from ropewalk.core.rate import TokenBucket
@@ -24,11 +23,11 @@ class Inbox:
     __slots__ = ("_answered", "_bytes", "_frames", "_hold", "_taken", "held")
 
     def __init__(self, hold: Callable[[bool], None]) -> None:
-        self._frames: deque[bytes] = deque()
+        self._frames: list[bytes] = []  # so few that taking the first costs nothing
         self._bytes = 0
         self._hold = hold
         self._taken = 0
-        self._answered: dict[str, tuple[int, Subscribe]] = {}
+        self._answered: dict[str, tuple[int, Subscribe]] | None = None
         self.held = False
 
     def __bool__(self) -> bool:
@@ -42,7 +41,7 @@ class Inbox:
             self._hold(True)
 
     def take(self) -> bytes:
-        frame = self._frames.popleft()
+        frame = self._frames.pop(0)
         self._taken += 1
         self._bytes -= len(frame)
         if self.held and len(self._frames) <= FEW_FRAMES and self._bytes <= FEW_BYTES:
@@ -53,17 +52,20 @@ class Inbox:
     def answered(self, command: Subscribe) -> None:
         """The command that was taken last has been answered, and with it its repeats among the frames that wait now."""
         if self._frames:
-            waiting = {name: each for name, each in self._answered.items() if each[0] > self._taken}
+            waiting = {name: each for name, each in (self._answered or {}).items() if each[0] > self._taken}
             self._answered = {**waiting, command.identifier: (self._taken + len(self._frames), command)}
 
     def answer_to(self, identifier: str) -> Subscribe | None:
         """The command whose answer counts for a subscribe that was taken last; None if it wants one of its own."""
+        if self._answered is None:
+            return None
         upto, command = self._answered.get(identifier, (0, None))
         return command if self._taken <= upto else None
 
     def forget(self, identifier: str) -> None:
         """Unsubscribed: the next subscribe is no repeat."""
-        self._answered.pop(identifier, None)
+        if self._answered is not None:
+            self._answered.pop(identifier, None)
 
 
 class CommandRate(TokenBucket):
@@ -72,12 +74,13 @@ class CommandRate(TokenBucket):
     __slots__ = ()
 
     async def wait(self) -> float:
-        """Until the next command may be handled. Returns for how many seconds it was."""
+        """After a command was not allowed: until it is. Returns for how many seconds it was."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while not self.allow(loop.time()):  # noqa: ASYNC110 - waits for time, not for an event
+        while True:
             await asyncio.sleep(1 / self._rate)
-        return loop.time() - began
+            if self.allow(loop.time()):
+                return loop.time() - began
 
     def charge(self, answered: int) -> None:
         """A command that was answered with so many bytes counts as several where these are many."""

@@ -7,7 +7,7 @@ buffered and sent above the snapshot's tip. Either way there is no duplicate, no
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.delivered import Delivered
@@ -59,17 +59,19 @@ class Joiner:
         collected = [self._hub.collect(stream, link.limit) for stream in streams]
         try:
             answers = await self._answers(link, streams, request, forever=insist or not confirm)
-            tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
-            if confirm:
-                link.send(link.codec.confirm_subscription(identifier, _begun(tips, request)))
-            for frame in following:
-                link.send(frame)
+            confirmation = link.codec.confirm_subscription(identifier, _begun(answers, request)) if confirm else b""
+            first = b"".join([confirmation, *following])
+            if request is None or link.codec.one_way:  # the latter is confirmed before its history may be written
+                link.send(first)
+                first = b""
             if request is not None:
-                await link.ready()
-                answers = [await self._last_page(link, identifier, answer) for answer in answers]
-                tips = [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
-                await self._replayer.answer(link, identifier, request, [list(steps(answer)) for answer in answers], tips)
-            await self._catch_up(link, identifier, answers, collected)
+                if link.codec.one_way:
+                    await link.ready()
+                    answers = [await self._last_page(link, identifier, answer) for answer in answers]
+                pieces = [steps(answer) for answer in answers]
+                await self._replayer.answer(link, identifier, request, pieces, _tips(answers), first)
+            if not self._feed.exact or not _nothing_in(collected):
+                await self._catch_up(link, identifier, answers, collected)
             if link.open:
                 delivered = [_delivered(answer, buffer) for answer, buffer in zip(answers, collected, strict=True)]
                 self._go_live(link, subscription, delivered)
@@ -162,8 +164,10 @@ class Joiner:
         failures = 0
         while True:
             try:
+                if self._feed.exact:
+                    return [await self._ask(stream, request) for stream in streams]
                 delivered = await self._feed.follow(streams)
-                answers = [await self._answer(stream, request) for stream in streams]
+                answers = [await self._ask(stream, request) for stream in streams]
                 for answer, before in zip(answers, delivered, strict=True):
                     self._feed.check(answer, before)
                 return answers
@@ -174,12 +178,15 @@ class Joiner:
                 logger.debug("the store is asked again", extra={"reason": str(error), "failures": failures})
                 await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures, self._chance))
 
-    async def _answer(self, stream: str, request: HistoryRequest | None) -> HistoryAnswer:
+    def _ask(self, stream: str, request: HistoryRequest | None) -> Awaitable[HistoryAnswer]:
         if request is not None:
             if position := request.streams.get(stream):
-                return await self._store.replay(stream, position)
+                return self._store.replay(stream, position)
             if request.since is not None:
-                return await self._store.since(stream, request.since)
+                return self._store.since(stream, request.since)
+        return self._ask_tip(stream)
+
+    async def _ask_tip(self, stream: str) -> HistoryAnswer:
         tip = await self._store.tip(stream)
         return Replay(stream, tip.epoch, tip.offset)
 
@@ -193,14 +200,14 @@ class Joiner:
                 failures += 1
                 await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures, self._chance))
                 continue
-            if page is not None:
+            if page is not None and not self._feed.exact:
                 await self._feed.reach(Replay(stream, page.epoch, page.tip))
             return page
         return None
 
     async def _last_page(self, link: Link, identifier: str, answer: HistoryAnswer) -> HistoryAnswer:
         """For a client that cannot ask for the rest of a long answer: all pages of it but the last, which is returned."""
-        while link.codec.one_way and link.open and isinstance(answer, Gap) and answer.reason is GapReason.PARTIAL:
+        while link.open and isinstance(answer, Gap) and answer.reason is GapReason.PARTIAL:
             await self._replayer.send(link, identifier, answer.messages)
             answer = await self._store.replay(answer.stream, Position(answer.epoch, answer.oldest - 1))
         return answer
@@ -210,8 +217,9 @@ class Joiner:
     ) -> None:
         """Hand on what came meanwhile. While a slow client takes it more comes in; the last round finds nothing, and the caller
         goes live in the same step."""
-        for answer in answers:
-            await self._feed.reach(answer)
+        if not self._feed.exact:
+            for answer in answers:
+                await self._feed.reach(answer)
         while late := _taken(answers, collected):
             await self._replayer.send(link, identifier, late)
         pairs = list(zip(answers, collected, strict=True))
@@ -229,6 +237,10 @@ class Joiner:
         subscription.groups = tuple(self._hub.join(stream, subscription.identifier, codec, link) for stream in streams)
 
 
+def _nothing_in(collected: Sequence[JoinBuffer]) -> bool:
+    return not any(buffer.messages or buffer.full for buffer in collected)
+
+
 def _taken(answers: Sequence[HistoryAnswer], collected: Sequence[JoinBuffer]) -> list[Registered]:
     """What was collected above the snapshots, taken out of the buffers."""
     return [
@@ -239,11 +251,15 @@ def _taken(answers: Sequence[HistoryAnswer], collected: Sequence[JoinBuffer]) ->
     ]
 
 
-def _begun(tips: Sequence[Tip], request: HistoryRequest | None) -> Sequence[Tip]:
-    """Those of streams that begin at their tip, because no history of them is asked for."""
+def _tips(answers: Sequence[HistoryAnswer]) -> list[Tip]:
+    return [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
+
+
+def _begun(answers: Sequence[HistoryAnswer], request: HistoryRequest | None) -> list[Tip]:
+    """The tips of streams that begin there, because no history of them is asked for."""
     if request is None:
-        return tips
-    return [] if request.since is not None else [tip for tip in tips if tip[0] not in request.streams]
+        return _tips(answers)
+    return [] if request.since is not None else _tips([each for each in answers if each.stream not in request.streams])
 
 
 def _delivered(answer: HistoryAnswer, buffer: JoinBuffer) -> Delivered:

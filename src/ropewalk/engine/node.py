@@ -85,6 +85,8 @@ class Node:
         self._refusals = RefusalSummary(stats, clock())
         self._draining = False
         self._leaving = False
+        # A store of this process answers at once, and nobody else is asked: there is mostly nothing to wait for.
+        self._at_once = backend.feed.exact and application is None
         self._feed = FeedReader(backend.feed, self.hub, backend.streams, self.tasks, stats, clock, chance)
         deliver = self._feed.deliver
         self._deliver = traced_delivery(deliver) if tracing() else deliver
@@ -164,6 +166,7 @@ class Node:
             limits,
             stats,
             clock,
+            self._at_once,
         )
 
     # --- start and stop -------------------------------------------------------------------------------------------------------
@@ -243,7 +246,8 @@ class Node:
 
     def open(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Session:
         sid = secrets.token_urlsafe(16)
-        logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
         if tracing():
             connection = traced_connection(connection, sid, codec.readable)
         beat = self._heartbeat.beat(request.options)
@@ -254,7 +258,8 @@ class Node:
             session.end(closings.SERVER_RESTART)
         else:
             self.sessions.begin(session)
-            session.opening = self.tasks.spawn(self._opener.open(session, request))
+            opening = self._opener.open(session, request)
+            session.opening = self.tasks.start(opening) if self._at_once else self.tasks.spawn(opening)
         return session
 
     async def _obey(self, order: RemoteDisconnect | SessionTaken) -> int:

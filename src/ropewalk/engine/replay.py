@@ -12,70 +12,129 @@ from ropewalk.engine.link import Link
 from ropewalk.engine.subscription import Steps
 from ropewalk.model.history import Gap, GapReason, HistoryRequest, Tip
 from ropewalk.model.messages import Registered
+from ropewalk.protocol.codec import MessageCodec
 
 WRITE_BYTES = 65536
+SHORT_MESSAGES, SHORT_BYTES, SHORT_REPLAYS = 64, 8192, 64
+"""Messages and bytes of payload in a short piece of history, and how many such pieces are kept."""
+
+
+class ShortReplays:
+    """Short pieces of history as they go on the wire, encoded once for all who ask for the same. After an outage everybody
+    does, for everybody stopped at the same message. The oldest is forgotten for a new one."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[MessageCodec, str, str, str, int, int], bytes] = {}
+
+    def frames(self, link: Link, identifier: str, messages: Sequence[Registered]) -> bytes | None:
+        """None for what is long, has holes, or is not for everybody."""
+        if not messages:
+            return b""
+        codec, first, last = link.codec.messages, messages[0], messages[-1]
+        if last.offset - first.offset + 1 != len(messages):
+            return None
+        key = codec, identifier, first.stream, first.epoch, first.offset, last.offset
+        if (kept := self._kept.get(key)) is not None:
+            return kept
+        if len(messages) > SHORT_MESSAGES or sum(len(message.payload) for message in messages) > SHORT_BYTES:
+            return None
+        if any(message.exclude_socket for message in messages):
+            return None
+        head = codec.head(identifier)
+        encoded = b"".join([codec.message(head, message) for message in messages])
+        if len(encoded) <= WRITE_BYTES:  # each message carries the identifier, which may be long
+            if len(self._kept) == SHORT_REPLAYS:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = encoded
+        return encoded
 
 
 class Replayer:
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
+        self._short = ShortReplays()
 
     async def answer(
-        self, link: Link, identifier: str, request: HistoryRequest, answers: Sequence[Steps], tips: Sequence[Tip] = ()
+        self,
+        link: Link,
+        identifier: str,
+        request: HistoryRequest,
+        answers: Sequence[Steps],
+        tips: Sequence[Tip] = (),
+        first: bytes = b"",
     ) -> None:
-        """The streams' answers to one request: what joins up, `reject_history` for what does not, what is kept behind that."""
+        """The streams' answers to one request: what joins up, `reject_history` for what does not, what is kept behind that.
+
+        `first` is said before them.
+        """
         gaps = [piece for answer in answers for piece in answer if isinstance(piece, Gap)]
         # Clients of the reference take a rejection as "nothing came", and a page that reloads then would do so for ever:
         # a request by time always finds its history trimmed again. So they are told with the confirmation.
         confirms = not link.codec.tells_positions and all(_by_time(gap, request) for gap in gaps)
+        waiting = [first]
         for row in zip_longest(*answers):
             pieces = [piece for piece in row if piece is not None]
-            await self.send(link, identifier, [message for piece in pieces for message in piece.messages])
-            if not confirms:
-                self.reject(link, identifier, [piece for piece in pieces if isinstance(piece, Gap)])
+            for piece in pieces:
+                waiting = await self._write(link, self._frames_of(link, identifier, piece.messages), waiting)
+            missing = [piece for piece in pieces if isinstance(piece, Gap)]
+            if missing and not confirms:
+                waiting.append(self._rejection(link, identifier, missing))
         self._stats.replays += 1
         if not gaps or link.codec.tells_positions:
-            link.send(link.codec.confirm_history(identifier, tips))
+            waiting.append(link.codec.confirm_history(identifier, tips))
         elif confirms:
             self._count(gaps)
-            link.send(link.codec.confirm_trimmed(identifier, gaps))
+            waiting.append(link.codec.confirm_trimmed(identifier, gaps))
+        link.send(b"".join(waiting))
 
     async def send(self, link: Link, identifier: str, items: Iterable[Registered]) -> None:
         """In writes of a bounded size, each when the one before is taken: a long history costs time, not memory."""
-        for write in self._writes(link, identifier, items):
-            link.send(write)
-            if len(write) >= WRITE_BYTES:
-                await link.drained()
+        link.send(b"".join(await self._write(link, self._frames(link, identifier, items), [])))
 
     def send_at_once(self, link: Link, identifier: str, items: Iterable[Registered]) -> None:
         """In one step of the event loop, for what is bounded already."""
-        for write in self._writes(link, identifier, items):
-            link.send(write)
+        link.send(b"".join(self._frames(link, identifier, items)))
 
     def reject(self, link: Link, identifier: str, gaps: Sequence[Gap]) -> None:
         if gaps:
-            self._count(gaps)
-            link.send(link.codec.messages.reject_history(identifier, gaps))
+            link.send(self._rejection(link, identifier, gaps))
+
+    def _rejection(self, link: Link, identifier: str, gaps: Sequence[Gap]) -> bytes:
+        self._count(gaps)
+        return link.codec.messages.reject_history(identifier, gaps)
 
     def _count(self, gaps: Sequence[Gap]) -> None:
         for gap in gaps:
             self._stats.gaps[gap.reason] += 1
 
-    def _writes(self, link: Link, identifier: str, items: Iterable[Registered]) -> Iterator[bytes]:
-        codec = link.codec.messages
-        head = codec.head(identifier)
-        frames: list[bytes] = []
-        size = 0
-        for item in items:
-            if item.exclude_socket in link.names:  # what a client was not meant to hear live it does not hear now either
-                continue
-            frames.append(codec.message(head, item))
-            size += len(frames[-1])
-            self._stats.replayed_messages += 1
+    async def _write(self, link: Link, frames: Iterable[bytes], waiting: list[bytes]) -> list[bytes]:
+        """Put frames behind those that wait, and write whatever is enough for a write: each is a call of the system, and
+        mostly a packet. Returns what waits now."""
+        size = sum(map(len, waiting))
+        for frame in frames:
+            waiting.append(frame)
+            size += len(frame)
             if size >= WRITE_BYTES:
-                yield b"".join(frames)
-                frames, size = [], 0
-        yield b"".join(frames)
+                link.send(b"".join(waiting))
+                waiting, size = [], 0
+                await link.drained()
+        return waiting
+
+    def _frames_of(self, link: Link, identifier: str, messages: Sequence[Registered]) -> Iterable[bytes]:
+        short = self._short.frames(link, identifier, messages)
+        if short is None:
+            return self._frames(link, identifier, messages)
+        self._stats.replayed_messages += len(messages)
+        return (short,)
+
+    def _frames(self, link: Link, identifier: str, items: Iterable[Registered]) -> Iterator[bytes]:
+        encode, names, stats = link.codec.messages.message, link.names, self._stats
+        head = link.codec.messages.head(identifier)
+        for item in items:
+            if item.exclude_socket in names:  # what a client was not meant to hear live it does not hear now either
+                continue
+            stats.replayed_messages += 1
+            yield encode(head, item)
 
 
 def _by_time(gap: Gap, request: HistoryRequest) -> bool:

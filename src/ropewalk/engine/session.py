@@ -5,7 +5,7 @@ What a session may do is decided in `session_opening`, `commands` and `joins`. T
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 import msgspec
@@ -54,7 +54,10 @@ class SessionHost(Protocol):
     @property
     def clock(self) -> Clock: ...
 
-    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]: ...
+    def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]: ...
+
+    def begin(self, work: Callable[[], Coroutine[object, None, None]]) -> None:
+        """In the next turn of the event loop."""
 
     async def handle(self, session: "Session", command: Command) -> bool:
         """True if it was granted."""
@@ -247,15 +250,15 @@ class Session:
     def _start_work(self) -> None:
         if self.inbox and not self._working and self.opening is None:
             self._working = True
-            self._host.spawn(self._work())
+            self._host.begin(self._work)  # when all that came with the first frame is in the inbox too
 
     async def _work(self) -> None:
-        inbox, limits = self.inbox, self._host.limits
+        inbox, limits, now = self.inbox, self._host.limits, asyncio.get_running_loop().time
         if self._rate is None and limits.command_rate > 0:
             self._rate = CommandRate(limits.command_rate, limits.command_burst)
         waited = 0.0
         while inbox and self.state is SessionState.LIVE:
-            if self._rate is not None:
+            if self._rate is not None and not self._rate.allow(now()):
                 waited += await self._rate.wait()
             if self._ended():
                 break

@@ -1,5 +1,7 @@
 """The node as its sessions see it: what a session asks and tells goes to the parts of the engine that it concerns."""
 
+from collections.abc import Callable, Coroutine
+
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.commands import CommandHandler
@@ -34,7 +36,9 @@ class NodeHost:
         limits: Limits,
         stats: Stats,
         clock: Clock,
+        at_once: bool,
     ) -> None:
+        """`at_once`: commands are handled up to their first wait when they come, and not in tasks of their own."""
         self._table = table
         self._joiner = joiner
         self._keeper = keeper
@@ -48,10 +52,14 @@ class NodeHost:
         # Themselves, not methods around them: they are called for every command.
         self.handle = commands.handle
         self.spawn = tasks.spawn
+        self.begin = tasks.start_soon if at_once else self._spawn
         self.heard = timeouts.heard
         self.paused = timeouts.paused
         self.opened = table.opened
         self.depart = keeper.depart
+
+    def _spawn(self, work: Callable[[], Coroutine[object, None, None]]) -> None:
+        self.spawn(work())
 
     def revocation(self, session: Session, ids: str) -> RemoteDisconnect | None:
         return self._table.revocations.order_for(session.sid, ids)

@@ -63,7 +63,7 @@ class SessionOpener:
 
     async def open(self, session: Session, request: ConnectRequest) -> None:
         try:
-            if not await self._restore(session, request):
+            if not (self._may_resume(session, request) and await self._restore(session, request)):
                 await self._authenticate(session, request)
         except ServerError as error:
             logger.warning("nobody could say who a client is", extra={"session": session.tag, "reason": str(error)})
@@ -96,11 +96,12 @@ class SessionOpener:
                 return answer
         return None
 
+    def _may_resume(self, session: Session, request: ConnectRequest) -> bool:
+        return bool(request.options.former_sid) and session.extended and self._limits.sessions_ttl > 0
+
     async def _restore(self, session: Session, request: ConnectRequest) -> bool:
         """True if the session is restored (or was refused on the way); False if it has to begin anew."""
         former = request.options.former_sid
-        if not (former and session.extended and self._limits.sessions_ttl > 0):
-            return False
         snapshot = await self._keeper.find(former)
         if snapshot is None:
             self._stats.restores_missed += 1

@@ -57,7 +57,7 @@ class Subscription:
         before = self.delivered[index]
         if before.epoch != answer.epoch:  # it began while we listened, so that all of it came live
             before = Delivered(answer.epoch, 1)
-        pieces = list(steps(answer))
+        pieces = steps(answer)
         self._set(index, with_sent(before, pieces))
         unsure = any(message.offset <= before.horizon for piece in pieces for message in piece.messages)
         forgotten = Gap(answer.stream, GapReason.DROPPED, answer.epoch, before.horizon + 1, answer.tip)

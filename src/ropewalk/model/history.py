@@ -1,6 +1,5 @@
 """History requests and their two kinds of answer: a `Replay` without holes, or a `Gap` with a reason."""
 
-from collections.abc import Iterator
 from enum import StrEnum
 
 from msgspec import Struct
@@ -54,12 +53,13 @@ class Gap(Struct, frozen=True):
     rest: "Replay | Gap | None" = None
 
 
-def steps(answer: Replay | Gap) -> Iterator[Replay | Gap]:
+def steps(answer: Replay | Gap) -> list[Replay | Gap]:
     """An answer piece by piece: up to the first gap, between two gaps, after the last one. Ignore the `rest` of each."""
-    following: Replay | Gap | None = answer
-    while following is not None:
-        yield following
-        following = following.rest if isinstance(following, Gap) else None
+    pieces = [answer]
+    while isinstance(answer, Gap) and answer.rest is not None:
+        answer = answer.rest
+        pieces.append(answer)
+    return pieces
 
 
 class StreamSummary(Struct, frozen=True):

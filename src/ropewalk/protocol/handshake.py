@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ClientOptions
@@ -27,19 +27,39 @@ def offered_subprotocols(lines: Sequence[str]) -> list[str]:
 
 def chosen_subprotocol(offered: Sequence[str]) -> str | None:
     """None: nothing in common. The connection is accepted all the same, as a base session without an echo."""
-    return next((name for name in SUBPROTOCOLS if name in offered), None)
+    for name in SUBPROTOCOLS:
+        if name in offered:
+            return name
+    return None
+
+
+def query_params(query: str) -> dict[str, str]:
+    """Of repeated names the last wins."""
+    if not query:
+        return {}
+    if "%" in query or "+" in query:
+        return dict(parse_qsl(query, keep_blank_values=True))
+    pairs = (pair.partition("=") for pair in query.split("&") if pair)
+    return {name: value for name, _, value in pairs}
 
 
 def token_of(param: str, headers: Mapping[str, str], params: Mapping[str, str], offered: Sequence[str] = ()) -> str:
     """The header wins over the subprotocol, which wins over the query; "" when there is none."""
-    in_protocol = next((name.removeprefix(TOKEN_PREFIX) for name in offered if name.startswith(TOKEN_PREFIX)), "")
-    return headers.get(f"x-{param.lower()}") or in_protocol or params.get(param, "")
+    if in_header := headers.get(f"x-{param.lower()}"):
+        return in_header
+    for name in offered:
+        if name.startswith(TOKEN_PREFIX):
+            return name.removeprefix(TOKEN_PREFIX) or params.get(param, "")
+    return params.get(param, "")
 
 
 def client_options(headers: Mapping[str, str], params: Mapping[str, str]) -> ClientOptions:
     """The session to restore (header, or `sid`), pings (`pi` and `ptp`) and `reconnect_in`. Wrong values count as absent."""
+    former_sid = headers.get(RESTORE_HEADER, "")
+    if not params:
+        return ClientOptions(former_sid)
     return ClientOptions(
-        former_sid=headers.get(RESTORE_HEADER) or params.get("sid", ""),
+        former_sid=former_sid or params.get("sid", ""),
         ping_interval=_ping_interval(params.get("pi", "")),
         ping_units=PING_UNITS.get(params.get("ptp", "")),
         reconnect_in=params.get("reconnect_in") == "1",
@@ -47,6 +67,8 @@ def client_options(headers: Mapping[str, str], params: Mapping[str, str]) -> Cli
 
 
 def _ping_interval(text: str) -> float | None:
+    if not text:
+        return None
     try:
         # Bounded before it becomes a float: an integer may be larger than any of these.
         return float(min(max(int(text), 0), LONGEST_PING_INTERVAL))

@@ -11,6 +11,7 @@ from ropewalk.model.history import Gap, Tip
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import PresencePage
 from ropewalk.protocol import cable_json
+from ropewalk.protocol.cable_json import message_json
 from ropewalk.protocol.transmissions import TransmissionCodec
 
 PING_FRAME = b"\x89\x00"
@@ -59,7 +60,7 @@ class CableMessages:
         return cable_json.message_head(identifier)
 
     def message(self, head: bytes, message: Registered) -> bytes:
-        return text_frame(cable_json.message_json(head, message))
+        return text_frame(message_json(head, message))
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         return text_frame(cable_json.reject_history_json(identifier, gaps))

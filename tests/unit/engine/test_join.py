@@ -9,7 +9,7 @@ import pytest
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.history import Gap, Replay
-from ropewalk.model.messages import Position
+from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRule, StreamRules
 from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
 
@@ -35,6 +35,49 @@ async def test_a_message_of_the_same_tick_is_in_the_snapshot_or_live_but_never_b
         await settle()
         assert [item for item in first.seen() if isinstance(item, int)] == [1, 2]
         assert [item for item in second.seen() if isinstance(item, int)] == [1, 2]
+
+
+async def test_confirmation_history_and_its_confirmation_are_one_write() -> None:
+    async with Workbench() as bench:
+        await bench.publish("s", "1", "2", "3")
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("s"), history={"since": 1})
+        assert client.seen() == ["welcome", "confirm_subscription", 1, 2, 3, "confirm_history"]
+        assert len(client.connection.written) == 2
+
+
+async def test_a_session_is_welcomed_before_its_opening_returns() -> None:
+    async with Workbench() as bench:
+        assert bench.open_connection().seen() == ["welcome"]
+
+
+async def test_the_same_history_is_the_same_for_everybody_but_for_those_who_are_excluded_from_it() -> None:
+    async with Workbench() as bench:
+        clients = [await bench.connect() for _ in range(3)]
+        await bench.publish("s", "1", "2")
+        await bench.node.broker.publish([Publication("s", b"3", exclude_socket=clients[1].sid)])
+        await bench.publish("s", "4")
+        for client in clients:
+            await client.send(command="subscribe", identifier=public("s"), history={"since": 1})
+        got = [[item for item in client.seen() if isinstance(item, int)] for client in clients]
+        assert got == [[1, 2, 3, 4], [1, 2, 4], [1, 2, 3, 4]]
+
+
+async def test_histories_that_begin_or_end_elsewhere_are_told_apart() -> None:
+    async with Workbench() as bench:
+        epoch = (await bench.publish("s", "1", "2", "3"))[0].epoch
+        got: list[list[int]] = []
+        for after in (0, 1, 0, 2):
+            client = await bench.connect()
+            positions = {"s": {"epoch": epoch, "offset": after}}
+            await client.send(command="subscribe", identifier=public("s"), history={"streams": positions})
+            got.append([item for item in client.seen() if isinstance(item, int)])
+        await bench.publish("s", "4")
+        client = await bench.connect()
+        await client.send(command="subscribe", identifier=public("s"), history={"since": 1})
+        assert got == [[1, 2, 3], [2, 3], [1, 2, 3], [3]]
+        assert client.seen() == ["welcome", "confirm_subscription", 1, 2, 3, 4, "confirm_history"]
+        assert bench.stats.replayed_messages == 3 + 2 + 3 + 1 + 4
 
 
 def _quoted(text: str) -> bytes:

@@ -3,6 +3,9 @@
 A signed name is believed only with a secret, and the channel's own answer is final: None is for other channels.
 """
 
+from abc import ABC, abstractmethod
+from functools import lru_cache
+
 import msgspec
 
 from ropewalk.core.signatures import verify_stream
@@ -11,10 +14,27 @@ from ropewalk.model.sessions import Rejected, Subscribed
 
 MAX_STREAM_NAME = 512  # bytes
 
+REMEMBERED, REMEMBERED_LENGTH = 1024, 1024
+"""Identifiers whose answer a channel remembers, and how long they may be. One answer for all who subscribe to the same also
+takes less memory than one for each."""
+
 _decode_fields = msgspec.json.Decoder(dict[str, object]).decode
 
 
-class PubSubChannel:
+class _NamedStreams(ABC):
+    """A channel that answers by the identifier alone."""
+
+    def __init__(self) -> None:
+        self._remembered = lru_cache(maxsize=REMEMBERED)(self._answer)
+
+    async def subscribe(self, ids: str, identifier: str) -> Subscribed | Rejected | None:
+        return self._remembered(identifier) if len(identifier) <= REMEMBERED_LENGTH else self._answer(identifier)
+
+    @abstractmethod
+    def _answer(self, identifier: str) -> Subscribed | Rejected | None: ...
+
+
+class PubSubChannel(_NamedStreams):
     """`$pubsub`: `stream_name` where streams are public, `signed_stream_name` everywhere; with both, the signed one decides.
 
     Whispers and presence go to the stream itself: always on a public one, by `whisper` and `presence` on a signed one.
@@ -30,13 +50,14 @@ class PubSubChannel:
         presence: bool = False,
         max_stream_name: int = MAX_STREAM_NAME,
     ) -> None:
+        super().__init__()
         self._public = public
         self._secret = secret
         self._whisper = whisper
         self._presence = presence
         self._max_stream_name = max_stream_name
 
-    async def subscribe(self, ids: str, identifier: str) -> Subscribed | Rejected | None:
+    def _answer(self, identifier: str) -> Subscribed | Rejected | None:
         fields = _fields_of(identifier, self.channel)
         if fields is None:
             return None
@@ -59,18 +80,19 @@ class PubSubChannel:
         return name if isinstance(name, Rejected) else Subscribed((name,), name, name)
 
 
-class SignedNameChannel:
+class SignedNameChannel(_NamedStreams):
     """A channel of another library that carries a signed stream name in one of its fields. No whispers, no presence."""
 
     def __init__(self, channel: str, key: str, secret: str, setting: str, max_stream_name: int = MAX_STREAM_NAME) -> None:
         """`setting` is the flag that gives the secret, for the operator who forgot it."""
+        super().__init__()
         self._channel = channel
         self._key = key
         self._secret = secret
         self._setting = setting
         self._max_stream_name = max_stream_name
 
-    async def subscribe(self, ids: str, identifier: str) -> Subscribed | Rejected | None:
+    def _answer(self, identifier: str) -> Subscribed | Rejected | None:
         fields = _fields_of(identifier, self._channel)
         if fields is None:
             return None

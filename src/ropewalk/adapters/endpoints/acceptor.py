@@ -75,7 +75,10 @@ class Acceptor:
             return False
         sock.setblocking(False)
         detector = self._shared_port.detector()
-        entering = asyncio.get_running_loop().create_task(self._enter(detector, sock))
+        if self.tls is None:
+            self._enter_at_once(detector, sock)
+            return True
+        entering = asyncio.get_running_loop().create_task(self._enter(detector, sock, self.tls))
         detector.accepting = entering
         self._entering.add(entering)
         entering.add_done_callback(self._entering.discard)
@@ -87,18 +90,32 @@ class Acceptor:
         loop.remove_reader(listening.sock)
         loop.call_later(SCARCITY_PAUSE, self._resume, listening)
 
-    async def _enter(self, detector: ProtocolDetector, sock: socket.socket) -> None:
-        timeout = HANDSHAKE_SECONDS if self.tls else None
+    def _enter_at_once(self, detector: ProtocolDetector, sock: socket.socket) -> None:
+        """Without TLS it only waits for the event loop to tell the detector, so that no task has to wait with it."""
+        entering = asyncio.get_running_loop().connect_accepted_socket(lambda: detector, sock)
+        try:
+            entering.send(None)
+        except OSError as error:
+            self._failed(detector, sock, error)
+        else:
+            detector.entering = entering
+
+    async def _enter(self, detector: ProtocolDetector, sock: socket.socket, tls: ssl.SSLContext) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: detector, sock, ssl=self.tls, ssl_handshake_timeout=timeout
+                lambda: detector, sock, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
             )
-        except (OSError, asyncio.CancelledError) as error:  # ssl.SSLError and TimeoutError are OSErrors
+        except asyncio.CancelledError:
             detector.settled()
             sock.close()
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            self._shared_port.admission.count(Refusal.HANDSHAKE)
-            logger.debug("connection lost in its handshake", extra={"reason": str(error)})
+            raise
+        except OSError as error:  # ssl.SSLError and TimeoutError are OSErrors
+            self._failed(detector, sock, error)
         finally:
             detector.accepting = None
+
+    def _failed(self, detector: ProtocolDetector, sock: socket.socket, error: OSError) -> None:
+        detector.settled()
+        sock.close()
+        self._shared_port.admission.count(Refusal.HANDSHAKE)
+        logger.debug("connection lost in its handshake", extra={"reason": str(error)})

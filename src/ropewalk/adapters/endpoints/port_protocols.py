@@ -4,19 +4,16 @@
 """
 
 import asyncio
-import socket
 from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
 
 from aiohttp import web
-from picows.picows import WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission
 from ropewalk.adapters.endpoints.plain_connection import PlainConnection
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
 from ropewalk.adapters.endpoints.turns import LoopTurns
-from ropewalk.adapters.endpoints.unix import UnixTransport
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.protocol.plain_request import HEAD_END
 from ropewalk.protocol.proxies import Peer, TrustedProxies
@@ -75,21 +72,7 @@ class WebSocketOnPort:
             transport.write(AHEAD)
             transport.close()
             return
-        self.take_over(transport, data, peer)
-
-    def take_over(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> WSProtocol:
-        protocol = self._endpoint.protocol(peer)
-        transport.set_protocol(protocol)
-        over_unix = transport.get_extra_info("socket").family == socket.AF_UNIX
-        protocol.connection_made(UnixTransport(transport) if over_unix else transport)
-        rest = memoryview(data)
-        while rest:
-            buffer = protocol.get_buffer(-1)
-            taken = min(len(buffer), len(rest))
-            buffer[:taken] = rest[:taken]
-            rest = rest[taken:]
-            protocol.buffer_updated(taken)
-        return protocol
+        self._endpoint.take_over(transport, data, peer)
 
 
 class HttpOnPort:

@@ -7,7 +7,8 @@ connection over.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import cast
 
 from aiohttp import web
@@ -15,6 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.log import server_logger
 
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission, ConnectionLimits
+from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
 from ropewalk.adapters.endpoints.port_protocols import (
     HEAD_LIMIT,
     HttpOnPort,
@@ -64,11 +66,12 @@ class SharedPort:
         self.admission = ConnectionAdmission(
             limits, refusals, lambda: websocket.connections, lambda: len(self.http.server.connections)
         )
-        self._websocket = WebSocketOnPort(websocket, self.admission)
+        self._endpoint = websocket
         self.http = HttpOnPort(self.admission, write_timeout, proxies)
-        self.protocols: Sequence[PortProtocol] = (self._websocket, self.http)
+        self.protocols: Sequence[PortProtocol] = (WebSocketOnPort(websocket, self.admission), self.http)
         self.proxies = proxies
         self.proxy_header = proxy_header
+        self.head_timeouts = HeadTimeouts(HEAD_TIMEOUT)
         server_logger.addFilter(OUR_ERRORS)
 
     def detector(self) -> "ProtocolDetector":
@@ -85,7 +88,7 @@ class SharedPort:
         peer = connection.peer if isinstance(connection, ProxiedConnection) else Peer(request.remote or "")
         line = f"{request.method} {request.raw_path} HTTP/1.1\r\n".encode("latin-1")
         with self.admission.upgraded():
-            protocol = self._websocket.take_over(request.transport, line + head + b"\r\n\r\n", peer)
+            protocol = self._endpoint.take_over(request.transport, line + head + b"\r\n\r\n", peer)
             await protocol.transport.wait_disconnected()
         request.protocol.force_close()
         request.protocol.connection_lost(None)  # the transport has told picows; aiohttp's book-keeping hears it here
@@ -94,7 +97,9 @@ class SharedPort:
 
 class ProtocolDetector(asyncio.Protocol):
     """A connection whose protocol is not known yet. It exists from the accept on; with TLS, also before the handshake is
-    done."""
+    done. It knows nothing any more once it has handed the connection over: uvloop remembers it as long as that lasts."""
+
+    __slots__ = ("_head", "_peer", "_shared_port", "_transport", "_waits_for_proxy_header", "accepting", "entering")
 
     def __init__(self, shared_port: SharedPort) -> None:
         self._shared_port = shared_port
@@ -102,8 +107,8 @@ class ProtocolDetector(asyncio.Protocol):
         self._peer = Peer("")
         self._waits_for_proxy_header = False
         self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self.accepting: asyncio.Task[None] | None = None
+        self.accepting: asyncio.Task[None] | None = None  # with TLS, until it has come in
+        self.entering: Coroutine[object, None, object] | None = None  # without, up to its end
         shared_port.admission.arrived(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -111,7 +116,7 @@ class ProtocolDetector(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = Peer(peer[0] if peer else "")
         self._waits_for_proxy_header = self._shared_port.proxy_header and self._shared_port.proxies.trusts(self._peer.address)
-        self._timer = asyncio.get_running_loop().call_later(HEAD_TIMEOUT, self._too_late)
+        self._shared_port.head_timeouts.begin(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.settled()
@@ -150,14 +155,20 @@ class ProtocolDetector(asyncio.Protocol):
             self._transport.abort()
         elif self.accepting is not None:
             self.accepting.cancel()
+        elif self.entering is not None:
+            self.entering.close()
+            self.entering = None
 
     def settled(self) -> None:
         """The connection was handed over to its protocol, or is gone."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self.entering is not None:
+            with suppress(StopIteration):
+                self.entering.send(None)
+            self.entering = None
+        self._shared_port.head_timeouts.end(self)
         self._shared_port.admission.left(self)
 
-    def _too_late(self) -> None:
+    def time_out(self) -> None:
         assert self._transport is not None
         if not self._transport.is_closing():
             self._shared_port.admission.count(Refusal.HEAD_TIMEOUT)
@@ -175,4 +186,5 @@ class ProtocolDetector(asyncio.Protocol):
             return
         self.settled()
         data, self._head = self._head, b""
-        protocol.enter(self._transport, data, self._peer)
+        transport, self._transport = self._transport, None
+        protocol.enter(transport, data, self._peer)

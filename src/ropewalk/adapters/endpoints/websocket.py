@@ -9,8 +9,10 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from urllib.parse import parse_qsl, urlsplit
+from typing import cast
+from urllib.parse import urlsplit
 
+from multidict import CIMultiDict
 from picows import (
     WSCloseCode,
     WSFrame,
@@ -23,6 +25,7 @@ from picows import (
 )
 from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # missing in picows' stubs only
 
+from ropewalk.adapters.endpoints.picows_transport import PicowsTransport, SwitchingProtocols
 from ropewalk.adapters.endpoints.read_pacing import ReadPacing
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
@@ -36,6 +39,7 @@ from ropewalk.protocol.handshake import (
     chosen_subprotocol,
     client_options,
     offered_subprotocols,
+    query_params,
     token_of,
 )
 from ropewalk.protocol.proxies import FORWARDING_HEADERS, Peer, TrustedProxies, joined_headers
@@ -49,23 +53,34 @@ READ_CHUNK = 1024  # of one read: all its frames, 170 empty ones, are handled be
 KERNEL_BUFFER = 65536  # what the kernel may hold of what a client sends ahead
 MOST_FRAGMENTS = 1024  # of one message
 
+NO_HEADERS: CIMultiDict[str] = CIMultiDict()
+
 # Looked up once and not with every frame.
 CLOSE, CONTINUATION, PING, PONG = WSMsgType.CLOSE, WSMsgType.CONTINUATION, WSMsgType.PING, WSMsgType.PONG
 
 Open = Callable[[ConnectRequest, Connection, SessionCodec], SessionHandle]
 
 
-class PicowsLog:
-    """Stands in for picows' logger: what it would say of a connection, our own log says.
+class PicowsSide:
+    """What picows calls of ours before it has a listener, and beside it. One object, for there are as many as connections.
 
-    It is also how picows tells that it could not parse a frame: it reports the error here, sends the close frame itself and
-    hangs up a moment later.
+    As its logger: what picows would say of a connection, our own log says. That is also how picows tells that it could not
+    parse a frame: it reports the error here, sends the close frame itself and hangs up a moment later.
     """
 
-    __slots__ = ("connection",)
+    __slots__ = ("_endpoint", "_peer", "connection")
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: "WebSocketEndpoint", peer: Peer) -> None:
+        self._endpoint = endpoint
+        self._peer: Peer | None = peer
         self.connection: WebSocketConnection | None = None
+
+    def __call__(self, request: WSUpgradeRequest) -> WSUpgradeResponseWithListener:
+        """Picows asks once what becomes of the request."""
+        assert self._peer is not None
+        asked_by, self._peer = self._peer, None
+        answer, self.connection = self._endpoint.upgrade(request, asked_by)
+        return answer
 
     def isEnabledFor(self, level: int) -> bool:
         return False
@@ -129,16 +144,22 @@ class WebSocketConnection(WSListener):
     # --- picows calls -------------------------------------------------------------------------------------------------
 
     def on_ws_connected(self, transport: WSTransport) -> None:
-        self._transport = transport.underlying_transport
-        self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER)
-        self.write = self._transport.write
+        underlying = cast(PicowsTransport, transport.underlying_transport)
+        self._transport = underlying.transport
+        _bound_kernel_buffer(underlying.number)
         assert self._request is not None
+        # A session that opens at once has its welcome in the same write as the answer to the upgrade.
+        response = cast(SwitchingProtocols, transport.response)
+        answer = [response.head]
+        self.write = answer.append
         self._session = self._endpoint.open_session(self._request, self, self._endpoint.codec(self._request))
+        self.write = underlying.write
+        self.write(b"".join(answer))
         self._endpoint.connections += 1
         self._request = None  # nobody needs it once the session is opening
         # picows would keep both for the connection's life: a quarter of what an idle one costs.
-        transport.request.headers.clear()
-        transport.response.headers.clear()
+        transport.request.headers = NO_HEADERS
+        response.head = b""
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
@@ -278,14 +299,27 @@ class WebSocketEndpoint:
         self._scheme = "https" if secure else "http"
         self._proxies = proxies
 
-    def protocol(self, peer: Peer) -> WSProtocol:
-        log = PicowsLog()
+    def take_over(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> WSProtocol:
+        """A connection becomes ours, with what was read of it: its upgrade request and perhaps more."""
+        protocol = self._protocol(PicowsSide(self, peer))
+        transport.set_protocol(protocol)
+        protocol.connection_made(PicowsTransport(transport))
+        rest = memoryview(data)
+        while rest:
+            buffer = protocol.get_buffer(-1)
+            taken = min(len(buffer), len(rest))
+            buffer[:taken] = rest[:taken]
+            rest = rest[taken:]
+            protocol.buffer_updated(taken)
+        return protocol
+
+    def _protocol(self, side: PicowsSide) -> WSProtocol:
         return BoundedProtocol(
             None,
             None,
             False,
-            lambda request: self._upgrade(request, peer, log),
-            log,
+            side,
+            side,
             True,
             None,
             False,
@@ -301,7 +335,9 @@ class WebSocketEndpoint:
     def codec(self, request: ConnectRequest) -> SessionCodec:
         return self._telling if asks_positions(request.params) else self._plain
 
-    def _upgrade(self, request: WSUpgradeRequest, peer: Peer, log: PicowsLog) -> WSUpgradeResponseWithListener:
+    def upgrade(
+        self, request: WSUpgradeRequest, peer: Peer
+    ) -> tuple[WSUpgradeResponseWithListener, WebSocketConnection | None]:
         try:
             target = urlsplit(request.path.decode("latin-1"))
         except ValueError:
@@ -313,9 +349,11 @@ class WebSocketEndpoint:
         offered = offered_subprotocols(request.headers.getall("Sec-WebSocket-Protocol", []))
         chosen = chosen_subprotocol(offered)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        params = dict(parse_qsl(target.query, keep_blank_values=True))
-        forwarded = joined_headers(request.headers.getall, FORWARDING_HEADERS)
-        remote, scheme = self._proxies.client(peer, self._scheme, forwarded)
+        params = query_params(target.query)
+        remote, scheme = peer.address, self._scheme
+        if self._proxies:
+            forwarded = joined_headers(request.headers.getall, FORWARDING_HEADERS)
+            remote, scheme = self._proxies.client(peer, scheme, forwarded)
         connect = ConnectRequest(
             url=f"{scheme}://{headers.get('host', '')}{request.path.decode('latin-1')}",
             path=target.path,
@@ -326,10 +364,18 @@ class WebSocketEndpoint:
             extended=chosen == EXTENDED,
             options=client_options(headers, params),
         )
-        listener = log.connection = WebSocketConnection(self, connect)
-        extra = {"Sec-WebSocket-Protocol": chosen} if chosen else None
-        return WSUpgradeResponseWithListener(WSUpgradeResponse.create_101_response(extra), listener)
+        connection = WebSocketConnection(self, connect)
+        return WSUpgradeResponseWithListener(SwitchingProtocols(chosen), connection), connection
 
 
-def _refuse(status: HTTPStatus, text: bytes) -> WSUpgradeResponseWithListener:
-    return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(status, text), None)
+def _refuse(status: HTTPStatus, text: bytes) -> tuple[WSUpgradeResponseWithListener, None]:
+    return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(status, text), None), None
+
+
+def _bound_kernel_buffer(number: int) -> None:
+    """Of the socket with this file descriptor. The plain type costs much less than a `socket.socket`."""
+    sock = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, number)  # of any family: for options they are all the same
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER)
+    finally:
+        sock.detach()

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ropewalk.adapters.apps.streams import MAX_STREAM_NAME, PubSubChannel, SignedNameChannel, cable_ready, turbo_streams
+from ropewalk.adapters.apps.streams import (
+    MAX_STREAM_NAME,
+    REMEMBERED_LENGTH,
+    PubSubChannel,
+    SignedNameChannel,
+    cable_ready,
+    turbo_streams,
+)
 from ropewalk.core.signatures import sign_stream
 from ropewalk.model.sessions import Rejected, Subscribed
 from ropewalk.ports import Channels
@@ -35,6 +42,21 @@ async def reason(channels: Channels, channel: object, **fields: object) -> str:
 async def test_a_public_stream_takes_whispers_and_presence() -> None:
     channel = PubSubChannel(public=True, secret="", whisper=False, presence=False)
     assert await ask(channel, "$pubsub", stream_name=NAME) == Subscribed((NAME,), NAME, NAME)
+
+
+async def test_all_who_subscribe_to_the_same_share_one_answer() -> None:
+    channel = PubSubChannel(public=True, secret=SECRET)
+    assert await ask(channel, "$pubsub", stream_name=NAME) is await ask(channel, "$pubsub", stream_name=NAME)
+    assert await ask(channel, "$pubsub", signed_stream_name=SIGNED) is await ask(channel, "$pubsub", signed_stream_name=SIGNED)
+    assert await ask(channel, "$pubsub", stream_name="other") == Subscribed(("other",), "other", "other")
+
+
+async def test_answers_to_long_identifiers_are_not_remembered() -> None:
+    channel = PubSubChannel(public=True)
+    padding = "x" * REMEMBERED_LENGTH
+    first, second = [await ask(channel, "$pubsub", stream_name=NAME, padding=padding) for _ in range(2)]
+    assert first == second == Subscribed((NAME,), NAME, NAME)
+    assert first is not second
 
 
 async def test_a_plain_name_is_rejected_where_streams_are_not_public() -> None:

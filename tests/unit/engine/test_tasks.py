@@ -1,0 +1,122 @@
+"""Work that is started at once: what never waits is no task, and what waits goes on as one where it stopped."""
+
+import asyncio
+import logging
+
+import pytest
+
+from ropewalk.engine.tasks import Tasks
+from tests.unit.engine.workbench import settle
+
+
+async def test_work_that_never_waits_is_done_at_once_and_is_no_task() -> None:
+    done: list[str] = []
+
+    async def work() -> None:
+        await _inner()
+        done.append("done")
+
+    async def _inner() -> None:
+        done.append("inner")
+
+    assert Tasks().start(work()) is None
+    assert done == ["inner", "done"]
+
+
+async def test_work_that_waits_goes_on_as_a_task_with_what_it_waited_for() -> None:
+    first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    second: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    got: list[int] = []
+
+    async def work() -> None:
+        got.append(await first)
+        await asyncio.sleep(0)
+        got.append(await second)
+
+    task = Tasks().start(work())
+    assert task is not None
+    first.set_result(1)
+    await settle()
+    assert got == [1]
+    second.set_result(2)
+    await task
+    assert got == [1, 2]
+
+
+async def test_what_is_awaited_by_a_task_meanwhile_is_still_waited_for() -> None:
+    awaited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    got: list[int] = []
+
+    async def work() -> None:
+        got.append(await awaited)
+
+    other = asyncio.get_running_loop().create_task(work())  # its first step comes before that of the task below
+    task = Tasks().start(work())
+    await settle()
+    awaited.set_result(7)
+    assert task is not None
+    await asyncio.gather(other, task)
+    assert got == [7, 7]
+
+
+async def test_what_was_done_before_the_task_begins_is_not_waited_for_any_more() -> None:
+    awaited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    got: list[int] = []
+
+    async def work() -> None:
+        got.append(await awaited)
+
+    task = Tasks().start(work())
+    awaited.set_result(7)
+    assert task is not None
+    await task
+    assert got == [7]
+
+
+async def test_a_failure_of_what_is_awaited_is_raised_where_it_is_awaited() -> None:
+    awaited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    caught: list[str] = []
+
+    async def work() -> None:
+        try:
+            await awaited
+        except ValueError as error:
+            caught.append(str(error))
+
+    task = Tasks().start(work())
+    awaited.set_exception(ValueError("no"))
+    assert task is not None
+    await task
+    assert caught == ["no"]
+
+
+async def test_work_that_is_cancelled_while_it_waits_may_clean_up_and_wait_again() -> None:
+    tasks = Tasks()
+    cleaned: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append("cleaned")
+
+    task = tasks.start(work())
+    assert task is not None
+    await settle()
+    await tasks.cancel()
+    assert task.cancelled()
+    assert cleaned == ["cleaned"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_work_that_fails_is_logged_and_hurts_nobody(waits: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        if waits:
+            await asyncio.sleep(0)
+        raise ValueError("broken")
+
+    with caplog.at_level(logging.ERROR, "ropewalk.engine"):
+        Tasks().start(work())
+        await settle()
+    assert [record.message for record in caplog.records] == ["background task failed"]
