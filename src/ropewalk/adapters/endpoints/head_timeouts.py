@@ -7,7 +7,7 @@ import asyncio
 from typing import Protocol
 
 
-class Waiting(Protocol):
+class AwaitedHead(Protocol):
     def time_out(self) -> None: ...
 
 
@@ -16,16 +16,16 @@ class HeadTimeouts:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._until: dict[Waiting, float] = {}  # in the order of these times
+        self._until: dict[AwaitedHead, float] = {}  # in the order of these times
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, waiting: Waiting) -> None:
+    def begin(self, waiting: AwaitedHead) -> None:
         loop = asyncio.get_running_loop()
         self._until[waiting] = until = loop.time() + self._seconds
         if self._timer is None:
             self._timer = loop.call_at(until, self._look)
 
-    def end(self, waiting: Waiting) -> None:
+    def end(self, waiting: AwaitedHead) -> None:
         """Harmless for one that never began."""
         self._until.pop(waiting, None)
 
