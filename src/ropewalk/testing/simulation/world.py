@@ -141,6 +141,7 @@ class World:
         await self._truth.lose()
         self.ledger.store_lost()
         self._announced.clear()
+        self._over.clear()  # nobody knows of them any more: a node that still has one writes it again
         settles_at = asyncio.get_running_loop().time() + REWRITTEN_SECONDS
         for client in self.clients:
             client.store_lost(settles_at)
