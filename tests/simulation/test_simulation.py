@@ -110,8 +110,8 @@ def test_a_join_that_goes_on_before_the_others_have_come_as_far_is_found(monkeyp
 
 
 def test_a_join_that_does_not_wait_for_the_feed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def do_nothing(self: FeedReader, streams: Any) -> None:
-        pass
+    async def do_nothing(self: FeedReader, streams: Any) -> list[Position]:
+        return [Position("", 0) for _ in streams]
 
     monkeypatch.setattr(FeedReader, "follow", do_nothing)
     assert AnomalyKind.SILENT_GAP in kinds_found()

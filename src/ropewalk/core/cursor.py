@@ -24,12 +24,14 @@ class Step(Enum):
 class Cursor:
     """At first before everything: in no epoch, at offset 0. A stream without an epoch has never been published to."""
 
-    __slots__ = ("_former", "epoch", "offset")
+    __slots__ = ("_former", "doubted", "epoch", "offset")
 
     def __init__(self, epoch: str = "", offset: int = 0) -> None:
         self.epoch = epoch
         self.offset = offset
         self._former: tuple[str, ...] = ()
+        self.doubted = False
+        """The store did not know the stream when it was asked: what still comes of it has to be found there."""
 
     @property
     def position(self) -> Position:
@@ -38,7 +40,7 @@ class Cursor:
     def take(self, epoch: str, offset: int) -> Step:
         """Move on if this is the next message. `offset` is at least 1."""
         if epoch == self.epoch:
-            if offset == self.offset + 1:
+            if offset == self.offset + 1 and not self.doubted:
                 self.offset = offset
                 return Step.NEXT
             return Step.OLD if offset <= self.offset else Step.JUMP
@@ -70,5 +72,5 @@ class Cursor:
             return False
         if self.epoch:
             self._former = (*self._former, self.epoch)[-FORMER_EPOCHS:]
-        self.epoch, self.offset = epoch, offset
+        self.epoch, self.offset, self.doubted = epoch, offset, False
         return True

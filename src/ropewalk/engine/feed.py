@@ -20,6 +20,9 @@ from ropewalk.ports import Clock, Feed, StreamStore
 
 logger = logging.getLogger("ropewalk.feed")
 
+DOUBTED_ATTEMPTS = 3
+"""How often a store is asked again that does not know a stream of which something was delivered."""
+
 WAITING_BYTES = 1024 * 1024
 """Of messages that wait for one stream to be in step again. Past that they are dropped, and read from the store later."""
 
@@ -123,6 +126,8 @@ class FeedReader:
         backlog.overflowed = False
         before = audience.cursor.position
         answer = await self._store.replay(audience.stream, before)
+        if answer.epoch == before.epoch:
+            audience.cursor.doubted = False
         if isinstance(answer, Gap) and answer.reason is GapReason.PARTIAL:
             self._give_next(audience, answer.messages)
             return False
@@ -203,11 +208,17 @@ class FeedReader:
             raise Unavailable("the store or the feed does not answer") from None
         return [self._hub.audiences[stream].cursor.position for stream in streams]
 
-    def check(self, answer: Replay | Gap, delivered: Position) -> None:
+    def check(self, answer: Replay | Gap, delivered: Position, failures: int) -> None:
         """Of several servers of a store, one that was cut off may answer with what it had then: less than what was `delivered`
-        before it was asked. Raises `Unavailable`."""
-        same_epoch = answer.epoch == delivered.epoch
-        if answer.tip < delivered.offset if same_epoch else self._hub.audiences[answer.stream].cursor.is_over(answer.epoch):
+        before it was asked. One that knows nothing of the stream is believed in the end: it may be lost. Raises
+        `Unavailable`."""
+        if answer.epoch == delivered.epoch:
+            behind = answer.tip < delivered.offset
+        elif answer.epoch:
+            behind = self._hub.audiences[answer.stream].cursor.is_over(answer.epoch)
+        else:
+            behind = failures < DOUBTED_ATTEMPTS
+        if behind:
             raise Unavailable("the store is behind")
 
     async def reach(self, answer: Replay | Gap) -> None:
@@ -216,6 +227,10 @@ class FeedReader:
         audience = self._hub.audiences[answer.stream]
         await self._in_step(audience)
         tip = Position(answer.epoch, answer.tip)
+        if not tip.epoch and audience.cursor.epoch:
+            # The stream was lost or forgotten. Whoever joins knows nothing of it, so that what is still on its way may not
+            # reach them as if they had everything before it.
+            audience.cursor.doubted = True
         if not audience.cursor.behind(tip):
             return
         if audience.cursor.epoch == answer.epoch and isinstance(answer, Replay):

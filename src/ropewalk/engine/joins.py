@@ -169,7 +169,7 @@ class Joiner:
                 delivered = await self._feed.follow(streams)
                 answers = [await self._ask(stream, request) for stream in streams]
                 for answer, before in zip(answers, delivered, strict=True):
-                    self._feed.check(answer, before)
+                    self._feed.check(answer, before, failures)
                 return answers
             except Unavailable as error:
                 failures += 1
@@ -246,9 +246,20 @@ def _taken(answers: Sequence[HistoryAnswer], collected: Sequence[JoinBuffer]) ->
     return [
         message
         for answer, buffer in zip(answers, collected, strict=True)
-        for message in buffer.take()
+        for message in (buffer.take() if answer.epoch else _from_the_first(buffer))
         if message.epoch != answer.epoch or message.offset > answer.tip
     ]
+
+
+def _from_the_first(buffer: JoinBuffer) -> list[Registered]:
+    """Of a stream that the store did not know. What comes before the first message of an epoch is the rest of one that was
+    lost."""
+    begun = buffer.taken is not None
+    messages = buffer.take()
+    if begun:
+        return messages
+    first = next((index for index, message in enumerate(messages) if message.offset == 1), len(messages))
+    return [message for message in messages[:first] if not message.offset] + messages[first:]
 
 
 def _tips(answers: Sequence[HistoryAnswer]) -> list[Tip]:

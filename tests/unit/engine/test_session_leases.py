@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine.persistent_presence import PersistentPresence
@@ -335,6 +336,28 @@ def test_who_joins_gets_everything_also_where_a_server_of_the_store_answers_that
         await asyncio.sleep(1)
         assert [each for each in late.seen() if isinstance(each, int)] == [1, 2, 3, 4]
         assert answers == []
+
+    in_cluster(story)
+
+
+def test_what_is_left_of_a_stream_that_the_store_has_lost_does_not_reach_who_joined_after_it() -> None:
+    async def story(cluster: Cluster) -> None:
+        node = await cluster.node()
+        early = await subscribed(node)
+        await node.publish("s", "1")
+        *_, last = (await node.backend.streams.replay("s", Position("", 0))).messages
+        await cluster.store.lose()
+        late = await node.connect()
+        history = {"streams": {"s": {"epoch": "", "offset": 0}}}
+        await late.send(command="subscribe", identifier=public("s"), history=history)
+        await asyncio.sleep(10)
+        node.node._deliver([replace(last, offset=2)])  # it was on its way
+        await asyncio.sleep(1)
+        assert [each for each in late.seen() if isinstance(each, int)] == []
+        await node.publish("s", "9")
+        await asyncio.sleep(5)
+        assert [each for each in late.seen() if isinstance(each, int)] == [1]
+        assert early.seen()[-2:] == ["reject_history", 1]
 
     in_cluster(story)
 
