@@ -59,8 +59,9 @@ class Joiner:
         collected = [self._hub.collect(stream, link.limit) for stream in streams]
         try:
             answers = await self._answers(link, streams, request, forever=insist or not confirm)
-            confirmation = link.codec.confirm_subscription(identifier, _begun(answers, request)) if confirm else b""
-            first = b"".join([confirmation, *following])
+            first = link.codec.confirm_subscription(identifier, _begun(link, answers, request)) if confirm else b""
+            if following:
+                first = b"".join([first, *following])
             if request is None or link.codec.one_way:  # the latter is confirmed before its history may be written
                 link.send(first)
                 first = b""
@@ -69,7 +70,7 @@ class Joiner:
                     await link.ready()
                     answers = [await self._last_page(link, identifier, answer) for answer in answers]
                 pieces = [steps(answer) for answer in answers]
-                await self._replayer.answer(link, identifier, request, pieces, _tips(answers), first)
+                await self._replayer.answer(link, identifier, request, pieces, _tips(link, answers), first)
             if not self._feed.exact or not _nothing_in(collected):
                 await self._catch_up(link, identifier, answers, collected)
             if link.open:
@@ -262,20 +263,25 @@ def _from_the_first(buffer: JoinBuffer) -> list[Registered]:
     return [message for message in messages[:first] if not message.offset] + messages[first:]
 
 
-def _tips(answers: Sequence[HistoryAnswer]) -> list[Tip]:
+def _tips(link: Link, answers: Sequence[HistoryAnswer]) -> Sequence[Tip]:
+    if not link.codec.shows_tips:
+        return ()
     return [(answer.stream, Position(answer.epoch, answer.tip)) for answer in answers]
 
 
-def _begun(answers: Sequence[HistoryAnswer], request: HistoryRequest | None) -> list[Tip]:
+def _begun(link: Link, answers: Sequence[HistoryAnswer], request: HistoryRequest | None) -> Sequence[Tip]:
     """The tips of streams that begin there, because no history of them is asked for."""
-    if request is None:
-        return _tips(answers)
-    return [] if request.since is not None else _tips([each for each in answers if each.stream not in request.streams])
+    tips = _tips(link, answers)
+    if request is None or not tips:
+        return tips
+    return () if request.since is not None else [tip for tip in tips if tip[0] not in request.streams]
 
 
 def _delivered(answer: HistoryAnswer, buffer: JoinBuffer) -> Delivered:
     """After this answer was sent in full, and what came above its tip, except for what was more than could be kept."""
-    sent = with_sent(Delivered(answer.epoch, answer.tip + 1), steps(answer))
+    sent = Delivered(answer.epoch, answer.tip + 1)
+    if isinstance(answer, Gap) or answer.messages:
+        sent = with_sent(sent, steps(answer))
     if (lost := _lost(answer, buffer)) is None:
         return sent
     taken = buffer.taken

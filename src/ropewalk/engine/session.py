@@ -212,15 +212,15 @@ class Session:
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def receive(self, frame: bytes) -> None:
-        if self._ended():
+        if self.state is SessionState.ENDED:
             return
-        self.heard()
+        self._host.heard(self)
         if trace.tracing():
             trace.received(self.sid, frame)
         if self.inbox is None:
             self.inbox = Inbox(self._connection.hold_reading)
         self.inbox.put(frame)
-        if self.state is SessionState.LIVE:
+        if self.state is SessionState.LIVE and not self._working:
             self._start_work()
 
     @property

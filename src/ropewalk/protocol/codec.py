@@ -44,6 +44,10 @@ class SessionCodec(Protocol):
     def tells_positions(self) -> bool:
         """Whether the client asked to be told where its streams stand. Others get the confirmations of the reference."""
 
+    @property
+    def shows_tips(self) -> bool:
+        """Whether confirmations carry the tips that they are given. Where they do not, nobody has to find them out."""
+
     def decode(self, frame: bytes) -> Command:
         """Raises MalformedFrame."""
 

@@ -35,6 +35,7 @@ class SseCodec(TransmissionCodec):
 
     one_way = True
     tells_positions = False
+    shows_tips = True
 
     def __init__(self, unwrap: bool, raw: bool, keyed: bool = False) -> None:
         self._unwrap = unwrap

@@ -4,6 +4,7 @@ Frames are built here, not by the transport, so that one frame serves every conn
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
@@ -11,7 +12,7 @@ from ropewalk.model.history import Gap, Tip
 from ropewalk.model.messages import Registered
 from ropewalk.model.presence import PresencePage
 from ropewalk.protocol import cable_json
-from ropewalk.protocol.cable_json import message_json
+from ropewalk.protocol.cable_json import IdentifierReply, about_json, message_json
 from ropewalk.protocol.transmissions import TransmissionCodec
 
 PING_FRAME = b"\x89\x00"
@@ -68,6 +69,16 @@ class CableMessages:
 
 MESSAGES = CableMessages()
 
+SHORT_IDENTIFIER, CONFIRMATIONS = 512, 512
+"""How long an identifier may be whose confirmations are kept for the next who subscribes to the same, and how many are."""
+
+
+def _confirmed(kind: IdentifierReply, identifier: str) -> bytes:
+    return text_frame(about_json(kind, identifier))
+
+
+_confirmation = lru_cache(maxsize=CONFIRMATIONS)(_confirmed)
+
 
 class CableCodec(TransmissionCodec):
     """The `SessionCodec` of the cable. Base and extended sessions share it: what differs between them is what they ask for.
@@ -81,7 +92,7 @@ class CableCodec(TransmissionCodec):
 
     def __init__(self, native_pings: bool = False, tells_positions: bool = False) -> None:
         self.native_pings = native_pings
-        self.tells_positions = tells_positions
+        self.tells_positions = self.shows_tips = tells_positions
         self._after_ping = PING_FRAME if native_pings else b""
 
     def decode(self, frame: bytes) -> Command:
@@ -91,15 +102,18 @@ class CableCodec(TransmissionCodec):
         return text_frame(cable_json.welcome_json(sid, restored_ids))
 
     def confirm_subscription(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
-        told = tips if self.tells_positions else ()
-        return text_frame(cable_json.about_json("confirm_subscription", identifier, told))
+        return self._confirm("confirm_subscription", identifier, tips)
 
     def reject_subscription(self, identifier: str) -> bytes:
         return text_frame(cable_json.about_json("reject_subscription", identifier))
 
     def confirm_history(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
-        told = tips if self.tells_positions else ()
-        return text_frame(cable_json.about_json("confirm_history", identifier, told))
+        return self._confirm("confirm_history", identifier, tips)
+
+    def _confirm(self, kind: IdentifierReply, identifier: str, tips: Sequence[Tip]) -> bytes:
+        if tips and self.shows_tips:
+            return text_frame(about_json(kind, identifier, tips))
+        return _confirmation(kind, identifier) if len(identifier) <= SHORT_IDENTIFIER else _confirmed(kind, identifier)
 
     def confirm_trimmed(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         return text_frame(cable_json.confirm_trimmed_json(identifier, gaps))
