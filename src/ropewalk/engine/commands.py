@@ -16,7 +16,7 @@ from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import commands
 from ropewalk.model.application import SENDER_KEY
-from ropewalk.model.errors import RopewalkError, Unavailable
+from ropewalk.model.errors import RopewalkError
 from ropewalk.model.history import HistoryRequest
 from ropewalk.model.limits import Limits
 from ropewalk.model.nesting import TOO_DEEP, too_deep
@@ -105,16 +105,9 @@ class CommandHandler:
                 return _refuse(session, granted.reason)
             known = session.subscriptions[command.identifier] = Subscription(command.identifier, granted)
             self._session_log.subscribed(session, known)
-            try:
-                await self._joiner.join(session.link, known, command.history, confirm=True)
-            except Unavailable as error:
-                del session.subscriptions[command.identifier]
-                session.drop(known)
-                self._session_log.unsubscribed(session, command.identifier)
-                session.link.send(session.link.codec.reject_subscription(command.identifier))
-                return _refuse(session, str(error))
+            await self._joiner.join(session.link, known, command.history, confirm=True)
         elif known.held:
-            await self._joiner.join(session.link, known, command.history, confirm=True, insist=True)
+            await self._joiner.join(session.link, known, command.history, confirm=True)
         else:  # a client that saw no confirmation asks again: it gets one
             session.link.send(session.link.codec.confirm_subscription(command.identifier))
             if command.history is not None:

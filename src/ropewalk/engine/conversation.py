@@ -189,7 +189,7 @@ class Conversation:
         self._session_log.subscribed(session, subscription)
         before, following = link.codec.around_confirmation(identifier, answer.transmissions)
         _send(session, before)
-        await self._joiner.join(link, subscription, command.history, confirm=True, following=following, insist=True)
+        await self._joiner.join(link, subscription, command.history, confirm=True, following=following)
         await self._finish(session, subscription, answer)
         _end_if_asked(session, answer)
         return ""

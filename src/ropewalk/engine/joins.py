@@ -48,17 +48,16 @@ class Joiner:
         request: HistoryRequest | None,
         confirm: bool,
         following: Sequence[bytes] = (),
-        insist: bool = False,
     ) -> None:
         """Go live, with history first where it is asked for. `confirm`: this is a subscribe, say so before anything else but
-        what the application wants said right after it. Raises `Unavailable` before anything is said, unless it is told to
-        `insist`, or resumes: then it asks the store until it answers."""
+        what the application wants said right after it. A store that fails is asked until it answers: clients take a rejection
+        for final. Raises `Unavailable` only when the client is gone."""
         subscription.claimed = True
         self._release(subscription)
         streams, identifier = subscription.granted.streams, subscription.identifier
         collected = [self._hub.collect(stream, link.limit) for stream in streams]
         try:
-            answers = await self._answers(link, streams, request, forever=insist or not confirm)
+            answers = await self._answers(link, streams, request, forever=True)
             first = link.codec.confirm_subscription(identifier, _begun(link, answers, request)) if confirm else b""
             if following:
                 first = b"".join([first, *following])

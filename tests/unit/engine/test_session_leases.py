@@ -340,6 +340,24 @@ def test_who_joins_gets_everything_also_where_a_server_of_the_store_answers_that
     in_cluster(story)
 
 
+def test_a_client_that_comes_while_the_store_is_down_is_subscribed_once_it_is_back() -> None:
+    """Clients take a rejection for final."""
+
+    async def story(cluster: Cluster) -> None:
+        node = await cluster.node()
+        link_of(node).cut = True
+        client = await subscribed(node)
+        await asyncio.sleep(120)
+        assert client.seen() == ["welcome"]
+        link_of(node).cut = False
+        await asyncio.sleep(10)
+        assert client.seen()[:2] == ["welcome", "confirm_subscription"]
+        await node.publish("s", "1")
+        assert client.seen()[-1] == 1
+
+    in_cluster(story)
+
+
 def test_what_is_left_of_a_stream_that_the_store_has_lost_does_not_reach_who_joined_after_it() -> None:
     async def story(cluster: Cluster) -> None:
         node = await cluster.node()

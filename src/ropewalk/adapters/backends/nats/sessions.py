@@ -78,10 +78,11 @@ class NatsSessions:
         self._of_node: dict[str, set[str]] = {}  # those that live there
         self._orders: dict[str, dict[str, SessionTaken]] = {}  # by node: what it has not heard yet
         self._deadlines = Expiry()
-        self._kept = self._kept_bytes = 0  # of those whose connection is gone
+        self._kept = self._kept_bytes = 0  # of those whose connection is gone, and of some that are over
 
     def gauges(self) -> dict[str, float]:
-        return {"sessions_kept": self._kept, "sessions_kept_bytes": self._kept_bytes}
+        kept = [record for record in self._records.values() if record.deadline is not None and record.deadline > self._clock()]
+        return {"sessions_kept": len(kept), "sessions_kept_bytes": sum(len(record.snapshot) for record in kept)}
 
     def nodes(self) -> set[str]:
         return {node for node, sids in self._of_node.items() if sids}
