@@ -16,7 +16,7 @@ from nats.aio.subscription import Subscription
 from ropewalk.adapters.backends.nats import runs
 from ropewalk.adapters.backends.nats.link import NatsLink
 from ropewalk.adapters.backends.nats.shard import JetShard
-from ropewalk.model.errors import RopewalkError, TooLarge
+from ropewalk.model.errors import RopewalkError, TooLarge, Unavailable
 from ropewalk.model.messages import Publication, Registered, RemoteDisconnect, transient
 from ropewalk.model.sessions import SessionTaken
 from ropewalk.ports import Clock, Deliver, Obey
@@ -144,8 +144,15 @@ class NatsFeed:
             logger.warning("a transient message is dropped", extra={"stream": run.stream, "reason": str(error)})
 
     async def command(self, order: RemoteDisconnect) -> int:
+        """Other nodes hear of it before their sessions are taken out of the store: the order says what clients are told."""
+        failure: Unavailable | None = None
+        try:
+            await self._keep(order)
+        except Unavailable as error:
+            failure = error
         ended = await self._obey(order)
-        await self._keep(order)
+        if failure is not None:
+            raise failure
         return ended
 
 
