@@ -1,7 +1,6 @@
 """Two nodes on one NATS server: clients on any of them get everything once and in order, whatever happens to NATS."""
 
 import asyncio
-import contextlib
 import json
 import socket
 import subprocess
@@ -22,7 +21,6 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.model.rules import StreamRules
 from tests.broadcasts import healthy, unhealthy, until
 from tests.cable import Cable, Closed, cable
-from tests.clients.credentials import SECRET, token
 from tests.metrics import metrics
 from tests.server import STOP_SECONDS, RunningServer, publish, running_server
 from tests.services import NatsServer, free_port, nats_server, redis_server
@@ -191,20 +189,3 @@ def test_a_node_that_is_told_to_end_while_it_waits_for_nats_ends_in_order() -> N
         finally:
             node.kill()
             node.wait()
-
-
-@pytest.mark.parametrize("engine", ["nats", "redis"])
-async def test_who_is_logged_out_at_another_node_is_told_not_to_come_back(engine: str) -> None:
-    with contextlib.ExitStack() as stack:
-        if engine == "nats":
-            chosen = ("--broker", "nats", "--nats_servers", stack.enter_context(nats_server()).url)
-        else:
-            chosen = ("--broker", "redis", "--redis_url", stack.enter_context(redis_server()).url)
-        flags = ("--public", "--jwt_secret", SECRET, *chosen)
-        one, two = (stack.enter_context(running_server(*flags)) for _ in range(2))
-        async with cable(two, params={"jid": token("user/1")}) as client, aiohttp.ClientSession() as http:
-            await client.subscribe("a")
-            order = {"command": "disconnect", "payload": {"identifier": "user/1", "reconnect": False}}
-            async with http.post(f"{one.url}/_broadcast", json=order) as response:
-                assert response.status < 300, await response.text()
-            await client.expect("disconnect", reason="remote", reconnect=False)

@@ -143,7 +143,7 @@ class Server:
         operations = self._settings.operations
         logger.info("shutting down")
         assert self._acceptor is not None
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(operations.shutdown_timeout):
                 await asyncio.sleep(operations.shutdown_delay)
                 self._acceptor.stop()
@@ -153,6 +153,8 @@ class Server:
                 if self._parts.recorder is not None:
                     await self._parts.recorder.stop()
                 await self._parts.node.stop()
+        except TimeoutError:
+            logger.warning("shutting down took longer than --shutdown_timeout, and is cut short")
         await self._parts.keeper.stop()  # never cut short: what is not sealed has to be doubted by the next start
         if self._parts.embedded_nats is not None:
             await self._parts.embedded_nats.stop()

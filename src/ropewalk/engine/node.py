@@ -47,6 +47,9 @@ logger = logging.getLogger("ropewalk.node")
 SWEEP_SECONDS = 1.0
 DRAIN_STEP = 0.02
 
+LEAVE_SECONDS = 3.0
+"""For how long a node that stops waits for the next session to be saved."""
+
 
 class Node:
     """One process's sessions over one backend."""
@@ -208,8 +211,7 @@ class Node:
             session.end(closings.SERVER_RESTART)
         under_way = [session.opening for session in self.sessions.opening.values()]
         under_way += [session.leaving for session in self.sessions.departing.values()]
-        if ending := [task for task in under_way if task is not None]:
-            await asyncio.wait(ending)
+        await self._wait_for([task for task in under_way if task is not None])
         try:
             for sid, snapshot in await self.backend.sessions.abandoned():
                 self.disconnect_queue.put(sid, snapshot)
@@ -223,6 +225,17 @@ class Node:
         await self.backend.feed.stop()
         await self.backend.stop()
         _tell(self._refusals.rest(self._clock()))
+
+    async def _wait_for(self, ending: Sequence[asyncio.Task[None]]) -> None:
+        """Until they are done, or none of them was for a while: the store is away. What it has of these sessions is left behind
+        by this node then, and can be resumed as well."""
+        waiting = set(ending)
+        seconds = LEAVE_SECONDS if self._keeper.shared else None
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                logger.warning("sessions are not saved: the store does not answer", extra={"count": len(waiting)})
+                return
 
     async def _keep_time(self) -> None:
         while True:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from ropewalk.model.errors import Unanswered, Unavailable
-from ropewalk.model.messages import Publication
+from ropewalk.model.messages import Publication, RemoteDisconnect
 from ropewalk.model.presence import Member
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite, Subscribed
 from ropewalk.testing.backend_feed import Process, until
@@ -185,6 +185,22 @@ class LeaseConformance(SharedBackendRig):
             assert await one.leases.write([SessionWrite("sid", SNAPSHOT, 9, TTL)]) == [SessionTaken("sid")]
             assert await two.sessions.take("sid", "next") is None
             assert await two.sessions.peek("other") is not None
+
+    async def test_a_node_hears_of_an_order_before_its_sessions_are_taken_by_it(self) -> None:
+        """The order says whether clients may come back."""
+        async with self.two_nodes() as (old, new):
+            here = await Process().start(old.backend)
+            order = RemoteDisconnect(SNAPSHOT.ids, reconnect=False)
+
+            async def obey(given: RemoteDisconnect | SessionTaken) -> int:
+                return len(await new.sessions.revoke(SNAPSHOT.ids)) if given == order else 0
+
+            await new.backend.feed.start(lambda messages: None, obey)
+            await old.leases.renew(LEASE, ())
+            await opened(old, "sid", self.clock.now)
+            await new.backend.feed.command(order)
+            await until(lambda: SessionTaken("sid", revoked=True) in here.orders)
+            assert here.orders[0] == order
 
     async def test_a_remote_disconnect_ends_sessions_that_were_not_written_yet_and_none_that_begin_later(self) -> None:
         async with self.two_nodes() as (one, two):

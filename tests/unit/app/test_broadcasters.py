@@ -77,7 +77,13 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(
     [
         (["--broadcast_adapter=redis"], "publications by redis have no position and no history"),
         (["--broadcast_adapter=redis,nats"], "publications by nats and redis have no position"),
-        (["--broadcast_adapter=redisx", "--dedup_ttl=20s"], "may be registered twice"),
+        (["--broadcast_adapter=redisx", "--broker=redis", "--dedup_ttl=20s"], "may be registered twice"),
+        (["--broadcast_adapter=redisx"], "each registers a part of what redisx brings"),
+        (["--redis_url=redis://a"], "--redis_url: nothing uses them; --broker=redis"),
+        (
+            ["--embed_nats", "--enats_addr=nats://127.0.0.1:4300"],
+            "--embed_nats, --enats_addr: nothing uses them; --broker=nats",
+        ),
     ],
 )
 def test_what_is_probably_not_meant_is_said(argv: list[str], doubt: str) -> None:
@@ -92,9 +98,12 @@ def test_what_is_probably_not_meant_is_said(argv: list[str], doubt: str) -> None
         [],
         ["--broadcast_adapter="],
         ["--broadcast_adapter=http,redis"],
-        ["--broadcast_adapter=redisx,nats"],
+        ["--broadcast_adapter=redisx,nats", "--broker=redis"],
         ["--broadcast_adapter=redis", "--history_limit=0"],
         ["--dedup_ttl=1s"],
+        ["--broker=redis", "--redis_url=redis://a"],
+        ["--broker=nats", "--embed_nats"],
+        ["--redis_channel=c", "--nats_channel=c"],
     ],
 )
 def test_nothing_is_said_without_reason(argv: list[str]) -> None:

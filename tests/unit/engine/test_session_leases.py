@@ -358,6 +358,22 @@ def test_a_client_that_comes_while_the_store_is_down_is_subscribed_once_it_is_ba
     in_cluster(story)
 
 
+def test_a_node_stops_without_a_store_that_is_away() -> None:
+    async def story(cluster: Cluster) -> None:
+        node, other = await cluster.node(), await cluster.node()
+        client = await subscribed(node)
+        await asyncio.sleep(LEASE_SECONDS)
+        link_of(node).cut = True
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await node.node.stop()
+        assert loop.time() - began < LEASE_SECONDS
+        await asyncio.sleep(2 * LEASE_SECONDS)
+        assert welcome(await other.connect(client.sid))["restored"] is True
+
+    in_cluster(story)
+
+
 def test_what_is_left_of_a_stream_that_the_store_has_lost_does_not_reach_who_joined_after_it() -> None:
     async def story(cluster: Cluster) -> None:
         node = await cluster.node()

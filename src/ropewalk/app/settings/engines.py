@@ -109,4 +109,27 @@ def doubts(settings: Settings) -> list[str]:
         found.append(
             f"--dedup_ttl is shorter than {SAFE_DEDUP:g} s: what redisx takes over from a dead node may be registered twice"
         )
+    if "redisx" in chosen and broker.broker == "memory":
+        found.append(
+            "of several nodes with --broker=memory each registers a part of what redisx brings, for its own clients only; "
+            "--broker=redis is for more than one node"
+        )
+    return found + _unused(settings)
+
+
+def _unused(settings: Settings) -> list[str]:
+    """Settings of an engine that nothing uses: whoever gave them most likely forgot to choose it as the broker."""
+    found = []
+    for engine, prefixes, used in (
+        ("redis", ("redis_",), uses_redis(settings)),
+        ("nats", ("nats_", "enats_", "embed_nats"), uses_nats(settings)),
+    ):
+        given = [
+            name
+            for name, origin in settings.origins.items()
+            if origin != "default" and name.startswith(prefixes) and name not in ("redis_channel", "nats_channel")
+        ]
+        if given and not used:
+            flags = ", ".join(f"--{name}" for name in sorted(given))
+            found.append(f"{flags}: nothing uses them; --broker={engine} keeps streams and sessions there for all nodes")
     return found
