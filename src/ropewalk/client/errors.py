@@ -89,6 +89,10 @@ class PublishUnavailable(PublishError):
     """The server cannot register publications now."""
 
 
+class PublishUnanswered(PublishUnavailable):
+    """Nobody answered: the server may not be there."""
+
+
 class CertificateUntrusted(Unreachable, PublishError):
     """Another attempt would see the same certificate: publications are not sent again."""
 

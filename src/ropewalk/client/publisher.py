@@ -11,7 +11,7 @@ from aiohttp import ClientConnectorCertificateError, ClientConnectorError, Clien
 from ropewalk.client import publish_request
 from ropewalk.client.addresses import addresses
 from ropewalk.client.attempts import Attempts, NotSent, RetryLimits
-from ropewalk.client.errors import CertificateUntrusted, PublishUnavailable
+from ropewalk.client.errors import CertificateUntrusted, PublishUnanswered, PublishUnavailable
 from ropewalk.client.publish_request import PATH, Draft
 from ropewalk.client.trust import session_trusting, trust
 from ropewalk.core.backoff import Backoff, Chance
@@ -92,4 +92,4 @@ class Publisher:
         except ClientConnectorError as error:
             raise NotSent(f"{self._url} cannot be reached: {error}") from error
         except (ClientError, OSError) as error:
-            raise PublishUnavailable(f"{self._url} gave no answer: {str(error) or type(error).__name__}") from error
+            raise PublishUnanswered(f"{self._url} gave no answer: {str(error) or type(error).__name__}") from error
