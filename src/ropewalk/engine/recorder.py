@@ -28,6 +28,8 @@ PAUSE_SECONDS = 0.05
 
 BETWEEN_TRIES = Backoff(0.1, 2.0)
 
+ANOTHER_RECORDS = "another node records what is registered; this one waits until that ends (start it without --data_dir)"
+
 
 class Recorder:
     """Moves rows from the record queue into the journal: `recover`, `start` once both are started, `stop` before them."""
@@ -113,10 +115,14 @@ class Recorder:
             return True
         if await self._queue.claim(CLAIM_SECONDS):
             self._claimed_until = now + CLAIM_SECONDS
+            if self._problem == ANOTHER_RECORDS:
+                logger.warning("this node records what is registered from here on; the one before it has stopped")
             self._problem = ""
             return True
         self._claimed_until = 0.0
-        self._problem = "another node records what is registered; this one waits until that ends (start it without --data_dir)"
+        if self._problem != ANOTHER_RECORDS:
+            self._problem = ANOTHER_RECORDS
+            logger.warning(ANOTHER_RECORDS)
         return False
 
     def _new(self, rows: Sequence[Row]) -> tuple[list[Row], dict[str, Position]]:

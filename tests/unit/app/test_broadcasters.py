@@ -79,6 +79,7 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(
         (["--broadcast_adapter=redis,nats"], "publications by nats and redis have no position"),
         (["--broadcast_adapter=redisx", "--broker=redis", "--dedup_ttl=20s"], "may be registered twice"),
         (["--broadcast_adapter=redisx"], "each registers a part of what redisx brings"),
+        (["--broker=nats", "--embed_nats", "--enats_cluster=nats://127.0.0.1:6222"], "--nats_replicas=3 keeps everything"),
         (["--redis_url=redis://a"], "--redis_url: nothing uses them; --broker=redis"),
         (
             ["--embed_nats", "--enats_addr=nats://127.0.0.1:4300"],

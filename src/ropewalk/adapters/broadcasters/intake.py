@@ -50,5 +50,5 @@ class Intake:
         logger.log(
             level,
             "a broadcast is dropped, for it cannot be used",
-            extra={"broadcaster": self._broadcaster, "key": key, "reason": str(error)},
+            extra={"broadcaster": self._broadcaster, "entry": key, "reason": str(error)},
         )

@@ -114,6 +114,11 @@ def doubts(settings: Settings) -> list[str]:
             "of several nodes with --broker=memory each registers a part of what redisx brings, for its own clients only; "
             "--broker=redis is for more than one node"
         )
+    if broker.broker == "nats" and settings.enats.enats_cluster and settings.nats.nats_replicas == 1:
+        found.append(
+            "of a cluster of embedded servers each keeps a part of the streams alone, which cannot be used while it is down; "
+            "--nats_replicas=3 keeps everything three times"
+        )
     return found + _unused(settings)
 
 
