@@ -93,7 +93,8 @@ class Life(NamedTuple):
 @dataclass
 class Record:
     """`seen`: by client and stream, in the order in which it came. `here`: clients that are there at the end, so that they must
-    have everything. `presence`: by node and stream. `members`: who must be there, by stream."""
+    have everything. `presence`: by node and stream. `members`: who must be there, by stream. `other_receipts`: with the
+    stream, for what had one already that said something else."""
 
     publications: dict[str, Publication] = field(default_factory=dict)
     seen: dict[tuple[str, str], list[Message | ToldGap]] = field(default_factory=dict)
@@ -104,6 +105,7 @@ class Record:
     kicks: list[Kick] = field(default_factory=list)
     lives: list[Life] = field(default_factory=list)
     left_open: list[str] = field(default_factory=list)
+    other_receipts: list[tuple[str, Message]] = field(default_factory=list)
 
 
 def anomalies(record: Record, lossy: bool = False) -> list[Anomaly]:
@@ -129,6 +131,7 @@ def _evidence(record: Record) -> Iterator[tuple[str, Message]]:
     for publication in record.publications.values():
         if publication.position is not None:
             yield publication.stream, Message(publication.position, publication.name)
+    yield from record.other_receipts
     for (_, stream), entries in record.seen.items():
         yield from ((stream, entry) for entry in entries if isinstance(entry, Message))
     for histories in record.histories.values():

@@ -106,9 +106,7 @@ class ClusterPublisher:
         for publication, receipt in zip(batch, receipts, strict=True):
             position = Position(receipt["epoch"], receipt["offset"])
             if publication.position not in (None, position):
-                # The first receipt stays; what contradicts it is evidence of its own.
-                again = self._world.record.seen.setdefault((f"receipts of {self._name}", publication.stream), [])
-                again.append(Message(position, publication.name))
+                self._world.record.other_receipts.append((publication.stream, Message(position, publication.name)))
             else:
                 publication.acked = publication.acked or now
                 publication.position = position

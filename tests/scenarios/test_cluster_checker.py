@@ -200,6 +200,15 @@ def changed_epoch(told: bool) -> Record:
     return record
 
 
+def test_what_gets_another_receipt_is_registered_twice_unless_the_engine_lost_the_first() -> None:
+    record = healthy()
+    record.other_receipts.append(("chat", message(9, "a")))
+    assert kinds(record) == kinds(record, lossy=True) == {Kind.DUPLICATE}
+    record.other_receipts[:] = [("chat", message(9, "a", "other"))]
+    assert anomalies(record, lossy=True) == []
+    assert Kind.DUPLICATE in kinds(record)
+
+
 def test_an_engine_that_may_lose_a_tail_may_change_the_epoch_but_says_so() -> None:
     assert anomalies(changed_epoch(told=True), lossy=True) == []
     assert kinds(changed_epoch(told=False), lossy=True) == {Kind.SILENT_GAP}
