@@ -13,14 +13,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ropewalk.client import publish_request
-from ropewalk.client.errors import PublishUnavailable
+from ropewalk.client.errors import PublishUnanswered, PublishUnavailable
 from ropewalk.client.publish_request import Draft
 from ropewalk.core.backoff import Backoff, Chance
 
 _SHORTEST = 0.001  # seconds: some libraries read 0 as "no limit"
 
 
-class NotSent(PublishUnavailable):
+class NotSent(PublishUnanswered):
     """No connection could be made, so nothing can have been registered."""
 
 

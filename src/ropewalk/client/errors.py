@@ -14,7 +14,8 @@ CableError
 └── PublishError             nothing was registered, or it is not known whether it was
     ├── KeyRefused           the bearer key is missing or wrong
     ├── PublicationRefused   `index` of the batch cannot be registered; `reason` says why
-    └── PublishUnavailable   no answer after all retries; sending again with the same uids is safe
+    └── PublishUnavailable   not now, after all retries; sending again with the same uids is safe
+        └── PublishUnanswered  nobody answered: the server may not be there
 """
 
 from ropewalk.model.errors import RopewalkError
