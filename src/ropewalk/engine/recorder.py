@@ -83,8 +83,7 @@ class Recorder:
         while True:
             try:
                 moved = await self.record()
-            except Unavailable as error:
-                self._problem = f"what is registered is not recorded: {error}"
+            except Unavailable:
                 await asyncio.sleep(BETWEEN_TRIES.delay(failures, self._chance))
                 failures += 1
                 continue
@@ -98,8 +97,17 @@ class Recorder:
 
     async def record(self) -> int:
         """Move what waits, as much as is moved at once. Returns how many rows that were. Raises `Unavailable`."""
-        if not await self._claim():
-            return 0
+        try:
+            if not await self._claim():
+                return 0
+            moved = await self._move()
+        except Unavailable as error:
+            self._problem = f"what is registered is not recorded: {error}"
+            raise
+        self._problem = ""
+        return moved
+
+    async def _move(self) -> int:
         piece = await self._queue.read(ROWS_AT_ONCE)
         new, reached = self._new(piece.rows)
         if new:

@@ -180,8 +180,10 @@ async def test_a_store_that_is_away_is_said_and_nothing_is_lost(tmp_path: Path) 
         await publish(two, "s", 1, 3)
         with pytest.raises(Unavailable):
             await recorder.record()
+        assert "not recorded" in recorder.health()
         one.link.cut = False
         assert await recorder.record() == 3
+        assert not recorder.health()
         assert dense((await recorded(journal))["s"], 3)
 
 

@@ -66,8 +66,8 @@ class NatsLink:
         self._collecting: dict[str, asyncio.Queue[Msg]] = {}
         self._inbox = ""
         self._requests = 0
-        self.problem = "NATS does not answer"
-        """Why the last request was not answered; "" if it was."""
+        self._unanswered = "NATS does not answer"  # why the last request was not answered; "" if it was
+        self._unwritten = ""  # the same of the last write: a server without the others still answers what it knows itself
         self.disconnected: Callable[[], Awaitable[None]] = _nothing
         self.reconnected: Callable[[], Awaitable[None]] = _nothing
         self.overrun: Callable[[], Awaitable[None]] = _nothing  # messages of a subscription were dropped here
@@ -75,6 +75,11 @@ class NatsLink:
     @property
     def connected(self) -> bool:
         return self._client is not None and self._client.is_connected
+
+    @property
+    def problem(self) -> str:
+        """Why NATS cannot be relied on now; "" if it can."""
+        return self._unanswered or self._unwritten
 
     @property
     def most_bytes(self) -> int:
@@ -98,7 +103,7 @@ class NatsLink:
             except (OSError, errors.Error, TimeoutError) as error:
                 failures += 1
                 if str(error):  # a timeout says less than what the client told meanwhile
-                    self.problem = f"NATS does not answer: {error}"
+                    self._unanswered = f"NATS does not answer: {error}"
                 level = logging.WARNING if failures == 1 else logging.DEBUG
                 logger.log(level, "NATS is not reached; trying again", extra={"reason": self.problem})
                 await asyncio.sleep(RETRY_SECONDS)
@@ -121,7 +126,7 @@ class NatsLink:
 
     async def _failed(self, error: Exception) -> None:
         if not self.connected:
-            self.problem = f"NATS does not answer: {error}".removesuffix(": ")
+            self._unanswered = f"NATS does not answer: {error}".removesuffix(": ")
         if isinstance(error, errors.SlowConsumerError):
             logger.warning("messages came faster than they were delivered", extra={"subject": error.subject})
             await self.overrun()
@@ -163,10 +168,10 @@ class NatsLink:
         try:
             answer = await self._request(subject, payload, None if headers is None else dict(headers))
         except Unavailable as error:
-            if self.connected or not self.problem:  # otherwise the client has told why there is no connection
-                self.problem = str(error)
+            if self.connected or not self._unanswered:  # otherwise the client has told why there is no connection
+                self._unanswered = str(error)
             raise
-        self.problem = ""
+        self._unanswered = ""
         return answer
 
     async def _request(self, subject: str, payload: bytes, headers: dict[str, str] | None) -> Msg:
@@ -185,7 +190,12 @@ class NatsLink:
 
     async def publish(self, subject: str, payload: bytes, headers: Headers) -> int:
         """The sequence under which it is stored. Raises `ApiError` too."""
-        sequence: int = self._checked(await self.request(subject, payload, headers))["seq"]
+        try:
+            sequence: int = self._checked(await self.request(subject, payload, headers))["seq"]
+        except (Unavailable, ApiError):
+            self._unwritten = self._unanswered or self._unwritten
+            raise
+        self._unwritten = ""
         return sequence
 
     async def api(self, subject: str, question: object = None) -> Any:
@@ -197,7 +207,7 @@ class NatsLink:
         if error := answer.get("error"):
             refused = ApiError(error.get("err_code", 0), error.get("description", "refused"))
             if error.get("code") == NOT_NOW:
-                self.problem = str(refused)
+                self._unanswered = str(refused)
             raise refused
         return answer
 

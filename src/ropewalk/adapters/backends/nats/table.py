@@ -95,6 +95,10 @@ class Table:
         """The consumer may be gone."""
         self._broken.set()
 
+    def _doubt(self, trouble: str) -> None:
+        self.trouble = trouble
+        self._broken.set()
+
     @property
     def ready(self) -> bool:
         """Whether the copy was complete once."""
@@ -244,8 +248,8 @@ class Table:
     async def _ask(self) -> int:
         found = await jets.info(self._link, self._jet)
         if found is None or found["created"] != self._created or found["state"]["last_seq"] < self._seen:
-            self._broken.set()
-            raise Unavailable("the records of the cluster are being read anew")
+            self._doubt("the records of the cluster are being read anew")
+            raise Unavailable(self.trouble)
         last: int = found["state"]["last_seq"]
         return last
 
@@ -256,8 +260,8 @@ class Table:
             async with asyncio.timeout(self._link.timeout), self._came:
                 await self._came.wait_for(lambda: self._seen >= sequence)
         except TimeoutError:
-            self._broken.set()
-            raise Unanswered("the records of the cluster do not come") from None
+            self._doubt("the records of the cluster do not come")
+            raise Unanswered(self.trouble) from None
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
