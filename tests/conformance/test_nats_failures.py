@@ -722,6 +722,7 @@ async def test_a_node_is_unhealthy_all_the_time_while_most_servers_are_gone(clus
             server.start()
         await published(node, "a", b"1", "its uid")  # sent again where it got no answer
         assert await history(node, "a") == [b"0", b"1"]
+        await until(lambda: node.leases.renew(6.0, ()), Unavailable)  # as upkeep does
         await until(lambda: _healthy(node))
 
 
