@@ -269,6 +269,7 @@ class UnreliableFeed:
     """Implements `ports.Feed` for one node."""
 
     exact = False
+    tells_losses = False
 
     def __init__(self, air: Air, node: str) -> None:
         self._air = air

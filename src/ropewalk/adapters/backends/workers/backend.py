@@ -132,6 +132,7 @@ class WorkerFeed:
     """Implements `ports.Feed`."""
 
     exact = False
+    tells_losses = True
 
     def __init__(self, link: StoreLink) -> None:
         self._link = link

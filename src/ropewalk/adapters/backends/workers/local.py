@@ -19,6 +19,7 @@ class StoreFeed:
     """Implements `ports.Feed`."""
 
     exact = True
+    tells_losses = True
 
     def __init__(self, server: StoreServer) -> None:
         self._server = server
