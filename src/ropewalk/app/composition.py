@@ -16,12 +16,14 @@ from ropewalk.adapters.endpoints.publish import PublishEndpoint
 from ropewalk.adapters.endpoints.rest import RestEndpoint
 from ropewalk.adapters.endpoints.shared_port import SharedPort
 from ropewalk.adapters.endpoints.sse import SseEndpoint
+from ropewalk.adapters.endpoints.store_proxy import StoreProxy
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.adapters.metrics.prometheus import MetricsPage
 from ropewalk.app.backends import backend_of
 from ropewalk.app.broadcasters import Broadcasters, broadcasters_of
 from ropewalk.app.embedded_nats import EmbeddedNats, embedded_nats_of
 from ropewalk.app.journal import (
+    JOURNAL_PATH,
     JournalKeeper,
     StoredJournal,
     journal_of,
@@ -30,6 +32,7 @@ from ropewalk.app.journal import (
     transactions_of,
 )
 from ropewalk.app.keys import Guards, Keys, guards_of, keys_of
+from ropewalk.app.process_role import ALONE, ProcessKind, Role
 from ropewalk.app.registry import APPLICATIONS, ARCHIVES, resolve
 from ropewalk.app.settings import Settings, has_application
 from ropewalk.core.forwarding import Forwarding
@@ -51,7 +54,7 @@ from ropewalk.protocol.publications import PublicationLimits
 
 @dataclass(frozen=True)
 class Parts:
-    """A node and the parts of its endpoints, before anything listens.
+    """A node and the parts of its endpoints, before anything listens. `store_proxy` is a worker's.
 
     `rules`, `authenticators`, `channels` and the keys of `guards` can be
     replaced while the node runs.
@@ -66,6 +69,7 @@ class Parts:
     embedded_nats: EmbeddedNats | None
     transactions: Transactions | None
     broadcasters: Broadcasters
+    store_proxy: StoreProxy | None
     stats: Stats
     keys: Keys
     guards: Guards
@@ -74,7 +78,8 @@ class Parts:
     channels: list[Channels]
 
 
-def build(settings: Settings) -> Parts:
+def build(settings: Settings, role: Role = ALONE) -> Parts:
+    """`settings` are those that a process of this role follows."""
     keys = keys_of(settings)
     stats = Stats()
     settings, embedded_nats = embedded_nats_of(settings)
@@ -95,7 +100,7 @@ def build(settings: Settings) -> Parts:
         chosen.session_log,
         application_of(settings, keys, stats),
         forwarding_of(settings, keys),
-        sessions_key(settings, keys.sessions),
+        sessions_key(settings.journal.data_dir or role.data_dir or role.directory, keys.sessions),
     )
     keeper = JournalKeeper(settings, journal, chosen.recovering)
     transactions = transactions_of(settings, node.broker)
@@ -118,6 +123,7 @@ def build(settings: Settings) -> Parts:
         embedded_nats,
         transactions,
         broadcasters,
+        StoreProxy(role.store_socket) if role.kind is ProcessKind.WORKER and role.data_dir else None,
         stats,
         keys,
         guards_of(keys, stats.refusals),
@@ -244,6 +250,8 @@ def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort) -> li
         routes.append(web.route("*", settings.sse.sse_path, shared_port.admission.event_stream(sse.handle)))
     if parts.transactions is not None and guards.journal is not None:
         routes += journal_routes(settings, parts.journal, parts.transactions, guards.journal)
+    if parts.store_proxy is not None and guards.journal is not None:
+        routes += parts.store_proxy.routes(JOURNAL_PATH)
     if settings.server.demo:
         root = "/" not in {*settings.server.path, *(route.path for route in routes)}
         routes += DemoPage(settings.server.path[0], f"{api}/publish", root).routes()

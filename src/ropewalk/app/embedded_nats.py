@@ -70,6 +70,28 @@ def embedded_nats_of(settings: Settings) -> "tuple[Settings, EmbeddedNats | None
     return replace(settings, nats=replace(settings.nats, nats_servers=(embedded.url,))), embedded
 
 
+def port_of(settings: Settings) -> int:
+    """Where it listens for clients: the port that was set, or a free one where that is 0. Raises UserMistake."""
+    address = _address("enats_addr", settings.enats.enats_addr, 4222)
+    return address.port or _free_port(address)
+
+
+def pinned(settings: Settings, port: int, directory: str) -> Settings:
+    """The same at this port, keeping what it keeps in `directory` where nothing else was said: it can be started again."""
+    enats = settings.enats
+    address = _address("enats_addr", enats.enats_addr, 4222)
+    kept = enats.enats_store_dir or ("" if settings.journal.data_dir else os.path.join(directory, "nats"))
+    at = f"nats://{_credentials(address)}{_bracketed(address.hostname or '')}:{port}"
+    return replace(settings, enats=replace(enats, enats_addr=at, enats_store_dir=kept))
+
+
+def reached(settings: Settings) -> Settings:
+    """For a process that uses the one that another process has started."""
+    address = _address("enats_addr", settings.enats.enats_addr, 4222)
+    url = _url(address, address.hostname or "", address.port or 0)
+    return replace(settings, enats=replace(settings.enats, embed_nats=False), nats=replace(settings.nats, nats_servers=(url,)))
+
+
 class EmbeddedNats:
     """`url` is where clients reach it. Raises UserMistake for settings that cannot be."""
 
@@ -87,9 +109,7 @@ class EmbeddedNats:
 
     @property
     def url(self) -> str:
-        login = self._clients.netloc.rpartition("@")
-        host = "127.0.0.1" if self._host == "0.0.0.0" else "[::1]" if self._host == "::" else self._host
-        return f"nats://{login[0]}{login[1]}{host}:{self._port}"
+        return _url(self._clients, self._host, self._port)
 
     # --- its life -----------------------------------------------------------------------------------------------------
 
@@ -236,6 +256,17 @@ def _address(flag: str, text: str, port: int) -> SplitResult:
     if not address.hostname:
         raise UserMistake(f"--{flag} wants an address such as nats://127.0.0.1:{port}, not {text!r}")
     return address
+
+
+def _url(address: SplitResult, host: str, port: int) -> str:
+    """Where clients of this machine reach a server that listens there."""
+    near = "127.0.0.1" if host == "0.0.0.0" else "::1" if host == "::" else host
+    return f"nats://{_credentials(address)}{_bracketed(near)}:{port}"
+
+
+def _credentials(address: SplitResult) -> str:
+    login = address.netloc.rpartition("@")
+    return f"{login[0]}{login[1]}"
 
 
 def _login(address: SplitResult) -> dict[str, Any]:

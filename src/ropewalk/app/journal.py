@@ -80,12 +80,12 @@ def journal_of(settings: Settings) -> StoredJournal:
     return stored
 
 
-def sessions_key(settings: Settings, derived: bytes) -> bytes:
-    """The key of fingerprints in kept sessions: derived from the secret, or else one that is kept beside the journal, so that
-    sessions resume after a restart without asking the application. Empty without either."""
-    if derived or not settings.journal.data_dir:
+def sessions_key(directory: str, derived: bytes) -> bytes:
+    """The key of fingerprints in kept sessions: derived from the secret, or else one that is kept in `directory`, so that
+    sessions resume after a restart, or in another process, without asking the application. Empty without either."""
+    if derived or not directory:
         return derived
-    path = Path(settings.journal.data_dir, "sessions.key")
+    path = Path(directory, "sessions.key")
     try:
         if path.exists() and len(key := path.read_bytes()) == KEY_BYTES:
             return key

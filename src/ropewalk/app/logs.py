@@ -15,6 +15,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 _SECRET_FIELDS = frozenset({"token", "jid", "authorization", "cookie", "key"}) | frozenset(
     setting.name for setting in SETTINGS.values() if setting.declared.secret
 )
+_of_this_process: dict[str, object] = {}
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
 
@@ -29,6 +30,13 @@ def configure(level: str, format: str, stream: TextIO | None = None, payloads: b
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("ropewalk").setLevel(_LEVELS["debug" if payloads else level])
     logging.getLogger("ropewalk.wire").setLevel(logging.DEBUG if payloads else logging.INFO)
+
+
+def name_process(name: str) -> None:
+    """From now on the field `process` of every line says from which process of a server it is; an empty name says nothing."""
+    _of_this_process.clear()
+    if name:
+        _of_this_process["process"] = name
 
 
 class TextLines(logging.Formatter):
@@ -64,7 +72,7 @@ def _level(record: logging.LogRecord) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    return {
+    return _of_this_process | {
         name: "(set)" if name.lower() in _SECRET_FIELDS and value else value
         for name, value in vars(record).items()
         if name not in _STANDARD

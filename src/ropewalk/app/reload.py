@@ -27,6 +27,23 @@ TLS = ("ssl_cert", "ssl_key")
 RELOADABLE = frozenset((*KEYS, "enforce_jwt", *ENDPOINT_KEYS, *RULES, *CONNECTIONS, *LOGGING, *SHUTDOWN, *TLS))
 
 
+OF_THE_STORE = ("broadcast", "broker", "redis", "nats", "enats", "journal", "archive")
+"""Sections that a store process and all workers must agree on."""
+
+OF_THE_SUPERVISOR = ("host", "port", "takeover", "node_id")
+
+
+def needs_full_restart(old: Settings, new: Settings) -> list[str]:
+    """Names of the settings that differ and cannot be taken over by starting the workers anew, one after another."""
+    return [
+        name
+        for name in changed(old, new)
+        if name != "streams"
+        and name not in RELOADABLE
+        and (SETTINGS[name].section in OF_THE_STORE or name in OF_THE_SUPERVISOR)
+    ]
+
+
 def changed(old: Settings, new: Settings) -> list[str]:
     """Names of the settings that differ; `streams` for the rules."""
     names = [name for name in SETTINGS if _value(old, name) != _value(new, name)]
@@ -57,8 +74,11 @@ def require_reloadable(old: Settings, new: Settings) -> None:
     composition.authenticators(merged(old, new), after)
 
 
-def apply(old: Settings, new: Settings, parts: Parts, admission: ConnectionAdmission) -> Settings:
-    """Put the new settings into force as far as possible, and say so. Raises UserMistake, and then nothing has changed."""
+def apply(old: Settings, new: Settings, parts: Parts, admission: ConnectionAdmission, whole: bool = True) -> Settings:
+    """Put the new settings into force as far as possible, and say so. Raises UserMistake, and then nothing has changed.
+
+    `whole`: this process is all of the server. Otherwise the rest is taken over by processes that are started anew.
+    """
     require_reloadable(old, new)
     settings = merged(old, new)
     keys = keys_of(settings)
@@ -73,7 +93,7 @@ def apply(old: Settings, new: Settings, parts: Parts, admission: ConnectionAdmis
         admission.limits, clients=limits.max_conn, http=limits.max_http_conn, idle_timeout=limits.http_keepalive_timeout
     )
     logs.configure(settings.logging.log_level, settings.logging.log_format, payloads=settings.logging.debug)
-    _say(old, new, changed_rules)
+    _say(old, new, changed_rules, whole)
     return settings
 
 
@@ -84,7 +104,7 @@ def _rekey(parts: Parts, keys: Keys) -> None:
             guard.key = key
 
 
-def _say(old: Settings, new: Settings, rules: bool) -> None:
+def _say(old: Settings, new: Settings, rules: bool, whole: bool) -> None:
     names = changed(old, new)
     taken = [name for name in names if name in RELOADABLE or name == "streams"]
     left = [name for name in names if name not in taken]
@@ -92,7 +112,7 @@ def _say(old: Settings, new: Settings, rules: bool) -> None:
     logger.info(
         "settings reloaded", extra={"changed": " ".join(taken) or "nothing", "certificate": certificate, "rules_changed": rules}
     )
-    if left:
+    if left and whole:
         logger.warning("these settings changed too, and need a restart", extra={"settings": " ".join(left)})
     if "secret" in taken or "http_rpc_secret" in left:
         logger.warning("the key for RPC over HTTP stays as it is until a restart")

@@ -14,10 +14,11 @@ from aiohttp import web
 from ropewalk import __version__
 from ropewalk.adapters.endpoints.acceptor import Acceptor
 from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MOST_UNKNOWN
-from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets
+from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets, passed_on
 from ropewalk.adapters.endpoints.unknown_paths import last_route
 from ropewalk.app import composition, reload
 from ropewalk.app.keys import tls_context
+from ropewalk.app.process_role import ALONE, ProcessKind, Role
 from ropewalk.app.settings import Settings, doubts, has_application, preset_choices
 from ropewalk.app.takeover import ServerLock
 from ropewalk.model.errors import UserMistake
@@ -26,23 +27,27 @@ logger = logging.getLogger("ropewalk.server")
 
 
 class Server:
-    """`start`, then `wait`, then `stop`; `addresses` are URLs once it is started. `load` reads the settings again (SIGHUP)."""
+    """`start`, then `wait`, then `stop`; `addresses` are URLs once it is started. `load` reads the settings again (SIGHUP).
 
-    def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
+    `settings` and what `load` gives are those that a process of this role follows.
+    """
+
+    def __init__(self, settings: Settings, load: Callable[[], Settings], role: Role = ALONE) -> None:
         self._settings = settings
         self._load = load
-        self._parts = composition.build(settings)
+        self._role = role
+        self._parts = composition.build(settings, role)
         self._tls = tls_context(settings)
-        self._lock = ServerLock(settings.journal.data_dir) if settings.journal.data_dir else None
+        self._lock = ServerLock(settings.journal.data_dir, role.supervisor) if settings.journal.data_dir else None
         self._stopping = asyncio.Event()
         self._acceptor: Acceptor | None = None
         self.addresses: list[str] = []
 
     async def start(self) -> None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reload)
         settings = self._settings
-        # First, so that whoever connects from now on waits and is not refused.
-        sockets = self._listen()
+        # First, so that whoever connects from now on waits and is not refused. By a worker's side others accept meanwhile.
+        sockets = [] if self._role.kind is ProcessKind.WORKER else self._listen()
         shared_port = composition.shared_port_of(settings, self._parts)
         application = web.Application(client_max_size=settings.limits.max_publish_size)
         application.add_routes([*composition.http_routes(settings, self._parts, shared_port), last_route()])
@@ -55,7 +60,8 @@ class Server:
         if self._parts.embedded_nats is not None:
             await self._parts.embedded_nats.start()
         await self._parts.keeper.start()
-        self._heed_signals()  # not later: a store that is down keeps the start waiting for seconds
+        if self._role.kind is not ProcessKind.STORE:  # which is told by its supervisor, after the workers
+            self._heed_signals()  # not later: a store that is down keeps the start waiting for seconds
         try:
             await self._parts.node.start()
             if self._parts.recorder is not None:
@@ -70,14 +76,18 @@ class Server:
             raise
         shared_port.admission.limits = replace(shared_port.admission.limits, descriptors=room_for_connections(settings))
         self._admission = shared_port.admission
-        self._acceptor = Acceptor(shared_port, sockets, self._tls)
+        self._acceptor = Acceptor(shared_port, sockets or self._listen(), self._tls)
         self._acceptor.start()
-        self._announce()
+        if self._role.kind is not ProcessKind.WORKER:
+            self._announce()
 
     def _listen(self) -> list[Listening]:
-        server = self._settings.server
-        sockets = inherited_sockets(os.environ) or bound_sockets(server.host, server.port, server.takeover)
-        if sockets[0].inherited:
+        server, role = self._settings.server, self._role
+        if role.kind is ProcessKind.WORKER:
+            sockets = passed_on(role.sockets) or bound_sockets(server.host, server.port, reuse_port=True)
+        else:
+            sockets = inherited_sockets(os.environ) or bound_sockets(server.host, server.port, server.takeover)
+        if sockets[0].inherited and role.kind is ProcessKind.ALONE:
             logger.info("sockets were inherited; --host and --port do not count")
         self.addresses = [listening.address("https" if server.ssl_cert else "http") for listening in sockets]
         return sockets
@@ -122,17 +132,27 @@ class Server:
     def _signalled(self) -> None:
         if self._stopping.is_set():
             raise SystemExit(1)  # a second signal means now
+        self.leave()
+
+    def leave(self) -> None:
+        """End `wait`."""
         self._parts.node.leave()
         self._stopping.set()
 
-    def _reload(self) -> None:
-        """On SIGHUP. Whatever the settings say now, the server goes on."""
+    def stop_listening(self) -> None:
+        """Leave new connections to other processes, and serve on."""
+        if self._acceptor is not None:
+            self._acceptor.stop()
+
+    def reload(self) -> None:
+        """On SIGHUP, and when a supervisor says so. Whatever the settings say now, the server goes on."""
         if self._acceptor is None or self._stopping.is_set():
             logger.info("settings are not reloaded while the server starts or stops")
             return
         try:
             new = self._load()
-            self._settings = reload.apply(self._settings, new, self._parts, self._admission)
+            alone = self._role.kind is ProcessKind.ALONE
+            self._settings = reload.apply(self._settings, new, self._parts, self._admission, whole=alone)
             self._acceptor.tls = tls_context(self._settings)
         except UserMistake as mistake:
             logger.error("settings not reloaded, the old ones stay in force", extra={"reason": str(mistake)})
@@ -150,6 +170,8 @@ class Server:
                 await self._parts.broadcasters.stop()  # what they have fetched still reaches whoever is connected
                 await self._parts.node.drain(operations.shutdown_spread, operations.reconnect_rate)
                 await self._runner.cleanup()
+                if self._parts.store_proxy is not None:
+                    await self._parts.store_proxy.stop()
                 if self._parts.recorder is not None:
                     await self._parts.recorder.stop()
                 await self._parts.node.stop()

@@ -43,10 +43,12 @@ def process(pid: int) -> Holder | None:
 
 
 class ServerLock:
-    """`take`, then `release` as the last thing a server does."""
+    """`take`, then `release` as the last thing a server does. `pid`: the process to tell when another one wants to take over,
+    by default this one."""
 
-    def __init__(self, data_dir: str) -> None:
+    def __init__(self, data_dir: str, pid: int = 0) -> None:
         self._path = Path(data_dir) / FILE
+        self._pid = pid or os.getpid()
         self._fd = -1
 
     async def take(self, timeout: float) -> None:
@@ -76,13 +78,13 @@ class ServerLock:
             os.close(fd)
             return False
         os.ftruncate(fd, 0)
-        os.pwrite(fd, msgspec.json.encode(process(os.getpid()) or Holder(os.getpid())), 0)
+        os.pwrite(fd, msgspec.json.encode(process(self._pid) or Holder(self._pid)), 0)
         self._fd = fd
         return True
 
     def _tell(self) -> None:
         holder = self._holder()
-        if holder is None or process(holder.pid) != holder:
+        if holder is None or holder.pid == self._pid or process(holder.pid) != holder:
             logger.warning("waiting for the other server to end; it cannot be told from here, so send it SIGTERM")
             return
         logger.info("taking over", extra={"pid": holder.pid})

@@ -1,15 +1,21 @@
 """`ropewalk serve`: run the server until it is told to stop."""
 
+import asyncio
 import gc
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+from ropewalk.app import logs, process_role
+from ropewalk.app.process_role import ProcessKind, Role, own_settings
 from ropewalk.app.settings import Settings, help_text, load, require_startable
+from ropewalk.model.errors import UserMistake
 
 if TYPE_CHECKING:
     from ropewalk.app.server import Server
+    from ropewalk.app.supervised import Supervised
 
 SUMMARY = "run the server"
 
@@ -20,18 +26,66 @@ def run(argv: list[str]) -> int:
         return 0
     # From the very beginning: SIGHUP reloads the settings and never ends the process, also while it is still starting.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    role = process_role.taken_from(os.environ)
+    return _run_alone_or_supervise(argv) if role.kind is ProcessKind.ALONE else _run_supervised(argv, role)
+
+
+def _run_alone_or_supervise(argv: list[str]) -> int:
+    settings = _settings(argv)
+    environ = dict(os.environ)
+
+    def reload() -> Settings:
+        return load(argv, environ)
+
+    if settings.server.workers > 1:
+        from ropewalk.app.supervisor import Supervisor
+
+        asyncio.run(Supervisor(settings, reload, partial(_announce, settings)).run())
+        return 0
     import uvloop
 
-    from ropewalk.app import logs
     from ropewalk.app.server import Server
 
+    _calm_collector()
+    uvloop.run(_serve(settings, lambda: Server(settings, reload)))
+    return 0
+
+
+def _settings(argv: list[str]) -> Settings:
+    """Checked, and what they say of logs in force."""
     settings = load(argv, os.environ)
     require_startable(settings)
     logging = settings.logging
     logs.configure(logging.log_level, logging.log_format, payloads=logging.debug)
-    _calm_collector()
-    environ = dict(os.environ)
-    uvloop.run(_serve(settings, lambda: Server(settings, lambda: load(argv, environ))))
+    return settings
+
+
+def _run_supervised(argv: list[str], role: Role) -> int:
+    """As a child of a supervisor, which hears of mistakes and tells them."""
+    if role.kind is ProcessKind.STORE:
+        for number in (signal.SIGINT, signal.SIGTERM):  # it ends after the workers, also where all of them are told at once
+            signal.signal(number, signal.SIG_IGN)
+    import uvloop
+
+    from ropewalk.app.server import Server
+    from ropewalk.app.supervised import Supervised
+
+    supervised = Supervised(role)
+    try:
+        logs.name_process(role.name)
+        settings = own_settings(role, _settings(argv))
+        environ = dict(os.environ)
+        _calm_collector()
+        uvloop.run(
+            _serve_supervised(
+                supervised, settings, lambda: Server(settings, lambda: own_settings(role, load(argv, environ)), role)
+            )
+        )
+    except UserMistake as mistake:
+        supervised.failed(str(mistake))
+        return 1
+    finally:
+        supervised.detach()
     return 0
 
 
@@ -50,9 +104,22 @@ def _calm_collector() -> None:
 async def _serve(settings: Settings, make_server: "Callable[[], Server]") -> None:
     server = make_server()
     await server.start()
-    for address in server.addresses:
-        print(f"ropewalk listening on {address}", flush=True)
-    if settings.server.demo:
-        print(f"open {server.addresses[0]}/demo in two tabs", flush=True)
+    _announce(settings, server.addresses)
     await server.wait()
     await server.stop()
+
+
+async def _serve_supervised(supervised: "Supervised", settings: Settings, make_server: "Callable[[], Server]") -> None:
+    server = make_server()
+    supervised.attach(server, settings.operations.shutdown_timeout)
+    await server.start()
+    supervised.ready()
+    await server.wait()
+    await server.stop()
+
+
+def _announce(settings: Settings, addresses: list[str]) -> None:
+    for address in addresses:
+        print(f"ropewalk listening on {address}", flush=True)
+    if settings.server.demo:
+        print(f"open {addresses[0]}/demo in two tabs", flush=True)

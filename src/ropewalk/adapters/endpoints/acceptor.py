@@ -42,7 +42,11 @@ class Acceptor:
             self._resume(listening)
 
     def stop(self) -> None:
-        """Accept no more. What waits in the queue of an inherited socket stays there, for the next process that accepts."""
+        """Accept no more. What waits in the queue of an inherited socket stays there, for the next process that accepts.
+
+        Connections that were accepted are served on; to stop once more does nothing."""
+        if self._stopped:
+            return
         self._stopped = True
         for listening in self._sockets:
             asyncio.get_running_loop().remove_reader(listening.sock)

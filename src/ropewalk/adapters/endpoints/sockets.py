@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,11 @@ class Listening:
     inherited: bool = False
     path: str = ""
     inode: int = 0
+
+    @property
+    def listens(self) -> bool:
+        """False for one that only keeps the port."""
+        return bool(self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
     def address(self, scheme: str) -> str:
         if self.sock.family == socket.AF_UNIX:
@@ -51,6 +56,11 @@ def inherited_sockets(environ: MutableMapping[str, str]) -> list[Listening]:
     return [_inherited(number) for number in range(FIRST_INHERITED, FIRST_INHERITED + int(count))]
 
 
+def passed_on(descriptors: Sequence[int]) -> list[Listening]:
+    """Listening sockets that the parent process passed on by these descriptors."""
+    return [_inherited(number) for number in descriptors]
+
+
 def _inherited(number: int) -> Listening:
     try:
         sock = socket.socket(fileno=number)
@@ -74,14 +84,30 @@ def bound_sockets(host: str, port: int, reuse_port: bool) -> list[Listening]:
         raise UserMistake(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
 
 
-def _tcp(host: str, port: int, reuse_port: bool) -> list[Listening]:
+def reserved_sockets(host: str, port: int) -> list[Listening]:
+    """Bound, so that nobody else takes their port, and not listening: for processes that will listen there, each with a socket
+    of its own. Raises UserMistake, also where somebody listens already."""
+    try:
+        if port:
+            # A socket that would share the port is bound beside another one of that kind without a word.
+            for probe in _tcp(host, port, reuse_port=False, listen=False):
+                probe.close()
+        return _tcp(host, port, reuse_port=True, listen=False)
+    except OSError as error:
+        raise UserMistake(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+
+
+def _tcp(host: str, port: int, reuse_port: bool, listen: bool = True) -> list[Listening]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[Listening] = []
     try:
         for family, kind, protocol, _, address in dict.fromkeys(found):
             # With port 0 the first socket's port is the port of all.
             known = sockets[0].sock.getsockname()[1] if sockets else port
-            sockets.append(Listening(_bound(family, kind, protocol, (address[0], known, *address[2:]), reuse_port)))
+            sock = _bound(family, kind, protocol, (address[0], known, *address[2:]), reuse_port)
+            sockets.append(Listening(sock))
+            if listen:
+                sock.listen(BACKLOG)
     except OSError:
         for listening in sockets:
             listening.close()
@@ -99,7 +125,6 @@ def _bound(family: int, kind: int, protocol: int, address: tuple[object, ...], r
             # `::` means every address of both families; any other is of one family anyway.
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if address[0] == "::" else 1)
         sock.bind(address)
-        sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError:
         sock.close()

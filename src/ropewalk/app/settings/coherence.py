@@ -34,6 +34,7 @@ def require_startable(settings: Settings) -> None:
     require_distinct_paths(settings)
     _require_shards(settings)
     _require_journal_for_archive(settings)
+    _require_archive_within_reach(settings)
     require_reachable(settings)
     _require_replicas(settings)
 
@@ -139,6 +140,15 @@ def _require_journal_for_archive(settings: Settings) -> None:
     archive = Path(settings.archive.archive_dir)
     if archive.exists() and not archive.is_dir():
         raise UserMistake(f"--archive_dir wants a directory, and {archive} is none")
+
+
+def _require_archive_within_reach(settings: Settings) -> None:
+    """With an engine each worker reads hot history from there, and only the store process could join it with the archive."""
+    if settings.server.workers > 1 and settings.archive.archive_dir and settings.broker.broker != "memory":
+        raise UserMistake(
+            f"--archive_dir with --broker={settings.broker.broker} is served by one worker only: leave --workers away, or "
+            "serve the archive from a node of its own"
+        )
 
 
 # --- the paths of the one port: each is a path, and no two endpoints want the same -----------------------------------

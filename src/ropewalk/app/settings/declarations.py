@@ -116,6 +116,10 @@ def port_number(default: int, help: str, also_env: str) -> int:
     return _declare(default, Declared(values.PORT, help, also_env=also_env))
 
 
+def number_of_workers(default: int, help: str) -> int:
+    return _declare(default, Declared(values.WORKERS, help))
+
+
 def duration(default: float, help: str, positive: bool = False) -> float:
     return _declare(default, Declared(values.DURATION, help, positive=positive))
 

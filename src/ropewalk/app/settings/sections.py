@@ -14,6 +14,7 @@ from ropewalk.app.settings.declarations import (
     declared_in,
     duration,
     milliseconds,
+    number_of_workers,
     port_number,
     secret_text,
     size,
@@ -43,6 +44,9 @@ class ServerSettings:
         "Address to listen on: 0.0.0.0 for every IPv4 address, :: for those of IPv6 too, unix:/path for a Unix socket.",
     )
     port: int = port_number(8080, "Port to listen on; 0 takes a free one.", also_env="PORT")
+    workers: int = number_of_workers(
+        1, "Processes that serve clients, all at the same port; `auto`: one for each core that this server may use."
+    )
     path: tuple[str, ...] = words(("/cable",), "Paths of the WebSocket endpoint.")
     health_path: str = text("/health", "Path of the health page.")
     allowed_origins: tuple[str, ...] = words((), "Hosts a browser may connect from, such as `*.example.com`; empty allows all.")

@@ -3,6 +3,7 @@
 A kind that cannot read what it got raises ValueError with a reason that fits after the name of a setting.
 """
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _SIZE_UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)", re.ASCII)
 _MOST = 2**53  # beyond it floats are not exact, and nothing is so many, so large or so long
+_MOST_WORKERS = 64  # each is a process with an event loop, a copy of the application and its own connections to an engine
 _SWITCH_WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
@@ -68,6 +70,24 @@ def _read_port(raw: object) -> int:
     if port > 65535:
         raise ValueError(f"wants a port from 0 to 65535, not {port}")
     return port
+
+
+def _read_workers(raw: object) -> int:
+    wanted = f"a number from 1 to {_MOST_WORKERS}, or auto"
+    try:
+        workers = min(usable_cores(), _MOST_WORKERS) if raw == "auto" else _read_count(raw)
+    except ValueError:
+        raise ValueError(f"wants {wanted}, not {raw!r}") from None
+    if not 1 <= workers <= _MOST_WORKERS:
+        raise ValueError(f"wants {wanted}, not {workers}")
+    return workers
+
+
+def usable_cores() -> int:
+    """Those that this process may run on, which a container or taskset makes fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _read_quantity(raw: object, units: dict[str, float] | dict[str, int], wanted: str) -> float:
@@ -132,6 +152,7 @@ TEXT = ValueKind("TEXT", "text", _read_text, empty=True)
 SWITCH = ValueKind("SWITCH", "`true` or `false`; the bare flag means true", _read_switch, _show_switch)
 COUNT = ValueKind("COUNT", "a whole number", _read_count)
 PORT = ValueKind("PORT", "0 to 65535; 0 takes a free one", _read_port)
+WORKERS = ValueKind("COUNT|auto", "1 to 64, or `auto`: the cores that may be used", _read_workers)
 DURATION = ValueKind("DURATION", "`500ms`, `300s`, `5m`, `1h`, or bare seconds", _read_duration, _show_duration)
 MILLISECONDS = ValueKind("MILLISECONDS", "`3s`, `500ms`, or bare milliseconds", _read_milliseconds, _show_duration)
 SIZE = ValueKind("SIZE", "`1MiB` (1024²), `64KB` (1000), or bare bytes", _read_size, _show_size)

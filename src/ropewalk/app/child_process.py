@@ -1,0 +1,168 @@
+"""Child processes of the supervisor: one that runs, and one that is started again whenever it ends.
+
+The supervisor calls `look` after SIGCHLD; nothing else here waits for processes.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from ropewalk.app.control_channel import ControlChannel, Failed, Order, Word
+from ropewalk.app.process_role import Role, written
+from ropewalk.core.backoff import Backoff
+from ropewalk.model.errors import ServerError, UserMistake
+
+logger = logging.getLogger("ropewalk.supervisor")
+
+SOON_SECONDS = 15.0
+"""A process that ends within so long after its start did not really run."""
+
+BETWEEN_STARTS = Backoff(0.1, 5.0)
+
+
+class StartFailed(ServerError):
+    """A process that ended before it was ready, without saying why: its own log tells."""
+
+
+def how_it_ended(code: int) -> str:
+    """In words, of an exit code as `subprocess` tells it."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def delay_before_start(failures: int, chance: Callable[[], float]) -> float:
+    """`failures`: how many times in a row it has ended soon after its start. Once may happen, and is mended at once."""
+    return BETWEEN_STARTS.delay(failures - 2, chance) if failures > 1 else 0.0
+
+
+class Child:
+    """This program once more, with the same command line and a role. `ready` fails with UserMistake or StartFailed."""
+
+    def __init__(self, role: Role) -> None:
+        loop = asyncio.get_running_loop()
+        self.name = role.name
+        self.began = loop.time()
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[int] = loop.create_future()
+        self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # which nobody may ask for
+        ours, theirs = socket.socketpair()
+        with theirs:
+            role = msgspec.structs.replace(role, control=theirs.fileno())
+            self._process = subprocess.Popen(
+                [sys.executable, *sys.orig_argv[1:]],
+                pass_fds=role.descriptors,
+                env=os.environ | written(role),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the supervisor
+            )
+        self._channel = ControlChannel(ours)
+        self._channel.watch(self._heard, lambda: None)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, order: Order) -> None:
+        self._channel.say(order)
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def look(self) -> None:
+        """Whether it has ended."""
+        code = self._process.poll()
+        if code is None or self.ended.done():
+            return
+        self._channel.close()
+        if not self.ready.done():
+            self.ready.set_exception(StartFailed(f"the process {self.name} did not start: {how_it_ended(code)}"))
+        self.ended.set_result(code)
+
+    def _heard(self, word: Word) -> None:
+        if self.ready.done():
+            return
+        if isinstance(word, Failed):
+            self.ready.set_exception(UserMistake(word.reason))
+        else:
+            self.ready.set_result(None)
+
+
+class KeptProcess:
+    """A child that is started again whenever it ends, until it is retired. `start` once, then `retire`."""
+
+    def __init__(self, launch: Callable[[], Child]) -> None:
+        self._launch = launch
+        self._keeping: asyncio.Task[None] | None = None
+        self._retired = False
+        self.child: Child | None = None
+
+    async def start(self) -> None:
+        """Until it is ready. Raises UserMistake or StartFailed, and then it is not started again."""
+        self.child = self._launch()
+        await self.child.ready
+        if not self._retired:
+            self._keeping = asyncio.get_running_loop().create_task(self._keep(self.child))
+
+    async def _keep(self, child: Child) -> None:
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while True:
+            code = await asyncio.shield(child.ended)
+            failures = 1 if loop.time() - child.began > SOON_SECONDS else failures + 1
+            delay = delay_before_start(failures, random.random)
+            logger.error(
+                "%s has ended; starting it again",
+                child.name,
+                extra={"pid": child.pid, "how": how_it_ended(code), "delay": delay},
+            )
+            await asyncio.sleep(delay)
+            self.child = child = self._launch()
+            child.ready.add_done_callback(lambda ready, name=child.name: _tell(name, ready))  # type: ignore[misc]
+
+    def tell(self, order: Order) -> None:
+        if self.child is not None:
+            self.child.tell(order)
+
+    def look(self) -> None:
+        if self.child is not None:
+            self.child.look()
+
+    def kill(self) -> None:
+        if self.child is not None:
+            self.child.signal(signal.SIGKILL)
+
+    async def retire(self, timeout: float | None) -> None:
+        """Tell it to stop and wait until it has ended. After `timeout` it is killed."""
+        self._retired = True
+        if self._keeping is not None:
+            self._keeping.cancel()
+        if self.child is None:
+            return
+        self.child.tell(Order.STOP)
+        try:
+            async with asyncio.timeout(timeout):
+                await asyncio.shield(self.child.ended)
+        except TimeoutError:
+            logger.error("%s does not end, and is killed", self.child.name, extra={"pid": self.child.pid})
+            self.child.signal(signal.SIGKILL)
+            await asyncio.shield(self.child.ended)
+
+
+def _tell(name: str, ready: "asyncio.Future[None]") -> None:
+    error = None if ready.cancelled() else ready.exception()
+    if error is None:
+        logger.info("%s serves again", name)
+    else:
+        logger.error("%s cannot be started again", name, extra={"reason": str(error)})

@@ -1,0 +1,132 @@
+"""What one process of a server is: the only one, or one of several that a supervisor has started, and which.
+
+The supervisor writes the role into one variable of a child's environment. Whoever reads it takes it away: it is meant for that
+process alone, and not for what it starts itself.
+"""
+
+import os
+from collections.abc import MutableMapping
+from dataclasses import replace
+from enum import StrEnum
+
+import msgspec
+
+from ropewalk.app import embedded_nats
+from ropewalk.app.settings import Settings
+from ropewalk.app.settings.sections import BroadcastSettings
+
+VARIABLE = "_ROPEWALK_ROLE"
+STORE_SOCKET = "store.sock"
+BUS_SOCKET = "bus.sock"
+
+
+class ProcessKind(StrEnum):
+    ALONE = "alone"
+    STORE = "store"
+    WORKER = "worker"
+
+
+class Role(msgspec.Struct, frozen=True):
+    """`number` and `workers`: which worker it is, and how many there are. `directory` is private to the processes of a server.
+
+    `host` and `port` are what workers bind, unless they accept from the sockets of the supervisor (`sockets`). File
+    descriptors: `control` is the channel to the supervisor, whose process id is `supervisor`; `others` is a pipe that ends
+    when the supervisor and all workers are gone (workers hold its writing end, the store reads). `data_dir` is that of the
+    store, `nats_port` the port of its embedded NATS server.
+    """
+
+    kind: ProcessKind = ProcessKind.ALONE
+    number: int = 0
+    workers: int = 1
+    directory: str = ""
+    host: str = ""
+    port: int = 0
+    sockets: tuple[int, ...] = ()
+    control: int = -1
+    others: int = -1
+    supervisor: int = 0
+    data_dir: str = ""
+    nats_port: int = 0
+
+    @property
+    def name(self) -> str:
+        """As logs call the process; empty for one that is alone."""
+        if self.kind is ProcessKind.WORKER:
+            return f"worker {self.number}"
+        return "" if self.kind is ProcessKind.ALONE else str(self.kind)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """Those that a process of this role inherits."""
+        return tuple(number for number in (self.control, self.others, *self.sockets) if number >= 0)
+
+    @property
+    def store_socket(self) -> str:
+        return os.path.join(self.directory, STORE_SOCKET)
+
+    @property
+    def bus_socket(self) -> str:
+        return os.path.join(self.directory, BUS_SOCKET)
+
+
+ALONE = Role()
+
+
+def written(role: Role) -> dict[str, str]:
+    """What a child's environment has besides that of the supervisor."""
+    return {VARIABLE: msgspec.json.encode(role).decode()}
+
+
+def taken_from(environ: MutableMapping[str, str]) -> Role:
+    text = environ.pop(VARIABLE, "")
+    if not text:
+        return ALONE
+    role = msgspec.json.decode(text, type=Role)
+    for number in role.descriptors:
+        os.set_inheritable(number, False)
+    return role
+
+
+# --- which part of the settings is whose -----------------------------------------------------------------------------
+
+DELIVERED_LOCALLY = frozenset(("redis", "nats"))
+"""Broadcasters without positions: every process with clients hears all of them and delivers to its own."""
+
+
+def own_settings(role: Role, settings: Settings) -> Settings:
+    """The settings of a whole server as a process of this role follows them."""
+    if role.kind is ProcessKind.ALONE:
+        return settings
+    if settings.enats.embed_nats:
+        settings = embedded_nats.pinned(settings, role.nats_port, role.directory)
+    return _of_the_store(role, settings) if role.kind is ProcessKind.STORE else _of_a_worker(role, settings)
+
+
+def _of_the_store(role: Role, settings: Settings) -> Settings:
+    """It serves its HTTP endpoints to the workers, who speak TLS and read the headers of proxies."""
+    server = replace(settings.server, host=f"unix:{role.store_socket}", port=0, proxy_protocol=False, ssl_cert="", ssl_key="")
+    return replace(
+        settings,
+        server=server,
+        broadcast=_broadcasting(settings, without=DELIVERED_LOCALLY),
+        operations=replace(settings.operations, shutdown_delay=0.0, shutdown_spread=0.0),  # it has no clients to wait for
+        limits=replace(settings.limits, max_conn=0),
+    )
+
+
+def _of_a_worker(role: Role, settings: Settings) -> Settings:
+    """Everything that a node has once is the store's: the journal and what belongs to it, the archive, entries of redisx."""
+    if settings.enats.embed_nats:
+        settings = embedded_nats.reached(settings)
+    return replace(
+        settings,
+        server=replace(settings.server, host=role.host, port=role.port, takeover=False),
+        journal=replace(settings.journal, data_dir=""),
+        archive=replace(settings.archive, archive_dir=""),
+        broadcast=_broadcasting(settings, without=frozenset(("redisx",))),
+    )
+
+
+def _broadcasting(settings: Settings, without: frozenset[str]) -> BroadcastSettings:
+    chosen = settings.broadcast.broadcast_adapter
+    return replace(settings.broadcast, broadcast_adapter=tuple(name for name in chosen if name not in without))

@@ -1,0 +1,213 @@
+"""The supervisor of a server with several processes: one store, and workers that all listen on the same port.
+
+It starts them, starts again what ends, replaces all workers on SIGHUP, and ends everything in order: workers first, for they
+save their sessions in the store. It serves nobody itself. Children notice when it is gone.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from msgspec.structs import replace
+
+from ropewalk import __version__
+from ropewalk.adapters.endpoints.sockets import (
+    UNIX_PREFIX,
+    Listening,
+    bound_sockets,
+    inherited_sockets,
+    reserved_sockets,
+)
+from ropewalk.app import embedded_nats, logs
+from ropewalk.app.child_process import Child, KeptProcess
+from ropewalk.app.control_channel import Order
+from ropewalk.app.process_role import ProcessKind, Role
+from ropewalk.app.settings import Settings, require_startable
+from ropewalk.model.errors import RopewalkError, UserMistake
+
+logger = logging.getLogger("ropewalk.supervisor")
+
+SPARE_SECONDS = 10.0
+"""Beyond --shutdown_timeout, within which a worker ends by itself."""
+
+
+class Supervisor:
+    """`run` until a signal ends it. `load` reads the settings again; `announce` hears the addresses once all serve."""
+
+    def __init__(self, settings: Settings, load: Callable[[], Settings], announce: Callable[[list[str]], None]) -> None:
+        self._settings = settings
+        self._load = load
+        self._announce = announce
+        self._store = KeptProcess(self._launch_store)
+        self._kept: list[KeptProcess] = []
+        self._workers: list[KeptProcess] = []
+        self._last_number = 0
+        self._stopping = False
+        self._hung_up = asyncio.Event()
+
+    async def run(self) -> None:
+        """Raises UserMistake or StartFailed where the first start of a process fails: then all are ended."""
+        loop = asyncio.get_running_loop()
+        with _listening(self._settings) as sockets, _private_directory() as directory, _pipe() as (reading, writing):
+            self._others = reading, writing
+            self._role = self._role_of_all(sockets, directory)
+            scheme = "https" if self._settings.server.ssl_cert else "http"
+            serving = loop.create_task(self._serve([each.address(scheme) for each in sockets]))
+            loop.add_signal_handler(signal.SIGCHLD, self._look)
+            loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self._signalled, serving)
+            try:
+                await asyncio.wait([serving])
+                if not serving.cancelled():
+                    serving.result()
+            finally:
+                await self._stop()
+
+    def _role_of_all(self, sockets: list[Listening], directory: str) -> Role:
+        settings, shared = self._settings, sockets[0].listens
+        return Role(
+            directory=directory,
+            host=settings.server.host,
+            port=0 if shared else sockets[0].sock.getsockname()[1],
+            sockets=tuple(each.sock.fileno() for each in sockets) if shared else (),
+            supervisor=os.getpid(),
+            data_dir=settings.journal.data_dir,
+            nats_port=embedded_nats.port_of(settings) if settings.enats.embed_nats else 0,
+        )
+
+    async def _serve(self, addresses: list[str]) -> None:
+        workers = self._settings.server.workers
+        logger.info("ropewalk %s", __version__, extra={"addresses": " ".join(addresses), "workers": workers})
+        self._kept.append(self._store)
+        await self._store.start()
+        self._workers = await self._started(workers)
+        self._announce(addresses)
+        while True:
+            await self._hung_up.wait()
+            self._hung_up.clear()
+            await self._renew()
+
+    def _launch_store(self) -> Child:
+        return Child(replace(self._role, kind=ProcessKind.STORE, others=self._others[0], sockets=()))
+
+    def _launch_worker(self, number: int, workers: int) -> Child:
+        role = replace(self._role, kind=ProcessKind.WORKER, number=number, workers=workers, others=self._others[1])
+        return Child(role)
+
+    async def _started(self, count: int) -> list[KeptProcess]:
+        """So many new workers, all of them ready. Raises what one of them raises, and then none of them runs."""
+        fresh = []
+        for _ in range(count):
+            self._last_number += 1
+            fresh.append(KeptProcess(partial(self._launch_worker, self._last_number, count)))
+        self._kept += fresh
+        starting = [asyncio.ensure_future(worker.start()) for worker in fresh]
+        await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
+        if failures := [error for start in starting if start.done() and (error := start.exception())]:
+            await self._retire(fresh)
+            await asyncio.wait(starting)
+            raise next((error for error in failures if isinstance(error, UserMistake)), failures[0])
+        return fresh
+
+    async def _retire(self, workers: list[KeptProcess]) -> None:
+        longest = self._settings.operations.shutdown_timeout + SPARE_SECONDS
+        await asyncio.gather(*(worker.retire(longest) for worker in workers))
+        self._kept = [each for each in self._kept if each not in workers]
+
+    # --- signals ------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """On SIGCHLD, of which one may stand for several."""
+        for each in self._kept:
+            each.look()
+
+    def _signalled(self, serving: "asyncio.Task[None]") -> None:
+        if self._stopping:  # a second signal means now
+            for each in self._kept:
+                each.kill()
+            raise SystemExit(1)
+        self._stopping = True
+        serving.cancel()
+
+    async def _stop(self) -> None:
+        await self._retire([each for each in self._kept if each is not self._store])
+        await self._store.retire(None)  # never cut short: it seals the journal
+
+    async def _renew(self) -> None:
+        """On SIGHUP: new workers in the place of the old ones, under the settings as they are now. Whatever those say, the
+        server goes on."""
+        try:
+            settings = self._checked()
+            fresh = await self._started(settings.server.workers)
+        except RopewalkError as error:
+            logger.error("settings not reloaded, the old ones stay in force", extra={"reason": str(error)})
+            return
+        self._settings, old, self._workers = settings, self._workers, fresh
+        self._store.tell(Order.RELOAD)
+        # All of them, before the first one sends its clients away: these are to go to the new ones.
+        for worker in old:
+            worker.tell(Order.STOP_LISTENING)
+        for worker in old:
+            await self._retire([worker])
+        logger.info("all workers were replaced", extra={"workers": len(fresh)})
+
+    def _checked(self) -> Settings:
+        from ropewalk.app.reload import needs_full_restart  # late: it brings all parts of a server with it
+
+        settings = self._load()
+        require_startable(settings)
+        if names := needs_full_restart(self._settings, settings):
+            raise UserMistake(f"these settings need a full restart: {' '.join(names)}")
+        logging_settings = settings.logging
+        logs.configure(logging_settings.log_level, logging_settings.log_format, payloads=logging_settings.debug)
+        return settings
+
+
+# --- what the processes share ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _listening(settings: Settings) -> Iterator[list[Listening]]:
+    """The sockets of the server. Workers bind others beside those that only keep the port, and accept from the rest together.
+
+    A process that takes over has to listen before the other one ends, and so before there is a worker. Raises UserMistake.
+    """
+    server = settings.server
+    sockets = inherited_sockets(os.environ)
+    if sockets:
+        logger.info("sockets were inherited; --host and --port do not count")
+    elif server.takeover or server.host.startswith(UNIX_PREFIX):
+        sockets = bound_sockets(server.host, server.port, server.takeover)
+    else:
+        sockets = reserved_sockets(server.host, server.port)
+    try:
+        yield sockets
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@contextmanager
+def _private_directory() -> Iterator[str]:
+    directory = tempfile.mkdtemp(prefix="ropewalk-")
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
