@@ -19,7 +19,7 @@ from ropewalk.adapters.endpoints.sse import SseEndpoint
 from ropewalk.adapters.endpoints.store_proxy import StoreProxy
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.adapters.metrics.prometheus import MetricsPage
-from ropewalk.app.backends import backend_of
+from ropewalk.app.backends import Bus, backend_of
 from ropewalk.app.broadcasters import Broadcasters, broadcasters_of
 from ropewalk.app.embedded_nats import EmbeddedNats, embedded_nats_of
 from ropewalk.app.journal import (
@@ -69,6 +69,7 @@ class Parts:
     embedded_nats: EmbeddedNats | None
     transactions: Transactions | None
     broadcasters: Broadcasters
+    bus: Bus | None
     store_proxy: StoreProxy | None
     stats: Stats
     keys: Keys
@@ -85,7 +86,7 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
     settings, embedded_nats = embedded_nats_of(settings)
     rules = Rulebook(default_rules(settings), settings.streams)
     journal = journal_of(settings)
-    chosen = backend_of(settings, rules, journal, stats)
+    chosen = backend_of(settings, rules, journal, stats, role)
     archive = archive_of(settings, journal)
     backend = tiered(settings, chosen.backend, archive)
     authenticating, channeling = authenticators(settings, keys), channels(settings, keys)
@@ -123,6 +124,7 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
         embedded_nats,
         transactions,
         broadcasters,
+        chosen.bus,
         StoreProxy(role.store_socket) if role.kind is ProcessKind.WORKER and role.data_dir else None,
         stats,
         keys,

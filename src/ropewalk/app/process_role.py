@@ -103,11 +103,12 @@ def own_settings(role: Role, settings: Settings) -> Settings:
 
 
 def _of_the_store(role: Role, settings: Settings) -> Settings:
-    """It serves its HTTP endpoints to the workers, who speak TLS and read the headers of proxies."""
+    """It serves its HTTP endpoints to the workers, who speak TLS, read the headers of proxies, and ask the application."""
     server = replace(settings.server, host=f"unix:{role.store_socket}", port=0, proxy_protocol=False, ssl_cert="", ssl_key="")
     return replace(
         settings,
         server=server,
+        app=replace(settings.app, app="", norpc=True),
         broadcast=_broadcasting(settings, without=DELIVERED_LOCALLY),
         operations=replace(settings.operations, shutdown_delay=0.0, shutdown_spread=0.0),  # it has no clients to wait for
         limits=replace(settings.limits, max_conn=0),

@@ -68,6 +68,8 @@ class Server:
                 await self._parts.recorder.start()
             if self._parts.transactions is not None:
                 await self._parts.transactions.start()
+            if self._parts.bus is not None:
+                await self._parts.bus.start(self._parts.backend.streams)
             await self._parts.broadcasters.start()
         except BaseException:
             await self._parts.keeper.stop()  # a start that failed must not look like a crash to the next one
@@ -174,6 +176,8 @@ class Server:
                     await self._parts.store_proxy.stop()
                 if self._parts.recorder is not None:
                     await self._parts.recorder.stop()
+                if self._parts.bus is not None:
+                    await self._parts.bus.stop()
                 await self._parts.node.stop()
         except TimeoutError:
             logger.warning("shutting down took longer than --shutdown_timeout, and is cut short")

@@ -13,7 +13,7 @@ store → worker    [NOTE, 0, "deliver" | "order", …] [CALL, id, "obey", …],
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -177,8 +177,7 @@ class BusConnection(asyncio.Protocol):
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport = cast(asyncio.Transport, transport)
         # What waits is bounded here, by closing; nobody is asked to pause.
         transport.set_write_buffer_limits(high=2 * MOST_BUFFERED)
 
