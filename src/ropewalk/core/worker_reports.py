@@ -6,11 +6,12 @@ goes on counting; what it counted after that, at most a second's worth, is lost.
 process, and every worker knows those of all runs: a store process that is started again hears them from the first that asks.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from ropewalk.core.node_reports import NOTHING, counters_of, later, merged, without_counters
+from ropewalk.core.node_reports import NOTHING, counters_of, later, merged, problem_of, without_counters
 from ropewalk.model.report import NodeReport
 
 MOST_WORKERS = 128
@@ -21,6 +22,9 @@ MOST_ENDED = 128
 
 ENDED_BEFORE = ""
 """In place of a run's name: the sum of those that ended longest ago."""
+
+SILENT_SECONDS = 10.0
+"""A worker that is connected and has not reported for so long hangs, and so do the clients that came to it."""
 
 FRESH_SECONDS = 0.5
 """How long the store process's own report is used again: many workers ask within a moment."""
@@ -47,72 +51,78 @@ class NodeAnswer(msgspec.Struct, frozen=True):
     now: NodeReport
 
 
+class _Heard(NamedTuple):
+    worker: str
+    report: NodeReport
+    at: float
+
+
 _worker_reports = msgspec.msgpack.Decoder(WorkerReport)
 
 
 class WorkerReports:
-    """`own` makes the report of the store process, whose run is `run`. `clock` counts seconds and
-    never goes back."""
+    """`own` makes the report of the store process, whose run is `run`. `clock` counts seconds and never goes back."""
 
     def __init__(self, own: Callable[[], NodeReport], run: str, clock: Callable[[], float]) -> None:
         self._own = own
         self._run = run
         self._clock = clock
         self._fresh: tuple[float, NodeReport] | None = None
-        self._live: dict[str, WorkerReport] = {}
+        self._live: dict[str, _Heard] = {}  # by run: while workers are replaced, two have the same name
         self._ended: dict[str, NodeReport] = {}  # by run, the one that ended last at the end
         self._ended_before = NOTHING
 
     def answer(self, worker: str, theirs: bytes) -> bytes:
         """Takes the report of `worker`, and returns a `NodeAnswer`. Raises `msgspec.DecodeError` for what is no report."""
         told = _worker_reports.decode(theirs)
+        now = self._clock()
         self._inherit(told.former)
-        counted = self._take(worker, told)
-        others = [other for name, other in self._live.items() if name != worker]
-        store = self._store()
+        counted = told.run in self._live or len(self._live) < MOST_WORKERS
+        if counted:
+            self._ended.pop(told.run, None)
+            self._live[told.run] = _Heard(worker, told.report, now)
+        store = self._store(now)
+        others = {run: heard for run, heard in self._live.items() if run != told.run}
         counters = {
             self._run: counters_of(store),
             ENDED_BEFORE: self._ended_before,
             **self._ended,
-            **{other.run: counters_of(other.report) for other in others},
+            **{run: counters_of(heard.report) for run, heard in others.items()},
         }
-        now = merged([without_counters(report) for report in (store, *(other.report for other in others))])
-        if not counted:
-            now = msgspec.structs.replace(now, problems=(*now.problems, TOO_MANY))
-        return msgspec.msgpack.encode(NodeAnswer(self._run, counters, now))
+        problems = NodeReport(problems=tuple(self._problems(now, counted)), workers=0)
+        reports = (store, *(heard.report for heard in others.values()))
+        rest = merged([*map(without_counters, reports), problems])
+        return msgspec.msgpack.encode(NodeAnswer(self._run, counters, rest))
 
     def left(self, worker: str) -> None:
-        """Its connection has ended. Where only the connection did, its next report takes it back in."""
-        told = self._live.pop(worker, None)
-        if told is not None:
-            self._end(told.run, counters_of(told.report))
-
-    def _take(self, worker: str, told: WorkerReport) -> bool:
-        known = self._live.get(worker)
-        if known is None and len(self._live) >= MOST_WORKERS:
-            return False
-        if known is not None and known.run != told.run:
-            self.left(worker)  # its successor is heard before its end is
-        self._ended.pop(told.run, None)
-        self._live[worker] = told
-        return True
+        """A connection of it has ended, and nothing comes by it any more. Where the process lives on, its next report, by
+        another connection, takes it back in."""
+        for run in [run for run, heard in self._live.items() if heard.worker == worker]:
+            self._ended[run] = counters_of(self._live.pop(run).report)
+        self._add_up(MOST_ENDED)
 
     def _inherit(self, former: Counters) -> None:
-        known = {self._run, *(told.run for told in self._live.values())}
         for run, counters in former.items():
             if run == ENDED_BEFORE:
                 self._ended_before = later(self._ended_before, counters)
-            elif run not in known:
-                self._end(run, later(self._ended.get(run, NOTHING), counters))
+            elif run != self._run and run not in self._live:
+                self._ended[run] = later(self._ended.get(run, NOTHING), counters)
+        # Later than otherwise: other workers are about to bring the same, and those that live to report.
+        self._add_up(2 * (MOST_ENDED + MOST_WORKERS))
 
-    def _end(self, run: str, counters: NodeReport) -> None:
-        self._ended[run] = counters
-        if len(self._ended) > MOST_ENDED:
+    def _add_up(self, most: int) -> None:
+        while len(self._ended) > most:
             oldest = next(iter(self._ended))
             self._ended_before = merged([self._ended_before, self._ended.pop(oldest)])
 
-    def _store(self) -> NodeReport:
-        now = self._clock()
+    def _problems(self, now: float, counted: bool) -> Iterator[str]:
+        for heard in self._live.values():
+            if now - heard.at > SILENT_SECONDS:
+                yield problem_of(heard.worker, f"it is connected and has not reported for more than {SILENT_SECONDS:g} s")
+        if not counted:
+            yield TOO_MANY
+
+    def _store(self, now: float) -> NodeReport:
         if self._fresh is None or now - self._fresh[0] >= FRESH_SECONDS:
             self._fresh = now, self._own()
         return self._fresh[1]

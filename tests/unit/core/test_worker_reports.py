@@ -56,15 +56,35 @@ def test_what_a_worker_counted_stays_when_it_has_left_and_the_rest_goes() -> Non
     assert published(store.hears("1", 1)) == 25
 
 
-def test_a_worker_whose_successor_is_heard_before_its_end_is_counted_once() -> None:
+def test_a_worker_and_its_successor_count_both_until_the_first_is_gone() -> None:
     store = Store()
     store.hears("2", 20)
     store.hears("2", 5, run="next run of 2")
-    assert published(store.hears("1", 0)) == 25
-    store.reports.left("2")  # that of the one before
+    node = others(store.hears("1", 0))
+    assert (node.counts["publications"], node.workers) == (25, 2)
+    store.reports.left("2")  # the first of them; nobody says which
     assert published(store.hears("1", 0)) == 25
     store.hears("2", 6, run="next run of 2")
-    assert published(store.hears("1", 0)) == 26
+    node = others(store.hears("1", 0))
+    assert (node.counts["publications"], node.workers) == (26, 1)
+
+
+def test_a_worker_that_hangs_is_a_problem_of_the_node_until_it_reports_or_ends() -> None:
+    store = Store()
+    for worker in "23":
+        store.hears(worker, 1)
+    store.time += worker_reports.SILENT_SECONDS
+    assert others(store.hears("1", 1)).problems == ()
+    store.time += 0.1
+    for worker in "23":
+        hanging = [name for name in "23" if name >= worker]
+        problems = others(store.hears("1", 1)).problems
+        assert [problem.partition(": ")[0] for problem in problems] == [f"worker {name}" for name in hanging]
+        if worker == "2":
+            store.hears("2", 1)
+    store.reports.left("3")
+    node = others(store.hears("1", 1))
+    assert (node.problems, node.workers) == ((), 1)
 
 
 def test_a_worker_that_only_lost_its_connection_is_counted_once() -> None:
@@ -113,10 +133,23 @@ def test_runs_that_ended_long_ago_are_added_up(monkeypatch: pytest.MonkeyPatch) 
     store = Store()
     for life in range(10):
         store.hears("2", 10, run=f"life {life}")
+        store.reports.left("2")
     answer = store.hears("1", 1)
     assert published(answer) == 100
-    assert len(answer.counters) == 3 + 1 + 2  # ended, live, the store process and the sum
-    assert published(Store("next").hears("1", 1, former=answer.counters)) == 100
+    assert len(answer.counters) == 3 + 2  # ended, the store process and the sum
+    after = Store("next")
+    for worker in "13":
+        after.hears(worker, 1, former=answer.counters)
+    assert published(after.hears("1", 1)) == 101
+
+
+def test_what_is_inherited_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_reports, "MOST_ENDED", 1)
+    monkeypatch.setattr(worker_reports, "MOST_WORKERS", 1)
+    former = {f"life {life}": NodeReport(counts={"publications": 10}, workers=0) for life in range(10)}
+    answer = Store().hears("1", 1, former=former)
+    assert published(answer) == 100
+    assert len(answer.counters) == 4 + 2
 
 
 def test_there_is_a_bound_on_workers_and_the_one_beyond_it_hears_so(monkeypatch: pytest.MonkeyPatch) -> None:
