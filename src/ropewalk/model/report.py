@@ -10,7 +10,7 @@ Gauges = Mapping[str, float]
 """Sizes of one part of the node, by the names that they have on the metrics page."""
 
 SHUTTING_DOWN = "shutting down"
-"""The problem of a process that ends. Its peers do not repeat it: they may be about to stay."""
+"""The problem of a process that ends. Other processes of its node do not repeat it: the node goes on with them."""
 
 
 class Latency(Struct, frozen=True):
