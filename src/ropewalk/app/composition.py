@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -46,10 +47,13 @@ from ropewalk.engine.tiered import TieredBackend
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
-from ropewalk.ports import Application, Archive, Authenticator, Backend, Channels, JournalReader
+from ropewalk.ports import Application, Archive, Authenticator, Backend, Channels, Inspector, JournalReader
 from ropewalk.protocol.handshake import PING_UNITS, AllowedOrigins
 from ropewalk.protocol.proxies import TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
+
+if TYPE_CHECKING:
+    from ropewalk.adapters.backends.workers.link import StoreLink
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Parts:
     transactions: Transactions | None
     broadcasters: Broadcasters
     bus: Bus | None
+    to_store: "StoreLink | None"
     store_proxy: StoreProxy | None
     stats: Stats
     keys: Keys
@@ -125,6 +130,7 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
         transactions,
         broadcasters,
         chosen.bus,
+        chosen.to_store,
         StoreProxy(role.store_socket) if role.kind is ProcessKind.WORKER and role.data_dir else None,
         stats,
         keys,
@@ -235,11 +241,11 @@ def publish_endpoints(settings: Settings, parts: Parts) -> dict[bytes, PublishEn
     }
 
 
-def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort) -> list[web.RouteDef]:
-    """The HTTP endpoints that are served under these settings."""
+def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspector: Inspector) -> list[web.RouteDef]:
+    """The HTTP endpoints that are served under these settings. `inspector` tells of the whole node."""
     node, api = parts.node, settings.api.api_path.rstrip("/")
-    metrics = MetricsPage(parts.inspector, __version__)
-    operations = OperationsEndpoint(parts.inspector, metrics.render, metrics.content_type)
+    metrics = MetricsPage(inspector, __version__)
+    operations = OperationsEndpoint(inspector, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
     guards = parts.guards
     for path, endpoint in shared_port.http.publishing.items():

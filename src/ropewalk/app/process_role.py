@@ -14,6 +14,7 @@ import msgspec
 from ropewalk.app import embedded_nats
 from ropewalk.app.settings import Settings
 from ropewalk.app.settings.sections import BroadcastSettings
+from ropewalk.app.worker_share import share_of_worker
 
 VARIABLE = "_ROPEWALK_ROLE"
 STORE_SOCKET = "store.sock"
@@ -117,6 +118,7 @@ def _of_the_store(role: Role, settings: Settings) -> Settings:
 
 def _of_a_worker(role: Role, settings: Settings) -> Settings:
     """Everything that a node has once is the store's: the journal and what belongs to it, the archive, entries of redisx."""
+    settings = share_of_worker(settings, role.workers)
     if settings.enats.embed_nats:
         settings = embedded_nats.reached(settings)
     return replace(

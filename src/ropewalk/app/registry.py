@@ -10,6 +10,7 @@ BACKENDS = {
     "nats": "ropewalk.adapters.backends.nats:NatsBackend",
     "redis": "ropewalk.adapters.backends.redis:RedisBackend",
     "bus": "ropewalk.adapters.backends.workers.server:StoreServer",
+    "link": "ropewalk.adapters.backends.workers.link:StoreLink",
     "own store": "ropewalk.adapters.backends.workers.local:StoreBackend",
     "store": "ropewalk.adapters.backends.workers.store:SharedStore",
     "worker": "ropewalk.adapters.backends.workers.backend:WorkerBackend",

@@ -247,8 +247,3 @@ class WorkerBackend:
     def gauges(self) -> dict[str, float]:
         """The store process tells them."""
         return {}
-
-    async def exchange(self, report: bytes) -> bytes:
-        """Tell the node about this worker, and hear about the node. Raises `Unavailable`."""
-        answer: bytes = await self.link.call("exchange", report)
-        return answer

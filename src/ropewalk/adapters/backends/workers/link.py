@@ -63,7 +63,9 @@ class StoreLink:
         return self._ready.is_set()
 
     async def start(self) -> None:
-        """Returns also where the store does not answer yet."""
+        """Returns also where the store does not answer yet. May be called again."""
+        if self._running is not None:
+            return
         self._running = asyncio.get_running_loop().create_task(self._run())
         try:
             async with asyncio.timeout(self._patience):
@@ -162,6 +164,11 @@ class StoreLink:
         if not self._ready.is_set():
             await self._wait()
         return await self._send(method, arguments)
+
+    async def exchange(self, report: bytes) -> bytes:
+        """Tell the node about this worker, and hear about the node. Raises `Unavailable`."""
+        answer: bytes = await self.call("exchange", report)
+        return answer
 
     async def again(self, method: str, *arguments: object) -> Any:
         """As `call`, from within `back`: before others may use the connection."""

@@ -50,6 +50,9 @@ def nobody_left(worker: str) -> None:
     pass
 
 
+Answer = Callable[..., Coroutine[Any, Any, object]]
+
+
 class _Worker:
     """A connection of one worker. Until it has said its name it is answered nothing else."""
 
@@ -58,11 +61,12 @@ class _Worker:
         self.name = ""
         self.listens: set[str] = set()
         self.asked: dict[int, asyncio.Future[int]] = {}
-        self.answers: dict[str, Callable[..., Coroutine[Any, Any, object]]] = {}
+        self.answers: dict[str, Answer] = {}
 
 
 class StoreServer:
     """Implements the `Carrier` of the store that it serves: make it, make the store with it, `attach` that, then `start`.
+    Without a store, because another engine keeps everything, workers exchange reports over it and nothing else.
 
     `exchange` is called with the report of a worker and returns what that worker should know of the node; `left` when a worker
     is gone.
@@ -85,20 +89,20 @@ class StoreServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._asked = 0
-        self._at_once: frozenset[str] = frozenset()
+        self._store: SharedStore | None = None
+        self._at_once = _NEVER_WAIT
         self._hear: dict[str, Callable[..., None]] = {"unlisten": self._unlisten, "tell": self._tell, "rows": self._note}
 
     def attach(self, store: SharedStore, streams: StreamStore) -> None:
         """`streams`: those of the store, or what reaches further back than they do."""
         self._store = store
         self._streams = streams
-        if streams is not store.memory.streams:
-            self._at_once = _NEVER_WAIT
-        else:
+        if streams is store.memory.streams:
             self._at_once = _NEVER_WAIT | _READS | ({"append"} if streams.instant else frozenset())
 
     async def start(self, path: str) -> None:
-        await self._store.start()
+        if self._store is not None:
+            await self._store.start()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(self._accept, path, backlog=BACKLOG)
 
@@ -132,7 +136,7 @@ class StoreServer:
         if worker.name and self._by_name.get(worker.name) is worker:
             del self._by_name[worker.name]
             self._lost_at[worker.name] = time.monotonic()
-            self._store.end_lease(worker.name)
+            self._end_lease(worker.name)
             self.left(worker.name)
 
     def _receive(self, connection: BusConnection, kind: int, number: int, name: str, body: Raw) -> None:
@@ -196,7 +200,7 @@ class StoreServer:
             ended = sum(each.result() for each in done if not each.cancelled())
         if self._journal is not None:
             detail = wire.text(DisconnectOrdered(order.identifier, order.reconnect))
-            await self._journal.write([Row(RowKind.REVOKED, order.identifier, self._store.clock(), detail=detail)])
+            await self._journal.write([Row(RowKind.REVOKED, order.identifier, time.time(), detail=detail)])
         return ended
 
     def _ask(self, worker: _Worker, order: RemoteDisconnect) -> asyncio.Future[int]:
@@ -219,6 +223,10 @@ class StoreServer:
         if self._journal is not None:
             self._journal.note(rows)
 
+    def _end_lease(self, name: str) -> None:
+        if self._store is not None:
+            self._store.end_lease(name)
+
     def _forget_listener(self, stream: str, worker: _Worker) -> None:
         listeners = self._listeners.get(stream)
         if listeners is not None:
@@ -232,7 +240,7 @@ class StoreServer:
         before = self._by_name.get(name)
         if before is not None:  # that its former connection is dead has not been noticed
             before.connection.close()
-            self._store.end_lease(name)
+            self._end_lease(name)
         worker.name = name
         worker.answers = self._answers(worker)
         self._by_name[name] = worker
@@ -246,7 +254,10 @@ class StoreServer:
                 self._ask(worker, order)
         return True
 
-    def _answers(self, worker: _Worker) -> dict[str, Callable[..., Coroutine[Any, Any, object]]]:
+    def _answers(self, worker: _Worker) -> dict[str, Answer]:
+        exchange: dict[str, Answer] = {"exchange": partial(self._exchange, worker)}
+        if self._store is None:
+            return exchange
         streams = self._streams
         sessions, presence = NodeSessions(self._store, worker.name), NodePresence(self._store, worker.name)
 
@@ -280,7 +291,7 @@ class StoreServer:
             "members": presence.page,
             "listen": partial(self._listen, worker),
             "command": self.command,
-            "exchange": partial(self._exchange, worker),
+            **exchange,
         }
 
     async def _listen(self, worker: _Worker, streams: list[str]) -> None:
