@@ -89,14 +89,12 @@ METHODS: dict[str, tuple[Any, Any]] = {
 _ENVELOPE = msgspec.msgpack.Decoder(tuple[int, int, str, Raw])
 _ARGUMENTS = {name: msgspec.msgpack.Decoder(types[0]) for name, types in METHODS.items()}
 _RESULTS = {name: msgspec.msgpack.Decoder(types[1]) for name, types in METHODS.items()}
-_encoder = msgspec.msgpack.Encoder()
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def frame(kind: int, number: int, name: str, body: object) -> bytes:
-    encoded = bytearray(LENGTH_BYTES)
-    _encoder.encode_into((kind, number, name, body), encoded, LENGTH_BYTES)
-    encoded[:LENGTH_BYTES] = (len(encoded) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "little")
-    return bytes(encoded)
+    encoded = _encode((kind, number, name, body))
+    return len(encoded).to_bytes(LENGTH_BYTES, "little") + encoded
 
 
 def arguments(method: str, body: Raw) -> Any:
@@ -174,7 +172,8 @@ class BusConnection(asyncio.Protocol):
         self._receive = receive
         self._lost = lost
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
+        self._waiting = bytearray()  # the beginning of a frame
+        self._needed = LENGTH_BYTES
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)
@@ -186,21 +185,27 @@ class BusConnection(asyncio.Protocol):
         self._lost(self)
 
     def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        begin, size = 0, len(buffer)
+        if self._waiting:
+            self._waiting += data
+            if len(self._waiting) < self._needed:  # a large frame is put together once
+                return
+            data, self._waiting = bytes(self._waiting), bytearray()
+        begin, size = 0, len(data)
         while size - begin >= LENGTH_BYTES:
-            length = int.from_bytes(buffer[begin : begin + LENGTH_BYTES], "little")
+            length = int.from_bytes(data[begin : begin + LENGTH_BYTES], "little")
             end = begin + LENGTH_BYTES + length
             if length > MOST_FRAME:
                 logger.error("the bus carries something that is no frame")
-                return self.close()
+                self.close()
+                return
             if end > size:
                 break
-            self._take(bytes(buffer[begin + LENGTH_BYTES : end]))
+            self._take(data[begin + LENGTH_BYTES : end])
             begin = end
-        del buffer[:begin]
-        return None
+        if begin < size:
+            self._waiting += data[begin:]
+            enough = size - begin >= LENGTH_BYTES
+            self._needed = end - begin if enough else LENGTH_BYTES
 
     def _take(self, encoded: bytes) -> None:
         try:
