@@ -64,11 +64,12 @@ class Server:
             self._heed_signals()  # not later: a store that is down keeps the start waiting for seconds
         try:
             await self._parts.node.start()
-            if self._parts.recorder is not None:
-                await self._parts.recorder.start()
-            if self._parts.transactions is not None:
-                await self._parts.transactions.start()
-            await self._parts.broadcasters.start()
+            try:
+                await self._start_beside_node()
+                sockets = sockets or self._listen()
+            except BaseException:
+                await self._parts.node.stop()
+                raise
         except BaseException:
             await self._parts.keeper.stop()  # a start that failed must not look like a crash to the next one
             if self._parts.embedded_nats is not None:
@@ -76,10 +77,17 @@ class Server:
             raise
         shared_port.admission.limits = replace(shared_port.admission.limits, descriptors=room_for_connections(settings))
         self._admission = shared_port.admission
-        self._acceptor = Acceptor(shared_port, sockets or self._listen(), self._tls)
+        self._acceptor = Acceptor(shared_port, sockets, self._tls)
         self._acceptor.start()
         if self._role.kind is not ProcessKind.WORKER:
             self._announce()
+
+    async def _start_beside_node(self) -> None:
+        if self._parts.recorder is not None:
+            await self._parts.recorder.start()
+        if self._parts.transactions is not None:
+            await self._parts.transactions.start()
+        await self._parts.broadcasters.start()
 
     def _listen(self) -> list[Listening]:
         server, role = self._settings.server, self._role
