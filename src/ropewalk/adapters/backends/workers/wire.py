@@ -181,10 +181,13 @@ class BusConnection(asyncio.Protocol):
         self._caught_up = caught_up
         self.behind = False
         self._transport: asyncio.Transport | None = None
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
         self._waiting = bytearray()  # the beginning of a frame
         self._needed = LENGTH_BYTES
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(MUCH_BUFFERED, LITTLE_BUFFERED)
 
@@ -197,6 +200,7 @@ class BusConnection(asyncio.Protocol):
 
     def connection_lost(self, reason: Exception | None) -> None:
         self._transport, self.behind = None, False
+        self._unsent.clear()
         self._lost(self)
         self._caught_up()
 
@@ -232,10 +236,21 @@ class BusConnection(asyncio.Protocol):
             self.close()
 
     def send(self, encoded: bytes) -> None:
+        """With everything else that is sent in this tick: what costs is the call of the system."""
+        if self._transport is None:
+            return
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(encoded)
+        self._unsent_bytes += len(encoded)
+
+    def _flush(self) -> None:
         transport = self._transport
         if transport is None:
             return
-        transport.write(encoded)
+        transport.write(self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent))
+        self._unsent.clear()
+        self._unsent_bytes = 0
         if transport.get_write_buffer_size() > MOST_BUFFERED:
             logger.error("the other end of the bus does not read; closing the connection")
             self.close()
@@ -243,7 +258,7 @@ class BusConnection(asyncio.Protocol):
     @property
     def buffered(self) -> int:
         """Bytes that the other side has not read."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return 0 if self._transport is None else self._unsent_bytes + self._transport.get_write_buffer_size()
 
     def close(self) -> None:
         if self._transport is not None:
