@@ -179,10 +179,11 @@ class BusConnection(asyncio.Protocol):
         self._receive = receive
         self._lost = lost
         self._caught_up = caught_up
-        self.behind = False
+        self.behind = self._paused = False
         self._transport: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
+        self._paused = False
         self._waiting = bytearray()  # the beginning of a frame
         self._needed = LENGTH_BYTES
 
@@ -192,10 +193,10 @@ class BusConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(MUCH_BUFFERED, LITTLE_BUFFERED)
 
     def pause_writing(self) -> None:
-        self.behind = True
+        self._paused = self.behind = True
 
     def resume_writing(self) -> None:
-        self.behind = False
+        self._paused = self.behind = False
         self._caught_up()
 
     def connection_lost(self, reason: Exception | None) -> None:
@@ -243,6 +244,8 @@ class BusConnection(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._unsent.append(encoded)
         self._unsent_bytes += len(encoded)
+        if self._unsent_bytes > MUCH_BUFFERED:
+            self.behind = True
 
     def _flush(self) -> None:
         transport = self._transport
@@ -254,6 +257,9 @@ class BusConnection(asyncio.Protocol):
         if transport.get_write_buffer_size() > MOST_BUFFERED:
             logger.error("the other end of the bus does not read; closing the connection")
             self.close()
+        elif self.behind and not self._paused:
+            self.behind = False
+            self._caught_up()
 
     @property
     def buffered(self) -> int:
