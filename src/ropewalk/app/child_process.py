@@ -47,6 +47,12 @@ def delay_before_start(failures: int, chance: Callable[[], float]) -> float:
     return BETWEEN_STARTS.delay(failures - 2, chance) if failures > 1 else 0.0
 
 
+def noticed(future: "asyncio.Future[None]") -> None:
+    """Keeps asyncio from complaining that nobody asked for its exception."""
+    if not future.cancelled():
+        future.exception()
+
+
 class Child:
     """This program once more, with the same command line and a role. `ready` fails with UserMistake or StartFailed."""
 
@@ -56,7 +62,7 @@ class Child:
         self.began = loop.time()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[int] = loop.create_future()
-        self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # which nobody may ask for
+        self.ready.add_done_callback(noticed)
         ours, theirs = socket.socketpair()
         with theirs:
             role = msgspec.structs.replace(role, control=theirs.fileno())

@@ -45,6 +45,7 @@ class Supervised:
                 self._outlive_workers(server, shutdown_timeout + SPARE_SECONDS)
             else:
                 server.leave()
+                asyncio.get_running_loop().call_later(shutdown_timeout + SPARE_SECONDS, os._exit, 1)
 
         self._channel.watch(heard, orphaned)
 

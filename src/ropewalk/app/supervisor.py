@@ -25,7 +25,7 @@ from ropewalk.adapters.endpoints.sockets import (
     reserved_sockets,
 )
 from ropewalk.app import embedded_nats, logs
-from ropewalk.app.child_process import Child, KeptProcess
+from ropewalk.app.child_process import Child, KeptProcess, noticed
 from ropewalk.app.control_channel import Order
 from ropewalk.app.process_role import ProcessKind, Role
 from ropewalk.app.settings import Settings, require_startable
@@ -109,6 +109,8 @@ class Supervisor:
             fresh.append(KeptProcess(partial(self._launch_worker, self._last_number, count)))
         self._kept += fresh
         starting = [asyncio.ensure_future(worker.start()) for worker in fresh]
+        for start in starting:
+            start.add_done_callback(noticed)  # one failure is told, and the others are most likely the same
         await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
         if failures := [error for start in starting if start.done() and (error := start.exception())]:
             await self._retire(fresh)
