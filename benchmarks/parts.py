@@ -27,6 +27,7 @@ PARTS = {
     "storm": Part("e: all connections cut, until all are whole again"),
     "publish": Part("q: processor time of publishing one by one over HTTP", ("dev",)),
     "connect": Part("s: processor time of connecting and subscribing with history"),
+    "workers": Part("w: two worker processes against one"),
     "journal": Part("f: publishing under each durability", ("journal",)),
     "source": Part("g: journal to Parquet through Spark", ("spark",)),
     "archive": Part("h: journal to archive through Spark", ("spark",)),
@@ -55,6 +56,10 @@ def measure(parts: Sequence[str], sizes: Sizes) -> list[Figure]:
         from benchmarks.publishing import measure_publishing
 
         figures += measure_publishing(sizes)
+    if "workers" in parts:
+        from benchmarks.workers import measure_workers
+
+        figures += measure_workers(sizes)
     if "journal" in parts:
         from benchmarks.pipeline.append import measure_append
 

@@ -38,7 +38,9 @@ class Program:
         self.address = self._listening()
 
     def usage(self) -> Usage:
-        return usage_of(self._process.pid)
+        """Of all its processes."""
+        found = [usage_of(pid) for pid in _family(self._process.pid)]
+        return Usage(sum(each.resident for each in found), sum(each.processor for each in found))
 
     def __enter__(self) -> Self:
         return self
@@ -69,6 +71,13 @@ class Server(Program):
 
     def __init__(self, *flags: str) -> None:
         super().__init__("ropewalk", "serve", "--public", "--port", "0", *flags)
+
+
+def _family(pid: int) -> list[int]:
+    """A process and what it has started."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        children = map(int, file.read().split())
+    return [pid, *(each for child in children for each in _family(child))]
 
 
 def usage_of(pid: int) -> Usage:

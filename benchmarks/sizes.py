@@ -18,6 +18,7 @@ class Sizes(Struct, frozen=True):
     latency_rounds: int
     latency_messages: int
     latency_rate: float
+    worker_subscribers: int
     memory_connections: int
     memory_settle: float
     storm_rounds: int
@@ -82,6 +83,7 @@ FULL = Sizes(
     latency_messages=150,
     # well below what one process can deliver: above, it is queueing that would be measured
     latency_rate=50.0,
+    worker_subscribers=20,
     memory_connections=10_000,
     memory_settle=4.0,
     storm_rounds=3,
@@ -144,6 +146,7 @@ QUICK = Sizes(
     latency_rounds=1,
     latency_messages=20,
     latency_rate=100.0,
+    worker_subscribers=10,
     memory_connections=100,
     memory_settle=0.2,
     storm_rounds=1,

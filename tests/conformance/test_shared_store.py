@@ -6,7 +6,7 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.ports import Backend
 from ropewalk.testing.backend import RecordQueueConformance, SharedBackendConformance
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
-from ropewalk.testing.shared_store import SharedStore
+from ropewalk.testing.shared_store import LosableStore
 from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
 
 SLOW_SECONDS = 0.2
@@ -17,7 +17,7 @@ class TestSharedStore(RecordQueueConformance, SharedBackendConformance):
         faults = Faults(latency=0.0)
         faults.heal()
         air = Air(faults, Counts(), Random(1))
-        store = SharedStore(
+        store = LosableStore(
             Rulebook(setup.default, setup.rules),
             setup.clock,
             air,

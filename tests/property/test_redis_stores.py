@@ -17,7 +17,7 @@ from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot, SessionWrite
 from ropewalk.ports import Backend
 from ropewalk.testing.clock import ManualClock
-from ropewalk.testing.shared_store import SharedStore
+from ropewalk.testing.shared_store import LosableStore
 from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
 from tests.services import RedisServer, redis_server
 
@@ -47,7 +47,7 @@ class Twins:
         faults = Faults(latency=0.0)
         faults.heal()
         air = Air(faults, Counts(), Random(1))
-        store = SharedStore(rules, self.clock, air, max_members=MEMBERS)
+        store = LosableStore(rules, self.clock, air, max_members=MEMBERS)
         prefix = f"twins{next(_numbers)}:"
         self.plain = {node: UnreliableBackend(store, air, node, lambda sid: None) for node in NODES}
         self.redis = {

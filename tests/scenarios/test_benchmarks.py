@@ -15,7 +15,7 @@ from benchmarks.storm import MISSED_BY_ALL
 from ropewalk.model.extras import install
 
 ROOT = Path(__file__).parents[2]
-LIVE = "fanout,latency,memory,storm,connect"
+LIVE = "fanout,latency,memory,storm,connect,workers"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_quick_run_reports_every_figure(run: Run) -> None:
-    assert [figure.key for figure in run.figures] == ["a", "b10", "c", "d50", "d99", "e", "s"]
+    assert [figure.key for figure in run.figures] == ["a", "b10", "c", "d50", "d99", "e", "s", "wc", "wl", "wr"]
 
 
 def test_each_figure_stands_beside_its_floor_and_their_ratio(run: Run) -> None:
@@ -42,7 +42,7 @@ def test_each_figure_stands_beside_its_floor_and_their_ratio(run: Run) -> None:
 def test_only_figures_with_a_bar_say_whether_they_hold_it(run: Run) -> None:
     for figure in run.figures:
         assert figure.holds == (figure.bar.holds(figure.value, figure.ratio) if figure.bar else None)
-    assert [figure.key for figure in run.figures if figure.bar] == ["a", "b10", "c", "s"]
+    assert [figure.key for figure in run.figures if figure.bar] == ["a", "b10", "c", "s", "wc", "wl"]
 
 
 def test_every_delivery_of_the_checked_rounds_was_accounted_for(run: Run) -> None:

@@ -4,8 +4,12 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
+from ropewalk.adapters.backends.workers.presence import SharedPresence
+from ropewalk.adapters.backends.workers.sessions import SharedSessions
+from ropewalk.adapters.backends.workers.store import NodeSessions
 from ropewalk.core.cursor import Cursor, Step
 from ropewalk.core.idempotency import Registrations
 from ropewalk.engine.feed import FeedReader
@@ -14,7 +18,7 @@ from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.session_leases import LeasedSessionKeeper
 from ropewalk.model.messages import Position
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken
-from ropewalk.testing.shared_store import NodeSessions, SharedPresence, SharedSessions, SharedStore
+from ropewalk.testing.shared_store import LosableStore
 from ropewalk.testing.simulation.ledger import AnomalyKind
 from ropewalk.testing.simulation.shrinking import shortest
 from ropewalk.testing.simulation.steps import ACTIONS, simulate
@@ -163,7 +167,7 @@ def test_a_remote_disconnect_that_a_node_missed_and_the_store_does_not_repeat_is
 
 
 def test_a_lease_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SharedStore, "_end_lease", lambda self, node: None)
+    monkeypatch.setattr(LosableStore, "end_lease", lambda self, node: None)
     assert is_found(AnomalyKind.GHOST_MEMBER)
 
 
@@ -214,14 +218,14 @@ def test_the_contract_holds_whatever_the_engine_does(monkeypatch: pytest.MonkeyP
 
 
 def test_an_epoch_that_a_store_without_its_data_uses_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def lose_all_but_epochs(self: SharedStore) -> None:
+    async def lose_all_but_epochs(self: LosableStore) -> None:
         epochs = {stream: log.epoch for stream, log in self.memory._table.logs.items()}
         await lose(self)
         for stream, epoch in epochs.items():
             self.memory._table._open(stream, epoch)
 
-    lose = SharedStore.lose
-    monkeypatch.setattr(SharedStore, "lose", lose_all_but_epochs)
+    lose = LosableStore.lose
+    monkeypatch.setattr(LosableStore, "lose", lose_all_but_epochs)
     often(monkeypatch, "store_lost")
     assert kinds_found(range(3)) == {AnomalyKind.REUSED_POSITION}
 
@@ -254,7 +258,7 @@ def test_a_session_that_left_and_is_not_written_is_found(monkeypatch: pytest.Mon
 
 def test_an_expired_session_that_is_given_out_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def give_again(self: SharedSessions, limit: int) -> list[tuple[str, SessionSnapshot]]:
-        return self._over[:limit]
+        return [(sid, msgspec.msgpack.decode(data, type=SessionSnapshot)) for sid, data in list(self._over)[:limit]]
 
     monkeypatch.setattr(SharedSessions, "expired", give_again)
     assert is_found(AnomalyKind.ENDED_TWICE)

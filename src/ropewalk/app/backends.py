@@ -8,19 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ropewalk.app.journal import Recovering, StoredJournal
+from ropewalk.app.process_role import ProcessKind, Role
 from ropewalk.app.registry import BACKENDS, CONNECTIONS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
+from ropewalk.core.worker_reports import WorkerReports
 from ropewalk.engine.recorder import QueuedNotes, RecordedSessionLog, Recorder
-from ropewalk.engine.session_log import JournalSessionLog, SessionLog
+from ropewalk.engine.session_log import ForwardedSessionLog, JournalSessionLog, SessionLog
 from ropewalk.model.errors import UserMistake
-from ropewalk.ports import Backend
+from ropewalk.ports import Backend, StreamStore
 
 if TYPE_CHECKING:
+    from ropewalk.adapters.backends.workers.backend import WorkerBackend
+    from ropewalk.adapters.backends.workers.link import StoreLink
+    from ropewalk.adapters.backends.workers.server import StoreServer
+    from ropewalk.adapters.backends.workers.store import SharedStore
     from ropewalk.connections.nats import NatsAddress
     from ropewalk.connections.redis import RedisAddress
 
+LEASE_BITS = 52
 IDLE_FACTOR = 10.0  # history TTLs for which a stream that lives in memory only is remembered
 
 
@@ -30,22 +37,55 @@ class RecoveringBackend(Backend, Recovering, Protocol):
 
 class ChosenBackend(NamedTuple):
     """A backend, and how a journal is written with it. `recovering` takes what the journal holds, `recorder` is the part of a
-    node that records for a cluster."""
+    node that records for a cluster. `bus` is the store process's end of the bus to its workers, `to_store` a worker's."""
 
     backend: Backend
     session_log: SessionLog
     recovering: Recovering | None = None
     recorder: Recorder | None = None
+    bus: "Bus | None" = None
+    to_store: "StoreLink | None" = None
 
 
-def backend_of(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats) -> ChosenBackend:
-    if settings.broker.broker == "nats":
-        return of_a_cluster(settings, _nats(settings, rules), journal)
-    if settings.broker.broker == "redis":
-        return of_a_cluster(settings, _redis(settings, rules), journal)
+class Bus:
+    """Between a store process and its workers. `store`: None where another engine keeps everything."""
+
+    def __init__(self, server: "StoreServer", path: str, store: "SharedStore | None" = None) -> None:
+        self._server = server
+        self._path = path
+        self._store = store
+
+    async def start(self, streams: StreamStore, reports: WorkerReports) -> None:
+        """`streams`: those of the store, or what reaches further back than they do."""
+        self._server.exchange, self._server.left = reports.answer, reports.left
+        if self._store is not None:
+            self._server.attach(self._store, streams)
+        await self._server.start(self._path)
+
+    async def stop(self) -> None:
+        await self._server.stop()
+
+
+def backend_of(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats, role: Role) -> ChosenBackend:
+    if settings.broker.broker != "memory":
+        make = _nats if settings.broker.broker == "nats" else _redis
+        return _joined(of_a_cluster(settings, make(settings, rules), journal), role)
+    if role.kind is ProcessKind.WORKER:
+        return _worker(role)
+    if role.kind is ProcessKind.STORE:
+        return _store(settings, rules, journal, stats, role)
     memory = _memory(settings, rules, journal, stats)
     kept = bool(settings.journal.data_dir)
     return ChosenBackend(memory, JournalSessionLog(journal, time.time) if kept else SessionLog(), memory)
+
+
+def _joined(chosen: ChosenBackend, role: Role) -> ChosenBackend:
+    """With what processes of one node need of each other while another engine keeps everything."""
+    if role.kind is ProcessKind.WORKER:
+        return chosen._replace(to_store=resolve(BACKENDS, "link")(role.bus_socket, _worker_name(role)))
+    if role.kind is ProcessKind.STORE:
+        return chosen._replace(bus=Bus(resolve(BACKENDS, "bus")(), role.bus_socket))
+    return chosen
 
 
 def of_a_cluster(settings: Settings, backend: Backend, journal: StoredJournal) -> ChosenBackend:
@@ -73,6 +113,40 @@ def _memory(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: 
         idle_factor=inf if kept else IDLE_FACTOR,
     )
     return backend
+
+
+def _store(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats, role: Role) -> ChosenBackend:
+    """What the memory backend keeps, for several workers."""
+    kept = journal if settings.journal.data_dir else None
+    server: StoreServer = resolve(BACKENDS, "bus")(kept)
+    store: SharedStore = resolve(BACKENDS, "store")(
+        rules,
+        time.time,
+        server,
+        presence_ttl=settings.broker.presence_ttl,
+        dedup_ttl=settings.broker.dedup_ttl,
+        dedup_limit=settings.broker.dedup_limit,
+        max_session_size=settings.limits.max_session_size,
+        max_sessions_size=settings.limits.max_sessions_size,
+        journal=kept,
+        stats=stats,
+        idle_factor=IDLE_FACTOR if kept is None else inf,
+        first_lease=secrets.randbits(LEASE_BITS),
+    )
+    backend: RecoveringBackend = resolve(BACKENDS, "own store")(store, server)
+    log = SessionLog() if kept is None else JournalSessionLog(kept, time.time)
+    return ChosenBackend(backend, log, backend, bus=Bus(server, role.bus_socket, store))
+
+
+def _worker(role: Role) -> ChosenBackend:
+    backend: WorkerBackend = resolve(BACKENDS, "worker")(role.bus_socket, _worker_name(role))
+    log = ForwardedSessionLog(backend.journal, time.time) if role.data_dir else SessionLog()
+    return ChosenBackend(backend, log, to_store=backend.link)
+
+
+def _worker_name(role: Role) -> str:
+    """Of this process, and of no other before or after it."""
+    return f"{role.name}~{secrets.token_hex(4)}"
 
 
 def _redis(settings: Settings, rules: Rulebook) -> Backend:

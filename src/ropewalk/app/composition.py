@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -19,7 +20,7 @@ from ropewalk.adapters.endpoints.sse import SseEndpoint
 from ropewalk.adapters.endpoints.store_proxy import StoreProxy
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.adapters.metrics.prometheus import MetricsPage
-from ropewalk.app.backends import backend_of
+from ropewalk.app.backends import Bus, backend_of
 from ropewalk.app.broadcasters import Broadcasters, broadcasters_of
 from ropewalk.app.embedded_nats import EmbeddedNats, embedded_nats_of
 from ropewalk.app.journal import (
@@ -46,10 +47,13 @@ from ropewalk.engine.tiered import TieredBackend
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
-from ropewalk.ports import Application, Archive, Authenticator, Backend, Channels, JournalReader
+from ropewalk.ports import Application, Archive, Authenticator, Backend, Channels, Inspector, JournalReader
 from ropewalk.protocol.handshake import PING_UNITS, AllowedOrigins
 from ropewalk.protocol.proxies import TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
+
+if TYPE_CHECKING:
+    from ropewalk.adapters.backends.workers.link import StoreLink
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class Parts:
     embedded_nats: EmbeddedNats | None
     transactions: Transactions | None
     broadcasters: Broadcasters
+    bus: Bus | None
+    to_store: "StoreLink | None"
     store_proxy: StoreProxy | None
     stats: Stats
     keys: Keys
@@ -85,7 +91,7 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
     settings, embedded_nats = embedded_nats_of(settings)
     rules = Rulebook(default_rules(settings), settings.streams)
     journal = journal_of(settings)
-    chosen = backend_of(settings, rules, journal, stats)
+    chosen = backend_of(settings, rules, journal, stats, role)
     archive = archive_of(settings, journal)
     backend = tiered(settings, chosen.backend, archive)
     authenticating, channeling = authenticators(settings, keys), channels(settings, keys)
@@ -123,6 +129,8 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
         embedded_nats,
         transactions,
         broadcasters,
+        chosen.bus,
+        chosen.to_store,
         StoreProxy(role.store_socket) if role.kind is ProcessKind.WORKER and role.data_dir else None,
         stats,
         keys,
@@ -233,11 +241,11 @@ def publish_endpoints(settings: Settings, parts: Parts) -> dict[bytes, PublishEn
     }
 
 
-def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort) -> list[web.RouteDef]:
-    """The HTTP endpoints that are served under these settings."""
+def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspector: Inspector) -> list[web.RouteDef]:
+    """The HTTP endpoints that are served under these settings. `inspector` tells of the whole node."""
     node, api = parts.node, settings.api.api_path.rstrip("/")
-    metrics = MetricsPage(parts.inspector, __version__)
-    operations = OperationsEndpoint(parts.inspector, metrics.render, metrics.content_type)
+    metrics = MetricsPage(inspector, __version__)
+    operations = OperationsEndpoint(inspector, metrics.render, metrics.content_type)
     routes = operations.routes(settings.server.health_path, settings.operations.metrics_http)
     guards = parts.guards
     for path, endpoint in shared_port.http.publishing.items():

@@ -14,6 +14,7 @@ import msgspec
 from ropewalk.app import embedded_nats
 from ropewalk.app.settings import Settings
 from ropewalk.app.settings.sections import BroadcastSettings
+from ropewalk.app.worker_share import share_of_worker
 
 VARIABLE = "_ROPEWALK_ROLE"
 STORE_SOCKET = "store.sock"
@@ -103,11 +104,12 @@ def own_settings(role: Role, settings: Settings) -> Settings:
 
 
 def _of_the_store(role: Role, settings: Settings) -> Settings:
-    """It serves its HTTP endpoints to the workers, who speak TLS and read the headers of proxies."""
+    """It serves its HTTP endpoints to the workers, who speak TLS, read the headers of proxies, and ask the application."""
     server = replace(settings.server, host=f"unix:{role.store_socket}", port=0, proxy_protocol=False, ssl_cert="", ssl_key="")
     return replace(
         settings,
         server=server,
+        app=replace(settings.app, app="", norpc=True),
         broadcast=_broadcasting(settings, without=DELIVERED_LOCALLY),
         operations=replace(settings.operations, shutdown_delay=0.0, shutdown_spread=0.0),  # it has no clients to wait for
         limits=replace(settings.limits, max_conn=0),
@@ -116,6 +118,7 @@ def _of_the_store(role: Role, settings: Settings) -> Settings:
 
 def _of_a_worker(role: Role, settings: Settings) -> Settings:
     """Everything that a node has once is the store's: the journal and what belongs to it, the archive, entries of redisx."""
+    settings = share_of_worker(settings, role.workers)
     if settings.enats.embed_nats:
         settings = embedded_nats.reached(settings)
     return replace(

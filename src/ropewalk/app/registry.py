@@ -9,6 +9,11 @@ BACKENDS = {
     "memory": "ropewalk.adapters.backends.memory:MemoryBackend",
     "nats": "ropewalk.adapters.backends.nats:NatsBackend",
     "redis": "ropewalk.adapters.backends.redis:RedisBackend",
+    "bus": "ropewalk.adapters.backends.workers.server:StoreServer",
+    "link": "ropewalk.adapters.backends.workers.link:StoreLink",
+    "own store": "ropewalk.adapters.backends.workers.local:StoreBackend",
+    "store": "ropewalk.adapters.backends.workers.store:SharedStore",
+    "worker": "ropewalk.adapters.backends.workers.backend:WorkerBackend",
 }
 CONNECTIONS = {
     "nats": "ropewalk.connections.nats:NatsAddress",

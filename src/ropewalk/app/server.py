@@ -5,7 +5,9 @@ import contextlib
 import logging
 import os
 import resource
+import secrets
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,15 +15,18 @@ from aiohttp import web
 
 from ropewalk import __version__
 from ropewalk.adapters.endpoints.acceptor import Acceptor
-from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MOST_UNKNOWN
+from ropewalk.adapters.endpoints.admission import HTTP_RESERVE, MOST_UNKNOWN, ConnectionAdmission
 from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inherited_sockets, passed_on
 from ropewalk.adapters.endpoints.unknown_paths import last_route
+from ropewalk.adapters.metrics.prometheus import process_figures
 from ropewalk.app import composition, reload
 from ropewalk.app.keys import tls_context
 from ropewalk.app.process_role import ALONE, ProcessKind, Role
 from ropewalk.app.settings import Settings, doubts, has_application, preset_choices
 from ropewalk.app.takeover import ServerLock
+from ropewalk.engine.node_wide import NodeWideInspector, reports_of_workers
 from ropewalk.model.errors import UserMistake
+from ropewalk.ports import Inspector
 
 logger = logging.getLogger("ropewalk.server")
 
@@ -39,6 +44,8 @@ class Server:
         self._parts = composition.build(settings, role)
         self._tls = tls_context(settings)
         self._lock = ServerLock(settings.journal.data_dir, role.supervisor) if settings.journal.data_dir else None
+        self._run = secrets.token_hex(8)  # of this process, and of no other before or after it
+        self._exchanging: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._acceptor: Acceptor | None = None
         self.addresses: list[str] = []
@@ -50,7 +57,8 @@ class Server:
         sockets = [] if self._role.kind is ProcessKind.WORKER else self._listen()
         shared_port = composition.shared_port_of(settings, self._parts)
         application = web.Application(client_max_size=settings.limits.max_publish_size)
-        application.add_routes([*composition.http_routes(settings, self._parts, shared_port), last_route()])
+        inspector = self._inspector(shared_port.admission)
+        application.add_routes([*composition.http_routes(settings, self._parts, shared_port, inspector), last_route()])
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
         await self._runner.setup()
         assert self._runner.server is not None
@@ -63,6 +71,8 @@ class Server:
         if self._role.kind is not ProcessKind.STORE:  # which is told by its supervisor, after the workers
             self._heed_signals()  # not later: a store that is down keeps the start waiting for seconds
         try:
+            if self._parts.to_store is not None:
+                await self._parts.to_store.start()
             await self._parts.node.start()
             try:
                 await self._start_beside_node()
@@ -77,17 +87,32 @@ class Server:
             raise
         shared_port.admission.limits = replace(shared_port.admission.limits, descriptors=room_for_connections(settings))
         self._admission = shared_port.admission
+        if isinstance(inspector, NodeWideInspector):
+            await inspector.exchange()
+            self._exchanging = asyncio.get_running_loop().create_task(inspector.run())
         self._acceptor = Acceptor(shared_port, sockets, self._tls)
         self._acceptor.start()
         if self._role.kind is not ProcessKind.WORKER:
             self._announce()
 
     async def _start_beside_node(self) -> None:
-        if self._parts.recorder is not None:
-            await self._parts.recorder.start()
-        if self._parts.transactions is not None:
-            await self._parts.transactions.start()
-        await self._parts.broadcasters.start()
+        parts = self._parts
+        if parts.recorder is not None:
+            await parts.recorder.start()
+        if parts.transactions is not None:
+            await parts.transactions.start()
+        if parts.bus is not None:
+            reports = reports_of_workers(parts.inspector, self._run, time.monotonic, process_figures)
+            await parts.bus.start(parts.backend.streams, reports)
+        await parts.broadcasters.start()
+
+    def _inspector(self, admission: ConnectionAdmission) -> Inspector:
+        """What tells of the whole node."""
+        to_store = self._parts.to_store
+        if to_store is None:
+            return self._parts.inspector
+        number = str(self._role.number)
+        return NodeWideInspector(number, self._run, self._parts.inspector, to_store.exchange, admission, process_figures)
 
     def _listen(self) -> list[Listening]:
         server, role = self._settings.server, self._role
@@ -182,7 +207,13 @@ class Server:
                     await self._parts.store_proxy.stop()
                 if self._parts.recorder is not None:
                     await self._parts.recorder.stop()
+                if self._parts.bus is not None:
+                    await self._parts.bus.stop()
+                if self._exchanging is not None:
+                    self._exchanging.cancel()
                 await self._parts.node.stop()
+                if self._parts.to_store is not None:
+                    await self._parts.to_store.stop()
         except TimeoutError:
             logger.warning("shutting down took longer than --shutdown_timeout, and is cut short")
         await self._parts.keeper.stop()  # never cut short: what is not sealed has to be doubted by the next start

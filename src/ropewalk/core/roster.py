@@ -3,7 +3,7 @@
 Invariant: a member joins with its first sid and leaves with its last one, and each of the two is reported once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ropewalk.core.expiry import Expiry
 from ropewalk.core.names import OrderedNames
@@ -57,6 +57,9 @@ class Roster:
         """Harmless when the sid holds nothing there."""
         return list(self._release(stream, sid)) if stream in self._held.get(sid, {}) else []
 
+    def holds(self, sid: str) -> bool:
+        return sid in self._held
+
     def detach(self, sid: str, deadline: float) -> None:
         if sid in self._held:
             self._detached.set(sid, deadline)
@@ -80,8 +83,14 @@ class Roster:
 
     def expire(self, now: float) -> list[PresenceEvent]:
         """End what detached sids held, for those that are due; after a mass departure it takes several calls."""
-        due = self._detached.due(now, EXPIRED_AT_ONCE)
-        return [event for sid in due for stream in list(self._held[sid]) for event in self._release(stream, sid)]
+        return self.end(self.due(now))
+
+    def due(self, now: float) -> list[str]:
+        """Take out detached sids whose time is over, for `end`."""
+        return self._detached.due(now, EXPIRED_AT_ONCE)
+
+    def end(self, sids: Collection[str]) -> list[PresenceEvent]:
+        return [event for sid in sids for stream in list(self._held[sid]) for event in self._release(stream, sid)]
 
     def page(self, stream: str, after: str, limit: int) -> PresencePage:
         """At most `limit` members with ids strictly after `after`, in order of id."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from ropewalk.core.stats import Histogram
+from ropewalk.core.node_reports import latency_of
 from ropewalk.engine.node import Node
 from ropewalk.model.journal import ShardSpan
-from ropewalk.model.report import Gauges, Latency, NodeReport
+from ropewalk.model.report import Gauges, NodeReport
 
 
 class NodeInspector:
@@ -41,7 +41,7 @@ class NodeInspector:
             rates=sampler.rates,
             gaps=dict(stats.gaps),
             refusals=dict(stats.refusals),
-            latency=_latency(stats.publish_to_deliver),
+            latency=latency_of(stats.publish_to_deliver),
             shards=tuple(self._shards()),
             backend=node.backend.gauges(),
             archive=self._archive(),
@@ -50,8 +50,3 @@ class NodeInspector:
             transactions=self._transactions(),
             broadcasters=self._broadcasters(),
         )
-
-
-def _latency(observed: Histogram) -> Latency:
-    p50, p95, p99 = (observed.quantile(share) for share in (0.5, 0.95, 0.99))
-    return Latency(tuple(observed.cumulative()), observed.total, p50, p95, p99)

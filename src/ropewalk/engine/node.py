@@ -38,6 +38,7 @@ from ropewalk.model import closing as closings
 from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
+from ropewalk.model.report import SHUTTING_DOWN
 from ropewalk.model.sessions import ConnectRequest, SessionTaken
 from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock, Connection, PresenceStore
 from ropewalk.protocol.codec import SessionCodec
@@ -305,7 +306,7 @@ class Node:
         """What is down, as sentences; empty when all is well."""
         journal = self.session_log.health()
         application = self.application.health() if self.application else ""
-        leaving = "shutting down" if self._leaving else ""
+        leaving = SHUTTING_DOWN if self._leaving else ""
         problems = (self.backend.health(), self.backend.feed.health(), journal, application, leaving)
         return [problem for problem in problems if problem]
 

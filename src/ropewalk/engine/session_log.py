@@ -159,6 +159,13 @@ class JournalSessionLog(SessionLog):
         return Row(kind, sid, self._clock(), stream, sid=sid, detail="" if detail is None else _text(detail))
 
 
+class ForwardedSessionLog(JournalSessionLog):
+    """The session log of a worker whose store process has the journal. That also writes which sessions were revoked: every
+    worker hears of the order."""
+
+    async def ordered(self, order: RemoteDisconnect) -> None: ...
+
+
 def _checkpoint(session: "Session", former: str = "") -> SessionCheckpoint:
     snapshot = session.snapshot()
     if snapshot.app is not None:

@@ -97,6 +97,7 @@ class PartitionChanged(Conflict):
         super().__init__(f"the stream {stream!r} has the partition key {kept!r}, which cannot become {named!r}")
         self.stream = stream
         self.named = named
+        self.kept = kept
 
 
 class TooLarge(ClientError):

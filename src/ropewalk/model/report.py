@@ -9,6 +9,9 @@ from ropewalk.model.journal import ShardSpan
 Gauges = Mapping[str, float]
 """Sizes of one part of the node, by the names that they have on the metrics page."""
 
+SHUTTING_DOWN = "shutting down"
+"""The problem of a process that ends. Other processes of its node do not repeat it: the node goes on with them."""
+
 
 class Latency(Struct, frozen=True):
     """Seconds from a publication to its delivery, since start.
@@ -34,7 +37,11 @@ class SessionTotals(Struct, frozen=True):
 class NodeReport(Struct, frozen=True):
     """`problems` are sentences about what is down; empty when all is well. `counts`, `gaps` and `refusals` count since start.
     `rates` are increments of counts per second, over the last few seconds. `streams_listened` have a subscriber here.
-    `totals` are some seconds old on a node with many sessions."""
+    `totals` are some seconds old on a node with many sessions.
+
+    A node of several processes has a report for each, and `core.node_reports` merges them. What only that needs: `workers`
+    report here; `clients` and `http_connections` are open as `--max_conn` and `--max_http_conn` count them; `processes` are the
+    figures that the system has of each process, by its name."""
 
     problems: tuple[str, ...] = ()
     connections: int = 0
@@ -53,3 +60,7 @@ class NodeReport(Struct, frozen=True):
     application: Gauges = {}
     transactions: Gauges = {}
     broadcasters: Gauges = {}
+    workers: int = 1
+    clients: int = 0
+    http_connections: int = 0
+    processes: Mapping[str, Gauges] = {}

@@ -175,6 +175,10 @@ class Feed(Protocol):
         """Every message of every stream is delivered once, in order, in the very step in which it becomes readable. Nobody
         calls `listen` then."""
 
+    @property
+    def tells_losses(self) -> bool:
+        """Nothing is lost without a call of `missed`, so that readers need not look for it from time to time."""
+
     async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
         """`deliver` never raises and never blocks; bounded queues before it may lose what does not fit. `missed` is called
         when messages may have been lost, as while a connection was down, so that readers look for them at once."""

@@ -100,7 +100,7 @@ def test_every_endpoint_is_at_a_path_that_the_check_knows(tmp_path: Path) -> Non
     roots = tuple(root for _, root in taken_roots(settings))
 
     parts = build(settings)
-    found = {route.path for route in http_routes(settings, parts, shared_port_of(settings, parts))}
+    found = {route.path for route in http_routes(settings, parts, shared_port_of(settings, parts), parts.inspector)}
 
     # The demo's way from / to its page gives way to whoever wants / for itself.
     assert {path for path in found if not path.startswith(roots)} - {"/"} <= chosen

@@ -33,6 +33,7 @@ class LossyFeed:
     """Implements `ports.Feed` and brings nothing; it says so when it is asked to."""
 
     exact = False
+    tells_losses = False
 
     async def start(self, deliver: object, obey: object, missed: Callable[[], None] = lambda: None) -> None:
         self.missed = missed

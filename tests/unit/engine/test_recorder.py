@@ -14,7 +14,7 @@ from ropewalk.model.journal import Row
 from ropewalk.model.messages import Publication
 from ropewalk.model.rules import StreamRules
 from ropewalk.testing.clock import ManualClock
-from ropewalk.testing.shared_store import SharedStore
+from ropewalk.testing.shared_store import LosableStore
 from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
 from tests import journals
 from tests.journals import EVER
@@ -29,7 +29,7 @@ class Cluster:
         self.faults.heal()
         self.chance = Random(7)
         self._air = Air(self.faults, Counts(), self.chance)
-        self.store = SharedStore(Rulebook(StreamRules(), ()), self.clock, self._air, queue_limit=queue_limit)
+        self.store = LosableStore(Rulebook(StreamRules(), ()), self.clock, self._air, queue_limit=queue_limit)
 
     def node(self, name: str) -> UnreliableBackend:
         return UnreliableBackend(self.store, self._air, name, lambda sid: None)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from ropewalk.adapters.backends.workers.sessions import SharedSessions
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine.persistent_presence import PersistentPresence
 from ropewalk.engine.session_leases import LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
@@ -22,7 +23,7 @@ from ropewalk.model.messages import Position, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, SessionSnapshot, SessionWrite, Subscribed
-from ropewalk.testing.shared_store import SharedSessions, SharedStore
+from ropewalk.testing.shared_store import LosableStore
 from ropewalk.testing.simulation.loop import run
 from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
 from tests.unit.engine.workbench import Client, Clock, Workbench, public
@@ -60,7 +61,7 @@ class Cluster:
         faults.heal()
         self.clock = VirtualClock()
         self._air = Air(faults, Counts(), Random(1))
-        self.store = SharedStore(Rulebook(StreamRules(), ()), self.clock, self._air, presence_ttl=PATIENT.presence_ttl)
+        self.store = LosableStore(Rulebook(StreamRules(), ()), self.clock, self._air, presence_ttl=PATIENT.presence_ttl)
         self.writes: list[list[SessionWrite]] = []
         self.over: list[str] = []
         self.ended: list[str] = []
@@ -252,7 +253,7 @@ def test_sessions_of_the_store_are_bounded_by_those_that_live_or_are_away() -> N
             client.session.lost()
         await asyncio.sleep(2 * PATIENT.sessions_ttl)
         sessions: SharedSessions = cluster.store.sessions
-        assert (sessions.kept(), sessions.nodes()) == (0, set())
+        assert (len(sessions), sessions.nodes()) == (0, set())
         assert len(cluster.over) == 50
 
     in_cluster(story)

@@ -3,9 +3,13 @@
 Clients (WebSocket and SSE) are limited by `--max_conn`, other HTTP connections (publishers, API, health, metrics) by
 `--max_http_conn`. Connections whose protocol is not known yet count for neither: above a bound the oldest of them is
 dropped. All together stay below the limit of open files.
+
+Where a node has several processes, these two limits hold for all of them together: what the others have open, as of about a
+second ago, is taken off. What all of them accept within that second may go beyond a limit.
 """
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,13 +53,39 @@ class ConnectionAdmission:
     def __init__(
         self, limits: ConnectionLimits, refusals: Counter[str], websockets: Callable[[], int], http: Callable[[], int]
     ) -> None:
-        self.limits = limits
+        self._limits = limits
+        self._clients_elsewhere = 0
+        self._http_elsewhere = 0
+        self._share()
         self.refusals = refusals
         self._websockets = websockets
         self._http = http
         self._unknown: dict[UndetectedConnection, None] = {}
         self._events = 0
         self._upgraded = 0
+
+    # --- how many there may be ----------------------------------------------------------------------------------------
+
+    @property
+    def limits(self) -> ConnectionLimits:
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
+        self._share()
+
+    def taken_elsewhere(self, clients: int, http: int) -> None:
+        """So many places are taken by connections of other processes."""
+        self._clients_elsewhere = clients
+        self._http_elsewhere = http
+        self._share()
+
+    def _share(self) -> None:
+        """What is left to this process. Kept, so that a newcomer costs one comparison."""
+        clients, http = self._limits.clients, self._limits.http
+        self._most_clients = clients - self._clients_elsewhere if clients else math.inf
+        self._most_http = http - self._http_elsewhere if http else math.inf
 
     # --- how many there are -------------------------------------------------------------------------------------------
 
@@ -73,7 +103,7 @@ class ConnectionAdmission:
 
     def arrived(self, newcomer: UndetectedConnection) -> None:
         self._unknown[newcomer] = None
-        files = self.limits.descriptors
+        files = self._limits.descriptors
         scarce = bool(files) and self.connections() > files
         if scarce:
             self.count(Refusal.DESCRIPTORS, connections=self.connections())
@@ -86,23 +116,23 @@ class ConnectionAdmission:
         self._unknown.pop(newcomer, None)
 
     def client_may_enter(self) -> bool:
-        most = self.limits.clients
-        if not most or self.clients() < most:
+        if self.clients() < self._most_clients:
             return True
-        self.count(Refusal.CONNECTIONS, clients=self.clients(), max_conn=most)
+        clients = self.clients() + self._clients_elsewhere
+        self.count(Refusal.CONNECTIONS, clients=clients, max_conn=self._limits.clients)
         return False
 
     def http_may_enter(self) -> bool:
-        most = self.limits.http
-        if not most or self.http_connections() < most + HTTP_RESERVE:
+        if self.http_connections() < self._most_http + HTTP_RESERVE:
             return True
-        self.count(Refusal.CONNECTIONS, http_connections=self.http_connections(), max_http_conn=most)
+        http = self.http_connections() + self._http_elsewhere
+        self.count(Refusal.CONNECTIONS, http_connections=http, max_http_conn=self._limits.http)
         return False
 
     def idle_timeout(self) -> float:
         """For the next HTTP connection."""
-        crowded = bool(self.limits.http) and self.http_connections() >= self.limits.http
-        return CROWDED_IDLE_TIMEOUT if crowded else self.limits.idle_timeout
+        crowded = self.http_connections() >= self._most_http
+        return CROWDED_IDLE_TIMEOUT if crowded else self._limits.idle_timeout
 
     def event_stream(self, answer: HttpHandler) -> HttpHandler:
         """A handler whose requests are clients and stay as long as they like."""

@@ -13,21 +13,20 @@ from prometheus_client.registry import Collector
 
 from ropewalk.model.history import GapReason
 from ropewalk.model.refusals import Refusal
-from ropewalk.model.report import Latency, NodeReport
+from ropewalk.model.report import Gauges, Latency, NodeReport
 from ropewalk.ports import Inspector
 
 PREFIX = "ropewalk_"
 
 
 class MetricsPage:
-    """Renders the report of `inspector`, and gauges of the process where they can be had."""
+    """Renders the report of `inspector`, and what the system has of the process, or of each where the node has several."""
 
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self, inspector: Inspector, version: str = "") -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_NodeCollector(inspector, version))
-        ProcessCollector(registry=self._registry)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
@@ -37,6 +36,7 @@ class _NodeCollector(Collector):
     def __init__(self, inspector: Inspector, version: str) -> None:
         self._version = version
         self._inspector = inspector
+        self._process = ProcessCollector(registry=None)
 
     def describe(self) -> list[Metric]:
         """Empty, so that registering reads nothing: the node may not be started yet."""
@@ -52,10 +52,30 @@ class _NodeCollector(Collector):
         yield _by_reason("gaps", "Gaps that clients were told about", GapReason, report.gaps)
         yield _by_reason("refusals", "What was refused, dropped or ended", Refusal, report.refusals)
         yield _latency(report.latency)
+        figures = self._process.collect()
+        yield from _by_process(figures, report.processes) if report.processes else figures
+
+
+def process_figures() -> Gauges:
+    """What the system has of this process, by sample; empty where that cannot be had."""
+    families = ProcessCollector(registry=None).collect()
+    return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+def _by_process(families: Iterable[Metric], processes: Mapping[str, Gauges]) -> Iterator[Metric]:
+    """The families with the figures of each process. Any worker may be asked, so without a label they would jump."""
+    for family in families:
+        labelled = Metric(family.name, family.documentation, family.type)
+        for sample in family.samples:
+            for process, figures in processes.items():
+                if sample.name in figures:
+                    labelled.add_sample(sample.name, {"process": process}, figures[sample.name])
+        yield labelled
 
 
 def _gauges(report: NodeReport) -> dict[str, float]:
     return {
+        "workers": report.workers,
         "connections": report.connections,
         "sessions": report.sessions,
         "subscriptions": report.totals.subscriptions,

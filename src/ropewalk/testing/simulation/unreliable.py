@@ -1,6 +1,6 @@
 """A store and a feed that behave like those behind a network: slow, repeating, losing, silent.
 
-One `SharedStore` is the truth. Each node reaches it through a link of its own, and hears of what is registered through a feed
+One `LosableStore` is the truth. Each node reaches it through a link of its own, and hears of what is registered through a feed
 of its own.
 """
 
@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import QueuedRows, Row
@@ -18,7 +19,7 @@ from ropewalk.model.messages import Position, Publication, Receipt, Registered, 
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Deliver, Obey, PresenceStore, StreamStore
-from ropewalk.testing.shared_store import NodePresence, NodeQueue, NodeSessions, SharedStore
+from ropewalk.testing.shared_store import LosableStore, NodeQueue
 
 T = TypeVar("T")
 
@@ -120,7 +121,7 @@ class UnreliableStreams:
     resolves_unanswered = False  # it recognises what has a uid
     instant = False
 
-    def __init__(self, store: SharedStore, link: UnreliableLink) -> None:
+    def __init__(self, store: LosableStore, link: UnreliableLink) -> None:
         self._store = store
         self._ask = link.ask
 
@@ -268,6 +269,7 @@ class UnreliableFeed:
     """Implements `ports.Feed` for one node."""
 
     exact = False
+    tells_losses = False
 
     def __init__(self, air: Air, node: str) -> None:
         self._air = air
@@ -353,7 +355,7 @@ class UnreliableFeed:
 class UnreliableBackend:
     """Implements `ports.Backend` for one node: the truth, seen through a bad network."""
 
-    def __init__(self, store: SharedStore, air: Air, node: str, ended: Callable[[str], None]) -> None:
+    def __init__(self, store: LosableStore, air: Air, node: str, ended: Callable[[str], None]) -> None:
         self._store = store
         self.link = UnreliableLink(air.faults, air.counts, air.chance)
         self.streams = UnreliableStreams(store, self.link)

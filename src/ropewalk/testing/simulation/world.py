@@ -19,7 +19,7 @@ from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Registered
 from ropewalk.model.rules import SlowPolicy, StreamRule, StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, SessionTaken
-from ropewalk.testing.shared_store import SharedStore
+from ropewalk.testing.shared_store import LosableStore
 from ropewalk.testing.simulation.client import SimulatedClient
 from ropewalk.testing.simulation.ledger import Anomaly, AnomalyKind, Ledger
 from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
@@ -106,7 +106,7 @@ class World:
         self.log: deque[str] = deque(maxlen=TOLD_STEPS)
         self._air = Air(self.faults, self.report.faults, self.chance)
         self._rules = Rulebook(RULES, STREAM_RULES)
-        self._truth = SharedStore(
+        self._truth = LosableStore(
             self._rules, self.now, self, presence_ttl=LIMITS.presence_ttl, idle_factor=1.0, dedup_ttl=30.0
         )
         self._over: set[str] = set()  # sids of sessions that were given out as over

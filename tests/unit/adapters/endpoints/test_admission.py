@@ -89,3 +89,42 @@ async def test_bounds_can_change_while_connections_are_open() -> None:
     assert not admission.client_may_enter()
     admission.limits = replace(admission.limits, clients=2)
     assert admission.client_may_enter()
+
+
+async def test_places_taken_by_other_processes_are_taken_here_too() -> None:
+    open_now = Libraries()
+    admission = open_now.admission(ConnectionLimits(clients=5, http=5, descriptors=100, idle_timeout=75))
+    open_now.websockets = open_now.http = 2
+    admission.taken_elsewhere(clients=2, http=2)
+    assert admission.client_may_enter()
+    assert admission.idle_timeout() == 75
+    admission.taken_elsewhere(clients=3, http=3)
+    assert not admission.client_may_enter()
+    assert admission.idle_timeout() == CROWDED_IDLE_TIMEOUT
+    assert admission.http_may_enter()
+    admission.taken_elsewhere(clients=3, http=3 + HTTP_RESERVE)
+    assert not admission.http_may_enter()
+    admission.taken_elsewhere(clients=9, http=9 + HTTP_RESERVE)
+    open_now.websockets = open_now.http = 0
+    assert not admission.client_may_enter()
+    assert not admission.http_may_enter()
+    assert admission.connections() == 0  # descriptors are of this process
+
+
+async def test_without_a_limit_it_does_not_matter_what_others_have_open() -> None:
+    admission = Libraries().admission(ConnectionLimits())
+    admission.taken_elsewhere(clients=10**6, http=10**6)
+    assert admission.client_may_enter()
+    assert admission.http_may_enter()
+    assert admission.idle_timeout() == ConnectionLimits().idle_timeout
+
+
+async def test_what_others_have_open_counts_for_a_limit_that_changes_too() -> None:
+    open_now = Libraries()
+    admission = open_now.admission(ConnectionLimits(clients=2))
+    admission.taken_elsewhere(clients=2, http=0)
+    assert not admission.client_may_enter()
+    admission.limits = replace(admission.limits, clients=3)
+    assert admission.client_may_enter()
+    open_now.websockets = 1
+    assert not admission.client_may_enter()

@@ -2,9 +2,11 @@
 
 import platform
 
+import pytest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ropewalk.adapters.metrics.prometheus import MetricsPage
+from ropewalk.adapters.metrics.prometheus import MetricsPage, process_figures
 from ropewalk.model.history import GapReason
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.report import Latency, NodeReport, SessionTotals
@@ -43,11 +45,12 @@ def test_counters_and_gauges_of_all_parts_have_their_names() -> None:
         journal={"journal_rows": 9},
         application={"app_calls_active": 10},
         transactions={"staged_bytes": 11},
+        workers=12,
     )
     seen = samples(page_of(report))
     assert seen["ropewalk_publications_total", ""] == 6
-    names = ["connections", "sessions", "streams_listened", "subscriptions", "outbox_bytes"]
-    assert [seen[f"ropewalk_{name}", ""] for name in names] == [1, 2, 3, 4, 5]
+    names = ["connections", "sessions", "streams_listened", "subscriptions", "outbox_bytes", "workers"]
+    assert [seen[f"ropewalk_{name}", ""] for name in names] == [1, 2, 3, 4, 5, 12]
     names = ["history_bytes", "archive_files", "journal_rows", "app_calls_active", "staged_bytes"]
     assert [seen[f"ropewalk_{name}", ""] for name in names] == [7, 8, 9, 10, 11]
 
@@ -93,3 +96,28 @@ def test_what_runs_is_told_by_the_labels_of_one_metric() -> None:
     assert 'version="1.2.3"' in line
     assert f'python="{platform.python_version()}"' in line
     assert line.endswith(" 1.0")
+
+
+needs_proc = pytest.mark.skipif(not process_figures(), reason="the system tells nothing of processes")
+
+
+@needs_proc
+def test_a_single_process_has_its_figures_as_the_client_library_writes_them() -> None:
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    written = generate_latest(registry).decode()
+    page = page_of(NodeReport()).render().decode()
+    names = [line for line in page.splitlines() if line.startswith("#") and " process_" in line]
+    assert names == [line for line in written.splitlines() if line.startswith("#")]
+    assert ("process_start_time_seconds", "") in samples(page_of(NodeReport()))
+
+
+@needs_proc
+def test_where_a_node_has_several_processes_the_figures_of_each_have_its_name() -> None:
+    own = process_figures()
+    processes = {"store": {**own, "process_open_fds": 5.0}, "worker-1": {"process_cpu_seconds_total": 2.5}}
+    seen = samples(page_of(NodeReport(processes=processes)))
+    assert seen["process_open_fds", "store"] == 5
+    assert seen["process_cpu_seconds_total", "worker-1"] == 2.5
+    assert seen["process_start_time_seconds", "store"] == own["process_start_time_seconds"]
+    assert {label for name, label in seen if name.startswith("process_")} == {"store", "worker-1"}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ropewalk.adapters.backends.memory.commits import DirectCommit, JournaledCommit
 from ropewalk.adapters.backends.memory.feed import LocalFeed
 from ropewalk.adapters.backends.memory.presence import MemoryPresence
-from ropewalk.adapters.backends.memory.recovery import MemoryRecovery
+from ropewalk.adapters.backends.memory.recovery import MemoryRecovery, RecoveredInto
 from ropewalk.adapters.backends.memory.sessions import MemorySessions
 from ropewalk.adapters.backends.memory.streams import SWEPT_AT_ONCE, Commit, MemoryStreams, StreamTable
 from ropewalk.core.idempotency import Registrations
@@ -73,11 +73,17 @@ class MemoryBackend:
 
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
         """Put back what a journal holds; before anything else is asked of this backend."""
+        return self.recover_into(self.sessions, self._roster, recovered, sessions_ttl, presence_ttl)
+
+    def recover_into(
+        self, sessions: RecoveredInto, roster: Roster, recovered: Recovered, sessions_ttl: float, presence_ttl: float
+    ) -> Restored:
+        """The same, with sessions and presence that are kept elsewhere."""
         recovery = MemoryRecovery(recovered, self._clock())
         recovery.streams(self._table, self._registrations)
-        sessions = recovery.sessions(self.sessions, sessions_ttl)
-        recovery.members(self._roster, presence_ttl)
-        return Restored(len(self._table.logs), recovery.messages, sessions, recovery.interrupted())
+        kept = recovery.sessions(sessions, sessions_ttl)
+        recovery.members(roster, presence_ttl)
+        return Restored(len(self._table.logs), recovery.messages, kept, recovery.interrupted())
 
     async def start(self) -> None:
         """There is nothing to open."""

@@ -17,6 +17,7 @@ class LocalFeed:
     """Implements `ports.Feed`."""
 
     exact = True
+    tells_losses = True
 
     def __init__(self) -> None:
         self.publish: Deliver = _nobody

@@ -5,10 +5,10 @@ matters: they share a shard, and rows of different shards have no order.
 """
 
 from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 
-from ropewalk.adapters.backends.memory.sessions import MemorySessions
 from ropewalk.adapters.backends.memory.streams import StreamTable
 from ropewalk.core.idempotency import Registrations
 from ropewalk.core.roster import Roster
@@ -129,6 +129,17 @@ def _subscribe(session: RecoveredSession, granted: SubscriptionGranted) -> None:
         session.app = AppSide(known=True)  # the application has answered, whatever else was said to it
 
 
+class RecoveredInto(Protocol):
+    """Where sessions are kept."""
+
+    def __len__(self) -> int: ...
+    def keep(self, sid: str, snapshot: SessionSnapshot, deadline: float) -> None:
+        """Raises LimitReached."""
+
+    def end(self, sid: str, snapshot: SessionSnapshot) -> None:
+        """One that nobody can resume, to be given out as expired."""
+
+
 class MemoryRecovery:
     """`streams` goes through the journal's rows, once and first; the others then say what it found."""
 
@@ -156,7 +167,7 @@ class MemoryRecovery:
         for timestamp, stream, uid, position in sorted(self._uids):  # keys expire in order, and shards came one after another
             registrations.uids.remember(stream, uid, position, timestamp + away)
 
-    def sessions(self, sessions: MemorySessions, ttl: float) -> int:
+    def sessions(self, sessions: RecoveredInto, ttl: float) -> int:
         self._over = self._recovered_sessions.succeeded()
         for session in self._recovered_sessions.in_order():
             if session.resumable and (left := ttl - self._away(session)) > 0:
@@ -168,7 +179,7 @@ class MemoryRecovery:
         return len(sessions)
 
     @staticmethod
-    def _keep(sessions: MemorySessions, session: RecoveredSession, deadline: float) -> None:
+    def _keep(sessions: RecoveredInto, session: RecoveredSession, deadline: float) -> None:
         try:
             sessions.keep(session.sid, session.snapshot(), deadline)
         except LimitReached:  # the limit is lower now than it was

@@ -43,6 +43,7 @@ async def _no_one(order: RemoteDisconnect | SessionTaken) -> int:
 
 class NatsFeed:
     exact = False
+    tells_losses = False
 
     def __init__(self, link: NatsLink, shard_of: Callable[[str], JetShard], clock: Clock, keep: KeepOrder) -> None:
         self._link = link

@@ -46,6 +46,7 @@ class RedisFeed:
     """Implements `ports.Feed`."""
 
     exact = False
+    tells_losses = False
 
     def __init__(self, store: Store, node: str) -> None:
         self._store = store

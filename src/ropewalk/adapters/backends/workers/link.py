@@ -1,0 +1,211 @@
+"""A worker's end of the bus.
+
+Invariant: a call ends as answered, as `Unavailable` when nothing was sent, or as `Unanswered` when it was sent and the
+connection ended, or time was over, before an answer came.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec import Raw
+
+from ropewalk.adapters.backends.workers import wire
+from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, NOTE, BusConnection, frame
+from ropewalk.model.errors import Unanswered, Unavailable
+
+logger = logging.getLogger("ropewalk.workers")
+
+AWAY = "the store process of this node does not answer"
+RETRY_SECONDS = 0.05
+PATIENCE = 3.0
+"""Seconds for which a call waits for a store that is being started again."""
+
+ANSWER_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+MOST_ASKED = 100_000
+
+
+class _Asked:
+    """A call that waits for its answer."""
+
+    __slots__ = ("answer", "deadline", "method")
+
+    def __init__(self, method: str, answer: asyncio.Future[Any], deadline: float) -> None:
+        self.method = method
+        self.answer = answer
+        self.deadline = deadline
+
+
+class StoreLink:
+    """`notes` are called for what comes unasked, `calls` for what the store asks; `back` after each connection but the
+    first."""
+
+    def __init__(self, path: str, name: str, patience: float = PATIENCE, answer_seconds: float = ANSWER_SECONDS) -> None:
+        self._path = path
+        self._name = name
+        self._patience = patience
+        self._answer_seconds = answer_seconds
+        self.notes: dict[str, Callable[..., None]] = {}
+        self.calls: dict[str, Callable[..., Awaitable[object]]] = {}
+        self.back: Callable[[], Awaitable[None]] = _nothing
+        self._connection: BusConnection | None = None
+        self._ready = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._asked: dict[int, _Asked] = {}
+        self._number = 0
+        self._running: asyncio.Task[None] | None = None
+        self._obeying: set[asyncio.Task[None]] = set()
+
+    @property
+    def connected(self) -> bool:
+        return self._ready.is_set()
+
+    async def start(self) -> None:
+        """Returns also where the store does not answer yet. May be called again."""
+        if self._running is not None:
+            return
+        self._running = asyncio.get_running_loop().create_task(self._run())
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._ready.wait()
+        except TimeoutError:
+            logger.error("serving without the store until it answers")
+
+    async def stop(self) -> None:
+        tasks = [*self._obeying, *([self._running] if self._running is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._connection is not None:
+            self._connection.close()
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        first = True
+        while True:
+            try:
+                await self._connect()
+                if not first:
+                    logger.info("connected to the store again")
+                    await self.back()
+                first = False
+                self._ready.set()
+                await self._stay()
+                logger.warning("the connection to the store is lost; trying to get it back")
+            except (OSError, Unavailable) as error:
+                logger.debug("the store is not reached", extra={"reason": str(error)})
+            self._ready.clear()
+            if self._connection is not None:
+                self._connection.close()
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._lost.clear()
+        _, connection = await loop.create_unix_connection(lambda: BusConnection(self._receive, self._gone), self._path)
+        self._connection = connection
+        await self._send("hello", (self._name,))
+
+    async def _stay(self) -> None:
+        """Until the connection is lost; meanwhile calls that wait for too long are given up."""
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._lost.wait()
+                return
+            except TimeoutError:
+                self._give_up(asyncio.get_running_loop().time())
+
+    def _give_up(self, now: float) -> None:
+        # In the order in which they were asked, which is that of their deadlines.
+        while self._asked:
+            number, asked = next(iter(self._asked.items()))
+            if asked.deadline > now:
+                return
+            del self._asked[number]
+            _fail(asked)
+
+    def _gone(self, connection: BusConnection) -> None:
+        if connection is not self._connection:
+            return
+        self._connection = None
+        self._ready.clear()
+        self._lost.set()
+        asked, self._asked = self._asked, {}
+        for each in asked.values():
+            _fail(each)
+
+    def _receive(self, connection: BusConnection, kind: int, number: int, name: str, body: Raw) -> None:
+        if kind == NOTE:
+            self.notes[name](*wire.arguments(name, body))
+        elif kind == CALL:
+            task = asyncio.get_running_loop().create_task(self._obey(connection, number, name, body))
+            self._obeying.add(task)
+            task.add_done_callback(self._obeying.discard)
+        elif (asked := self._asked.pop(number, None)) is not None and not asked.answer.done():
+            if kind == ANSWER:
+                asked.answer.set_result(wire.result(name, body))
+            else:
+                asked.answer.set_exception(wire.error_of(name, body))
+
+    async def _obey(self, connection: BusConnection, number: int, name: str, body: Raw) -> None:
+        try:
+            answer = frame(ANSWER, number, name, await self.calls[name](*wire.arguments(name, body)))
+        except Exception as error:
+            answer = frame(wire.FAILURE, number, *wire.failure_of(error))
+        connection.send(answer)
+
+    # --- what a worker says -------------------------------------------------------------------------------------------
+
+    async def call(self, method: str, *arguments: object) -> Any:
+        if not self._ready.is_set():
+            await self._wait()
+        return await self._send(method, arguments)
+
+    async def exchange(self, report: bytes) -> bytes:
+        """Tell the node about this worker, and hear about the node. Raises `Unavailable`."""
+        answer: bytes = await self.call("exchange", report)
+        return answer
+
+    async def again(self, method: str, *arguments: object) -> Any:
+        """As `call`, from within `back`: before others may use the connection."""
+        return await self._send(method, arguments)
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(self._patience):
+                await self._ready.wait()
+        except TimeoutError:
+            raise Unavailable(AWAY) from None
+
+    def _send(self, method: str, arguments: tuple[object, ...]) -> asyncio.Future[Any]:
+        if self._connection is None:
+            raise Unavailable(AWAY)
+        if len(self._asked) >= MOST_ASKED:
+            raise Unavailable("too many calls wait for the store process of this node")
+        loop = asyncio.get_running_loop()
+        self._number += 1
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._asked[self._number] = _Asked(method, answer, loop.time() + self._answer_seconds)
+        self._connection.send(frame(CALL, self._number, method, arguments))
+        return answer
+
+    def note(self, method: str, *arguments: object) -> bool:
+        """Without waiting for anybody. False when there is no connection."""
+        if self._connection is None or not self._ready.is_set():
+            return False
+        self._connection.send(frame(NOTE, 0, method, arguments))
+        return True
+
+
+def _fail(asked: _Asked) -> None:
+    if not asked.answer.done():
+        asked.answer.set_exception(Unanswered(AWAY))
+        asked.answer.exception()  # whoever asked may have given up
+
+
+async def _nothing() -> None:
+    pass

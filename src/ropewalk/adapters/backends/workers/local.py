@@ -1,0 +1,83 @@
+"""The backend of the store process itself: its own node has no clients, and reaches the store by calls.
+
+Invariant: whatever it registers goes to the workers like everything else. Sessions that are over are left to the workers, which
+have the application that has to hear of it.
+"""
+
+from collections.abc import Callable, Sequence
+
+from ropewalk.adapters.backends.workers.server import StoreServer
+from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
+from ropewalk.model.messages import Registered, RemoteDisconnect
+from ropewalk.model.sessions import SessionSnapshot
+from ropewalk.ports import Deliver, Obey
+
+NAME = "store"
+
+
+class StoreFeed:
+    """Implements `ports.Feed`."""
+
+    exact = True
+    tells_losses = True
+
+    def __init__(self, server: StoreServer) -> None:
+        self._server = server
+
+    async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
+        """Nobody listens in this process."""
+
+    async def stop(self) -> None: ...
+
+    async def listen(self, stream: str) -> None: ...
+
+    def unlisten(self, stream: str) -> None: ...
+
+    def publish(self, messages: Sequence[Registered]) -> None:
+        self._server.carry(messages)
+
+    async def command(self, order: RemoteDisconnect) -> int:
+        return await self._server.command(order)
+
+    def health(self) -> str:
+        return ""
+
+
+class StoreSessions(NodeSessions):
+    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        return []
+
+    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        return []
+
+
+class StoreBackend:
+    """Implements `ports.Backend`."""
+
+    leases = None
+    record_queue = None
+
+    def __init__(self, store: SharedStore, server: StoreServer) -> None:
+        self._store = store
+        self.streams = store.memory.streams
+        self.sessions = StoreSessions(store, NAME)
+        self.presence = NodePresence(store, NAME)
+        self.feed = StoreFeed(server)
+        self.recover = store.recover
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None:
+        await self._store.memory.stop()
+
+    def health(self) -> str:
+        return ""
+
+    async def sweep(self) -> None:
+        await self._store.sweep()
+
+    def rules_changed(self) -> None:
+        self._store.memory.rules_changed()
+
+    def gauges(self) -> dict[str, float]:
+        return self._store.gauges()

@@ -1,0 +1,79 @@
+"""The presence sets of all workers, and which worker each sid lives on.
+
+Invariant: what a sid holds ends with its worker, unless another one has adopted it.
+"""
+
+from collections.abc import Callable, Sequence
+
+from ropewalk.core.roster import Roster
+from ropewalk.core.server_publications import presence_publication
+from ropewalk.model.messages import Registered, transient
+from ropewalk.model.presence import Member, PresenceEvent
+from ropewalk.ports import Clock
+
+
+class SharedPresence:
+    """`ttl`: for how long members of a node that died stay. `carry` brings events to the nodes."""
+
+    def __init__(self, clock: Clock, carry: Callable[[Sequence[Registered]], None], ttl: float, max_members: int) -> None:
+        self._clock = clock
+        self._carry = carry
+        self._ttl = ttl
+        self.roster = Roster(max_members)
+        self._sids: dict[str, set[str]] = {}  # by node
+        self._node_of: dict[str, str] = {}
+
+    def nodes(self) -> set[str]:
+        return set(self._sids)
+
+    def join(self, node: str, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+        events = self.roster.join(stream, sid, member)
+        self.roster.adopt(sid, sid)  # it lives, whatever was thought of its node
+        self._settle(node, sid)
+        return self.tell(events)
+
+    def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
+        events = self.roster.leave(stream, sid)
+        if not self.roster.holds(sid):
+            self._unsettle(sid)
+        return self.tell(events)
+
+    def detach(self, sid: str, ttl: float) -> None:
+        self.roster.detach(sid, self._clock() + ttl)
+
+    def adopt(self, node: str, old_sid: str, new_sid: str) -> dict[str, Member]:
+        self._unsettle(old_sid)
+        held = self.roster.adopt(old_sid, new_sid)
+        if held:
+            self._settle(node, new_sid)
+        return held
+
+    def expire(self) -> list[PresenceEvent]:
+        due = self.roster.due(self._clock())
+        for sid in due:
+            self._unsettle(sid)
+        return self.tell(self.roster.end(due))
+
+    def node_died(self, node: str) -> None:
+        for sid in sorted(self._sids.pop(node, ())):
+            del self._node_of[sid]
+            self.detach(sid, self._ttl)
+
+    def tell(self, events: list[PresenceEvent]) -> list[PresenceEvent]:
+        if events:
+            now = self._clock()
+            self._carry([transient(presence_publication(event), now) for event in events])
+        return events
+
+    def _settle(self, node: str, sid: str) -> None:
+        if self._node_of.get(sid) != node:
+            self._unsettle(sid)
+            self._node_of[sid] = node
+            self._sids.setdefault(node, set()).add(sid)
+
+    def _unsettle(self, sid: str) -> None:
+        node = self._node_of.pop(sid, None)
+        if node is not None:
+            self._sids[node].discard(sid)
+            if not self._sids[node]:
+                del self._sids[node]

@@ -1,0 +1,303 @@
+"""The store's end of the bus: answers the workers of the node, and brings messages and orders to them.
+
+Invariant: what a worker listens to is sent to it in the order in which it was registered. A worker whose connection ends counts
+as dead at once: its sessions are kept from then on, and can be resumed on any other.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import Raw
+
+from ropewalk.adapters.backends.workers import wire
+from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
+from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, FAILURE, NOTE, BusConnection, frame
+from ropewalk.model.journal import Row, RowKind
+from ropewalk.model.messages import Position, Registered, RemoteDisconnect
+from ropewalk.model.session_log import DisconnectOrdered
+from ropewalk.model.sessions import SessionTaken
+from ropewalk.ports import Journal, StreamStore
+
+logger = logging.getLogger("ropewalk.workers")
+
+OBEY_SECONDS = 5.0
+"""For how long an order to end sessions waits until all workers have ended theirs."""
+
+ORDERS_SECONDS = 60.0
+MOST_ORDERS = 10_000
+"""Orders for workers that lost their connection and come back."""
+
+BACKLOG = 256
+
+
+_ABOUT_SESSIONS = frozenset({"save", "peek", "take", "revoke", "expired", "abandoned", "renew", "write"})
+_ABOUT_MEMBERS = frozenset({"join", "leave", "detach", "adopt", "expire", "members"})
+_NEVER_WAIT = frozenset({"hello", "tip", "partition_key", "summaries", "listen", "exchange", *_ABOUT_SESSIONS, *_ABOUT_MEMBERS})
+_READS = frozenset({"replay", "since", "page"})
+"""Calls that are answered in one step, the second kind unless they reach into an archive: they need no task."""
+
+
+def no_exchange(worker: str, report: bytes) -> bytes:
+    return b""
+
+
+def nobody_left(worker: str) -> None:
+    pass
+
+
+Answer = Callable[..., Coroutine[Any, Any, object]]
+
+
+class _Worker:
+    """A connection of one worker. Until it has said its name it is answered nothing else."""
+
+    def __init__(self, connection: BusConnection) -> None:
+        self.connection = connection
+        self.name = ""
+        self.listens: set[str] = set()
+        self.asked: dict[int, asyncio.Future[int]] = {}
+        self.answers: dict[str, Answer] = {}
+
+
+class StoreServer:
+    """Implements the `Carrier` of the store that it serves: make it, make the store with it, `attach` that, then `start`.
+    Without a store, because another engine keeps everything, workers exchange reports over it and nothing else.
+
+    `exchange` is called with the report of a worker and returns what that worker should know of the node; `left` when a worker
+    is gone.
+    """
+
+    def __init__(
+        self,
+        journal: Journal | None = None,
+        exchange: Callable[[str, bytes], bytes] = no_exchange,
+        left: Callable[[str], None] = nobody_left,
+    ) -> None:
+        self._journal = journal
+        self.exchange = exchange
+        self.left = left
+        self._workers: dict[BusConnection, _Worker] = {}
+        self._by_name: dict[str, _Worker] = {}
+        self._listeners: dict[str, set[_Worker]] = {}
+        self._orders: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MOST_ORDERS)
+        self._lost_at: dict[str, float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._asked = 0
+        self._store: SharedStore | None = None
+        self._at_once = _NEVER_WAIT
+        self._hear: dict[str, Callable[..., None]] = {"unlisten": self._unlisten, "tell": self._tell, "rows": self._note}
+
+    def attach(self, store: SharedStore, streams: StreamStore) -> None:
+        """`streams`: those of the store, or what reaches further back than they do."""
+        self._store = store
+        self._streams = streams
+        if streams is store.memory.streams:
+            self._at_once = _NEVER_WAIT | _READS | ({"append"} if streams.instant else frozenset())
+
+    async def start(self, path: str) -> None:
+        if self._store is not None:
+            await self._store.start()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(self._accept, path, backlog=BACKLOG)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for worker in list(self._workers.values()):
+            worker.connection.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def workers(self) -> int:
+        return len(self._by_name)
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> BusConnection:
+        connection = BusConnection(self._receive, self._lost)
+        worker = self._workers[connection] = _Worker(connection)
+        worker.answers["hello"] = partial(self._hello, worker)
+        return connection
+
+    def _lost(self, connection: BusConnection) -> None:
+        worker = self._workers.pop(connection)
+        for stream in worker.listens:
+            self._forget_listener(stream, worker)
+        for waiting in worker.asked.values():
+            waiting.cancel()
+        if worker.name and self._by_name.get(worker.name) is worker:
+            del self._by_name[worker.name]
+            self._lost_at[worker.name] = time.monotonic()
+            self._end_lease(worker.name)
+            self.left(worker.name)
+
+    def _receive(self, connection: BusConnection, kind: int, number: int, name: str, body: Raw) -> None:
+        worker = self._workers[connection]
+        if kind == CALL:
+            self._call(worker, number, name, body)
+        elif kind == NOTE:
+            self._hear[name](worker, *wire.arguments(name, body))
+        elif (waiting := worker.asked.pop(number, None)) is not None and not waiting.done():
+            waiting.set_result(wire.result(name, body) if kind == ANSWER else 0)
+
+    def _call(self, worker: _Worker, number: int, method: str, body: Raw) -> None:
+        work = worker.answers[method](*wire.arguments(method, body))
+        if method in self._at_once:
+            try:
+                work.send(None)
+            except StopIteration as done:
+                worker.connection.send(frame(ANSWER, number, method, done.value))
+            except Exception as error:
+                worker.connection.send(frame(FAILURE, number, *wire.failure_of(error)))
+            return
+        task = asyncio.get_running_loop().create_task(self._answer(worker, number, method, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, worker: _Worker, number: int, method: str, work: Awaitable[object]) -> None:
+        try:
+            answer = frame(ANSWER, number, method, await work)
+        except Exception as error:
+            answer = frame(FAILURE, number, *wire.failure_of(error))
+        worker.connection.send(answer)
+
+    # --- to the workers -----------------------------------------------------------------------------------------------
+
+    def carry(self, messages: Sequence[Registered]) -> None:
+        first = messages[0].stream
+        if len(messages) == 1 or all(message.stream == first for message in messages):
+            if listeners := self._listeners.get(first):
+                encoded = frame(NOTE, 0, "deliver", (messages,))
+                for worker in listeners:
+                    worker.connection.send(encoded)
+            return
+        wanted: dict[_Worker, list[Registered]] = {}
+        for message in messages:
+            for worker in self._listeners.get(message.stream, ()):
+                wanted.setdefault(worker, []).append(message)
+        for worker, some in wanted.items():
+            worker.connection.send(frame(NOTE, 0, "deliver", (some,)))
+
+    def order(self, node: str, order: SessionTaken) -> None:
+        if (worker := self._by_name.get(node)) is not None:
+            worker.connection.send(frame(NOTE, 0, "order", (order,)))
+
+    async def command(self, order: RemoteDisconnect) -> int:
+        """How many sessions all workers have ended. Raises `Unavailable` where that may not outlive a crash."""
+        self._orders.append((time.monotonic(), order))
+        asked = [self._ask(worker, order) for worker in list(self._by_name.values())]
+        ended = 0
+        if asked:
+            done, _ = await asyncio.wait(asked, timeout=OBEY_SECONDS)
+            ended = sum(each.result() for each in done if not each.cancelled())
+        if self._journal is not None:
+            detail = wire.text(DisconnectOrdered(order.identifier, order.reconnect))
+            await self._journal.write([Row(RowKind.REVOKED, order.identifier, time.time(), detail=detail)])
+        return ended
+
+    def _ask(self, worker: _Worker, order: RemoteDisconnect) -> asyncio.Future[int]:
+        self._asked += 1
+        waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        worker.asked[self._asked] = waiting
+        worker.connection.send(frame(CALL, self._asked, "obey", (order,)))
+        return waiting
+
+    # --- what workers say ---------------------------------------------------------------------------------------------
+
+    def _unlisten(self, worker: _Worker, stream: str) -> None:
+        worker.listens.discard(stream)
+        self._forget_listener(stream, worker)
+
+    def _tell(self, worker: _Worker, messages: list[Registered]) -> None:
+        self.carry(messages)
+
+    def _note(self, worker: _Worker, rows: list[Row]) -> None:
+        if self._journal is not None:
+            self._journal.note(rows)
+
+    def _end_lease(self, name: str) -> None:
+        if self._store is not None:
+            self._store.end_lease(name)
+
+    def _forget_listener(self, stream: str, worker: _Worker) -> None:
+        listeners = self._listeners.get(stream)
+        if listeners is not None:
+            listeners.discard(worker)
+            if not listeners:
+                del self._listeners[stream]
+
+    # --- what workers ask ---------------------------------------------------------------------------------------------
+
+    async def _hello(self, worker: _Worker, name: str) -> bool:
+        before = self._by_name.get(name)
+        if before is not None:  # that its former connection is dead has not been noticed
+            before.connection.close()
+            self._end_lease(name)
+        worker.name = name
+        worker.answers = self._answers(worker)
+        self._by_name[name] = worker
+        now = time.monotonic()
+        lost_at = self._lost_at.pop(name, now)
+        self._lost_at = {each: when for each, when in self._lost_at.items() if when > now - ORDERS_SECONDS}
+        while self._orders and self._orders[0][0] < now - ORDERS_SECONDS:
+            self._orders.popleft()
+        for when, order in self._orders:
+            if when >= lost_at:
+                self._ask(worker, order)
+        return True
+
+    def _answers(self, worker: _Worker) -> dict[str, Answer]:
+        exchange: dict[str, Answer] = {"exchange": partial(self._exchange, worker)}
+        if self._store is None:
+            return exchange
+        streams = self._streams
+        sessions, presence = NodeSessions(self._store, worker.name), NodePresence(self._store, worker.name)
+
+        async def replay(stream: str, position: Position) -> wire.History:
+            return wire.pieces(await streams.replay(stream, position))
+
+        async def since(stream: str, timestamp: float) -> wire.History:
+            return wire.pieces(await streams.since(stream, timestamp))
+
+        return {
+            "append": streams.append,
+            "replay": replay,
+            "since": since,
+            "tip": streams.tip,
+            "partition_key": streams.partition_key,
+            "summaries": streams.summaries,
+            "page": streams.page,
+            "save": sessions.save,
+            "peek": sessions.peek,
+            "take": sessions.take,
+            "revoke": sessions.revoke,
+            "expired": sessions.expired,
+            "abandoned": sessions.abandoned,
+            "renew": sessions.renew,
+            "write": sessions.write,
+            "join": presence.join,
+            "leave": presence.leave,
+            "detach": presence.detach,
+            "adopt": presence.adopt,
+            "expire": presence.expire,
+            "members": presence.page,
+            "listen": partial(self._listen, worker),
+            "command": self.command,
+            **exchange,
+        }
+
+    async def _listen(self, worker: _Worker, streams: list[str]) -> None:
+        for stream in streams:
+            worker.listens.add(stream)
+            self._listeners.setdefault(stream, set()).add(worker)
+
+    async def _exchange(self, worker: _Worker, report: bytes) -> bytes:
+        return self.exchange(worker.name, report)

@@ -1,0 +1,271 @@
+"""The sessions of all workers: those that live, by the worker they live on, and those whose connection is gone.
+
+Invariant: of several workers that want a session one gets it. One that was given away or is over is known as such for a while,
+so that a write that comes late does not bring it back. What is kept is bounded; the one that was left first ends first.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Collection
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from ropewalk.core.expiry import Expiry
+from ropewalk.model.errors import LimitReached
+from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
+from ropewalk.ports import Clock
+
+logger = logging.getLogger("ropewalk.session")
+
+REMEMBERED = 60.0
+"""Seconds for which a sid is known to be gone, and an identity to be revoked. Longer than a write may be repeated."""
+
+OVERHEAD = 512
+"""Bytes that a session takes besides its snapshot, roughly: keys, deadline, places in the maps."""
+
+SWEPT_AT_ONCE = 2000
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(SessionSnapshot).decode
+
+
+class TellNode(Protocol):
+    """What brings an order to the node of a session."""
+
+    def __call__(self, node: str, order: SessionTaken) -> None: ...
+
+
+class _SessionRecord(Struct):
+    """A session. `deadline` is None while it lives on `node`. `formers`: earlier sids that are still valid for it, because no
+    client may have heard of this one."""
+
+    ids: str
+    data: bytes
+    node: str
+    version: int
+    ttl: float
+    deadline: float | None = None
+    formers: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        return OVERHEAD + len(self.data)
+
+
+class SharedSessions:
+    """`limit` and `max_total`: how many sessions may be kept whose connection is gone, and how many bytes of them; `max_size`
+    of one."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        tell: TellNode,
+        limit: int = 200_000,
+        max_size: int = 128 * 1024,
+        max_total: int = 256 * 1024 * 1024,
+    ) -> None:
+        self._clock = clock
+        self._tell_node = tell
+        self._limit = limit
+        self._max_size = max_size
+        self._max_total = max_total
+        self._records: dict[str, _SessionRecord] = {}
+        self._of_ids: dict[str, set[str]] = {}
+        self._of_node: dict[str, set[str]] = {}  # those that live there
+        self._away: dict[str, None] = {}  # those that do not, in the order in which they left
+        self._deadlines = Expiry()
+        self._successors: dict[str, str] = {}  # former sid → sid
+        self._gone = Expiry()
+        self._revoked: dict[str, float] = {}  # ids → when
+        self._revocations = Expiry()
+        self._over: deque[tuple[str, bytes]] = deque()
+        self._untold: dict[str, dict[str, SessionTaken]] = {}  # node → sid → what it has not heard yet
+        self.forgotten = 0
+        """Sessions that ended and were dropped before anybody heard of it."""
+        self.kept_bytes = 0
+
+    def __len__(self) -> int:
+        """Those whose connection is gone."""
+        return len(self._away)
+
+    def nodes(self) -> set[str]:
+        return set(self._of_node)
+
+    def live_on(self, node: str) -> list[str]:
+        return sorted(self._of_node.get(node, ()))
+
+    # --- of a node that lives -----------------------------------------------------------------------------------------
+
+    def write(self, node: str, write: SessionWrite) -> SessionTaken | None:
+        record = self._records.get(write.sid)
+        if record is None:
+            if write.began is None or write.sid in self._gone:
+                return SessionTaken(write.sid)
+            if write.began <= self._revoked.get(write.snapshot.ids, 0.0):
+                return SessionTaken(write.sid, revoked=True)
+            formers: tuple[str, ...] = ()
+        elif write.version <= record.version:
+            return None  # a later one was faster
+        else:
+            formers = record.formers
+            self._drop(write.sid, record)
+        data, ttl = self._fitting(write)
+        deadline = None if write.live else self._clock() + ttl
+        record = _SessionRecord(write.snapshot.ids, data, node, write.version, ttl, deadline, formers)
+        self._put(write.sid, record)
+        if write.live:
+            self._forget_formers(record)
+        elif not ttl:
+            self._end(write.sid)
+        return None
+
+    def _fitting(self, write: SessionWrite) -> tuple[bytes, float]:
+        data, ttl = _encode(write.snapshot), write.ttl
+        if ttl and len(data) + OVERHEAD > self._max_size:
+            logger.warning("a session is too large to be resumed", extra={"bytes": len(data)})
+            ttl = 0.0
+        return data, ttl
+
+    def untold(self, node: str, heard: Collection[str]) -> tuple[SessionTaken, ...]:
+        orders = self._untold.setdefault(node, {})
+        for sid in heard:
+            orders.pop(sid, None)
+        return tuple(orders.values())
+
+    def node_died(self, node: str) -> None:
+        self._untold.pop(node, None)
+        now = self._clock()
+        for sid in self.live_on(node):
+            record = self._records[sid]
+            self._drop(sid, record)
+            record.deadline = now + record.ttl
+            self._put(sid, record)
+
+    # --- of a client that comes back ----------------------------------------------------------------------------------
+
+    def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
+        self.keep(sid, snapshot, self._clock() + ttl, ttl)
+
+    def keep(self, sid: str, snapshot: SessionSnapshot, deadline: float, ttl: float | None = None) -> None:
+        """Raises LimitReached."""
+        data = _encode(snapshot)
+        if len(data) + OVERHEAD > self._max_size:
+            raise LimitReached(f"a session of {len(data)} bytes is larger than may be kept")
+        self._remove(sid)
+        left = deadline - self._clock() if ttl is None else ttl
+        self._put(sid, _SessionRecord(snapshot.ids, data, "", 0, left, deadline))
+
+    def end(self, sid: str, snapshot: SessionSnapshot) -> None:
+        """One that nobody can resume, to be given out as expired."""
+        self._put_over(sid, _encode(snapshot))
+
+    def peek(self, sid: str) -> SessionSnapshot | None:
+        record = self._records.get(self._successors.get(sid, sid))
+        return _decode(record.data) if record is not None and self._takeable(record) else None
+
+    def take(self, node: str, sid: str, successor: str) -> SessionSnapshot | None:
+        current = self._successors.get(sid, sid)
+        record = self._records.get(current)
+        if record is None or not self._takeable(record):
+            return None
+        if current == successor:  # the same call again
+            return _decode(record.data)
+        if successor in self._gone:  # the same call again, and somebody else took it in between
+            return None
+        formers = (*record.formers, current)
+        lived_on = record.node if record.deadline is None else ""
+        self._remove(current)
+        if lived_on:
+            self._tell(lived_on, SessionTaken(current))
+        if successor:
+            deadline = self._clock() + record.ttl
+            self._put(successor, _SessionRecord(record.ids, record.data, node, 0, record.ttl, deadline, formers))
+            self._successors.update(dict.fromkeys(formers, successor))
+        return _decode(record.data)
+
+    def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
+        now = self._clock()
+        self._revoked[ids] = now
+        self._revocations.set(ids, now + REMEMBERED)
+        found = [(sid, self._records[sid]) for sid in sorted(self._of_ids.get(ids, ()))]
+        for sid, record in found:
+            self._remove(sid)
+            if record.deadline is None:
+                self._tell(record.node, SessionTaken(sid, revoked=True))
+        return [(sid, _decode(record.data)) for sid, record in found]
+
+    def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        given = [self._over.popleft() for _ in range(min(limit, len(self._over)))]
+        return [(sid, _decode(data)) for sid, data in given]
+
+    def sweep(self) -> None:
+        now = self._clock()
+        for sid in self._deadlines.due(now, SWEPT_AT_ONCE):
+            self._end(sid)
+        self._gone.due(now, SWEPT_AT_ONCE)
+        for ids in self._revocations.due(now, SWEPT_AT_ONCE):
+            del self._revoked[ids]
+
+    # --- the maps -----------------------------------------------------------------------------------------------------
+
+    def _takeable(self, record: _SessionRecord) -> bool:
+        return self._clock() < record.deadline if record.deadline is not None else record.ttl > 0
+
+    def _put(self, sid: str, record: _SessionRecord) -> None:
+        self._records[sid] = record
+        self._of_ids.setdefault(record.ids, set()).add(sid)
+        if record.deadline is None:
+            self._of_node.setdefault(record.node, set()).add(sid)
+            return
+        self._away[sid] = None
+        self._deadlines.set(sid, record.deadline)
+        self.kept_bytes += record.size
+        while len(self._away) > self._limit or self.kept_bytes > self._max_total:
+            self._end(next(iter(self._away)))
+
+    def _drop(self, sid: str, record: _SessionRecord) -> None:
+        """The opposite of `_put`."""
+        del self._records[sid]
+        _discard(self._of_ids, record.ids, sid)
+        if record.deadline is None:
+            _discard(self._of_node, record.node, sid)
+            return
+        del self._away[sid]
+        self._deadlines.discard(sid)
+        self.kept_bytes -= record.size
+
+    def _end(self, sid: str) -> None:
+        self._put_over(sid, self._records[sid].data)
+        self._remove(sid)
+
+    def _remove(self, sid: str) -> None:
+        record = self._records.get(sid)
+        if record is not None:
+            self._drop(sid, record)
+            self._forget_formers(record)
+            self._gone.set(sid, self._clock() + REMEMBERED)
+
+    def _forget_formers(self, record: _SessionRecord) -> None:
+        for former in record.formers:
+            del self._successors[former]
+        record.formers = ()
+
+    def _put_over(self, sid: str, data: bytes) -> None:
+        if len(self._over) >= self._limit:
+            if not self.forgotten:
+                logger.error("sessions that ended are forgotten before anybody heard of them: too many wait")
+            self.forgotten += 1
+            return
+        self._over.append((sid, data))
+
+    def _tell(self, node: str, order: SessionTaken) -> None:
+        self._untold.setdefault(node, {})[order.sid] = order
+        self._tell_node(node, order)
+
+
+def _discard(index: dict[str, set[str]], key: str, sid: str) -> None:
+    index[key].discard(sid)
+    if not index[key]:
+        del index[key]

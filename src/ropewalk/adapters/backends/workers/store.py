@@ -1,0 +1,197 @@
+"""The store that the workers of one node share, in the process that keeps it: streams, sessions, presence, and leases.
+
+Invariant: every call is one step, except for an append that waits for the journal. So what several workers ask at once has one
+order, and each of them sees it.
+"""
+
+import sys
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.adapters.backends.workers.presence import SharedPresence
+from ropewalk.adapters.backends.workers.sessions import SharedSessions
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
+from ropewalk.model.journal import Recovered, Restored, Row, RowKind
+from ropewalk.model.messages import Registered, RemoteDisconnect
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
+from ropewalk.ports import Clock, Journal
+
+DOUBT_SECONDS = 10.0
+"""For how long workers may come back to a store that was started again, before the sessions that lived on them count as
+interrupted."""
+
+
+class Carrier(Protocol):
+    """What brings messages and orders of the store to the nodes."""
+
+    def carry(self, messages: Sequence[Registered]) -> None: ...
+    def order(self, node: str, order: SessionTaken) -> None: ...
+
+
+class SharedStore:
+    """`presence_ttl`: for how long members of a node that died stay. `first_lease`: no number of a lease of the store that was
+    here before may come again, so that nodes see that they have to begin anew."""
+
+    def __init__(
+        self,
+        rulebook: Rulebook,
+        clock: Clock,
+        carrier: Carrier,
+        presence_ttl: float = 15.0,
+        dedup_ttl: float = 300.0,
+        dedup_limit: int = 100_000,
+        idle_factor: float = 10.0,
+        sessions_limit: int = 200_000,
+        max_session_size: int = 128 * 1024,
+        max_sessions_size: int = 256 * 1024 * 1024,
+        max_members: int = 10_000,
+        journal: Journal | None = None,
+        stats: Stats | None = None,
+        first_lease: int = 1,
+    ) -> None:
+        self.clock = clock
+        self.carrier = carrier
+        self._journal = journal
+        self._next_lease = first_lease
+        self._doubted: dict[str, Row] = {}
+        self._doubted_until = 0.0
+        self.memory = MemoryBackend(
+            rulebook,
+            clock,
+            dedup_ttl=dedup_ttl,
+            dedup_limit=dedup_limit,
+            idle_factor=idle_factor,
+            journal=journal,
+            stats=stats,
+        )
+        self.sessions = SharedSessions(clock, carrier.order, sessions_limit, max_session_size, max_sessions_size)
+        self.presence = SharedPresence(clock, carrier.carry, presence_ttl, max_members)
+        self._leases: dict[str, tuple[int, float]] = {}  # by node: its number, and when it ends
+
+    def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
+        """Put back what a journal holds; before anything else is asked of this store. Whether a session was interrupted is
+        only known later: its worker may live, and have it still."""
+        restored = self.memory.recover_into(self.sessions, self.presence.roster, recovered, sessions_ttl, presence_ttl)
+        self._doubted = {row.sid: row for row in restored.interrupted if row.kind is RowKind.DISCONNECTED}
+        self._doubted_until = self.clock() + DOUBT_SECONDS
+        over = [row for row in restored.interrupted if row.kind is not RowKind.DISCONNECTED]
+        return replace(restored, interrupted=over)
+
+    def _settle_doubts(self) -> None:
+        if self._doubted and self.clock() >= self._doubted_until:
+            live = {sid for node in self.sessions.nodes() for sid in self.sessions.live_on(node)}
+            rows = [row for sid, row in self._doubted.items() if sid not in live]
+            self._doubted = {}
+            if rows and self._journal is not None:
+                self._journal.note(rows)
+
+    async def start(self) -> None:
+        await self.memory.feed.start(self.carrier.carry, _nobody)
+
+    def renew(self, node: str, ttl: float, heard: Collection[str]) -> Renewal:
+        now = self.clock()
+        number, until = self._leases.get(node, (0, 0.0))
+        if until <= now:
+            self.end_lease(node)
+            number, self._next_lease = self._next_lease, self._next_lease + 1
+        self._leases[node] = number, now + ttl
+        return Renewal(number, self.sessions.untold(node, heard))
+
+    async def sweep(self) -> None:
+        now = self.clock()
+        holders = self.sessions.nodes() | self.presence.nodes()
+        for node in sorted(holders | self._leases.keys()):
+            if self._leases.get(node, (0, 0.0))[1] <= now:
+                self.end_lease(node)
+        self._settle_doubts()
+        self.sessions.sweep()
+        await self.memory.sweep()
+
+    def gauges(self) -> dict[str, float]:
+        """Of sessions only those that are kept count: those that live are counted where they live."""
+        return {
+            **self.memory.gauges(),
+            "sessions_kept": len(self.sessions),
+            "sessions_kept_bytes": self.sessions.kept_bytes,
+            "presence_members": self.presence.roster.members,
+        }
+
+    def end_lease(self, node: str) -> None:
+        self._leases.pop(node, None)
+        self.sessions.node_died(node)
+        self.presence.node_died(node)
+
+
+async def _nobody(order: RemoteDisconnect) -> int:
+    return 0
+
+
+class NodeSessions:
+    """Implements `ports.SessionStore` and `ports.Leases` for one node."""
+
+    def __init__(self, store: SharedStore, node: str) -> None:
+        self._store = store
+        self._node = node
+
+    @property
+    def _sessions(self) -> SharedSessions:
+        return self._store.sessions
+
+    async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
+        self._sessions.save(sid, snapshot, ttl)
+
+    async def peek(self, sid: str) -> SessionSnapshot | None:
+        return self._sessions.peek(sid)
+
+    async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
+        return self._sessions.take(self._node, sid, successor)
+
+    async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
+        return self._sessions.revoke(ids)
+
+    async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        return self._sessions.expired(limit)
+
+    async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
+        return self._sessions.expired(sys.maxsize)
+
+    async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
+        return self._store.renew(self._node, ttl, heard)
+
+    async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
+        return [taken for write in sessions if (taken := self._sessions.write(self._node, write))]
+
+
+class NodePresence:
+    """Implements `ports.PresenceStore` for one node."""
+
+    def __init__(self, store: SharedStore, node: str) -> None:
+        self._store = store
+        self._node = node
+
+    @property
+    def _presence(self) -> SharedPresence:
+        return self._store.presence
+
+    async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
+        return self._presence.join(self._node, stream, sid, member)
+
+    async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
+        return self._presence.leave(stream, sid)
+
+    async def detach(self, sid: str, ttl: float) -> None:
+        self._presence.detach(sid, ttl)
+
+    async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
+        return self._presence.adopt(self._node, old_sid, new_sid)
+
+    async def expire(self) -> list[PresenceEvent]:
+        return self._presence.expire()
+
+    async def page(self, stream: str, after: str, limit: int) -> PresencePage:
+        return self._presence.roster.page(stream, after, limit)

@@ -1,0 +1,229 @@
+"""The bus between the workers of a node and its store: frames over a Unix socket, and the calls that go over it.
+
+Invariant: a frame is its length in four bytes and a msgpack array. What one side sends arrives in the same order. A call is
+answered once, unless the connection ends before.
+
+```
+worker → store    [CALL, id, method, arguments]     [NOTE, 0, method, arguments]
+store → worker    [ANSWER, id, "", result]          [FAILURE, id, kind, what it says]
+store → worker    [NOTE, 0, "deliver" | "order", …] [CALL, id, "obey", …], which the worker answers
+```
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ropewalk.model import errors
+from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary, steps
+from ropewalk.model.journal import Row
+from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
+from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
+
+logger = logging.getLogger("ropewalk.workers")
+
+CALL, ANSWER, FAILURE, NOTE = range(4)
+
+LENGTH_BYTES = 4
+MOST_FRAME = 1 << 30
+MOST_BUFFERED = 64 * 1024 * 1024
+"""Bytes that may wait for the other side to read them. Past that the connection is closed: whoever comes back looks for what it
+has missed."""
+
+
+class Piece(Struct, frozen=True, array_like=True):
+    """A `Replay`, or a `Gap` if it has a reason. What follows a gap is the next piece."""
+
+    stream: str
+    epoch: str
+    tip: int
+    messages: tuple[Registered, ...] = ()
+    reason: str = ""
+    oldest: int = 0
+
+
+History = list[Piece]
+Ended = list[tuple[str, SessionSnapshot]]
+
+METHODS: dict[str, tuple[Any, Any]] = {
+    # name: types of the arguments, type of the result
+    "hello": (tuple[str], bool),
+    "append": (tuple[list[Publication]], list[Receipt]),
+    "replay": (tuple[str, Position], History),
+    "since": (tuple[str, float], History),
+    "tip": (tuple[str], Position),
+    "partition_key": (tuple[str], str),
+    "summaries": (tuple[str, int], list[StreamSummary]),
+    "page": (tuple[str, int, int], HistoryPage | None),
+    "save": (tuple[str, SessionSnapshot, float], None),
+    "peek": (tuple[str], SessionSnapshot | None),
+    "take": (tuple[str, str], SessionSnapshot | None),
+    "revoke": (tuple[str], Ended),
+    "expired": (tuple[int], Ended),
+    "abandoned": (tuple[()], Ended),
+    "renew": (tuple[float, list[str]], Renewal),
+    "write": (tuple[list[SessionWrite]], list[SessionTaken]),
+    "join": (tuple[str, str, Member], list[PresenceEvent]),
+    "leave": (tuple[str, str], list[PresenceEvent]),
+    "detach": (tuple[str, float], None),
+    "adopt": (tuple[str, str], dict[str, Member]),
+    "expire": (tuple[()], list[PresenceEvent]),
+    "members": (tuple[str, str, int], PresencePage),
+    "listen": (tuple[list[str]], None),
+    "command": (tuple[RemoteDisconnect], int),
+    "exchange": (tuple[bytes], bytes),
+    "obey": (tuple[RemoteDisconnect], int),
+    # without an answer
+    "unlisten": (tuple[str], None),
+    "tell": (tuple[list[Registered]], None),
+    "rows": (tuple[list[Row]], None),
+    "deliver": (tuple[list[Registered]], None),
+    "order": (tuple[SessionTaken], None),
+}
+
+_ENVELOPE = msgspec.msgpack.Decoder(tuple[int, int, str, Raw])
+_ARGUMENTS = {name: msgspec.msgpack.Decoder(types[0]) for name, types in METHODS.items()}
+_RESULTS = {name: msgspec.msgpack.Decoder(types[1]) for name, types in METHODS.items()}
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def frame(kind: int, number: int, name: str, body: object) -> bytes:
+    encoded = _encode((kind, number, name, body))
+    return len(encoded).to_bytes(LENGTH_BYTES, "little") + encoded
+
+
+def arguments(method: str, body: Raw) -> Any:
+    return _ARGUMENTS[method].decode(body)
+
+
+def result(method: str, body: Raw) -> Any:
+    return _RESULTS[method].decode(body)
+
+
+def text(detail: Struct) -> str:
+    return msgspec.json.encode(detail).decode()
+
+
+# --- history ---------------------------------------------------------------------------------------------------------
+
+
+def pieces(answer: Replay | Gap) -> History:
+    return [
+        Piece(each.stream, each.epoch, each.tip, each.messages, each.reason.value, each.oldest)
+        if isinstance(each, Gap)
+        else Piece(each.stream, each.epoch, each.tip, each.messages)
+        for each in steps(answer)
+    ]
+
+
+def history(found: Sequence[Piece]) -> Replay | Gap:
+    answer: Replay | Gap | None = None
+    for piece in reversed(found):
+        if piece.reason:
+            reason = GapReason(piece.reason)
+            answer = Gap(piece.stream, reason, piece.epoch, piece.oldest, piece.tip, piece.messages, answer)
+        else:
+            answer = Replay(piece.stream, piece.epoch, piece.tip, piece.messages)
+    assert answer is not None
+    return answer
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+_KINDS: dict[str, type[errors.RopewalkError]] = {
+    "unanswered": errors.Unanswered,
+    "unavailable": errors.Unavailable,
+    "limit": errors.LimitReached,
+    "size": errors.TooLarge,
+}
+
+
+def failure_of(error: Exception) -> tuple[str, object]:
+    """The kind of a failure, and what is said with it."""
+    if isinstance(error, errors.PartitionChanged):
+        return "partition", (error.stream, error.named, error.kept)
+    for kind, known in _KINDS.items():
+        if isinstance(error, known):
+            return kind, str(error)
+    logger.error("the store failed at a call of a worker", exc_info=error)
+    return "unavailable", "the store failed at this"
+
+
+def error_of(kind: str, said: Raw) -> errors.RopewalkError:
+    if kind == "partition":
+        return errors.PartitionChanged(*msgspec.msgpack.decode(said, type=tuple[str, str, str]))
+    return _KINDS[kind](msgspec.msgpack.decode(said, type=str))
+
+
+# --- a connection ----------------------------------------------------------------------------------------------------
+
+
+class BusConnection(asyncio.Protocol):
+    """One end of the bus. `receive` is called for each frame, `lost` once at the end."""
+
+    def __init__(
+        self, receive: "Callable[[BusConnection, int, int, str, Raw], None]", lost: "Callable[[BusConnection], None]"
+    ) -> None:
+        self._receive = receive
+        self._lost = lost
+        self._transport: asyncio.Transport | None = None
+        self._waiting = bytearray()  # the beginning of a frame
+        self._needed = LENGTH_BYTES
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)
+        # What waits is bounded here, by closing; nobody is asked to pause.
+        transport.set_write_buffer_limits(high=2 * MOST_BUFFERED)
+
+    def connection_lost(self, reason: Exception | None) -> None:
+        self._transport = None
+        self._lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiting:
+            self._waiting += data
+            if len(self._waiting) < self._needed:  # a large frame is put together once
+                return
+            data, self._waiting = bytes(self._waiting), bytearray()
+        begin, size = 0, len(data)
+        while size - begin >= LENGTH_BYTES:
+            length = int.from_bytes(data[begin : begin + LENGTH_BYTES], "little")
+            end = begin + LENGTH_BYTES + length
+            if length > MOST_FRAME:
+                logger.error("the bus carries something that is no frame")
+                self.close()
+                return
+            if end > size:
+                break
+            self._take(data[begin + LENGTH_BYTES : end])
+            begin = end
+        if begin < size:
+            self._waiting += data[begin:]
+            enough = size - begin >= LENGTH_BYTES
+            self._needed = end - begin if enough else LENGTH_BYTES
+
+    def _take(self, encoded: bytes) -> None:
+        try:
+            kind, number, name, body = _ENVELOPE.decode(encoded)
+            self._receive(self, kind, number, name, body)
+        except Exception:
+            logger.exception("a frame of the bus cannot be handled")
+            self.close()
+
+    def send(self, encoded: bytes) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        transport.write(encoded)
+        if transport.get_write_buffer_size() > MOST_BUFFERED:
+            logger.error("the other end of the bus does not read; closing the connection")
+            self.close()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,119 @@
+"""The report of a node of several processes, as each of its workers can give it: its own, made when asked, and what it heard of
+the others at its last exchange with the store process, about a second ago."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from ropewalk.core.node_reports import NOTHING, merged, problem_of
+from ropewalk.core.worker_reports import Counters, NodeAnswer, WorkerReport, WorkerReports
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.report import SHUTTING_DOWN, Gauges, NodeReport
+from ropewalk.ports import Inspector
+
+logger = logging.getLogger("ropewalk.node")
+
+PERIOD = 1.0  # seconds between two exchanges
+ANSWER_SECONDS = 5.0
+STORE = "store"
+
+Exchange = Callable[[bytes], Awaitable[bytes]]
+"""Brings a worker's report to the store process and returns its answer. Raises `Unavailable`."""
+
+_answers = msgspec.msgpack.Decoder(NodeAnswer)
+
+
+class Places(Protocol):
+    """The connections of this process, and the limits that they share with those of other processes."""
+
+    def clients(self) -> int: ...
+
+    def http_connections(self) -> int: ...
+
+    def taken_elsewhere(self, clients: int, http: int) -> None:
+        """So many places are taken by connections of other processes."""
+
+
+class NodeWideInspector:
+    """Implements `ports.Inspector` for a worker. `own` tells of this process alone, `process` gives the system's figures of it.
+    `run` differs for each start of any process of this node."""
+
+    def __init__(
+        self, worker: str, run: str, own: Inspector, exchange: Exchange, places: Places, process: Callable[[], Gauges]
+    ) -> None:
+        self._worker = worker
+        self._run = run
+        self._own = own
+        self._exchange = exchange
+        self._places = places
+        self._process = process
+        self._store = ""
+        self._counters: Counters = {}
+        self._others = NOTHING
+        self._problem = ""
+
+    def report(self) -> NodeReport:
+        own = self._mine()
+        if self._problem:
+            own = msgspec.structs.replace(own, problems=(*own.problems, self._problem))
+        return merged([self._others, own])
+
+    async def run(self) -> None:
+        """For ever. What goes wrong is a problem in the report until it goes well."""
+        while True:
+            await self.exchange()
+            await asyncio.sleep(PERIOD)
+
+    async def exchange(self) -> None:
+        """Once. Called also before the first client is accepted: a page without the others' counters looks like a restart."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await self._ask({})
+                if self._store not in ("", answer.store):
+                    answer = await self._ask(self._counters)
+        except (Unavailable, TimeoutError) as error:
+            self._failed(str(error) or "no answer in time")
+        except Exception:
+            logger.exception("reports cannot be exchanged")
+            self._failed("an exchange failed")
+        else:
+            self._hear(answer)
+
+    async def _ask(self, former: Counters) -> NodeAnswer:
+        report = self._mine()
+        # A worker that ends says so to those who ask it; the node goes on with the others.
+        staying = tuple(problem for problem in report.problems if problem != SHUTTING_DOWN)
+        mine = WorkerReport(self._run, msgspec.structs.replace(report, problems=staying), former)
+        return _answers.decode(await self._exchange(msgspec.msgpack.encode(mine)))
+
+    def _hear(self, answer: NodeAnswer) -> None:
+        self._store, self._counters, self._problem = answer.store, answer.counters, ""
+        self._others = merged([answer.now, *answer.counters.values()])
+        self._places.taken_elsewhere(self._others.clients, self._others.http_connections)
+
+    def _failed(self, reason: str) -> None:
+        self._problem = problem_of(self._worker, f"nothing is heard of the node's other processes: {reason}")
+
+    def _mine(self) -> NodeReport:
+        report = self._own.report()
+        return msgspec.structs.replace(
+            report,
+            problems=tuple(
+                problem if problem == SHUTTING_DOWN else problem_of(self._worker, problem) for problem in report.problems
+            ),
+            clients=self._places.clients(),
+            http_connections=self._places.http_connections(),
+            processes={f"worker-{self._worker}": self._process()},
+        )
+
+
+def reports_of_workers(own: Inspector, run: str, clock: Callable[[], float], process: Callable[[], Gauges]) -> WorkerReports:
+    """For the store process, which is no worker and takes no clients. `clock` counts seconds and never goes back."""
+
+    def store() -> NodeReport:
+        return msgspec.structs.replace(own.report(), workers=0, processes={STORE: process()})
+
+    return WorkerReports(store, run, clock)

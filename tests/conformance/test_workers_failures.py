@@ -1,0 +1,287 @@
+"""What workers and the store of a node do when one of them ends, hangs or says what nobody understands; over a real bus."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ropewalk.adapters.backends.workers import wire
+from ropewalk.adapters.backends.workers.backend import WorkerBackend
+from ropewalk.adapters.backends.workers.server import StoreServer
+from ropewalk.adapters.backends.workers.store import SharedStore
+from ropewalk.core.rules import Rulebook
+from ropewalk.model.errors import Unanswered, Unavailable
+from ropewalk.model.history import Replay
+from ropewalk.model.journal import Row
+from ropewalk.model.messages import Position, Publication, Registered, RemoteDisconnect
+from ropewalk.model.presence import Member
+from ropewalk.model.rules import StreamRules
+from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
+
+SECONDS = 30.0
+SNAPSHOT = SessionSnapshot("bo", {})
+
+
+class SilentJournal:
+    """One that never comes to an end of a write."""
+
+    instant = False
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def write(self, rows: Sequence[Row]) -> None:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+    def note(self, rows: Sequence[Row]) -> None: ...
+
+    def health(self) -> str:
+        return ""
+
+    def gauges(self) -> dict[str, float]:
+        return {}
+
+
+class StoreProcess:
+    """A store that can end and begin anew with nothing, under the same path."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path / "bus.sock")
+        self._began = 0
+
+    async def start(self, journal: SilentJournal | None = None) -> None:
+        self._began += 1000
+        self.server = StoreServer(journal)
+        rules = Rulebook(StreamRules(history_limit=1000, history_ttl=300.0))
+        self.store = SharedStore(rules, time.time, self.server, journal=journal, first_lease=self._began)
+        self.server.attach(self.store, self.store.memory.streams)
+        Path(self.path).unlink(missing_ok=True)
+        await self.server.start(self.path)
+
+
+@pytest.fixture
+async def process(tmp_path: Path) -> AsyncIterator[StoreProcess]:
+    process = StoreProcess(tmp_path)
+    await process.start()
+    yield process
+    await process.server.stop()
+
+
+class Heard:
+    """What came to one worker."""
+
+    def __init__(self) -> None:
+        self.messages: list[Registered] = []
+        self.orders: list[RemoteDisconnect | SessionTaken] = []
+        self.missed = 0
+
+    def miss(self) -> None:
+        self.missed += 1
+
+    def deliver(self, messages: Sequence[Registered]) -> None:
+        self.messages += messages
+
+    async def obey(self, order: RemoteDisconnect | SessionTaken) -> int:
+        self.orders.append(order)
+        return 1
+
+    @property
+    def payloads(self) -> list[bytes]:
+        return [message.payload for message in self.messages]
+
+
+@asynccontextmanager
+async def worker(process: StoreProcess, name: str, patience: float = 3.0) -> AsyncIterator[tuple[WorkerBackend, Heard]]:
+    backend, heard = WorkerBackend(process.path, name, patience), Heard()
+    await backend.feed.start(heard.deliver, heard.obey, heard.miss)
+    await backend.start()
+    try:
+        yield backend, heard
+    finally:
+        await backend.stop()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+
+
+async def publish(backend: WorkerBackend, *payloads: bytes, stream: str = "a") -> None:
+    await backend.streams.append([Publication(stream, payload) for payload in payloads])
+
+
+async def test_what_one_registers_reaches_those_who_listen_and_nobody_else(process: StoreProcess) -> None:
+    async with (
+        worker(process, "one") as (one, _),
+        worker(process, "two") as (two, heard),
+        worker(process, "three") as (_, deaf),
+    ):
+        await two.feed.listen("a")
+        await publish(one, b"1", b"2")
+        await one.streams.append([Publication("b", b"x"), Publication("a", b"3")])
+        await until(lambda: len(heard.messages) == 3)
+        assert heard.payloads == [b"1", b"2", b"3"]
+        assert [message.offset for message in heard.messages] == [1, 2, 3]
+        assert not deaf.messages
+
+
+async def test_nothing_is_sent_any_more_to_who_stopped_listening(process: StoreProcess) -> None:
+    async with worker(process, "one") as (one, heard):
+        await one.feed.listen("a")
+        await publish(one, b"1")
+        await until(lambda: heard.messages)
+        one.feed.unlisten("a")
+        await publish(one, b"2")
+        await one.feed.listen("a")
+        await publish(one, b"3")
+        await until(lambda: len(heard.messages) == 2)
+        assert heard.payloads == [b"1", b"3"]
+        one.feed.unlisten("a")
+        await one.streams.tip("a")
+        assert not process.server._listeners
+
+
+async def test_a_store_that_was_started_again_is_listened_to_and_the_worker_looks_for_what_it_missed(
+    process: StoreProcess,
+) -> None:
+    async with worker(process, "one") as (one, heard):
+        await one.feed.listen("a")
+        lease = (await one.sessions.renew(60.0, ())).lease
+        await publish(one, b"1")
+        await process.server.stop()
+        await until(lambda: not one.link.connected)
+        assert one.health()
+        publishing = asyncio.ensure_future(publish(one, b"2"))  # waits for the store
+        await process.start()
+        await publishing
+        await until(lambda: b"2" in heard.payloads)
+        assert heard.missed == 1
+        assert one.health() == ""
+        assert (await one.sessions.renew(60.0, ())).lease != lease
+        answer = await one.streams.replay("a", Position("", 0))
+        assert isinstance(answer, Replay)
+        assert [message.payload for message in answer.messages] == [b"2"]
+
+
+async def test_a_store_that_stays_away_is_unavailable_and_nothing_has_happened(process: StoreProcess) -> None:
+    async with worker(process, "one", patience=0.05) as (one, _):
+        await process.server.stop()
+        await until(lambda: not one.link.connected)
+        with pytest.raises(Unavailable) as refused:
+            await publish(one, b"1")
+        assert not isinstance(refused.value, Unanswered)
+        await process.start()
+        await until(lambda: one.link.connected)
+        assert (await one.streams.tip("a")).offset == 0
+
+
+async def test_whoever_was_asking_when_the_store_ended_does_not_know(process: StoreProcess) -> None:
+    await process.server.stop()
+    journal = SilentJournal()
+    await process.start(journal)
+    async with worker(process, "one") as (one, _):
+        publishing = asyncio.ensure_future(publish(one, b"1"))
+        await journal.asked.wait()
+        await process.server.stop()
+        with pytest.raises(Unanswered):
+            await publishing
+        await process.start()
+
+
+async def test_a_call_that_is_not_answered_in_time_is_given_up_and_its_answer_hurts_nobody(process: StoreProcess) -> None:
+    await process.server.stop()
+    journal = SilentJournal()
+    await process.start(journal)
+    backend = WorkerBackend(process.path, "one", answer_seconds=0.01)
+    await backend.start()
+    try:
+        with pytest.raises(Unanswered):
+            await publish(backend, b"1")
+        assert (await backend.streams.tip("a")).offset == 0
+    finally:
+        await backend.stop()
+
+
+async def test_sessions_and_members_of_a_worker_that_died_are_there_for_the_others_at_once(process: StoreProcess) -> None:
+    async with worker(process, "two") as (two, _):
+        async with worker(process, "one") as (one, _):
+            await one.sessions.renew(60.0, ())
+            await one.sessions.write([SessionWrite("sid", SNAPSHOT, 1, 60.0, began=time.time())])
+            await one.presence.join("a", "sid", Member("bo"))
+        await until(lambda: process.server.workers == 1)
+        assert await two.sessions.take("sid", "next") == SNAPSHOT
+        assert await two.presence.adopt("sid", "next") == {"a": Member("bo")}
+
+
+async def test_an_order_is_obeyed_by_all_and_counted(process: StoreProcess) -> None:
+    async with worker(process, "one") as (one, mine), worker(process, "two") as (_, theirs):
+        assert await one.feed.command(RemoteDisconnect("bo")) == 2
+        assert mine.orders == theirs.orders == [RemoteDisconnect("bo")]
+
+
+async def test_an_order_reaches_a_worker_that_was_cut_off_meanwhile(process: StoreProcess) -> None:
+    async with worker(process, "one") as (one, _), worker(process, "two") as (two, heard):
+        assert two.link._connection is not None
+        two.link._connection.close()
+        await until(lambda: process.server.workers == 1)
+        await one.feed.command(RemoteDisconnect("bo"))
+        await until(lambda: heard.orders)
+        assert heard.orders == [RemoteDisconnect("bo")]
+
+
+async def test_a_worker_that_does_not_read_is_cut_off_and_the_others_go_on(
+    process: StoreProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MOST_BUFFERED", 100_000)
+    _, writer = await asyncio.open_unix_connection(process.path, limit=1)
+    writer.write(wire.frame(wire.CALL, 1, "hello", ("mute",)) + wire.frame(wire.CALL, 2, "listen", (["a"],)))
+    await until(lambda: process.server.workers == 1 and process.server._listeners)
+    async with worker(process, "one") as (one, heard):
+        await one.feed.listen("a")
+        for number in range(100):
+            await publish(one, b"x" * 50_000)
+            await until(lambda number=number: len(heard.messages) == number + 1)  # type: ignore[misc]
+        await until(lambda: process.server.workers == 1)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\xff\xff\xff\xff",
+        b"\x03\x00\x00\x00abc",
+        wire.frame(wire.CALL, 1, "append", ([],)),
+        wire.frame(wire.CALL, 1, "nonsense", ()),
+        wire.frame(wire.NOTE, 0, "unlisten", (1, 2)),
+    ],
+    ids=["too long", "no array", "no name yet", "unknown", "wrong arguments"],
+)
+async def test_whoever_speaks_nonsense_is_cut_off_alone(process: StoreProcess, sent: bytes) -> None:
+    async with worker(process, "one") as (one, heard):
+        await one.feed.listen("a")
+        reader, writer = await asyncio.open_unix_connection(process.path)
+        writer.write(sent)
+        assert await reader.read() == b""
+        writer.close()
+        await publish(one, b"1")
+        await until(lambda: heard.messages)
+
+
+async def test_a_frame_may_come_in_any_pieces(process: StoreProcess) -> None:
+    reader, writer = await asyncio.open_unix_connection(process.path)
+    sent = wire.frame(wire.CALL, 7, "hello", ("slow",)) + wire.frame(wire.CALL, 8, "tip", ("a",))
+    for index in range(len(sent)):
+        writer.write(sent[index : index + 1])
+        await writer.drain()
+        await asyncio.sleep(0)
+    length = int.from_bytes(await reader.readexactly(4), "little")
+    await reader.readexactly(length)
+    length = int.from_bytes(await reader.readexactly(4), "little")
+    assert await reader.readexactly(length) == wire.frame(wire.ANSWER, 8, "tip", Position("", 0))[4:]
+    writer.close()

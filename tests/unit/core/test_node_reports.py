@@ -1,0 +1,200 @@
+"""Reports of several processes become the report of one node."""
+
+import itertools
+
+import msgspec
+import pytest
+
+from ropewalk.core.node_reports import (
+    NOTHING,
+    SUMMED_GAUGES,
+    counters_of,
+    latency_of,
+    later,
+    merged,
+    problem_of,
+    without_counters,
+)
+from ropewalk.core.stats import Histogram
+from ropewalk.model.journal import ShardSpan
+from ropewalk.model.report import Latency, NodeReport, SessionTotals
+from tests.docs.pages import ROOT
+
+
+def latency(*seconds: float) -> Latency:
+    histogram = Histogram()
+    for each in seconds:
+        histogram.observe(each)
+    return latency_of(histogram)
+
+
+def worker(number: int) -> NodeReport:
+    """Different for each, and in numbers whose sums are exact."""
+    return NodeReport(
+        problems=(problem_of(str(number), "the app does not run"),),
+        connections=number,
+        sessions=2 * number,
+        streams_listened=3 * number,
+        totals=SessionTotals(4 * number, 5 * number),
+        counts={"publications": 6 * number, f"only_{number}": 1},
+        rates={"publications": 0.5 * number},
+        gaps={"trimmed": number},
+        refusals={"origin": 2 * number},
+        latency=latency(*[0.0625 * number] * number),
+        backend={"streams": 10.0 - number},
+        archive={"archive_files": 2.0, "archive_reads_waiting": number},
+        journal={"record_queue_rows": 7.0, "record_queue_unsent_rows": number},
+        application={"app_calls_active": number, "app_circuit_open": float(number == 2)},
+        clients=number,
+        http_connections=number + 1,
+        processes={f"worker-{number}": {"process_open_fds": number}},
+    )
+
+
+STORE = NodeReport(
+    problems=("the journal cannot be written",),
+    counts={"publications": 100},
+    latency=latency(),
+    shards=(ShardSpan(0, "e", 1, 9),),
+    backend={"streams": 12.0},
+    journal={"journal_rows": 3.0, "record_queue_rows": 8.0},
+    transactions={"staged_bytes": 4.0},
+    broadcasters={"broadcasters_down": 1.0},
+    workers=0,
+    processes={"store": {"process_open_fds": 9}},
+)
+
+
+def test_what_each_process_has_for_itself_is_added_up() -> None:
+    node = merged([STORE, worker(1), worker(2)])
+    assert (node.connections, node.sessions, node.streams_listened, node.totals) == (3, 6, 9, SessionTotals(12, 15))
+    assert node.counts == {"publications": 118, "only_1": 1, "only_2": 1}
+    assert (node.rates, node.gaps, node.refusals) == ({"publications": 1.5}, {"trimmed": 3}, {"origin": 6})
+    assert (node.workers, node.clients, node.http_connections) == (2, 3, 5)
+    assert node.application["app_calls_active"] == 3
+    assert node.archive["archive_reads_waiting"] == 3
+    assert node.journal["record_queue_unsent_rows"] == 3
+    assert node.processes.keys() == {"store", "worker-1", "worker-2"}
+
+
+def test_what_the_node_has_once_counts_once_whoever_tells_of_it() -> None:
+    node = merged([STORE, worker(1), worker(2)])
+    assert node.backend == {"streams": 12.0}
+    assert node.archive["archive_files"] == 2
+    assert (node.journal["journal_rows"], node.journal["record_queue_rows"]) == (3, 8)
+    assert (node.transactions, node.broadcasters) == (STORE.transactions, STORE.broadcasters)
+    assert node.shards == STORE.shards
+    assert node.application["app_circuit_open"] == 1
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_neither_grouping_nor_order_changes_what_is_merged(order: tuple[int, ...]) -> None:
+    reports = [STORE, worker(1), worker(2), worker(3)]
+    first, second, third, fourth = (reports[place] for place in order)
+    by_pairs = merged([merged([first, second]), merged([third, fourth])])
+    one_by_one = merged([first, merged([second, merged([third, fourth])])])
+    assert by_pairs == one_by_one == merged([first, second, third, fourth])
+    at_once = merged(reports)
+    assert msgspec.structs.replace(by_pairs, problems=()) == msgspec.structs.replace(at_once, problems=())
+    assert sorted(by_pairs.problems) == sorted(at_once.problems)
+
+
+def test_nothing_changes_nothing() -> None:
+    assert merged([NOTHING, worker(1)]) == merged([worker(1), NOTHING]) == merged([worker(1)]) == worker(1)
+    assert merged([]) == NOTHING
+
+
+def test_percentiles_are_those_of_all_observations_together() -> None:
+    quick, slow = [0.0004] * 90, [0.2] * 9 + [30.0]
+    node = merged([NodeReport(latency=latency(*quick)), NodeReport(latency=latency(*slow)), NOTHING]).latency
+    assert (node.p50, node.p95, node.p99) == (0.0005, 0.25, 0.25)
+    assert node.buckets == latency(*quick, *slow).buckets
+    assert node.total == pytest.approx(sum(quick + slow))
+
+
+def test_histograms_with_other_bounds_add_up_too() -> None:
+    node = merged(
+        [
+            NodeReport(latency=Latency((("0.5", 2), ("+Inf", 3)))),
+            NodeReport(latency=Latency((("0.1", 1), ("1.0", 4), ("+Inf", 4)))),
+        ]
+    )
+    assert node.latency.buckets == (("0.1", 1), ("0.5", 3), ("1.0", 6), ("+Inf", 7))
+
+
+def test_a_problem_is_told_once_and_as_that_of_the_node_where_it_is_one() -> None:
+    store = NodeReport(problems=("Redis cannot be reached",), workers=0)
+    first = NodeReport(problems=(problem_of("1", "Redis cannot be reached"), problem_of("1", "the app does not run")))
+    second = NodeReport(problems=(problem_of("2", "the app does not run"),))
+    told = ("Redis cannot be reached", "worker 1: the app does not run", "worker 2: the app does not run")
+    assert merged([store, first, second, first]).problems == told
+    assert merged([merged([first, second]), store]).problems == (*told[1:], told[0])
+
+
+def test_of_a_process_that_ended_only_what_it_counted_is_left() -> None:
+    left = counters_of(worker(2))
+    assert left == NodeReport(
+        counts=worker(2).counts, gaps={"trimmed": 2}, refusals={"origin": 4}, latency=worker(2).latency, workers=0
+    )
+    assert merged([without_counters(worker(2)), left]) == worker(2)
+
+
+def test_of_two_reports_of_one_process_the_one_that_counted_more_is_later() -> None:
+    before = counters_of(worker(1))
+    for after in (
+        msgspec.structs.replace(before, counts={**before.counts, "publications": 7}),
+        msgspec.structs.replace(before, gaps={"trimmed": 2}),
+        msgspec.structs.replace(before, latency=latency(0.1, 0.1)),
+    ):
+        assert later(before, after) == later(after, before) == after
+
+
+def test_a_report_survives_the_way_to_another_process() -> None:
+    node = merged([STORE, worker(1), worker(2)])
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(node), type=NodeReport) == node
+
+
+SHARED_GAUGES = [
+    "streams",
+    "history_messages",
+    "history_bytes",
+    "dedup_keys",
+    "sessions_kept",
+    "sessions_kept_bytes",
+    "presence_members",
+    "journal_rows",
+    "journal_bytes",
+    "journal_segments",
+    "journal_batches",
+    "journal_groups",
+    "journal_groups_refused",
+    "journal_written_rows",
+    "journal_queue_rows",
+    "journal_dropped_rows",
+    "journal_lost_rows",
+    "journal_consumers",
+    "journal_consumer_lag_rows",
+    "journal_cut_bytes",
+    "journal_damaged_batches",
+    "journal_damaged_shards",
+    "journal_holes",
+    "journal_hole_rows",
+    "journal_shards_reset",
+    "journal_missing_rows",
+    "record_queue_rows",
+    "record_queue_dropped_rows",
+    "transaction_apps",
+    "staged_batches",
+    "staged_bytes",
+    "archive_files",
+    "app_circuit_open",
+]
+
+FIELDS = {"workers", "connections", "sessions", "subscriptions", "streams_listened", "outbox_bytes", "build_info"}
+
+
+def test_for_every_gauge_it_is_decided_whether_it_is_added_up() -> None:
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    rows = [line.split("`") for line in page.splitlines() if line.startswith("| `ropewalk_") and "| gauge |" in line]
+    gauges = {row[1].removeprefix("ropewalk_") for row in rows if not row[1].startswith("ropewalk_pipeline_")}
+    assert gauges - FIELDS == {*SHARED_GAUGES, *SUMMED_GAUGES}
