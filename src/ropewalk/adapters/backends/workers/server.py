@@ -301,10 +301,10 @@ class StoreServer:
         streams = self._streams
         sessions, presence = NodeSessions(self._store, worker.name), NodePresence(self._store, worker.name)
 
-        async def replay(stream: str, position: Position) -> wire.History:
+        async def replay(stream: str, position: Position) -> wire.HistoryPieces:
             return wire.pieces(await streams.replay(stream, position))
 
-        async def since(stream: str, timestamp: float) -> wire.History:
+        async def since(stream: str, timestamp: float) -> wire.HistoryPieces:
             return wire.pieces(await streams.since(stream, timestamp))
 
         return {

@@ -39,7 +39,7 @@ MUCH_BUFFERED, LITTLE_BUFFERED = 1024 * 1024, 256 * 1024
 """When the other side counts as behind, and when no more."""
 
 
-class Piece(Struct, frozen=True, array_like=True):
+class HistoryPiece(Struct, frozen=True, array_like=True):
     """A `Replay`, or a `Gap` if it has a reason. What follows a gap is the next piece."""
 
     stream: str
@@ -50,15 +50,15 @@ class Piece(Struct, frozen=True, array_like=True):
     oldest: int = 0
 
 
-History = list[Piece]
-Ended = list[tuple[str, SessionSnapshot]]
+HistoryPieces = list[HistoryPiece]
+EndedSessions = list[tuple[str, SessionSnapshot]]
 
 METHODS: dict[str, tuple[Any, Any]] = {
     # name: types of the arguments, type of the result
     "hello": (tuple[str], bool),
     "append": (tuple[list[Publication]], list[Receipt]),
-    "replay": (tuple[str, Position], History),
-    "since": (tuple[str, float], History),
+    "replay": (tuple[str, Position], HistoryPieces),
+    "since": (tuple[str, float], HistoryPieces),
     "tip": (tuple[str], Position),
     "partition_key": (tuple[str], str),
     "summaries": (tuple[str, int], list[StreamSummary]),
@@ -66,9 +66,9 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "save": (tuple[str, SessionSnapshot, float], None),
     "peek": (tuple[str], SessionSnapshot | None),
     "take": (tuple[str, str], SessionSnapshot | None),
-    "revoke": (tuple[str], Ended),
-    "expired": (tuple[int], Ended),
-    "abandoned": (tuple[()], Ended),
+    "revoke": (tuple[str], EndedSessions),
+    "expired": (tuple[int], EndedSessions),
+    "abandoned": (tuple[()], EndedSessions),
     "renew": (tuple[float, list[str]], Renewal),
     "write": (tuple[list[SessionWrite]], list[SessionTaken]),
     "join": (tuple[str, str, Member], list[PresenceEvent]),
@@ -115,16 +115,16 @@ def text(detail: Struct) -> str:
 # --- history ---------------------------------------------------------------------------------------------------------
 
 
-def pieces(answer: Replay | Gap) -> History:
+def pieces(answer: Replay | Gap) -> HistoryPieces:
     return [
-        Piece(each.stream, each.epoch, each.tip, each.messages, each.reason.value, each.oldest)
+        HistoryPiece(each.stream, each.epoch, each.tip, each.messages, each.reason.value, each.oldest)
         if isinstance(each, Gap)
-        else Piece(each.stream, each.epoch, each.tip, each.messages)
+        else HistoryPiece(each.stream, each.epoch, each.tip, each.messages)
         for each in steps(answer)
     ]
 
 
-def history(found: Sequence[Piece]) -> Replay | Gap:
+def history(found: Sequence[HistoryPiece]) -> Replay | Gap:
     answer: Replay | Gap | None = None
     for piece in reversed(found):
         if piece.reason:
