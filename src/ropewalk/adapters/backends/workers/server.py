@@ -32,6 +32,9 @@ ORDERS_SECONDS = 60.0
 MOST_ORDERS = 10_000
 """Orders for workers that lost their connection and come back."""
 
+HOLD_SECONDS = 1.0
+"""For how long answers to publishers wait at the most until all workers have read what was registered."""
+
 BACKLOG = 256
 
 
@@ -60,6 +63,7 @@ class _Worker:
         self.connection = connection
         self.name = ""
         self.listens: set[str] = set()
+        self.stalled = False
         self.asked: dict[int, asyncio.Future[int]] = {}
         self.answers: dict[str, Answer] = {}
 
@@ -89,6 +93,7 @@ class StoreServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._asked = 0
+        self._held: list[tuple[_Worker, bytes]] = []
         self._store: SharedStore | None = None
         self._at_once = _NEVER_WAIT
         self._hear: dict[str, Callable[..., None]] = {"unlisten": self._unlisten, "tell": self._tell, "rows": self._note}
@@ -122,7 +127,7 @@ class StoreServer:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def _accept(self) -> BusConnection:
-        connection = BusConnection(self._receive, self._lost)
+        connection = BusConnection(self._receive, self._lost, self._caught_up)
         worker = self._workers[connection] = _Worker(connection)
         worker.answers["hello"] = partial(self._hello, worker)
         return connection
@@ -154,7 +159,7 @@ class StoreServer:
             try:
                 work.send(None)
             except StopIteration as done:
-                worker.connection.send(frame(ANSWER, number, method, done.value))
+                self._conclude(worker, method, frame(ANSWER, number, method, done.value))
             except Exception as error:
                 worker.connection.send(frame(FAILURE, number, *wire.failure_of(error)))
             return
@@ -167,7 +172,42 @@ class StoreServer:
             answer = frame(ANSWER, number, method, await work)
         except Exception as error:
             answer = frame(FAILURE, number, *wire.failure_of(error))
-        worker.connection.send(answer)
+        self._conclude(worker, method, answer)
+
+    # --- publishers wait for workers that are behind ------------------------------------------------------------------
+
+    def _conclude(self, worker: _Worker, method: str, answer: bytes) -> None:
+        """A publisher that waits for its answer does not run ahead of those who deliver."""
+        if method == "append" and (self._held or self._is_anyone_behind()):
+            self._hold(worker, answer)
+        else:
+            worker.connection.send(answer)
+
+    def _is_anyone_behind(self) -> bool:
+        return any(worker.connection.behind and not worker.stalled for worker in self._by_name.values())
+
+    def _hold(self, worker: _Worker, answer: bytes) -> None:
+        if not self._held:
+            self._release_later = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._wait_no_longer)
+        self._held.append((worker, answer))
+
+    def _wait_no_longer(self) -> None:
+        """Whoever is behind for so long stands still: nobody waits for it again until it has caught up."""
+        for worker in self._by_name.values():
+            worker.stalled = worker.connection.behind
+        self._release()
+
+    def _caught_up(self) -> None:
+        for worker in self._by_name.values():
+            worker.stalled = worker.stalled and worker.connection.behind
+        if self._held and not self._is_anyone_behind():
+            self._release()
+
+    def _release(self) -> None:
+        self._release_later.cancel()
+        held, self._held = self._held, []
+        for worker, answer in held:
+            worker.connection.send(answer)
 
     # --- to the workers -----------------------------------------------------------------------------------------------
 
