@@ -103,6 +103,14 @@ async def test_what_is_published_at_any_worker_reaches_the_clients_of_all(engine
         assert "process=store" in server.log()
 
 
+async def test_the_demo_may_have_several_workers() -> None:
+    with running_server("--demo", "--workers", "2") as server:
+        await until(lambda: "in two tabs" in server.log())
+        assert server.log().count(f"open {server.url}/demo in two tabs") == 1
+        async with aiohttp.ClientSession() as http, http.get(f"{server.url}/demo") as response:
+            assert response.status == 200
+
+
 async def test_every_line_of_a_json_log_says_from_which_process_it_is(redis: RedisServer) -> None:
     with running_server(*flags(redis, "--log_format", "json")) as server:
         server.stop()
@@ -317,6 +325,16 @@ async def test_sighup_replaces_all_workers_and_no_session_is_lost(engine: tuple[
         assert not former & set(workers(server))
 
 
+async def test_a_second_sighup_while_workers_are_replaced_is_remembered(engine: tuple[str, ...]) -> None:
+    with running_server(*engine) as server:
+        former = set(workers(server))
+        server.process.send_signal(signal.SIGHUP)
+        await until(lambda: set(workers(server)) - former)
+        server.process.send_signal(signal.SIGHUP)
+        await until(lambda: server.log().count("all workers were replaced") == 2)
+        assert sorted(role.number for role in workers(server).values()) == [5, 6]
+
+
 async def test_sighup_with_settings_that_cannot_be_used_changes_nothing(redis: RedisServer, tmp_path: Path) -> None:
     file = tmp_path / "ropewalk.toml"
     file.write_text(SETTINGS.format(workers=2, size=65536, data_dir=""))
@@ -326,6 +344,10 @@ async def test_sighup_with_settings_that_cannot_be_used_changes_nothing(redis: R
         for wrong, reason in (
             (SETTINGS.format(workers=0, size=65536, data_dir=""), "wants a number from 1 to 64"),
             (SETTINGS.format(workers=2, size=65536, data_dir=tmp_path), "full restart: data_dir"),
+            (
+                SETTINGS.format(workers=2, size=65536, data_dir="") + '[auth]\njwt_secret = "later"\n',
+                "JWT is switched on or off",
+            ),
             (SETTINGS.format(workers=2, size=65536, data_dir="") + '[app]\napp = "no_such_module:app"\n', "no_such_module"),
         ):
             file.write_text(wrong)
