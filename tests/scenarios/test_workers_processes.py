@@ -1,4 +1,4 @@
-"""A server of several processes on one Redis: what clients, publishers and operators see while processes come and go."""
+"""A server of several processes: what clients, publishers and operators see while processes come and go."""
 
 import asyncio
 import contextlib
@@ -36,6 +36,14 @@ def redis() -> Iterator[RedisServer]:
 def flags(redis: RedisServer, *more: str) -> tuple[str, ...]:
     redis.ask("FLUSHALL")
     return ("--public", "--broker", "redis", "--redis_url", redis.url, "--workers", "2", *more)
+
+
+@pytest.fixture(params=["memory", "redis"])
+def engine(request: pytest.FixtureRequest, redis: RedisServer) -> tuple[str, ...]:
+    """Flags of a server whose store process keeps everything, and of one that has Redis for that."""
+    if request.param == "redis":
+        return flags(redis)
+    return ("--public", "--broker", "memory", "--workers", "2")
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -80,8 +88,8 @@ def refused(*arguments: str) -> str:
 # --- serving ----------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_published_at_any_worker_reaches_the_clients_of_all(redis: RedisServer) -> None:
-    with running_server(*flags(redis)) as server:
+async def test_what_is_published_at_any_worker_reaches_the_clients_of_all(engine: tuple[str, ...]) -> None:
+    with running_server(*engine) as server:
         assert server.log().count("listening on") == 1
         assert sorted(role.number for role in workers(server).values()) == [1, 2]
         async with one_client_at_each(server) as clients:
@@ -93,6 +101,14 @@ async def test_what_is_published_at_any_worker_reaches_the_clients_of_all(redis:
                 assert await client.messages(20) == list(range(20))
         assert 'process="worker 1"' in server.log()
         assert "process=store" in server.log()
+
+
+async def test_the_demo_may_have_several_workers() -> None:
+    with running_server("--demo", "--workers", "2") as server:
+        await until(lambda: "in two tabs" in server.log())
+        assert server.log().count(f"open {server.url}/demo in two tabs") == 1
+        async with aiohttp.ClientSession() as http, http.get(f"{server.url}/demo") as response:
+            assert response.status == 200
 
 
 async def test_every_line_of_a_json_log_says_from_which_process_it_is(redis: RedisServer) -> None:
@@ -116,10 +132,10 @@ async def test_workers_accept_from_one_unix_socket(redis: RedisServer, tmp_path:
         assert not path.exists()
 
 
-async def test_workers_accept_from_a_socket_that_systemd_passed_on(redis: RedisServer) -> None:
+async def test_workers_accept_from_a_socket_that_systemd_passed_on(engine: tuple[str, ...]) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as inherited,
-        running_server(*flags(redis), inherited=inherited) as server,
+        running_server(*engine, inherited=inherited) as server,
     ):
         assert server.port == inherited.getsockname()[1]
         async with cable(server) as client:
@@ -171,8 +187,8 @@ async def test_a_second_server_is_refused_at_the_port_of_the_first(redis: RedisS
 # --- crashes ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_worker_that_was_killed_is_replaced_and_the_others_go_on(redis: RedisServer) -> None:
-    with running_server(*flags(redis)) as server:
+async def test_a_worker_that_was_killed_is_replaced_and_the_others_go_on(engine: tuple[str, ...]) -> None:
+    with running_server(*engine) as server:
         async with one_client_at_each(server) as clients:
             (killed, lost), (kept_on, client) = clients.items()
             await client.subscribe("s")
@@ -210,8 +226,8 @@ async def test_a_store_process_that_was_killed_is_replaced(redis: RedisServer, t
         assert set(workers(server)) == before
 
 
-async def test_without_its_supervisor_everything_ends(redis: RedisServer) -> None:
-    with running_server(*flags(redis)) as server:
+async def test_without_its_supervisor_everything_ends(engine: tuple[str, ...]) -> None:
+    with running_server(*engine) as server:
         processes, place = list(children(server)), directory(server)
         assert (len(processes), place.is_dir()) == (3, True)
         server.kill()
@@ -224,8 +240,8 @@ async def test_without_its_supervisor_everything_ends(redis: RedisServer) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_workers_and_then_the_store(redis: RedisServer, number: signal.Signals) -> None:
-    with running_server(*flags(redis)) as server:
+async def test_a_signal_ends_workers_and_then_the_store(engine: tuple[str, ...], number: signal.Signals) -> None:
+    with running_server(*engine) as server:
         processes, place = list(children(server)), directory(server)
         async with cable(server) as client:
             server.process.send_signal(number)
@@ -269,12 +285,11 @@ data_dir = "{data_dir}"
 """
 
 
-async def test_sighup_replaces_all_workers_and_no_session_is_lost(redis: RedisServer, tmp_path: Path) -> None:
+async def test_sighup_replaces_all_workers_and_no_session_is_lost(engine: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "ropewalk.toml"
     file.write_text(SETTINGS.format(workers=2, size=65536, data_dir=""))
-    engine = ("--public", "--broker", "redis", "--redis_url", redis.url)
-    redis.ask("FLUSHALL")
-    with running_server(*engine, "--config_path", str(file)) as server:
+    kept = ("--history_limit", "100000")
+    with running_server(*engine[:-2], *kept, "--config_path", str(file)) as server:  # which has the number of workers
         former = set(workers(server))
         async with connect(server.url) as client:
             subscription = await client.subscribe("s")
@@ -300,15 +315,24 @@ async def test_sighup_replaces_all_workers_and_no_session_is_lost(redis: RedisSe
                 async with cable(server, sid=other.sid) as returned:
                     returned.positions = other.positions
                     history = [frame["message"] for frame in await returned.ask_history("s")]
-                    assert [frame["message"] for frame in other.received if "message" in frame and frame.get("offset")] + [
-                        *history
-                    ] == list(range(sent))
+                    live = [frame["message"] for frame in other.received if frame.get("offset")]
+                    assert live + history == list(range(sent))
             await publish(server, "s", '"last"')
             await until(lambda: received and received[-1] == "last")
             assert received == [*range(sent), "last"]
             receiving.cancel()
         assert len(workers(server)) == 3
         assert not former & set(workers(server))
+
+
+async def test_a_second_sighup_while_workers_are_replaced_is_remembered(engine: tuple[str, ...]) -> None:
+    with running_server(*engine) as server:
+        former = set(workers(server))
+        server.process.send_signal(signal.SIGHUP)
+        await until(lambda: set(workers(server)) - former)
+        server.process.send_signal(signal.SIGHUP)
+        await until(lambda: server.log().count("all workers were replaced") == 2)
+        assert sorted(role.number for role in workers(server).values()) == [5, 6]
 
 
 async def test_sighup_with_settings_that_cannot_be_used_changes_nothing(redis: RedisServer, tmp_path: Path) -> None:
@@ -320,6 +344,10 @@ async def test_sighup_with_settings_that_cannot_be_used_changes_nothing(redis: R
         for wrong, reason in (
             (SETTINGS.format(workers=0, size=65536, data_dir=""), "wants a number from 1 to 64"),
             (SETTINGS.format(workers=2, size=65536, data_dir=tmp_path), "full restart: data_dir"),
+            (
+                SETTINGS.format(workers=2, size=65536, data_dir="") + '[auth]\njwt_secret = "later"\n',
+                "JWT is switched on or off",
+            ),
             (SETTINGS.format(workers=2, size=65536, data_dir="") + '[app]\napp = "no_such_module:app"\n', "no_such_module"),
         ):
             file.write_text(wrong)

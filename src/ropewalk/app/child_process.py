@@ -29,7 +29,7 @@ BETWEEN_STARTS = Backoff(0.1, 5.0)
 
 
 class StartFailed(ServerError):
-    """A process that ended before it was ready, without saying why: its own log tells."""
+    """A process that cannot be started, or ended before it was ready without saying why: its own log tells."""
 
 
 def how_it_ended(code: int) -> str:
@@ -116,7 +116,10 @@ class KeptProcess:
 
     async def start(self) -> None:
         """Until it is ready. Raises UserMistake or StartFailed, and then it is not started again."""
-        self.child = self._launch()
+        try:
+            self.child = self._launch()
+        except OSError as error:
+            raise StartFailed(f"a process cannot be started: {error}") from None
         await self.child.ready
         if not self._retired:
             self._keeping = asyncio.get_running_loop().create_task(self._keep(self.child))
@@ -134,8 +137,17 @@ class KeptProcess:
                 extra={"pid": child.pid, "how": how_it_ended(code), "delay": delay},
             )
             await asyncio.sleep(delay)
-            self.child = child = self._launch()
+            self.child = child = await self._launched(child.name)
             child.ready.add_done_callback(lambda ready, name=child.name: _tell(name, ready))  # type: ignore[misc]
+
+    async def _launched(self, name: str) -> Child:
+        """However long it takes until the system has room for one more process."""
+        while True:
+            try:
+                return self._launch()
+            except OSError as error:
+                logger.error("%s cannot be started again", name, extra={"reason": str(error)})
+                await asyncio.sleep(BETWEEN_STARTS.cap)
 
     def tell(self, order: Order) -> None:
         if self.child is not None:

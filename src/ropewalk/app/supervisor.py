@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from ropewalk.adapters.endpoints.sockets import (
 from ropewalk.app import embedded_nats, logs
 from ropewalk.app.child_process import Child, KeptProcess, noticed
 from ropewalk.app.control_channel import Order
-from ropewalk.app.process_role import ProcessKind, Role
+from ropewalk.app.process_role import ProcessKind, Role, own_settings
 from ropewalk.app.settings import Settings, require_startable
 from ropewalk.model.errors import RopewalkError, UserMistake
 
@@ -161,12 +162,14 @@ class Supervisor:
         logger.info("all workers were replaced", extra={"workers": len(fresh)})
 
     def _checked(self) -> Settings:
-        from ropewalk.app.reload import needs_full_restart  # late: it brings all parts of a server with it
+        from ropewalk.app.reload import needs_full_restart, require_reloadable  # late: all parts of a server come with it
 
         settings = self._load()
         require_startable(settings)
         if names := needs_full_restart(self._settings, settings):
             raise UserMistake(f"these settings need a full restart: {' '.join(names)}")
+        store = replace(self._role, kind=ProcessKind.STORE)
+        require_reloadable(own_settings(store, self._settings), own_settings(store, settings))
         logging_settings = settings.logging
         logs.configure(logging_settings.log_level, logging_settings.log_format, payloads=logging_settings.debug)
         return settings
@@ -179,13 +182,14 @@ class Supervisor:
 def _listening(settings: Settings) -> Iterator[list[Listening]]:
     """The sockets of the server. Workers bind others beside those that only keep the port, and accept from the rest together.
 
-    A process that takes over has to listen before the other one ends, and so before there is a worker. Raises UserMistake.
+    A process that takes over has to listen before the other one ends, and so before there is a worker. Only Linux spreads
+    connections evenly over sockets that share a port. Raises UserMistake.
     """
     server = settings.server
     sockets = inherited_sockets(os.environ)
     if sockets:
         logger.info("sockets were inherited; --host and --port do not count")
-    elif server.takeover or server.host.startswith(UNIX_PREFIX):
+    elif server.takeover or server.host.startswith(UNIX_PREFIX) or sys.platform != "linux":
         sockets = bound_sockets(server.host, server.port, server.takeover)
     else:
         sockets = reserved_sockets(server.host, server.port)
