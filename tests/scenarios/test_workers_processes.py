@@ -19,7 +19,8 @@ from tests.arrow_rows import rows_body
 from tests.cable import Cable, cable
 from tests.process_tree import children, directory, is_running, store, worker_of, workers
 from tests.server import STOP_SECONDS, RunningServer, publish, running_server
-from tests.services import RedisServer, free_port, redis_server
+from tests.services import RedisServer, free_port, nats_server, redis_server
+from tests.tcp import tcp
 
 WITHIN = 30.0
 ATTEMPTS = 100
@@ -365,6 +366,10 @@ async def test_the_journal_is_read_and_written_through_any_worker(redis: RedisSe
             async with asyncio.timeout(WITHIN):
                 while await rows() < 2000:
                     await asyncio.sleep(0.05)
+            async with tcp(server) as link:
+                await link.send(b"POST /journal/publications HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n")
+                await link.send(f"Authorization: Bearer {token}\r\n\r\n1\r\nx\r\nno number\r\n".encode())
+                assert (await link.response())[0] == 400
             os.kill(store(server), signal.SIGSTOP)
             os.kill(store(server), signal.SIGKILL)
             statuses: set[int] = set()
@@ -384,3 +389,49 @@ async def test_the_next_server_takes_over_from_all_processes_of_the_former(redis
                 await client.closed()
                 async with cable(later, sid=client.sid):
                     assert len(workers(later)) == 2
+
+
+# --- NATS -------------------------------------------------------------------------------------------------------------
+
+
+async def test_workers_use_the_embedded_nats_server_of_the_store_process_which_keeps_its_place() -> None:
+    with running_server(
+        *("--public", "--broker", "nats", "--embed_nats", "--enats_addr", "nats://127.0.0.1:0", "--workers", "2")
+    ) as server:
+        assert server.log().count("nats-server is up") == 1
+        async with one_client_at_each(server) as clients:
+            for client in clients.values():
+                await client.subscribe("s")
+            await publish(server, "s", "1")
+            for client in clients.values():
+                assert await client.messages(1) == [1]
+            os.kill(store(server), signal.SIGKILL)
+            await until(lambda: "store serves again" in server.log())
+
+            async def published() -> bool:
+                with contextlib.suppress(AssertionError):
+                    return bool(await publish(server, "s", "2", uid="2"))
+                return False
+
+            async with asyncio.timeout(WITHIN):
+                while not await published():
+                    await asyncio.sleep(0.1)
+            for client in clients.values():
+                assert await client.messages(1) == [2]
+
+
+async def test_what_comes_by_a_channel_is_delivered_once_to_the_clients_of_each_worker(redis: RedisServer) -> None:
+    adapters = ("--broadcast_adapter", "redis,redisx,nats")
+    with nats_server() as nats, running_server(*flags(redis, *adapters, "--nats_servers", nats.url)) as server:
+        async with one_client_at_each(server) as clients:
+            for client in clients.values():
+                await client.subscribe("s")
+            redis.ask("PUBLISH", "__anycable__", json.dumps({"stream": "s", "data": "1"}))
+            for client in clients.values():
+                assert await client.messages(1) == [1]
+            redis.ask("XADD", "__anycable__", "*", "payload", json.dumps({"stream": "s", "data": "2"}))
+            for client in clients.values():
+                assert await client.messages(1) == [2]
+                await client.quiet()
+        assert len(redis.ask("XINFO", "CONSUMERS", "__anycable__", "bx")) == 1  # one reads for all: the store process
+        assert redis.ask("PUBSUB", "NUMSUB", "__anycable__") == ["__anycable__", 2]

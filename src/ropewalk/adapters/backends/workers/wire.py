@@ -179,24 +179,29 @@ class BusConnection(asyncio.Protocol):
         self._receive = receive
         self._lost = lost
         self._caught_up = caught_up
-        self.behind = False
+        self.behind = self._paused = False
         self._transport: asyncio.Transport | None = None
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._paused = False
         self._waiting = bytearray()  # the beginning of a frame
         self._needed = LENGTH_BYTES
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(MUCH_BUFFERED, LITTLE_BUFFERED)
 
     def pause_writing(self) -> None:
-        self.behind = True
+        self._paused = self.behind = True
 
     def resume_writing(self) -> None:
-        self.behind = False
+        self._paused = self.behind = False
         self._caught_up()
 
     def connection_lost(self, reason: Exception | None) -> None:
         self._transport, self.behind = None, False
+        self._unsent.clear()
         self._lost(self)
         self._caught_up()
 
@@ -232,18 +237,34 @@ class BusConnection(asyncio.Protocol):
             self.close()
 
     def send(self, encoded: bytes) -> None:
+        """With everything else that is sent in this tick: what costs is the call of the system."""
+        if self._transport is None:
+            return
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(encoded)
+        self._unsent_bytes += len(encoded)
+        if self._unsent_bytes > MUCH_BUFFERED:
+            self.behind = True
+
+    def _flush(self) -> None:
         transport = self._transport
         if transport is None:
             return
-        transport.write(encoded)
+        transport.write(self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent))
+        self._unsent.clear()
+        self._unsent_bytes = 0
         if transport.get_write_buffer_size() > MOST_BUFFERED:
             logger.error("the other end of the bus does not read; closing the connection")
             self.close()
+        elif self.behind and not self._paused:
+            self.behind = False
+            self._caught_up()
 
     @property
     def buffered(self) -> int:
         """Bytes that the other side has not read."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return 0 if self._transport is None else self._unsent_bytes + self._transport.get_write_buffer_size()
 
     def close(self) -> None:
         if self._transport is not None:
