@@ -178,7 +178,7 @@ class Node:
     async def start(self) -> None:
         await self.backend.start()
         try:
-            await self.backend.feed.start(self._deliver, self._obey, self._feed.missed)
+            await self.backend.feed.start(self._deliver, self._obey, self._missed)
             if self.application is not None:
                 await self.application.start(BoundedPublisher(self.broker, self._limits))
                 self.disconnect_queue.start()
@@ -188,6 +188,10 @@ class Node:
             raise
         self._keeper.start()
         self.tasks.spawn(self._keep_time())
+
+    def _missed(self) -> None:
+        self._feed.missed()
+        self._keeper.doubt()
 
     def leave(self) -> None:
         """Say on the health page that the end is near, so that load balancers look elsewhere; everything works on."""
