@@ -88,6 +88,11 @@ class Cable:
             raise
         return cls(http, ws)
 
+    @property
+    def port(self) -> int:
+        """Of this end of the connection."""
+        return int(self._ws.get_extra_info("sockname")[1])
+
     # --- saying -------------------------------------------------------------------------------------------------------
 
     async def send(self, **command: Any) -> None:

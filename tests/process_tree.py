@@ -1,0 +1,64 @@
+"""The processes of a server with several workers, as the system shows them."""
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from ropewalk.app.process_role import VARIABLE, ProcessKind, Role
+from tests.server import RunningServer
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def children(server: RunningServer) -> dict[int, Role]:
+    """Roles by process id, as the supervisor wrote them."""
+    pid = server.process.pid
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(OSError, msgspec.MsgspecError):  # it has just ended, or not yet begun
+            found[int(child)] = _role(int(child))
+    return found
+
+
+def _role(pid: int) -> Role:
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    written = next((each for each in variables if each.startswith(VARIABLE.encode())), b"=")
+    return msgspec.json.decode(written.partition(b"=")[2], type=Role)
+
+
+def workers(server: RunningServer) -> dict[int, Role]:
+    return {pid: role for pid, role in children(server).items() if role.kind is ProcessKind.WORKER}
+
+
+def store(server: RunningServer) -> int:
+    [pid] = [pid for pid, role in children(server).items() if role.kind is ProcessKind.STORE]
+    return pid
+
+
+def directory(server: RunningServer) -> Path:
+    [found] = {role.directory for role in children(server).values()}
+    return Path(found)
+
+
+def worker_of(server: RunningServer, port: int) -> int:
+    """The process that holds the other end of a client's connection over IPv4."""
+    local, remote = f":{server.port:04X}", f":{port:04X}"
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {line[9] for line in lines if line[1].endswith(local) and line[2].endswith(remote)}
+    [pid] = [pid for pid in workers(server) if inodes & _inodes(pid)]
+    return pid
+
+
+def _inodes(pid: int) -> set[str]:
+    found = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(each).removeprefix("socket:[").removesuffix("]"))
+    return found
