@@ -23,6 +23,7 @@ from tests.server import RunningServer, publish, running_server
 TIMEOUT = 30.0
 SHARDS = Settings().journal.journal_shards
 DURABLE = pytest.mark.parametrize("durability", ["journal", "fsync"])
+pytestmark = pytest.mark.usefixtures("processes")
 EVERY = pytest.mark.parametrize("durability", ["memory", "journal", "fsync"])
 
 

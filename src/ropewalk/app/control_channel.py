@@ -17,6 +17,8 @@ _READ_BYTES = 64 * 1024
 
 class Order(StrEnum):
     STOP = "stop"
+    SERVER_ENDS = "server_ends"
+    """Said before `STOP` where the server ends and not only this process."""
     STOP_LISTENING = "stop_listening"
     """Accept no more connections, and serve those that are there."""
     RELOAD = "reload"

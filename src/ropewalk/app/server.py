@@ -172,6 +172,11 @@ class Server:
         self._parts.node.leave()
         self._stopping.set()
 
+    def ends_for_good(self) -> None:
+        """It ends with all other processes of its server, so that nobody can come back to the sessions that they keep."""
+        if self._parts.to_store is not None:
+            self._parts.to_store.server_ends = True
+
     def stop_listening(self) -> None:
         """Leave new connections to other processes, and serve on."""
         if self._acceptor is not None:

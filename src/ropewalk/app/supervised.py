@@ -33,6 +33,8 @@ class Supervised:
         def heard(word: Word) -> None:
             if word is Order.STOP:
                 server.leave()
+            elif word is Order.SERVER_ENDS:
+                server.ends_for_good()
             elif word is Order.STOP_LISTENING:
                 server.stop_listening()
             elif word is Order.RELOAD:
@@ -44,6 +46,7 @@ class Supervised:
             if self._role.kind is ProcessKind.STORE:
                 self._outlive_workers(server, shutdown_timeout + SPARE_SECONDS)
             else:
+                server.ends_for_good()
                 server.leave()
                 asyncio.get_running_loop().call_later(shutdown_timeout + SPARE_SECONDS, os._exit, 1)
 

@@ -140,7 +140,10 @@ class Supervisor:
         serving.cancel()
 
     async def _stop(self) -> None:
-        await self._retire([each for each in self._kept if each is not self._store])
+        workers = [each for each in self._kept if each is not self._store]
+        for worker in workers:
+            worker.tell(Order.SERVER_ENDS)
+        await self._retire(workers)
         await self._store.retire(None)  # never cut short: it seals the journal
 
     async def _renew(self) -> None:

@@ -20,6 +20,7 @@ MOST_ROWS = 10_000
 """Rows about sessions that wait for a store that is being started again."""
 
 LISTENED_AT_ONCE = 10_000
+ENDED_AT_ONCE = 1000
 
 
 class WorkerStreams:
@@ -63,6 +64,8 @@ class WorkerStreams:
 class WorkerSessions:
     """Implements `ports.SessionStore` and `ports.Leases`."""
 
+    near = True
+
     def __init__(self, link: StoreLink) -> None:
         self._link = link
 
@@ -86,7 +89,9 @@ class WorkerSessions:
         return expired
 
     async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        ended: list[tuple[str, SessionSnapshot]] = await self._link.call("abandoned")
+        ended: list[tuple[str, SessionSnapshot]] = []
+        while some := await self._link.call("abandoned", ENDED_AT_ONCE, self._link.server_ends):
+            ended += some
         return ended
 
     async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
@@ -146,7 +151,7 @@ class WorkerFeed:
     async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
         self._obey, self._missed = obey, missed
         self._link.notes.update(deliver=deliver, order=self._take_order)
-        self._link.calls["obey"] = obey
+        self._link.calls.update(obey=obey, release=obey)
 
     async def stop(self) -> None:
         self._hear_nothing()

@@ -121,6 +121,13 @@ class SharedStore:
             "presence_members": self.presence.roster.members,
         }
 
+    def abandoned(self, limit: int, server_ends: bool) -> list[tuple[str, SessionSnapshot]]:
+        """Sessions of whose end a node that stops tells the application: those that are over, and when the whole server ends
+        without a journal, also those that are kept. Nobody can come back to them."""
+        if server_ends and self._journal is None:
+            self.sessions.end_kept(limit)
+        return self.sessions.expired(limit)
+
     def end_lease(self, node: str) -> None:
         self._leases.pop(node, None)
         self.sessions.node_died(node)
@@ -133,6 +140,8 @@ async def _nobody(order: RemoteDisconnect) -> int:
 
 class NodeSessions:
     """Implements `ports.SessionStore` and `ports.Leases` for one node."""
+
+    near = True
 
     def __init__(self, store: SharedStore, node: str) -> None:
         self._store = store
@@ -158,7 +167,7 @@ class NodeSessions:
         return self._sessions.expired(limit)
 
     async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        return self._sessions.expired(sys.maxsize)
+        return self._store.abandoned(sys.maxsize, server_ends=False)
 
     async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
         return self._store.renew(self._node, ttl, heard)
