@@ -195,7 +195,8 @@ async def test_a_worker_that_was_killed_is_replaced_and_the_others_go_on(engine:
             await client.subscribe("s")
             os.kill(killed, signal.SIGKILL)
             await lost.closed()
-            await publish(server, "s", "1")  # at the one that is left, or at the next one
+            await until(lambda: not is_running(killed))  # and so no longer listens
+            await publish(server, "s", "1")
             assert await client.messages(1) == [1]
             await until(lambda: re.search(r"worker \d serves again", server.log()))
             assert killed not in workers(server)
