@@ -92,6 +92,7 @@ class Child:
         if code is None or self.ended.done():
             return
         self._channel.close()
+        logger.debug("%s has ended", self.name, extra={"pid": self.pid, "how": how_it_ended(code)})
         if not self.ready.done():
             self.ready.set_exception(StartFailed(f"the process {self.name} did not start: {how_it_ended(code)}"))
         self.ended.set_result(code)

@@ -47,6 +47,7 @@ class Server:
         self._run = secrets.token_hex(8)  # of this process, and of no other before or after it
         self._exchanging: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
+        self._was_signalled = False
         self._acceptor: Acceptor | None = None
         self.addresses: list[str] = []
 
@@ -163,8 +164,9 @@ class Server:
             loop.add_signal_handler(number, self._signalled)
 
     def _signalled(self) -> None:
-        if self._stopping.is_set():
-            raise SystemExit(1)  # a second signal means now
+        if self._was_signalled:
+            raise SystemExit(1)  # a second signal means now; a first one may also come after a supervisor's order
+        self._was_signalled = True
         self.leave()
 
     def leave(self) -> None:
