@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from ropewalk.app.control_channel import ControlChannel, Failed, Order, Word
+from ropewalk.app.control_channel import ControlChannel, Failed, ProcessOrder, Word
 from ropewalk.app.process_role import Role, written
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import ServerError, UserMistake
@@ -80,7 +80,7 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: ProcessOrder) -> None:
         self._channel.say(order)
 
     def signal(self, number: signal.Signals) -> None:
@@ -150,7 +150,7 @@ class KeptProcess:
                 logger.error("%s cannot be started again", name, extra={"reason": str(error)})
                 await asyncio.sleep(BETWEEN_STARTS.cap)
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: ProcessOrder) -> None:
         if self.child is not None:
             self.child.tell(order)
 
@@ -169,7 +169,7 @@ class KeptProcess:
             self._keeping.cancel()
         if self.child is None:
             return
-        self.child.tell(Order.STOP)
+        self.child.tell(ProcessOrder.STOP)
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.shield(self.child.ended)

@@ -29,6 +29,9 @@ logger = logging.getLogger("ropewalk.workers")
 OBEY_SECONDS = 5.0
 """For how long an order to end sessions waits until all workers have ended theirs."""
 
+RELEASE_SECONDS = 1.0
+"""For how long a client that comes back waits until the worker of its former connection has kept the session."""
+
 ORDERS_SECONDS = 60.0
 MOST_ORDERS = 10_000
 """Orders for workers that lost their connection and come back."""
@@ -386,7 +389,7 @@ class StoreServer:
         assert self._store is not None
         node, current = self._store.sessions.lives_on(sid)
         if (holder := self._by_name.get(node)) is not None:
-            await asyncio.wait([self._ask(holder, "release", SessionWanted(current))], timeout=OBEY_SECONDS)
+            await asyncio.wait([self._ask(holder, "release", SessionWanted(current))], timeout=RELEASE_SECONDS)
 
     async def _listen(self, worker: _Worker, streams: list[str]) -> None:
         for stream in streams:
