@@ -1,7 +1,7 @@
 """What a supervisor and its children say to each other: lines of JSON over one socket a child.
 
-A child says `Ready` or `Failed` once. The supervisor says which `ProcessOrder` a child has to follow. The end of the channel tells
-the child that the supervisor is gone, however that ended.
+A child says `Ready` or `Failed` once. The supervisor says which `ProcessOrder` a child has to follow. The end of the channel
+tells the child that the supervisor is gone, however that ended.
 """
 
 import asyncio
