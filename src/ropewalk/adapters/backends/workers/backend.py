@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.link import ANSWER_SECONDS, AWAY, PATIENCE, StoreLink
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
-from ropewalk.model.journal import Row
+from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
@@ -145,7 +145,6 @@ class WorkerFeed:
         self._obey: Obey | None = None
         self._missed: Callable[[], None] = lambda: None
         self._obeying: set[asyncio.Future[int]] = set()
-        link.back = self._listen_anew
         self._hear_nothing()
 
     async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
@@ -177,7 +176,7 @@ class WorkerFeed:
     def health(self) -> str:
         return ""
 
-    async def _listen_anew(self) -> None:
+    async def listen_anew(self) -> None:
         streams = list(self._listening)
         for begin in range(0, len(streams), LISTENED_AT_ONCE):
             await self._link.again("listen", streams[begin : begin + LISTENED_AT_ONCE])
@@ -200,18 +199,30 @@ class WorkerJournal:
         self._link = link
         self._waiting: list[Row] = []
         self._dropped = 0
+        self._sids: set[str] = set()
+        """Sessions that live here, as far as rows say."""
 
     async def write(self, rows: Sequence[Row]) -> None:
         self.note(rows)
 
     def note(self, rows: Sequence[Row]) -> None:
-        if self._waiting and self._link.connected:
-            rows, self._waiting = [*self._waiting, *rows], []
+        for row in rows:
+            if row.kind is RowKind.CONNECTED or row.kind is RowKind.RESTORED:
+                self._sids.add(row.sid)
+            elif row.kind is RowKind.DISCONNECTED:
+                self._sids.discard(row.sid)
         if self._link.note("rows", rows):
             return
         room = MOST_ROWS - len(self._waiting)
         self._waiting += rows[:room]
         self._dropped += max(0, len(rows) - room)
+
+    async def say_anew(self) -> None:
+        """To a store that may know nothing of this worker: what it has, and what it could not say."""
+        await self._link.again("claim", list(self._sids))
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._link.note_again("rows", waiting)
 
     def health(self) -> str:
         return ""
@@ -233,12 +244,17 @@ class WorkerBackend:
         self.presence = WorkerPresence(self.link)
         self.feed = WorkerFeed(self.link)
         self.journal = WorkerJournal(self.link)
+        self.link.back = self._come_back
 
     async def start(self) -> None:
         await self.link.start()
 
     async def stop(self) -> None:
         await self.link.stop()
+
+    async def _come_back(self) -> None:
+        await self.journal.say_anew()
+        await self.feed.listen_anew()
 
     def health(self) -> str:
         return "" if self.link.connected else AWAY

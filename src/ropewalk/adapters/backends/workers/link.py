@@ -177,6 +177,11 @@ class StoreLink:
         """As `call`, from within `back`: before others may use the connection."""
         return await self._send(method, arguments)
 
+    def note_again(self, method: str, *arguments: object) -> None:
+        """As `note`, from within `back`."""
+        if self._connection is not None:
+            self._connection.send(frame(NOTE, 0, method, arguments))
+
     async def _wait(self) -> None:
         try:
             async with asyncio.timeout(self._patience):

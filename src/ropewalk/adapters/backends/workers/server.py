@@ -44,7 +44,9 @@ BACKLOG = 256
 
 _ABOUT_SESSIONS = frozenset({"save", "peek", "revoke", "expired", "abandoned", "renew", "write"})
 _ABOUT_MEMBERS = frozenset({"join", "leave", "detach", "adopt", "expire", "members"})
-_NEVER_WAIT = frozenset({"hello", "tip", "partition_key", "summaries", "listen", "exchange", *_ABOUT_SESSIONS, *_ABOUT_MEMBERS})
+_NEVER_WAIT = frozenset(
+    {"hello", "tip", "partition_key", "summaries", "listen", "claim", "exchange", *_ABOUT_SESSIONS, *_ABOUT_MEMBERS}
+)
 _READS = frozenset({"replay", "since", "page"})
 """Calls that are answered in one step, the second kind unless they reach into an archive: they need no task."""
 
@@ -154,6 +156,8 @@ class StoreServer:
         if worker.name and self._by_name.get(worker.name) is worker:
             del self._by_name[worker.name]
             self._lost_at[worker.name] = time.monotonic()
+            if self._store is not None and self._store.doubts is not None:
+                self._store.doubts.lost(worker.name)
             self._end_lease(worker.name)
             self.left(worker.name)
 
@@ -300,8 +304,8 @@ class StoreServer:
         self.carry(messages)
 
     def _note(self, worker: _Worker, rows: list[Row]) -> None:
-        if self._journal is not None:
-            self._journal.note(rows)
+        if self._store is not None and self._store.doubts is not None:
+            self._store.doubts.note(worker.name, rows)
 
     def _end_lease(self, name: str) -> None:
         if self._store is not None:
@@ -380,6 +384,7 @@ class StoreServer:
             "expire": presence.expire,
             "members": presence.page,
             "listen": partial(self._listen, worker),
+            "claim": partial(self._claim, worker),
             "command": self.command,
             **exchange,
         }
@@ -390,6 +395,10 @@ class StoreServer:
         node, current = self._store.sessions.lives_on(sid)
         if (holder := self._by_name.get(node)) is not None:
             await asyncio.wait([self._ask(holder, "release", SessionWanted(current))], timeout=RELEASE_SECONDS)
+
+    async def _claim(self, worker: _Worker, sids: list[str]) -> None:
+        if self._store is not None and self._store.doubts is not None:
+            self._store.doubts.claim(worker.name, sids)
 
     async def _listen(self, worker: _Worker, streams: list[str]) -> None:
         for stream in streams:

@@ -186,6 +186,11 @@ class SharedSessions:
             self._successors.update(dict.fromkeys(formers, successor))
         return _decode(record.data)
 
+    def kept_for(self, sid: str) -> float | None:
+        """For how many seconds after its connection is gone; None if there is no such session."""
+        record = self._records.get(sid)
+        return None if record is None else record.ttl
+
     def lives_on(self, sid: str) -> tuple[str, str]:
         """The node of a session, and the sid that it has there; both empty if it is on none."""
         current = self._successors.get(sid, sid)

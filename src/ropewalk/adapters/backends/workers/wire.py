@@ -78,6 +78,7 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "expire": (tuple[()], list[PresenceEvent]),
     "members": (tuple[str, str, int], PresencePage),
     "listen": (tuple[list[str]], None),
+    "claim": (tuple[list[str]], None),
     "command": (tuple[RemoteDisconnect], int),
     "exchange": (tuple[bytes], bytes),
     "obey": (tuple[RemoteDisconnect], int),
