@@ -42,6 +42,11 @@ def store(server: RunningServer) -> int:
     return pid
 
 
+def keeper(server: RunningServer) -> int:
+    """The process that has the journal: the only one, or the store."""
+    return store(server) if children(server) else server.process.pid
+
+
 def directory(server: RunningServer) -> Path:
     [found] = {role.directory for role in children(server).values()}
     return Path(found)

@@ -15,6 +15,8 @@ from typing import Any
 
 import aiohttp
 
+from ropewalk.app.process_role import VARIABLE
+
 LISTENING = re.compile(r"listening on (\S+)")
 ACTIVATE = """
 import os, sys
@@ -24,6 +26,19 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 START_SECONDS = 60
 STOP_SECONDS = 40  # longer than --shutdown_timeout, within which a server ends by itself
+
+_common_flags: tuple[str, ...] = ()
+
+
+@contextlib.contextmanager
+def all_servers_with(*flags: str) -> Iterator[None]:
+    """Every server that is started within gets these flags too, before its own."""
+    global _common_flags
+    before, _common_flags = _common_flags, flags
+    try:
+        yield
+    finally:
+        _common_flags = before
 
 
 class Address:
@@ -59,7 +74,7 @@ class RunningServer(Address):
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
         environ.pop("PORT", None)
         environ.update(variables or {})
-        command = [sys.executable, "-m", "ropewalk", "serve", "--port", "0", "--shutdown_spread", "0", *flags]
+        command = [sys.executable, "-m", "ropewalk", "serve", "--port", "0", "--shutdown_spread", "0", *_common_flags, *flags]
         if inherited is not None:
             command = [sys.executable, "-c", ACTIVATE, str(inherited.fileno()), *command]
         with self._log.open("wb") as log:
@@ -77,7 +92,13 @@ class RunningServer(Address):
         return self._log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """As a crash would: no goodbye."""
+        """As a crash of the machine would: no goodbye of any of its processes."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGSTOP)  # so that it starts none of them again
+            children = _children(self.process.pid)
+            for child in children:
+                os.kill(child, signal.SIGKILL)  # as long as nobody waits for it, its number belongs to nobody else
+            _wait_for_ends(children)
         self.process.kill()
         self.process.wait()
 
@@ -96,6 +117,19 @@ class RunningServer(Address):
             time.sleep(0.02)
         self.process.kill()
         raise AssertionError(f"the server did not start:\n{self.log()}")
+
+
+def _children(pid: int) -> list[int]:
+    """Processes of a supervisor, of whichever role. What they start themselves ends with them."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [child for child in children if VARIABLE.encode() in Path(f"/proc/{child}/environ").read_bytes()]
+
+
+def _wait_for_ends(pids: list[int]) -> None:
+    deadline = time.monotonic() + STOP_SECONDS
+    while any(") Z " not in Path(f"/proc/{pid}/stat").read_text() for pid in pids):
+        assert time.monotonic() < deadline, f"killed, and still there: {pids}"
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ropewalk.model.messages import Publication, Registered, RemoteDisconnect
-from ropewalk.model.sessions import SessionTaken
+from ropewalk.model.sessions import SessionTaken, SessionWanted
 from ropewalk.ports import Backend
 
 Heard = Callable[[bytes], None]
@@ -69,5 +69,5 @@ class Nodes:
             for message in messages:
                 self._heard(message.payload)
 
-    async def _obey(self, order: RemoteDisconnect | SessionTaken) -> int:
+    async def _obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
         return 0

@@ -22,7 +22,7 @@ from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import SessionSnapshot, SessionTaken
+from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted
 from ropewalk.testing.backend_rig import at
 from tests.services import NatsServer, free_port, nats_cluster, nats_server
 
@@ -49,7 +49,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.messages: list[Registered] = []
-        self.orders: list[RemoteDisconnect | SessionTaken] = []
+        self.orders: list[RemoteDisconnect | SessionTaken | SessionWanted] = []
         self.missed = 0
 
     def miss(self) -> None:
@@ -58,7 +58,7 @@ class Heard:
     def deliver(self, messages: Sequence[Registered]) -> None:
         self.messages += messages
 
-    async def obey(self, order: RemoteDisconnect | SessionTaken) -> int:
+    async def obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
         self.orders.append(order)
         return 0
 
@@ -509,7 +509,7 @@ async def test_a_connection_that_nats_ends_with_an_error_comes_back(server: Nats
 async def test_an_order_that_cannot_be_carried_out_is_said_in_words(
     server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fail(order: RemoteDisconnect | SessionTaken) -> int:
+    async def fail(order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
         raise Unavailable("not now")
 
     one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))

@@ -19,7 +19,7 @@ from ropewalk.model.journal import Row
 from ropewalk.model.messages import Position, Publication, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
+from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
 
 SECONDS = 30.0
 SNAPSHOT = SessionSnapshot("bo", {})
@@ -76,7 +76,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.messages: list[Registered] = []
-        self.orders: list[RemoteDisconnect | SessionTaken] = []
+        self.orders: list[RemoteDisconnect | SessionTaken | SessionWanted] = []
         self.missed = 0
 
     def miss(self) -> None:
@@ -85,7 +85,7 @@ class Heard:
     def deliver(self, messages: Sequence[Registered]) -> None:
         self.messages += messages
 
-    async def obey(self, order: RemoteDisconnect | SessionTaken) -> int:
+    async def obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
         self.orders.append(order)
         return 1
 

@@ -16,6 +16,8 @@ from tests.server import RunningServer, running_server
 
 CLIENTS = 20
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 def told(log: Path) -> Counter[str]:
     """How often the application heard of the end of each session."""

@@ -21,7 +21,7 @@ from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication, Receipt, RemoteDisconnect
 from ropewalk.model.rules import StreamRules
-from ropewalk.model.sessions import SessionTaken
+from ropewalk.model.sessions import SessionTaken, SessionWanted
 from ropewalk.testing.backend_feed import Process
 from tests.services import RedisServer, redis_server
 
@@ -266,13 +266,13 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def test_orders_reach_a_node_whose_connection_was_down(redis: RedisServer) -> None:
-    heard: list[RemoteDisconnect | SessionTaken] = []
+    heard: list[RemoteDisconnect | SessionTaken | SessionWanted] = []
 
-    async def hear(order: RemoteDisconnect | SessionTaken) -> int:
+    async def hear(order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
         heard.append(order)
         return 0
 
-    async def nobody(order: RemoteDisconnect | SessionTaken) -> int:
+    async def nobody(order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
         return 0
 
     async with running(redis) as giver, running(redis, "two") as taker:
@@ -367,9 +367,9 @@ async def test_large_numbers_stay_whole(redis: RedisServer) -> None:
 
 async def test_two_databases_of_one_redis_do_not_hear_of_each_other(redis: RedisServer) -> None:
     heard: list[bytes] = []
-    orders: list[RemoteDisconnect | SessionTaken] = []
+    orders: list[RemoteDisconnect | SessionTaken | SessionWanted] = []
 
-    async def hear(order: RemoteDisconnect | SessionTaken) -> int:
+    async def hear(order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
         orders.append(order)
         return 0
 

@@ -10,9 +10,11 @@ from tests.clients.credentials import BROADCAST_KEY, SECRET, token
 from tests.metrics import metrics_when
 from tests.server import RunningServer, publish, running_server
 
+pytestmark = pytest.mark.usefixtures("processes")
+
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[RunningServer]:
+def server(processes: None) -> Iterator[RunningServer]:
     with running_server("--public", "--presence_ttl", "2s", "--resume_patience", "30s") as running:
         yield running
         assert "Traceback" not in running.log(), running.log()
@@ -185,7 +187,7 @@ async def test_a_member_who_returns_in_time_never_left_and_one_who_does_not_leav
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[RunningServer]:
+def guarded(processes: None) -> Iterator[RunningServer]:
     with running_server("--secret", SECRET, "--public_streams") as running:
         yield running
 

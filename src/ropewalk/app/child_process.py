@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from ropewalk.app.control_channel import ControlChannel, Failed, Order, Word
+from ropewalk.app.control_channel import ControlChannel, Failed, ProcessOrder, Word
 from ropewalk.app.process_role import Role, written
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import ServerError, UserMistake
@@ -80,7 +80,7 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: ProcessOrder) -> None:
         self._channel.say(order)
 
     def signal(self, number: signal.Signals) -> None:
@@ -92,6 +92,7 @@ class Child:
         if code is None or self.ended.done():
             return
         self._channel.close()
+        logger.debug("%s has ended", self.name, extra={"pid": self.pid, "how": how_it_ended(code)})
         if not self.ready.done():
             self.ready.set_exception(StartFailed(f"the process {self.name} did not start: {how_it_ended(code)}"))
         self.ended.set_result(code)
@@ -149,7 +150,7 @@ class KeptProcess:
                 logger.error("%s cannot be started again", name, extra={"reason": str(error)})
                 await asyncio.sleep(BETWEEN_STARTS.cap)
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: ProcessOrder) -> None:
         if self.child is not None:
             self.child.tell(order)
 
@@ -168,7 +169,7 @@ class KeptProcess:
             self._keeping.cancel()
         if self.child is None:
             return
-        self.child.tell(Order.STOP)
+        self.child.tell(ProcessOrder.STOP)
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.shield(self.child.ended)

@@ -47,6 +47,7 @@ class Server:
         self._run = secrets.token_hex(8)  # of this process, and of no other before or after it
         self._exchanging: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
+        self._was_signalled = False
         self._acceptor: Acceptor | None = None
         self.addresses: list[str] = []
 
@@ -163,14 +164,20 @@ class Server:
             loop.add_signal_handler(number, self._signalled)
 
     def _signalled(self) -> None:
-        if self._stopping.is_set():
-            raise SystemExit(1)  # a second signal means now
+        if self._was_signalled:
+            raise SystemExit(1)  # a second signal means now; a first one may also come after a supervisor's order
+        self._was_signalled = True
         self.leave()
 
     def leave(self) -> None:
         """End `wait`."""
         self._parts.node.leave()
         self._stopping.set()
+
+    def ends_for_good(self) -> None:
+        """It ends with all other processes of its server, so that nobody can come back to the sessions that they keep."""
+        if self._parts.to_store is not None:
+            self._parts.to_store.server_ends = True
 
     def stop_listening(self) -> None:
         """Leave new connections to other processes, and serve on."""

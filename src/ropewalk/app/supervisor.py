@@ -27,7 +27,7 @@ from ropewalk.adapters.endpoints.sockets import (
 )
 from ropewalk.app import embedded_nats, logs
 from ropewalk.app.child_process import Child, KeptProcess, noticed
-from ropewalk.app.control_channel import Order
+from ropewalk.app.control_channel import ProcessOrder
 from ropewalk.app.process_role import ProcessKind, Role, own_settings
 from ropewalk.app.settings import Settings, require_startable
 from ropewalk.model.errors import RopewalkError, UserMistake
@@ -140,7 +140,10 @@ class Supervisor:
         serving.cancel()
 
     async def _stop(self) -> None:
-        await self._retire([each for each in self._kept if each is not self._store])
+        workers = [each for each in self._kept if each is not self._store]
+        for worker in workers:
+            worker.tell(ProcessOrder.SERVER_ENDS)
+        await self._retire(workers)
         await self._store.retire(None)  # never cut short: it seals the journal
 
     async def _renew(self) -> None:
@@ -153,10 +156,10 @@ class Supervisor:
             logger.error("settings not reloaded, the old ones stay in force", extra={"reason": str(error)})
             return
         self._settings, old, self._workers = settings, self._workers, fresh
-        self._store.tell(Order.RELOAD)
+        self._store.tell(ProcessOrder.RELOAD)
         # All of them, before the first one sends its clients away: these are to go to the new ones.
         for worker in old:
-            worker.tell(Order.STOP_LISTENING)
+            worker.tell(ProcessOrder.STOP_LISTENING)
         for worker in old:
             await self._retire([worker])
         logger.info("all workers were replaced", extra={"workers": len(fresh)})

@@ -18,6 +18,7 @@ from ropewalk.engine.disconnect_queue import DisconnectQueue
 from ropewalk.engine.joins import Joiner
 from ropewalk.engine.presence import PresenceCommands
 from ropewalk.engine.session import Session
+from ropewalk.engine.session_keeping import SessionKeeper
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
@@ -60,6 +61,7 @@ class Conversation:
         joiner: Joiner,
         presence: PresenceCommands,
         publisher: Publisher,
+        keeper: SessionKeeper,
         session_log: SessionLog,
         limits: Limits,
         stats: Stats,
@@ -70,6 +72,7 @@ class Conversation:
         self._joiner = joiner
         self._presence = presence
         self._publisher = publisher
+        self._keeper = keeper
         self._session_log = session_log
         self._limits = limits
         self._stats = stats
@@ -103,6 +106,7 @@ class Conversation:
             self._let_go(session.sid, SessionSnapshot(connect_result.ids, {}, app=session.app))
             return
         self._session_log.connected(session)
+        await self._keeper.known(session)
         _send(session, codec.accepted(session.sid, connect_result.transmissions))
 
     async def fits(self, session: "Session", request: ConnectRequest, snapshot: SessionSnapshot) -> bool:

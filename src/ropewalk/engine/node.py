@@ -39,7 +39,7 @@ from ropewalk.model.errors import RopewalkError, Unavailable
 from ropewalk.model.limits import Limits
 from ropewalk.model.messages import RemoteDisconnect
 from ropewalk.model.report import SHUTTING_DOWN
-from ropewalk.model.sessions import ConnectRequest, SessionTaken
+from ropewalk.model.sessions import ConnectRequest, SessionTaken, SessionWanted
 from ropewalk.ports import Application, Authenticator, Backend, Channels, Clock, Connection, PresenceStore
 from ropewalk.protocol.codec import SessionCodec
 
@@ -137,6 +137,7 @@ class Node:
                 self.joiner,
                 presence,
                 self.broker,
+                keeper,
                 session_log,
                 limits,
                 stats,
@@ -285,8 +286,14 @@ class Node:
             session.opening = self.tasks.start(opening) if self._at_once else self.tasks.spawn(opening)
         return session
 
-    async def _obey(self, order: RemoteDisconnect | SessionTaken) -> int:
-        return self._keeper.obey(order) if isinstance(order, SessionTaken) else await self._end_all(order)
+    async def _obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+        match order:
+            case SessionTaken():
+                return self._keeper.obey(order)
+            case SessionWanted():
+                return await self._keeper.release(order.sid)
+            case RemoteDisconnect():
+                return await self._end_all(order)
 
     async def _end_all(self, order: RemoteDisconnect) -> int:
         """Ends live sessions, those on their way out, and those that are away; whoever is on its way in is ended on arrival."""
@@ -299,10 +306,14 @@ class Node:
             session.end(closings.by_order(order))
         ended = sum(not self._keeper.stored(session) for session in live)  # those that are stored are counted there
         ended += sum(session.revoke(closings.REMOTE.reason) for session in leaving)
+        mine = {session.sid: session for session in (*live, *leaving)}
         for sid, snapshot in await self.backend.sessions.revoke(ids):
-            self.session_log.revoked(sid, closings.REMOTE.reason)
-            self.disconnect_queue.put(sid, snapshot)
             ended += 1
+            if sid in mine:
+                self._keeper.over(mine[sid], snapshot)
+            else:
+                self.session_log.revoked(sid, closings.REMOTE.reason)
+                self.disconnect_queue.put(sid, snapshot)
         await self.session_log.ordered(order)
         return ended
 

@@ -63,6 +63,9 @@ class SessionKeeper:
         """The store knows of it while it lives."""
         return False
 
+    async def known(self, session: "Session") -> None:
+        """Wait until the store knows of a session before its client hears its sid, where that takes no time."""
+
     def concerned(self, session: "Session") -> bool:
         """Its departure takes more than a line in the log."""
         return bool(session.keeping or session.members or session.app is not None)
@@ -101,10 +104,20 @@ class SessionKeeper:
 
     async def take(self, sid: str, successor: str) -> SessionSnapshot | None:
         """Of several who take one session one gets it."""
-        if alive := self._sessions.get(sid):  # another connection of a client whose old one only looks alive
+        await self.release(sid)
+        return await self._ask(lambda: self._backend.sessions.take(sid, successor))
+
+    async def release(self, sid: str) -> int:
+        """If it is here, have it kept: its client has come back. Returns how many were ended."""
+        alive = self._sessions.get(sid)
+        if alive is not None:  # its connection only looks alive
             alive.end(closings.TAKEN_OVER)
         await self._departed(sid)
-        return await self._ask(lambda: self._backend.sessions.take(sid, successor))
+        return int(alive is not None)
+
+    def over(self, session: "Session", snapshot: SessionSnapshot) -> None:
+        """The store has given it out as revoked while it was leaving from here, as `snapshot` says."""
+        self._disconnect_queue.put(session.sid, snapshot)
 
     async def put_back(self, former: str, successor: str, snapshot: SessionSnapshot, revoked: bool) -> None:
         """What was taken is not used. `revoked`: nobody may take it again."""

@@ -1,8 +1,8 @@
 """Keeps sessions in a store that several nodes share (`ports.Leases`), so that they outlive their node.
 
-What changed of the sessions that live here is written together a moment later, and one lease says for all of them that this
-node is alive. What a node that dies has not written yet is lost: sessions that began in its last `WRITE_SECONDS`, and what
-changed of older ones in that time (subscriptions, memberships, the application's state).
+What changed of the sessions that live here is written together a moment later, or at once where the store is near, and one
+lease says for all of them that this node is alive. What a node that dies has not written yet is lost: sessions that began in
+its last `WRITE_SECONDS`, and what changed of older ones in that time (subscriptions, memberships, the application's state).
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from ropewalk.ports import Backend, Clock, Leases
 logger = logging.getLogger("ropewalk.session")
 
 WRITE_SECONDS = 0.1
-"""How long changes wait for others before they are written."""
+"""How long changes wait for others before they are written, to a store that is not near."""
 
 MOST_AT_ONCE = 500
 """Sessions in one write."""
@@ -39,6 +39,9 @@ MOST_AT_ONCE = 500
 MOST_LEAVING = 100_000
 """Departed sessions that may wait for a store that is down. Those beyond are not written: in an outage of that length the lease
 ends, and what the store has of this node's sessions counts as left behind."""
+
+KNOWN_SECONDS = 1.0
+"""For how long a client that comes waits until a store that is near knows of it: longer than it takes, unless it is down."""
 
 LEASE_SECONDS = 6.0
 RENEW_SECONDS = 2.0
@@ -83,6 +86,7 @@ class LeasedSessionKeeper(SessionKeeper):
     ) -> None:
         super().__init__(backend, presence, limits, stats, disconnect_queue, sessions, departing)
         self._leases = leases
+        self._gathering = 0.0 if leases.near else WRITE_SECONDS
         self._persistent = presence
         self._tasks = tasks
         self._clock = clock
@@ -92,6 +96,8 @@ class LeasedSessionKeeper(SessionKeeper):
         self._changed: dict[str, Session] = {}
         self._leaving: dict[str, _Departure] = {}
         self._taken: set[str] = set()  # sessions that were given away and have not quite left
+        self._awaited: dict[str, asyncio.Future[None]] = {}  # sessions whose write somebody waits for
+        self._over: set[str] = set()  # of these, the end of which is to be told
         self._heard: tuple[str, ...] = ()
         self._renewed_at = 0.0
         self._doubted = asyncio.Event()
@@ -120,6 +126,13 @@ class LeasedSessionKeeper(SessionKeeper):
     def stored(self, session: "Session") -> bool:
         return _outlives_node(session) and session.sid not in self._began
 
+    async def known(self, session: "Session") -> None:
+        """Its client may come back to another node, and faster than what is written in the background."""
+        if self._leases.near and session.extended and self._limits.sessions_ttl > 0 and session.sid in self._changed:
+            written = self._awaited[session.sid] = asyncio.get_running_loop().create_future()
+            await asyncio.wait([written], timeout=KNOWN_SECONDS)
+            self._awaited.pop(session.sid, None)
+
     def concerned(self, session: "Session") -> bool:
         return _outlives_node(session) or super().concerned(session)
 
@@ -141,7 +154,7 @@ class LeasedSessionKeeper(SessionKeeper):
     async def _write(self) -> None:
         failures = 0
         while self._changed or self._leaving:
-            await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures - 1, self._chance) if failures else WRITE_SECONDS)
+            await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures - 1, self._chance) if failures else self._gathering)
             changed, leaving, batch = self._batch()
             try:
                 taken = await self._leases.write(batch) if batch else []
@@ -181,6 +194,8 @@ class LeasedSessionKeeper(SessionKeeper):
         refused = {order.sid for order in taken if order.revoked}
         for write in batch:
             self._began.pop(write.sid, None)
+            if (awaited := self._awaited.pop(write.sid, None)) is not None:
+                awaited.set_result(None)
             if write.began is not None and write.sid in refused:
                 # It was revoked before the store had heard of it, so that nobody else will tell of its end.
                 self._disconnect_queue.put(write.sid, write.snapshot)
@@ -241,10 +256,21 @@ class LeasedSessionKeeper(SessionKeeper):
         else:
             self._disconnect_queue.put(session.sid, session.snapshot())
         self._taken.discard(session.sid)
+        if session.sid in self._over:
+            self._over.discard(session.sid)
+            self._disconnect_queue.put(session.sid, session.snapshot())
         self._began.pop(session.sid, None)
         self._since.pop(session.sid, None)
         if session.members:
             await self._presence.detach(session.sid, self._limits.presence_ttl)
+
+    def over(self, session: "Session", snapshot: SessionSnapshot) -> None:
+        """The application hears of it when it has answered what it was asked, and with what that changed."""
+        if session.sid in self._departing:
+            self._taken.add(session.sid)
+            self._over.add(session.sid)
+        else:
+            self._disconnect_queue.put(session.sid, session.snapshot())
 
     async def _leave(self, session: "Session") -> None:
         while session.sid not in self._taken:

@@ -86,6 +86,7 @@ class SessionOpener:
             session.end(closings.REFUSALS.get(answer.reason, closings.UNAUTHORIZED))
         elif session.accept(answer.ids, answer.expires_at):
             self._session_log.connected(session)
+            await self._keeper.known(session)
             session.link.send(session.link.codec.welcome(session.sid, None))
 
     async def _identify(self, session: Session, request: ConnectRequest) -> Accepted | Refused | None:

@@ -122,6 +122,12 @@ class SessionTaken(Struct, frozen=True):
     revoked: bool = False
 
 
+class SessionWanted(Struct, frozen=True):
+    """Its client came back to another node. What is under way for it may come to its end first, and belongs to what is kept."""
+
+    sid: str
+
+
 class Renewal(Struct, frozen=True):
     """`lease`: its number, another one whenever it begins anew. `taken`: sessions of the node that were taken from it."""
 

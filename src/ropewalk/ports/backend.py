@@ -7,7 +7,7 @@ from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import QueuedRows, Row
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
-from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
+from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
 
 
 class StreamStore(Protocol):
@@ -120,7 +120,11 @@ class Leases(Protocol):
     What lives on a node belongs to it under one lease. When that ends, the node counts as dead: its sessions are kept for their
     TTL from then on, and each is given out by `SessionStore.expired` once, to whichever node asks; its members leave after the
     presence TTL. `Backend.sweep` of any node sees to it. What a node has not written when it dies is not known to the others.
+
+    `near`: it is on the same machine, so that changes are written at once and need not wait for others to come.
     """
+
+    near: bool
 
     async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
         """Keep the lease of this node for `ttl` seconds from now. `heard`: sids of earlier answers that need not be said again.
@@ -159,7 +163,7 @@ class RecordQueue(Protocol):
 
 
 Deliver = Callable[[Sequence[Registered]], None]
-Obey = Callable[[RemoteDisconnect | SessionTaken], Awaitable[int]]
+Obey = Callable[[RemoteDisconnect | SessionTaken | SessionWanted], Awaitable[int]]
 """Returns how many sessions were ended."""
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from ropewalk.model.messages import Position, Publication, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member
-from ropewalk.model.sessions import SessionTaken
+from ropewalk.model.sessions import SessionTaken, SessionWanted
 from ropewalk.ports import Backend
 from ropewalk.testing.backend_rig import BackendRig, at, offsets, publish
 
@@ -24,7 +24,7 @@ class Process:
 
     def __init__(self, on_message: Callable[[Registered], None] = lambda message: None) -> None:
         self.messages: list[Registered] = []
-        self.orders: list[RemoteDisconnect | SessionTaken] = []
+        self.orders: list[RemoteDisconnect | SessionTaken | SessionWanted] = []
         self._on_message = on_message
 
     async def start(self, backend: Backend) -> "Process":
@@ -36,7 +36,7 @@ class Process:
             self.messages.append(message)
             self._on_message(message)
 
-    async def _obey(self, order: RemoteDisconnect | SessionTaken) -> int:
+    async def _obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
         self.orders.append(order)
         return 1
 

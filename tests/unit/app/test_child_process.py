@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ropewalk.app.child_process import BETWEEN_STARTS, delay_before_start, how_it_ended
-from ropewalk.app.control_channel import ControlChannel, Failed, Order, Ready, Word
+from ropewalk.app.control_channel import ControlChannel, Failed, ProcessOrder, Ready, Word
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ async def test_words_arrive_whole_and_in_order(ends: tuple[socket.socket, socket
     said: list[Word] = [Ready(), Failed("no\nsuch\nthing " * 1000)]
     for word in said:
         theirs.channel.say(word)
-    for order in Order:
+    for order in ProcessOrder:
         ours.channel.say(order)
     assert await ours.until(2) == said
-    assert await theirs.until(len(Order)) == list(Order)
+    assert await theirs.until(len(ProcessOrder)) == list(ProcessOrder)
 
 
 async def test_the_end_of_the_other_side_is_noticed(ends: tuple[socket.socket, socket.socket]) -> None:

@@ -154,6 +154,8 @@ class UnreliableStreams:
 class UnreliableSessions:
     """Implements `ports.SessionStore` and `ports.Leases`. `ended` is told which sessions the store gives out as over."""
 
+    near = False
+
     def __init__(self, inner: NodeSessions, link: UnreliableLink, ended: Callable[[str], None]) -> None:
         self._inner = inner
         self._link = link

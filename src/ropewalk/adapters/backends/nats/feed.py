@@ -18,7 +18,7 @@ from ropewalk.adapters.backends.nats.link import NatsLink
 from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.model.errors import RopewalkError, TooLarge, Unavailable
 from ropewalk.model.messages import Publication, Registered, RemoteDisconnect, transient
-from ropewalk.model.sessions import SessionTaken
+from ropewalk.model.sessions import SessionTaken, SessionWanted
 from ropewalk.ports import Clock, Deliver, Obey
 
 logger = logging.getLogger("ropewalk.nats")
@@ -37,7 +37,7 @@ def _nothing() -> None:
     pass
 
 
-async def _no_one(order: RemoteDisconnect | SessionTaken) -> int:
+async def _no_one(order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
     return 0
 
 
@@ -101,7 +101,7 @@ class NatsFeed:
         if heard:
             self._deliver(heard)
 
-    async def obey(self, order: RemoteDisconnect | SessionTaken) -> None:
+    async def obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> None:
         """From another node, which ends in the store what is kept there."""
         try:
             await self._obey(order)

@@ -27,6 +27,8 @@ class Lease(Struct, frozen=True):
 
 
 class NatsLeases:
+    near = False
+
     def __init__(self, table: Table, node: str, clock: Clock, sessions: NatsSessions, presence: NatsPresence) -> None:
         self._table = table
         self._node = node

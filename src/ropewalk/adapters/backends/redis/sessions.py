@@ -39,6 +39,8 @@ def lease_keys(shard: Shard) -> list[bytes]:
 class RedisSessions:
     """Implements `ports.SessionStore` and `ports.Leases` for one node."""
 
+    near = False
+
     def __init__(self, store: Store, node: str, clock: Clock, max_size: int) -> None:
         self._store = store
         self._node = node

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.link import ANSWER_SECONDS, AWAY, PATIENCE, StoreLink
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
-from ropewalk.model.journal import Row
+from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
@@ -20,6 +20,7 @@ MOST_ROWS = 10_000
 """Rows about sessions that wait for a store that is being started again."""
 
 LISTENED_AT_ONCE = 10_000
+ENDED_AT_ONCE = 1000
 
 
 class WorkerStreams:
@@ -63,6 +64,8 @@ class WorkerStreams:
 class WorkerSessions:
     """Implements `ports.SessionStore` and `ports.Leases`."""
 
+    near = True
+
     def __init__(self, link: StoreLink) -> None:
         self._link = link
 
@@ -86,7 +89,9 @@ class WorkerSessions:
         return expired
 
     async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        ended: list[tuple[str, SessionSnapshot]] = await self._link.call("abandoned")
+        ended: list[tuple[str, SessionSnapshot]] = []
+        while some := await self._link.call("abandoned", ENDED_AT_ONCE, self._link.server_ends):
+            ended += some
         return ended
 
     async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
@@ -140,13 +145,12 @@ class WorkerFeed:
         self._obey: Obey | None = None
         self._missed: Callable[[], None] = lambda: None
         self._obeying: set[asyncio.Future[int]] = set()
-        link.back = self._listen_anew
         self._hear_nothing()
 
     async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
         self._obey, self._missed = obey, missed
         self._link.notes.update(deliver=deliver, order=self._take_order)
-        self._link.calls["obey"] = obey
+        self._link.calls.update(obey=obey, release=obey)
 
     async def stop(self) -> None:
         self._hear_nothing()
@@ -172,7 +176,7 @@ class WorkerFeed:
     def health(self) -> str:
         return ""
 
-    async def _listen_anew(self) -> None:
+    async def listen_anew(self) -> None:
         streams = list(self._listening)
         for begin in range(0, len(streams), LISTENED_AT_ONCE):
             await self._link.again("listen", streams[begin : begin + LISTENED_AT_ONCE])
@@ -195,18 +199,30 @@ class WorkerJournal:
         self._link = link
         self._waiting: list[Row] = []
         self._dropped = 0
+        self._sids: set[str] = set()
+        """Sessions that live here, as far as rows say."""
 
     async def write(self, rows: Sequence[Row]) -> None:
         self.note(rows)
 
     def note(self, rows: Sequence[Row]) -> None:
-        if self._waiting and self._link.connected:
-            rows, self._waiting = [*self._waiting, *rows], []
+        for row in rows:
+            if row.kind is RowKind.CONNECTED or row.kind is RowKind.RESTORED:
+                self._sids.add(row.sid)
+            elif row.kind is RowKind.DISCONNECTED:
+                self._sids.discard(row.sid)
         if self._link.note("rows", rows):
             return
         room = MOST_ROWS - len(self._waiting)
         self._waiting += rows[:room]
         self._dropped += max(0, len(rows) - room)
+
+    async def say_anew(self) -> None:
+        """To a store that may know nothing of this worker: what it has, and what it could not say."""
+        await self._link.again("claim", list(self._sids))
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._link.note_again("rows", waiting)
 
     def health(self) -> str:
         return ""
@@ -228,12 +244,17 @@ class WorkerBackend:
         self.presence = WorkerPresence(self.link)
         self.feed = WorkerFeed(self.link)
         self.journal = WorkerJournal(self.link)
+        self.link.back = self._come_back
 
     async def start(self) -> None:
         await self.link.start()
 
     async def stop(self) -> None:
         await self.link.stop()
+
+    async def _come_back(self) -> None:
+        await self.journal.say_anew()
+        await self.feed.listen_anew()
 
     def health(self) -> str:
         return "" if self.link.connected else AWAY

@@ -42,7 +42,7 @@ class _Asked:
 
 class StoreLink:
     """`notes` are called for what comes unasked, `calls` for what the store asks; `back` after each connection but the
-    first."""
+    first. `server_ends`: this worker ends because all do."""
 
     def __init__(self, path: str, name: str, patience: float = PATIENCE, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._path = path
@@ -52,6 +52,7 @@ class StoreLink:
         self.notes: dict[str, Callable[..., None]] = {}
         self.calls: dict[str, Callable[..., Awaitable[object]]] = {}
         self.back: Callable[[], Awaitable[None]] = _nothing
+        self.server_ends = False
         self._connection: BusConnection | None = None
         self._ready = asyncio.Event()
         self._lost = asyncio.Event()
@@ -175,6 +176,11 @@ class StoreLink:
     async def again(self, method: str, *arguments: object) -> Any:
         """As `call`, from within `back`: before others may use the connection."""
         return await self._send(method, arguments)
+
+    def note_again(self, method: str, *arguments: object) -> None:
+        """As `note`, from within `back`."""
+        if self._connection is not None:
+            self._connection.send(frame(NOTE, 0, method, arguments))
 
     async def _wait(self) -> None:
         try:

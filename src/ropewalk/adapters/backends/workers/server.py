@@ -17,16 +17,20 @@ from msgspec import Raw
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
 from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, FAILURE, NOTE, BusConnection, frame
+from ropewalk.model import closing as closings
 from ropewalk.model.journal import Row, RowKind
 from ropewalk.model.messages import Position, Registered, RemoteDisconnect
-from ropewalk.model.session_log import DisconnectOrdered
-from ropewalk.model.sessions import SessionTaken
+from ropewalk.model.session_log import DisconnectOrdered, SessionClosed
+from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted
 from ropewalk.ports import Journal, StreamStore
 
 logger = logging.getLogger("ropewalk.workers")
 
 OBEY_SECONDS = 5.0
 """For how long an order to end sessions waits until all workers have ended theirs."""
+
+RELEASE_SECONDS = 1.0
+"""For how long a client that comes back waits until the worker of its former connection has kept the session."""
 
 ORDERS_SECONDS = 60.0
 MOST_ORDERS = 10_000
@@ -38,9 +42,11 @@ HOLD_SECONDS = 1.0
 BACKLOG = 256
 
 
-_ABOUT_SESSIONS = frozenset({"save", "peek", "take", "revoke", "expired", "abandoned", "renew", "write"})
+_ABOUT_SESSIONS = frozenset({"save", "peek", "revoke", "expired", "abandoned", "renew", "write"})
 _ABOUT_MEMBERS = frozenset({"join", "leave", "detach", "adopt", "expire", "members"})
-_NEVER_WAIT = frozenset({"hello", "tip", "partition_key", "summaries", "listen", "exchange", *_ABOUT_SESSIONS, *_ABOUT_MEMBERS})
+_NEVER_WAIT = frozenset(
+    {"hello", "tip", "partition_key", "summaries", "listen", "claim", "exchange", *_ABOUT_SESSIONS, *_ABOUT_MEMBERS}
+)
 _READS = frozenset({"replay", "since", "page"})
 """Calls that are answered in one step, the second kind unless they reach into an archive: they need no task."""
 
@@ -68,6 +74,14 @@ class _Worker:
         self.answers: dict[str, Answer] = {}
 
 
+class _Command:
+    """A remote disconnect that is being carried out, since `at`, by the workers that were asked."""
+
+    def __init__(self, at: float, asked: set[str]) -> None:
+        self.at = at
+        self.asked = asked
+
+
 class StoreServer:
     """Implements the `Carrier` of the store that it serves: make it, make the store with it, `attach` that, then `start`.
     Without a store, because another engine keeps everything, workers exchange reports over it and nothing else.
@@ -89,6 +103,7 @@ class StoreServer:
         self._by_name: dict[str, _Worker] = {}
         self._listeners: dict[str, set[_Worker]] = {}
         self._orders: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MOST_ORDERS)
+        self._commands: dict[str, _Command] = {}  # by identifier
         self._lost_at: dict[str, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -141,6 +156,8 @@ class StoreServer:
         if worker.name and self._by_name.get(worker.name) is worker:
             del self._by_name[worker.name]
             self._lost_at[worker.name] = time.monotonic()
+            if self._store is not None and self._store.doubts is not None:
+                self._store.doubts.lost(worker.name)
             self._end_lease(worker.name)
             self.left(worker.name)
 
@@ -188,23 +205,23 @@ class StoreServer:
 
     def _hold(self, worker: _Worker, answer: bytes) -> None:
         if not self._held:
-            self._release_later = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._wait_no_longer)
+            self._hold_ends = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._wait_no_longer)
         self._held.append((worker, answer))
 
     def _wait_no_longer(self) -> None:
         """Whoever is behind for so long stands still: nobody waits for it again until it has caught up."""
         for worker in self._by_name.values():
             worker.stalled = worker.connection.behind
-        self._release()
+        self._answer_held()
 
     def _caught_up(self) -> None:
         for worker in self._by_name.values():
             worker.stalled = worker.stalled and worker.connection.behind
         if self._held and not self._is_anyone_behind():
-            self._release()
+            self._answer_held()
 
-    def _release(self) -> None:
-        self._release_later.cancel()
+    def _answer_held(self) -> None:
+        self._hold_ends.cancel()
         held, self._held = self._held, []
         for worker, answer in held:
             worker.connection.send(answer)
@@ -232,22 +249,49 @@ class StoreServer:
 
     async def command(self, order: RemoteDisconnect) -> int:
         """How many sessions all workers have ended. Raises `Unavailable` where that may not outlive a crash."""
+        assert self._store is not None
         self._orders.append((time.monotonic(), order))
-        asked = [self._ask(worker, order) for worker in list(self._by_name.values())]
+        carried_out = _Command(self._store.clock(), set(self._by_name))
+        self._commands[order.identifier] = carried_out
+        before = self._store.sessions.of_identity(order.identifier)
+        asked = [self._ask(worker, "obey", order) for worker in list(self._by_name.values())]
         ended = 0
         if asked:
             done, _ = await asyncio.wait(asked, timeout=OBEY_SECONDS)
             ended = sum(each.result() for each in done if not each.cancelled())
+        if self._commands.get(order.identifier) is carried_out:
+            del self._commands[order.identifier]
+        ended += self._end_rest(before)
         if self._journal is not None:
             detail = wire.text(DisconnectOrdered(order.identifier, order.reconnect))
             await self._journal.write([Row(RowKind.REVOKED, order.identifier, time.time(), detail=detail)])
         return ended
 
-    def _ask(self, worker: _Worker, order: RemoteDisconnect) -> asyncio.Future[int]:
+    def _revoke(self, worker: _Worker, ids: str) -> wire.EndedSessions:
+        """While an order is carried out, a worker ends what lives on it: it alone knows what is under way for a session, and
+        which ones began after the order."""
+        assert self._store is not None
+        command = self._commands.get(ids)
+        if command is None or worker.name not in command.asked:
+            return self._store.sessions.revoke(ids)
+        return self._store.sessions.revoke(ids, command.at, command.asked - {worker.name})
+
+    def _end_rest(self, sids: list[str]) -> int:
+        """Of sessions that were to be ended: those that no worker has ended."""
+        assert self._store is not None
+        rest = self._store.sessions.revoke_each(sids)
+        for sid, snapshot in rest:
+            self._store.sessions.end(sid, snapshot)
+        if rest and self._journal is not None:
+            detail = wire.text(SessionClosed(kept=False, reason=closings.REMOTE.reason, followed=True))
+            self._journal.note([Row(RowKind.DISCONNECTED, sid, time.time(), sid=sid, detail=detail) for sid, _ in rest])
+        return len(rest)
+
+    def _ask(self, worker: _Worker, method: str, order: RemoteDisconnect | SessionWanted) -> asyncio.Future[int]:
         self._asked += 1
         waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         worker.asked[self._asked] = waiting
-        worker.connection.send(frame(CALL, self._asked, "obey", (order,)))
+        worker.connection.send(frame(CALL, self._asked, method, (order,)))
         return waiting
 
     # --- what workers say ---------------------------------------------------------------------------------------------
@@ -260,8 +304,8 @@ class StoreServer:
         self.carry(messages)
 
     def _note(self, worker: _Worker, rows: list[Row]) -> None:
-        if self._journal is not None:
-            self._journal.note(rows)
+        if self._store is not None and self._store.doubts is not None:
+            self._store.doubts.note(worker.name, rows)
 
     def _end_lease(self, name: str) -> None:
         if self._store is not None:
@@ -291,21 +335,31 @@ class StoreServer:
             self._orders.popleft()
         for when, order in self._orders:
             if when >= lost_at:
-                self._ask(worker, order)
+                self._ask(worker, "obey", order)
         return True
 
     def _answers(self, worker: _Worker) -> dict[str, Answer]:
         exchange: dict[str, Answer] = {"exchange": partial(self._exchange, worker)}
         if self._store is None:
             return exchange
-        streams = self._streams
-        sessions, presence = NodeSessions(self._store, worker.name), NodePresence(self._store, worker.name)
+        store, streams = self._store, self._streams
+        sessions, presence = NodeSessions(store, worker.name), NodePresence(store, worker.name)
 
         async def replay(stream: str, position: Position) -> wire.HistoryPieces:
             return wire.pieces(await streams.replay(stream, position))
 
         async def since(stream: str, timestamp: float) -> wire.HistoryPieces:
             return wire.pieces(await streams.since(stream, timestamp))
+
+        async def take(sid: str, successor: str) -> SessionSnapshot | None:
+            await self._release(sid)
+            return await sessions.take(sid, successor)
+
+        async def revoke(ids: str) -> wire.EndedSessions:
+            return self._revoke(worker, ids)
+
+        async def abandoned(limit: int, server_ends: bool) -> wire.EndedSessions:
+            return store.abandoned(limit, server_ends)
 
         return {
             "append": streams.append,
@@ -317,10 +371,10 @@ class StoreServer:
             "page": streams.page,
             "save": sessions.save,
             "peek": sessions.peek,
-            "take": sessions.take,
-            "revoke": sessions.revoke,
+            "take": take,
+            "revoke": revoke,
             "expired": sessions.expired,
-            "abandoned": sessions.abandoned,
+            "abandoned": abandoned,
             "renew": sessions.renew,
             "write": sessions.write,
             "join": presence.join,
@@ -330,9 +384,21 @@ class StoreServer:
             "expire": presence.expire,
             "members": presence.page,
             "listen": partial(self._listen, worker),
+            "claim": partial(self._claim, worker),
             "command": self.command,
             **exchange,
         }
+
+    async def _release(self, sid: str) -> None:
+        """If the session lives on a worker, have that keep it. One that does not answer is not waited for."""
+        assert self._store is not None
+        node, current = self._store.sessions.lives_on(sid)
+        if (holder := self._by_name.get(node)) is not None:
+            await asyncio.wait([self._ask(holder, "release", SessionWanted(current))], timeout=RELEASE_SECONDS)
+
+    async def _claim(self, worker: _Worker, sids: list[str]) -> None:
+        if self._store is not None and self._store.doubts is not None:
+            self._store.doubts.claim(worker.name, sids)
 
     async def _listen(self, worker: _Worker, streams: list[str]) -> None:
         for stream in streams:

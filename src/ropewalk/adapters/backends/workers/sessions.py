@@ -4,9 +4,10 @@ Invariant: of several workers that want a session one gets it. One that was give
 so that a write that comes late does not bring it back. What is kept is bounded; the one that was left first ends first.
 """
 
+import itertools
 import logging
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 import msgspec
@@ -185,11 +186,32 @@ class SharedSessions:
             self._successors.update(dict.fromkeys(formers, successor))
         return _decode(record.data)
 
-    def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
-        now = self._clock()
-        self._revoked[ids] = now
-        self._revocations.set(ids, now + REMEMBERED)
-        found = [(sid, self._records[sid]) for sid in sorted(self._of_ids.get(ids, ()))]
+    def kept_for(self, sid: str) -> float | None:
+        """For how many seconds after its connection is gone; None if there is no such session."""
+        record = self._records.get(sid)
+        return None if record is None else record.ttl
+
+    def lives_on(self, sid: str) -> tuple[str, str]:
+        """The node of a session, and the sid that it has there; both empty if it is on none."""
+        current = self._successors.get(sid, sid)
+        record = self._records.get(current)
+        return (record.node, current) if record is not None and record.deadline is None else ("", "")
+
+    def of_identity(self, ids: str) -> list[str]:
+        return sorted(self._of_ids.get(ids, ()))
+
+    def revoke(self, ids: str, at: float | None = None, without: Collection[str] = ()) -> list[tuple[str, SessionSnapshot]]:
+        """`at`: when that was ordered, if not now. `without`: nodes on which live ones are let be."""
+        at = self._clock() if at is None else at
+        self._revoked[ids] = max(at, self._revoked.get(ids, 0.0))
+        self._revocations.set(ids, self._clock() + REMEMBERED)
+        return self.revoke_each(
+            sid for sid in self.of_identity(ids) if (of := self._records[sid]).deadline is not None or of.node not in without
+        )
+
+    def revoke_each(self, sids: Iterable[str]) -> list[tuple[str, SessionSnapshot]]:
+        """Those of them that are still there."""
+        found = [(sid, record) for sid in sids if (record := self._records.get(sid)) is not None]
         for sid, record in found:
             self._remove(sid)
             if record.deadline is None:
@@ -199,6 +221,11 @@ class SharedSessions:
     def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
         given = [self._over.popleft() for _ in range(min(limit, len(self._over)))]
         return [(sid, _decode(data)) for sid, data in given]
+
+    def end_kept(self, limit: int) -> None:
+        """So many of those whose connection is gone are over now."""
+        for sid in list(itertools.islice(self._away, limit)):
+            self._end(sid)
 
     def sweep(self) -> None:
         now = self._clock()

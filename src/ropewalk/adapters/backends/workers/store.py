@@ -11,19 +11,16 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.adapters.backends.workers.doubts import SessionDoubts
 from ropewalk.adapters.backends.workers.presence import SharedPresence
 from ropewalk.adapters.backends.workers.sessions import SharedSessions
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
-from ropewalk.model.journal import Recovered, Restored, Row, RowKind
+from ropewalk.model.journal import Recovered, Restored, RowKind
 from ropewalk.model.messages import Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Clock, Journal
-
-DOUBT_SECONDS = 10.0
-"""For how long workers may come back to a store that was started again, before the sessions that lived on them count as
-interrupted."""
 
 
 class Carrier(Protocol):
@@ -58,8 +55,6 @@ class SharedStore:
         self.carrier = carrier
         self._journal = journal
         self._next_lease = first_lease
-        self._doubted: dict[str, Row] = {}
-        self._doubted_until = 0.0
         self.memory = MemoryBackend(
             rulebook,
             clock,
@@ -71,24 +66,21 @@ class SharedStore:
         )
         self.sessions = SharedSessions(clock, carrier.order, sessions_limit, max_session_size, max_sessions_size)
         self.presence = SharedPresence(clock, carrier.carry, presence_ttl, max_members)
+        self.doubts = SessionDoubts(journal, clock, self.sessions.kept_for, self.sessions.end) if journal is not None else None
         self._leases: dict[str, tuple[int, float]] = {}  # by node: its number, and when it ends
 
     def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
         """Put back what a journal holds; before anything else is asked of this store. Whether a session was interrupted is
         only known later: its worker may live, and have it still."""
-        restored = self.memory.recover_into(self.sessions, self.presence.roster, recovered, sessions_ttl, presence_ttl)
-        self._doubted = {row.sid: row for row in restored.interrupted if row.kind is RowKind.DISCONNECTED}
-        self._doubted_until = self.clock() + DOUBT_SECONDS
-        over = [row for row in restored.interrupted if row.kind is not RowKind.DISCONNECTED]
-        return replace(restored, interrupted=over)
-
-    def _settle_doubts(self) -> None:
-        if self._doubted and self.clock() >= self._doubted_until:
-            live = {sid for node in self.sessions.nodes() for sid in self.sessions.live_on(node)}
-            rows = [row for sid, row in self._doubted.items() if sid not in live]
-            self._doubted = {}
-            if rows and self._journal is not None:
-                self._journal.note(rows)
+        into = _Into(self.sessions)
+        restored = self.memory.recover_into(into, self.presence.roster, recovered, sessions_ttl, presence_ttl)
+        doubted = [row for row in restored.interrupted if row.kind is RowKind.DISCONNECTED]
+        over = dict(into.ended)
+        if self.doubts is not None:
+            self.doubts.recovered(doubted, over)
+        for sid in over.keys() - {row.sid for row in doubted}:
+            self.sessions.end(sid, over[sid])
+        return replace(restored, interrupted=[row for row in restored.interrupted if row.kind is not RowKind.DISCONNECTED])
 
     async def start(self) -> None:
         await self.memory.feed.start(self.carrier.carry, _nobody)
@@ -108,7 +100,8 @@ class SharedStore:
         for node in sorted(holders | self._leases.keys()):
             if self._leases.get(node, (0, 0.0))[1] <= now:
                 self.end_lease(node)
-        self._settle_doubts()
+        if self.doubts is not None:
+            self.doubts.settle()
         self.sessions.sweep()
         await self.memory.sweep()
 
@@ -121,10 +114,32 @@ class SharedStore:
             "presence_members": self.presence.roster.members,
         }
 
+    def abandoned(self, limit: int, server_ends: bool) -> list[tuple[str, SessionSnapshot]]:
+        """Sessions of whose end a node that stops tells the application: those that are over, and when the whole server ends
+        without a journal, also those that are kept. Nobody can come back to them."""
+        if server_ends and self._journal is None:
+            self.sessions.end_kept(limit)
+        return self.sessions.expired(limit)
+
     def end_lease(self, node: str) -> None:
         self._leases.pop(node, None)
         self.sessions.node_died(node)
         self.presence.node_died(node)
+
+
+class _Into:
+    """Where a recovery puts sessions; those that are over are looked at first."""
+
+    def __init__(self, sessions: SharedSessions) -> None:
+        self._sessions = sessions
+        self.keep = sessions.keep
+        self.ended: list[tuple[str, SessionSnapshot]] = []
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def end(self, sid: str, snapshot: SessionSnapshot) -> None:
+        self.ended.append((sid, snapshot))
 
 
 async def _nobody(order: RemoteDisconnect) -> int:
@@ -133,6 +148,8 @@ async def _nobody(order: RemoteDisconnect) -> int:
 
 class NodeSessions:
     """Implements `ports.SessionStore` and `ports.Leases` for one node."""
+
+    near = True
 
     def __init__(self, store: SharedStore, node: str) -> None:
         self._store = store
@@ -158,7 +175,7 @@ class NodeSessions:
         return self._sessions.expired(limit)
 
     async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
-        return self._sessions.expired(sys.maxsize)
+        return self._store.abandoned(sys.maxsize, server_ends=False)
 
     async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
         return self._store.renew(self._node, ttl, heard)

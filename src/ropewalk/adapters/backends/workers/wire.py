@@ -6,7 +6,7 @@ answered once, unless the connection ends before.
 ```
 worker → store    [CALL, id, method, arguments]     [NOTE, 0, method, arguments]
 store → worker    [ANSWER, id, "", result]          [FAILURE, id, kind, what it says]
-store → worker    [NOTE, 0, "deliver" | "order", …] [CALL, id, "obey", …], which the worker answers
+store → worker    [NOTE, 0, "deliver" | "order", …] [CALL, id, "obey" | "release", …], which the worker answers
 ```
 """
 
@@ -23,7 +23,7 @@ from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSu
 from ropewalk.model.journal import Row
 from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
-from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
+from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
 
 logger = logging.getLogger("ropewalk.workers")
 
@@ -68,7 +68,7 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "take": (tuple[str, str], SessionSnapshot | None),
     "revoke": (tuple[str], EndedSessions),
     "expired": (tuple[int], EndedSessions),
-    "abandoned": (tuple[()], EndedSessions),
+    "abandoned": (tuple[int, bool], EndedSessions),
     "renew": (tuple[float, list[str]], Renewal),
     "write": (tuple[list[SessionWrite]], list[SessionTaken]),
     "join": (tuple[str, str, Member], list[PresenceEvent]),
@@ -78,9 +78,11 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "expire": (tuple[()], list[PresenceEvent]),
     "members": (tuple[str, str, int], PresencePage),
     "listen": (tuple[list[str]], None),
+    "claim": (tuple[list[str]], None),
     "command": (tuple[RemoteDisconnect], int),
     "exchange": (tuple[bytes], bytes),
     "obey": (tuple[RemoteDisconnect], int),
+    "release": (tuple[SessionWanted], int),
     # without an answer
     "unlisten": (tuple[str], None),
     "tell": (tuple[list[Registered]], None),

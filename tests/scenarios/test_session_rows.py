@@ -1,0 +1,157 @@
+"""The journal tells the story of every session, whichever process had it, and it outlives each of them."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pyarrow as pa
+import pytest
+
+from tests.cable import BASE, Cable, Closed, cable
+from tests.clients.credentials import SECRET, token
+from tests.metrics import metrics_when
+from tests.process_tree import store, worker_of, workers
+from tests.server import RunningServer, publish, running_server
+
+WITHIN = 30.0
+CROWD = 8  # that all of them are of one of two workers has a chance of 1/128, and does no harm
+
+Rows = list[dict[str, Any]]
+
+
+async def ended(server: RunningServer, ids: str) -> int:
+    """How many sessions a remote disconnect has ended."""
+    body = {"command": "disconnect", "payload": {"identifier": ids}}
+    async with aiohttp.ClientSession() as http, http.post(f"{server.url}/_broadcast", json=body) as response:
+        assert response.status == 201, await response.text()
+        return int((await response.json())["disconnected"])
+
+
+async def session_rows(server: RunningServer) -> Rows:
+    """All rows that are not publications; those of one session are in their order."""
+    found: Rows = []
+    async with aiohttp.ClientSession(server.url) as http:
+        async with http.get("/journal") as response:
+            spans = (await response.json())["spans"]
+        for span in spans:
+            if span["first"] < span["end"]:
+                async with http.get(f"/journal/{span['shard']}?from={span['first']}&to={span['end']}") as response:
+                    found += pa.ipc.open_stream(await response.read()).read_all().to_pylist()
+    return [row for row in found if row["event"] != "publish"]
+
+
+async def rows_when(server: RunningServer, fits: Callable[[Rows], object]) -> Rows:
+    deadline = time.monotonic() + WITHIN
+    while not fits(found := await session_rows(server)):
+        assert time.monotonic() < deadline, [(row["event"], row["sid"]) for row in found]
+        await asyncio.sleep(0.05)
+    return found
+
+
+def story(rows: Rows, sid: str) -> list[str]:
+    return [row["event"] for row in rows if row["sid"] == sid]
+
+
+def counted(rows: Rows, event: str) -> int:
+    return sum(row["event"] == event for row in rows)
+
+
+@pytest.mark.usefixtures("processes")
+async def test_the_rows_of_sessions_tell_each_thing_once_however_many_processes_there_are(tmp_path: Path) -> None:
+    with running_server("--public", "--data_dir", str(tmp_path), "--presence_ttl", "1s", "--sessions_ttl", "2s") as server:
+        for _ in range(CROWD):
+            async with cable(server) as client:
+                await client.subscribe("a", presence={"id": client.sid})
+                await client.expect("presence")
+                await client.quiet()  # its event may be faster than its row
+                await client.cut()
+            async with cable(server, sid=client.sid) as back:
+                await back.quiet()
+            rows = await rows_when(server, lambda rows, sid=back.sid: "ended" in story(rows, sid))  # type: ignore[misc]
+            assert story(rows, client.sid) == ["connected", "subscribed", "joined", "disconnected", "ended"]
+            assert story(rows, back.sid) == ["restored", "joined", "disconnected", "ended"]
+        assert counted(await rows_when(server, lambda rows: counted(rows, "left") >= CROWD), "left") == CROWD
+
+
+@pytest.mark.usefixtures("processes")
+async def test_a_remote_disconnect_is_one_row_and_ends_each_session_once(tmp_path: Path) -> None:
+    flags = ("--jwt_secret", SECRET, "--data_dir", str(tmp_path), "--public_streams", "--broadcast_key", "none")
+    with running_server(*flags, "--journal_token", "none") as server:
+        async with crowd(server, params={"jid": token("user/1")}) as clients:
+            away = clients[::2]
+            for client in away:
+                await client.cut()
+            await metrics_when(server, lambda now: now["sessions_kept"] == len(away))
+            assert await ended(server, "user/1") == CROWD
+            rows = await rows_when(server, lambda rows: counted(rows, "ended") == CROWD)
+        assert counted(rows, "revoked") == 1
+        for client in clients:
+            twice = ["disconnected"] if client in away else []  # it was kept, and then was not
+            assert story(rows, client.sid) == ["connected", "subscribed", "disconnected", *twice, "ended"]
+
+
+@contextlib.asynccontextmanager
+async def crowd(server: RunningServer, **options: Any) -> AsyncIterator[list[Cable]]:
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(cable(server, **options)) for _ in range(CROWD)]
+        for client in clients:
+            await client.subscribe("a")
+        yield clients
+
+
+# --- when a process is lost -------------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_is_lost_costs_no_session_anything_not_even_after_everything_is_lost(tmp_path: Path) -> None:
+    flags = ("--public", "--data_dir", str(tmp_path), "--workers", "2")
+    with running_server(*flags) as server:
+        async with crowd(server) as clients:
+            for lost in (1, 2):
+                os.kill(store(server), signal.SIGKILL)
+                await until(lambda lost=lost: server.log().count("connected to the store again") == 2 * lost)  # type: ignore[misc]
+                await publish(server, "a", str(lost))
+                for client in clients:
+                    assert await client.messages(1) == [lost]
+            await asyncio.sleep(DOUBT)  # what is not said after this time is not said at all
+            rows = await session_rows(server)
+            assert [story(rows, client.sid) for client in clients] == [["connected", "subscribed"]] * CROWD
+            server.kill()
+            for client in clients:
+                with pytest.raises(Closed):
+                    await client.next()
+    with running_server(*flags) as after:
+        for client in clients:
+            async with cable(after, sid=client.sid) as back:
+                assert await back.ask_history("a", client.positions["a"]) == []
+
+
+async def test_sessions_of_a_worker_that_is_lost_are_said_to_be_disconnected_once(tmp_path: Path) -> None:
+    flags = ("--public", "--data_dir", str(tmp_path), "--workers", "2", "--sessions_ttl", "2s")
+    with running_server(*flags) as server:
+        async with crowd(server) as clients, crowd(server, protocol=BASE) as simple:
+            victim = worker_of(server, clients[0].port)
+            lost = [client for client in (*clients, *simple) if worker_of(server, client.port) == victim]
+            os.kill(victim, signal.SIGKILL)
+            await until(lambda: victim not in workers(server))
+            rows = await rows_when(server, lambda rows: counted(rows, "ended") == len(lost))
+            for client in (*clients, *simple):
+                over = ["disconnected", "ended"] if client in lost else []
+                assert story(rows, client.sid) == ["connected", "subscribed", *over]
+            details = [row["detail"] for row in rows if row["event"] == "disconnected"]
+            assert all("crashed" in detail for detail in details)
+
+
+DOUBT = 11.0
+
+
+async def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WITHIN
+    while not holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
