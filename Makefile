@@ -13,7 +13,8 @@ PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m
 CHAOS_sinks := tests/spark/test_exactly_once.py
 CHAOS_log := tests/spark/test_log_under_kills.py
 CHAOS_cluster := tests/scenarios/test_cluster.py
-CHAOS = $(or $(CHAOS_$(MODE)),$(error MODE is sinks, log or cluster, not $(MODE)))
+CHAOS_workers := tests/scenarios/test_workers_faults.py tests/scenarios/test_workers_balance.py
+CHAOS = $(or $(CHAOS_$(MODE)),$(error MODE is sinks, log, cluster or workers, not $(MODE)))
 INSTALL = $(PIP) install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -31,9 +32,11 @@ demo: $(STAMPS)/demo ## the whole road: server, traffic, archive, figures, audit
 test: $(STAMPS)/dev prerequisites $(STAMPS)/npm ## run all tests, installing what they need; ARGS="-k history" goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
-chaos: $(STAMPS)/dev prerequisites ## kill everything 24 times (CHAOS_KILLS=) and prove exactly once; MODE=log: 200 cycles (CHAOS_CYCLES=) over the whole log; MODE=cluster: three nodes for minutes (CLUSTER_SECONDS=) on each engine
+chaos: $(STAMPS)/dev prerequisites ## kill everything 24 times (CHAOS_KILLS=) and prove exactly once; MODE=log: 200 cycles (CHAOS_CYCLES=) over the whole log; MODE=cluster: three nodes for minutes (CLUSTER_SECONDS=) on each engine; MODE=workers: the processes of one node (WORKERS_SECONDS=), and their shares of many connections (WORKERS_CONNECTIONS=)
 	CHAOS_KILLS=$${CHAOS_KILLS:-24} CHAOS_CYCLES=$${CHAOS_CYCLES:-200} \
-	CLUSTER_CLIENTS=$${CLUSTER_CLIENTS:-300} CLUSTER_SECONDS=$${CLUSTER_SECONDS:-180} $(BIN)/python -m pytest -s $(CHAOS) $(ARGS)
+	CLUSTER_CLIENTS=$${CLUSTER_CLIENTS:-300} CLUSTER_SECONDS=$${CLUSTER_SECONDS:-180} \
+	WORKERS_CLIENTS=$${WORKERS_CLIENTS:-200} WORKERS_SECONDS=$${WORKERS_SECONDS:-120} \
+	WORKERS_CONNECTIONS=$${WORKERS_CONNECTIONS:-20000} $(BIN)/python -m pytest -s $(CHAOS) $(ARGS)
 
 check: $(STAMPS)/dev ## ruff, mypy --strict, and who may import whom
 	$(BIN)/ruff check .

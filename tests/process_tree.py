@@ -61,6 +61,14 @@ def worker_of(server: RunningServer, port: int) -> int:
     return pid
 
 
+def connections(server: RunningServer) -> dict[int, int]:
+    """How many connections of clients over IPv4 each worker holds."""
+    local, established = f":{server.port:04X}", "01"
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    inodes = {line[9] for line in lines if line[1].endswith(local) and line[3] == established}
+    return {pid: len(inodes & _inodes(pid)) for pid in workers(server)}
+
+
 def _inodes(pid: int) -> set[str]:
     found = set()
     for each in Path(f"/proc/{pid}/fd").iterdir():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.backends.workers import wire
+from ropewalk.adapters.backends.workers import link, wire
 from ropewalk.adapters.backends.workers.backend import WorkerBackend
 from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
@@ -251,6 +251,49 @@ async def test_a_worker_that_does_not_read_is_cut_off_and_the_others_go_on(
     writer.close()
 
 
+async def test_publishers_wait_for_a_worker_that_is_behind_and_not_for_one_that_stands_still(
+    process: StoreProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = 0
+    hold = process.server._hold
+
+    def count(*arguments: object) -> None:
+        nonlocal held
+        held += 1
+        hold(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(process.server, "_hold", count)
+    reader, writer = await asyncio.open_unix_connection(process.path, limit=1024)
+    writer.write(wire.frame(wire.CALL, 1, "hello", ("slow",)) + wire.frame(wire.CALL, 2, "listen", (["a"],)))
+    await until(lambda: process.server._listeners)
+    async with worker(process, "one") as (one, _):
+        publishing = asyncio.ensure_future(publish(one, *[b"x" * 100_000] * 20))
+        await until(lambda: held == 1)
+        assert not publishing.done()
+        read = 0
+        while not publishing.done():  # as soon as it is read the publisher is answered
+            read += len(await reader.read(100_000))
+        assert read > 500_000
+        await publish(one, *[b"x" * 100_000] * 40)  # nobody reads: this is answered after a while
+        assert held == 2
+        await publish(one, b"y")  # and from then on nobody waits
+        assert held == 2
+    writer.close()
+
+
+async def test_a_store_that_is_behind_refuses_and_keeps_its_workers(
+    process: StoreProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "MOST_UNSENT", 100_000)
+    async with worker(process, "one") as (one, _):
+        before = one.link._connection
+        answers = await asyncio.gather(*(publish(one, b"x" * 60_000) for _ in range(50)), return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, Unavailable)]
+        assert refused
+        assert (await one.streams.tip("a")).offset == 50 - len(refused)
+        assert one.link._connection is before
+
+
 @pytest.mark.parametrize(
     "sent",
     [
@@ -271,6 +314,14 @@ async def test_whoever_speaks_nonsense_is_cut_off_alone(process: StoreProcess, s
         writer.close()
         await publish(one, b"1")
         await until(lambda: heard.messages)
+
+
+async def test_a_large_message_comes_whole(process: StoreProcess) -> None:
+    async with worker(process, "one") as (one, heard):
+        await one.feed.listen("a")
+        await publish(one, b"x" * 5_000_000, b"y")
+        await until(lambda: len(heard.messages) == 2)
+        assert [len(payload) for payload in heard.payloads] == [5_000_000, 1]
 
 
 async def test_a_frame_may_come_in_any_pieces(process: StoreProcess) -> None:

@@ -1,13 +1,15 @@
 """The cluster scenario: nodes on one engine, clients that roam between them, publishers at all of them, and faults.
 
-What everybody did and saw is one record, which the checker reads when it is over.
+The same for one node of several processes. What everybody did and saw is one record, which the checker reads when it is over.
 """
 
 import asyncio
 import random
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import aiohttp
@@ -15,12 +17,34 @@ from yarl import URL
 
 from tests.scenarios.cluster_checker import Anomaly, Message, Position, StreamHistory, anomalies
 from tests.scenarios.cluster_clients import RoamingClient
-from tests.scenarios.cluster_faults import Cluster, ClusterNode, a_round, inflict
+from tests.scenarios.cluster_faults import Fault, NamedAddress
 from tests.scenarios.cluster_publishers import STREAMS, ClusterPublisher, EntryPublisher, Kicker, World, Writer
 
 SETTLE_SECONDS = 90.0
 """After the last fault, for everybody to have everything and for those who are gone to have left. It bounds a failure; it is
 no measure of success."""
+
+
+class Servers(Protocol):
+    """What suffers. Clients and publishers use the `nodes`; all who are `asked` at the end must say the same. `lossy`: it may
+    lose what it has acknowledged. `entries_port`: of the Redis from which `redisx` reads, 0 without."""
+
+    @property
+    def nodes(self) -> Sequence[NamedAddress]: ...
+    @property
+    def asked(self) -> Sequence[NamedAddress]: ...
+    @property
+    def lossy(self) -> bool: ...
+    @property
+    def entries_port(self) -> int: ...
+
+    def a_round(self, chance: random.Random) -> list[Fault]:
+        """Each kind of fault, in any order."""
+        ...
+
+    async def inflict(self, fault: Fault, counts: Counter[str]) -> None:
+        """Returns once it is over and what was hurt works again."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -34,14 +58,14 @@ class Size:
     seconds: float
 
 
-async def suffer(cluster: Cluster, size: Size, seed: int) -> tuple[World, list[Anomaly]]:
+async def suffer(servers: Servers, size: Size, seed: int) -> tuple[World, list[Anomaly]]:
     """Returns when it is over, with the anomalies that were found."""
     chances = random.Random(seed)
-    world = World(cluster.nodes, size.clients)
+    world = World(servers.nodes, size.clients)
     clients = [RoamingClient(f"c{number}", world, _chance(chances)) for number in range(size.clients)]
     publishers = [ClusterPublisher(f"p{number}", world, _chance(chances), size.pause) for number in range(size.publishers)]
     kicker = Kicker(world, [client.name for client in clients], _chance(chances), 1.0)
-    port = cluster.engine.entries_port
+    port = servers.entries_port
     adders = [EntryPublisher(f"x{number}", world, port, _chance(chances), size.pause) for number in range(2 if port else 0)]
     faults_over = asyncio.Event()
     async with asyncio.TaskGroup() as everybody:
@@ -49,35 +73,35 @@ async def suffer(cluster: Cluster, size: Size, seed: int) -> tuple[World, list[A
             everybody.create_task(client.run())
         writers: list[Writer] = [*publishers, *adders, kicker]
         writing = [everybody.create_task(writer.run(faults_over)) for writer in writers]
-        await _faults(cluster, size.seconds, world, chances)
+        await _faults(servers, size.seconds, world, chances)
         faults_over.set()
         await asyncio.wait(writing)
         for adding in adders:
             await adding.taken(SETTLE_SECONDS)
         await publishers[0].end()
         world.calm.set()
-        await _settled(cluster, world, clients)
+        await _settled(servers, world, clients)
         world.over.set()
-    for node in cluster.nodes:
+    for node in servers.asked:
         world.record.histories[node.name] = {stream: await _history(node, stream) for stream in STREAMS}
-    return world, anomalies(world.record, cluster.engine.lossy)
+    return world, anomalies(world.record, servers.lossy)
 
 
 def _chance(chances: random.Random) -> random.Random:
     return random.Random(chances.random())
 
 
-async def _faults(cluster: Cluster, seconds: float, world: World, chance: random.Random) -> None:
+async def _faults(servers: Servers, seconds: float, world: World, chance: random.Random) -> None:
     began = time.monotonic()
     while True:
-        for fault in a_round(cluster, chance):
+        for fault in servers.a_round(chance):
             await asyncio.sleep(0.5 + chance.random())
-            await inflict(fault, cluster, world.counts)
+            await servers.inflict(fault, world.counts)
         if time.monotonic() - began > seconds:
             return
 
 
-async def _settled(cluster: Cluster, world: World, clients: list[RoamingClient]) -> None:
+async def _settled(servers: Servers, world: World, clients: list[RoamingClient]) -> None:
     """Wait until every client has everything and all nodes tell the right members; what still differs then is an anomaly."""
     here = [client for client in clients if client.here]
     record = world.record
@@ -85,14 +109,14 @@ async def _settled(cluster: Cluster, world: World, clients: list[RoamingClient])
     record.members = {stream: {client.name for client in here if client.room == stream} for stream in STREAMS}
     deadline = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < deadline:
-        record.presence = {node.name: {stream: await members_at(node, stream) for stream in STREAMS} for node in cluster.nodes}
+        record.presence = {node.name: {stream: await members_at(node, stream) for stream in STREAMS} for node in servers.asked}
         right = all(answer == record.members for answer in record.presence.values())
         if right and all(client.has_everything() for client in here):
             return
         await asyncio.sleep(0.3)
 
 
-async def _history(node: ClusterNode, stream: str) -> StreamHistory:
+async def _history(node: NamedAddress, stream: str) -> StreamHistory:
     messages: list[Message] = []
     after: int | None = 0
     while after is not None:
@@ -104,12 +128,12 @@ async def _history(node: ClusterNode, stream: str) -> StreamHistory:
     return StreamHistory(page["epoch"], tuple(messages))
 
 
-async def members_at(node: ClusterNode, stream: str) -> set[str]:
+async def members_at(node: NamedAddress, stream: str) -> set[str]:
     page = await _answer(node, f"presence/{quote(stream, safe='')}/users?limit=1000")
     return {each["id"] for each in page["records"]}
 
 
-async def _answer(node: ClusterNode, path: str) -> dict[str, Any]:
+async def _answer(node: NamedAddress, path: str) -> dict[str, Any]:
     """Of the REST API, which may need a moment to find out that the engine is back."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while True:

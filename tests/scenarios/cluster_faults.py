@@ -108,16 +108,21 @@ def _nats_urls(ports: Sequence[int]) -> str:
 # --- nodes -----------------------------------------------------------------------------------------------------------------
 
 
-class ClusterNode(Address):
+class NamedAddress(Address):
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        super().__init__(url)
+
+
+class ClusterNode(NamedAddress):
     """One node, which comes back at the same address and under the same name."""
 
     def __init__(self, name: str, home: Path, flags: Sequence[str], link: Relay | None) -> None:
-        self.name = name
         self.link = link
         self._home = home
         self._flags = flags
         self._starts: list[RunningServer] = []
-        super().__init__("")
+        super().__init__(name, "")
 
     @property
     def process(self) -> RunningServer:
@@ -141,8 +146,48 @@ class ClusterNode(Address):
 
 
 class Cluster(NamedTuple):
+    """Implements `cluster.Servers`."""
+
     engine: Engine
     nodes: Sequence[ClusterNode]
+
+    @property
+    def asked(self) -> Sequence[ClusterNode]:
+        return self.nodes
+
+    @property
+    def lossy(self) -> bool:
+        return self.engine.lossy
+
+    @property
+    def entries_port(self) -> int:
+        return self.engine.entries_port
+
+    def a_round(self, chance: random.Random) -> "list[Fault]":
+        """A node's pause is longer than its lease; an engine's pause sometimes is."""
+        kinds = list(self.engine.faults)
+        chance.shuffle(kinds)
+        return [
+            Fault(
+                kind,
+                chance.randrange(len(self.engine.services) if kind in ENGINE_FAULTS else len(self.nodes)),
+                _seconds(kind, chance),
+            )
+            for kind in kinds
+        ]
+
+    async def inflict(self, fault: "Fault", counts: Counter[str]) -> None:
+        counts[fault.kind] += 1
+        if self.engine.promotion is not None and fault.kind == PROMOTION:
+            await self.engine.promotion.happen(fault.seconds, [node.link for node in self.nodes if node.link is not None])
+        elif fault.kind in ENGINE_FAULTS:
+            await _hurt_engine(fault, self.engine.services[fault.target])
+        elif fault.kind in LINK_FAULTS:
+            link = self.nodes[fault.target].link
+            assert link is not None
+            await _hurt_link(fault, link)
+        else:
+            await _hurt_node(fault, self.nodes[fault.target])
 
 
 @contextlib.asynccontextmanager
@@ -172,20 +217,6 @@ class Fault(NamedTuple):
     seconds: float
 
 
-def a_round(cluster: Cluster, chance: random.Random) -> list[Fault]:
-    """Each kind of fault once, in any order. A node's pause is longer than its lease; an engine's pause sometimes is."""
-    kinds = list(cluster.engine.faults)
-    chance.shuffle(kinds)
-    return [
-        Fault(
-            kind,
-            chance.randrange(len(cluster.engine.services) if kind in ENGINE_FAULTS else len(cluster.nodes)),
-            _seconds(kind, chance),
-        )
-        for kind in kinds
-    ]
-
-
 def _seconds(kind: str, chance: random.Random) -> float:
     match kind:
         case "pause a node":
@@ -196,21 +227,6 @@ def _seconds(kind: str, chance: random.Random) -> float:
             return chance.choice((1.0, LEASE_SECONDS + 1))
         case _:
             return chance.random() * 2
-
-
-async def inflict(fault: Fault, cluster: Cluster, counts: Counter[str]) -> None:
-    """Returns once it is over and what was hurt works again."""
-    counts[fault.kind] += 1
-    if cluster.engine.promotion is not None and fault.kind == PROMOTION:
-        await cluster.engine.promotion.happen(fault.seconds, [node.link for node in cluster.nodes if node.link is not None])
-    elif fault.kind in ENGINE_FAULTS:
-        await _hurt_engine(fault, cluster.engine.services[fault.target])
-    elif fault.kind in LINK_FAULTS:
-        link = cluster.nodes[fault.target].link
-        assert link is not None
-        await _hurt_link(fault, link)
-    else:
-        await _hurt_node(fault, cluster.nodes[fault.target])
 
 
 async def _hurt_engine(fault: Fault, service: Service) -> None:

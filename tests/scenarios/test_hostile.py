@@ -16,8 +16,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.cable import Cable, cable
 from tests.metrics import metrics_when
+from tests.process_tree import children, worker_of
 from tests.scenarios.hostile import ATTACKS, TICKER, ordinary_clients
 from tests.server import RunningServer, publish, running_server
 
@@ -69,15 +72,16 @@ class Pings:
 
 async def pings(server: RunningServer, healthy: Cable, *names: str) -> Pings:
     """What pings of the healthy client took while these attacks went on."""
+    pids = (worker_of(server, healthy.port) if children(server) else server.process.pid, os.getpid())
     loop = asyncio.get_running_loop()
     took: list[float] = []
     longest = 0.0
     async with asyncio.timeout(TIMEOUT), attackers(server, names) as ending:
         while not ending.done():
-            waits, asked = _waits(server), loop.time()
+            waits, asked = _waits(pids), loop.time()
             await healthy.quiet()
             answered = loop.time() - asked
-            took.append(answered - sum(now - waits.get(thread, 0) for thread, now in _waits(server).items()) / 1e9)
+            took.append(answered - sum(now - waits.get(thread, 0) for thread, now in _waits(pids).items()) / 1e9)
             longest = max(longest, answered)
             await asyncio.sleep(0.02)
         assert ending.result() == 0
@@ -85,11 +89,11 @@ async def pings(server: RunningServer, healthy: Cable, *names: str) -> Pings:
     return Pings(took[-1], took[int(MOST * (len(took) - 1))], longest)
 
 
-def _waits(server: RunningServer) -> dict[Path, int]:
-    """By thread of the server and of this process, for how many nanoseconds it was ready to run and did not. A thread that
+def _waits(pids: Sequence[int]) -> dict[Path, int]:
+    """By thread of these processes, for how many nanoseconds it was ready to run and did not. A thread that
     holds the interpreter's lock makes the others wait with it. Empty where the system does not tell."""
     waits = {}
-    for pid in (server.process.pid, os.getpid()):
+    for pid in pids:
         for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
             with suppress(OSError):  # it has ended meanwhile
                 waits[path] = int(path.read_text().split()[1])
@@ -97,29 +101,35 @@ def _waits(server: RunningServer) -> dict[Path, int]:
 
 
 def peak_memory(server: RunningServer) -> int:
-    """The largest the process ever was, in bytes."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    assert found
-    return int(found[1]) * 1024
+    """The largest that the processes ever were, in bytes."""
+    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in (server.process.pid, *children(server))]
+    return sum(int(size) * 1024 for status in statuses for size in re.findall(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE))
 
 
 def bytes_in(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-async def test_no_attack_hurts_a_healthy_client_nor_makes_the_server_large(tmp_path: Path) -> None:
+def groups(size: int) -> dict[str, Sequence[str]]:
+    names = list(ATTACKS)
+    parts = [names[begin : begin + size] for begin in range(0, len(names), size)]
+    return {", ".join(part): part for part in [*parts, names]}
+
+
+@pytest.mark.parametrize(("workers", "at_once"), [(1, 1), (4, 3)])
+async def test_no_attack_hurts_a_healthy_client_nor_makes_the_server_large(tmp_path: Path, workers: int, at_once: int) -> None:
+    """So many attacks `at_once`: one by one they say more and take longer. At last all of them."""
     data, settings = tmp_path / "data", tmp_path / "ropewalk.toml"
     settings.write_text(f'[[streams]]\npattern = "{TICKER}"\nslow_consumer = "drop"\n')
     flags = ("--config_path", str(settings), "--sse", "--data_dir", str(data), "--history_limit", "10")
     timeouts = ("--presence_ttl", "60s", "--ws_write_timeout", "1s")
-    with running_server("--public", *flags, *timeouts) as server:
+    with running_server("--public", *flags, *timeouts, "--workers", str(workers)) as server:
         async with cable(server) as healthy:
             await healthy.subscribe("hostile/healthy")
             before = await pings(server, healthy, ordinary_clients.__name__)
+            processes = set(children(server))
             memory, disk = peak_memory(server), bytes_in(data)
-            took = {name: await pings(server, healthy, name) for name in ATTACKS}
-            took["all at once"] = await pings(server, healthy, *ATTACKS)
+            took = {name: await pings(server, healthy, *attacks) for name, attacks in groups(at_once).items()}
             after = await pings(server, healthy, ordinary_clients.__name__)
             await publish(server, "hostile/healthy", "still here")
             assert await healthy.messages(1) == ["still here"]
@@ -127,6 +137,7 @@ async def test_no_attack_hurts_a_healthy_client_nor_makes_the_server_large(tmp_p
         memory, disk = peak_memory(server) - memory, bytes_in(data) - disk
         usual = Pings(*(max(each) for each in zip(astuple(before), astuple(after), strict=True)))
         print(*_table(usual, took, memory, disk), sep="\n")
+        assert set(children(server)) == processes
         assert _complaints(usual, took, memory, disk, counted, server.log()) == []
 
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.metrics import metrics, metrics_when
+from tests.metrics import metrics_when
 from tests.scenarios.storm import CLIENTS, AnyClient, Sea, StormClient, storm
 from tests.scenarios.storm_sse import SseStormClient
 from tests.server import RunningServer, running_server
@@ -18,15 +18,15 @@ CHANNELS = ("--app", "tests.scenarios.storm_channels:app", "--app_dir", str(Path
 
 
 async def weathered(
-    client: Callable[[RunningServer, Sea, Random], AnyClient], capsys: pytest.CaptureFixture[str]
+    client: Callable[[RunningServer, Sea, Random], AnyClient], workers: int, capsys: pytest.CaptureFixture[str]
 ) -> tuple[Sea, dict[str, float]]:
     """What the clients and what the server counted, after a storm that left nothing behind."""
     seed = int(os.environ.get("STORM_SEED") or secrets.randbelow(10**9))
-    with running_server(*FLAGS, *CHANNELS) as server:
+    with running_server(*FLAGS, *CHANNELS, "--workers", str(workers)) as server:
         with capsys.disabled():
-            print(f"\nstorm with STORM_SEED={seed}")
+            print(f"\nstorm on {workers} workers with STORM_SEED={seed}")
         sea = await storm(server, seed, client)
-        found = await metrics(server)
+        found = await metrics_when(server, lambda now: _all_told(now, sea))
         with capsys.disabled():
             written = sum(len(payloads) for payloads in sea.written.values())
             print(f"  {CLIENTS} clients, {written} messages, as they saw it:", dict(sorted(sea.counts.items())))
@@ -35,19 +35,29 @@ async def weathered(
         assert sea.counts["cuts"] > CLIENTS
         assert found["publications_duplicate_total"] == sea.counts["retries"] > 0
         assert [name for name, value in found.items() if name.startswith("gaps_total") and value] == []
-        await metrics_when(server, lambda now: now["sessions"] == 0)
         assert "Traceback" not in server.log(), server.log()
     return sea, found
 
 
-async def test_after_a_storm_every_client_has_every_message_once_and_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    sea, found = await weathered(StormClient, capsys)
+def _all_told(found: dict[str, float], sea: Sea) -> bool:
+    """A worker hears of what the others counted a moment later."""
+    counted = found["publications_duplicate_total"] >= sea.counts["retries"]
+    return counted and found["sessions_restored_total"] >= sea.counts["restores"] and found["sessions"] == 0
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+async def test_after_a_storm_every_client_has_every_message_once_and_in_order(
+    workers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sea, found = await weathered(StormClient, workers, capsys)
     assert sea.counts["restores"] > CLIENTS
-    assert found["sessions_restored_total"] >= sea.counts["restores"]
     assert found["restores_missed_total"] > 0
 
 
-async def test_after_a_storm_every_sse_client_has_every_message_once_and_in_order(capsys: pytest.CaptureFixture[str]) -> None:
-    sea, _ = await weathered(SseStormClient, capsys)
+@pytest.mark.parametrize("workers", [1, 4])
+async def test_after_a_storm_every_sse_client_has_every_message_once_and_in_order(
+    workers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sea, _ = await weathered(SseStormClient, workers, capsys)
     assert sea.counts["cuts before the first message"] > 0
     assert sea.counts["long replays"] > 0

@@ -84,7 +84,8 @@ def _joined(chosen: ChosenBackend, role: Role) -> ChosenBackend:
     if role.kind is ProcessKind.WORKER:
         return chosen._replace(to_store=resolve(BACKENDS, "link")(role.bus_socket, _worker_name(role)))
     if role.kind is ProcessKind.STORE:
-        return chosen._replace(bus=Bus(resolve(BACKENDS, "bus")(), role.bus_socket))
+        backend: Backend = resolve(BACKENDS, "engine")(chosen.backend)
+        return chosen._replace(backend=backend, bus=Bus(resolve(BACKENDS, "bus")(), role.bus_socket))
     return chosen
 
 

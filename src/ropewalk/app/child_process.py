@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from ropewalk.app.control_channel import ControlChannel, Failed, Order, Word
+from ropewalk.app.control_channel import ControlChannel, Failed, ProcessOrder, Word
 from ropewalk.app.process_role import Role, written
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import ServerError, UserMistake
@@ -29,7 +29,7 @@ BETWEEN_STARTS = Backoff(0.1, 5.0)
 
 
 class StartFailed(ServerError):
-    """A process that ended before it was ready, without saying why: its own log tells."""
+    """A process that cannot be started, or ended before it was ready without saying why: its own log tells."""
 
 
 def how_it_ended(code: int) -> str:
@@ -47,6 +47,12 @@ def delay_before_start(failures: int, chance: Callable[[], float]) -> float:
     return BETWEEN_STARTS.delay(failures - 2, chance) if failures > 1 else 0.0
 
 
+def noticed(future: "asyncio.Future[None]") -> None:
+    """Keeps asyncio from complaining that nobody asked for its exception."""
+    if not future.cancelled():
+        future.exception()
+
+
 class Child:
     """This program once more, with the same command line and a role. `ready` fails with UserMistake or StartFailed."""
 
@@ -56,7 +62,7 @@ class Child:
         self.began = loop.time()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[int] = loop.create_future()
-        self.ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())  # which nobody may ask for
+        self.ready.add_done_callback(noticed)
         ours, theirs = socket.socketpair()
         with theirs:
             role = msgspec.structs.replace(role, control=theirs.fileno())
@@ -74,7 +80,7 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, order: Order) -> None:
+    def tell(self, order: ProcessOrder) -> None:
         self._channel.say(order)
 
     def signal(self, number: signal.Signals) -> None:
@@ -86,6 +92,7 @@ class Child:
         if code is None or self.ended.done():
             return
         self._channel.close()
+        logger.debug("%s has ended", self.name, extra={"pid": self.pid, "how": how_it_ended(code)})
         if not self.ready.done():
             self.ready.set_exception(StartFailed(f"the process {self.name} did not start: {how_it_ended(code)}"))
         self.ended.set_result(code)
@@ -110,7 +117,10 @@ class KeptProcess:
 
     async def start(self) -> None:
         """Until it is ready. Raises UserMistake or StartFailed, and then it is not started again."""
-        self.child = self._launch()
+        try:
+            self.child = self._launch()
+        except OSError as error:
+            raise StartFailed(f"a process cannot be started: {error}") from None
         await self.child.ready
         if not self._retired:
             self._keeping = asyncio.get_running_loop().create_task(self._keep(self.child))
@@ -128,10 +138,19 @@ class KeptProcess:
                 extra={"pid": child.pid, "how": how_it_ended(code), "delay": delay},
             )
             await asyncio.sleep(delay)
-            self.child = child = self._launch()
+            self.child = child = await self._launched(child.name)
             child.ready.add_done_callback(lambda ready, name=child.name: _tell(name, ready))  # type: ignore[misc]
 
-    def tell(self, order: Order) -> None:
+    async def _launched(self, name: str) -> Child:
+        """However long it takes until the system has room for one more process."""
+        while True:
+            try:
+                return self._launch()
+            except OSError as error:
+                logger.error("%s cannot be started again", name, extra={"reason": str(error)})
+                await asyncio.sleep(BETWEEN_STARTS.cap)
+
+    def tell(self, order: ProcessOrder) -> None:
         if self.child is not None:
             self.child.tell(order)
 
@@ -150,7 +169,7 @@ class KeptProcess:
             self._keeping.cancel()
         if self.child is None:
             return
-        self.child.tell(Order.STOP)
+        self.child.tell(ProcessOrder.STOP)
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.shield(self.child.ended)

@@ -1,7 +1,7 @@
 """What a supervisor and its children say to each other: lines of JSON over one socket a child.
 
-A child says `Ready` or `Failed` once. The supervisor says which `Order` a child has to follow. The end of the channel tells
-the child that the supervisor is gone, however that ended.
+A child says `Ready` or `Failed` once. The supervisor says which `ProcessOrder` a child has to follow. The end of the channel
+tells the child that the supervisor is gone, however that ended.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import msgspec
 _READ_BYTES = 64 * 1024
 
 
-class Order(StrEnum):
+class ProcessOrder(StrEnum):
     STOP = "stop"
     SERVER_ENDS = "server_ends"
     """Said before `STOP` where the server ends and not only this process."""
@@ -35,7 +35,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     reason: str
 
 
-Word = Ready | Failed | Order
+Word = Ready | Failed | ProcessOrder
 
 
 class ControlChannel:

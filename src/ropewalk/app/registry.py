@@ -11,6 +11,7 @@ BACKENDS = {
     "redis": "ropewalk.adapters.backends.redis:RedisBackend",
     "bus": "ropewalk.adapters.backends.workers.server:StoreServer",
     "link": "ropewalk.adapters.backends.workers.link:StoreLink",
+    "engine": "ropewalk.adapters.backends.workers.beside_engine:BackendBesideEngine",
     "own store": "ropewalk.adapters.backends.workers.local:StoreBackend",
     "store": "ropewalk.adapters.backends.workers.store:SharedStore",
     "worker": "ropewalk.adapters.backends.workers.backend:WorkerBackend",

@@ -47,6 +47,7 @@ class Server:
         self._run = secrets.token_hex(8)  # of this process, and of no other before or after it
         self._exchanging: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
+        self._was_signalled = False
         self._acceptor: Acceptor | None = None
         self.addresses: list[str] = []
 
@@ -71,7 +72,15 @@ class Server:
         if self._role.kind is not ProcessKind.STORE:  # which is told by its supervisor, after the workers
             self._heed_signals()  # not later: a store that is down keeps the start waiting for seconds
         try:
-            await self._start_parts()
+            if self._parts.to_store is not None:
+                await self._parts.to_store.start()
+            await self._parts.node.start()
+            try:
+                await self._start_beside_node()
+                sockets = sockets or self._listen()
+            except BaseException:
+                await self._parts.node.stop()
+                raise
         except BaseException:
             await self._parts.keeper.stop()  # a start that failed must not look like a crash to the next one
             if self._parts.embedded_nats is not None:
@@ -82,16 +91,13 @@ class Server:
         if isinstance(inspector, NodeWideInspector):
             await inspector.exchange()
             self._exchanging = asyncio.get_running_loop().create_task(inspector.run())
-        self._acceptor = Acceptor(shared_port, sockets or self._listen(), self._tls)
+        self._acceptor = Acceptor(shared_port, sockets, self._tls)
         self._acceptor.start()
         if self._role.kind is not ProcessKind.WORKER:
             self._announce()
 
-    async def _start_parts(self) -> None:
+    async def _start_beside_node(self) -> None:
         parts = self._parts
-        if parts.to_store is not None:
-            await parts.to_store.start()
-        await parts.node.start()
         if parts.recorder is not None:
             await parts.recorder.start()
         if parts.transactions is not None:
@@ -158,8 +164,9 @@ class Server:
             loop.add_signal_handler(number, self._signalled)
 
     def _signalled(self) -> None:
-        if self._stopping.is_set():
-            raise SystemExit(1)  # a second signal means now
+        if self._was_signalled:
+            raise SystemExit(1)  # a second signal means now; a first one may also come after a supervisor's order
+        self._was_signalled = True
         self.leave()
 
     def leave(self) -> None:

@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 
-from ropewalk.app.control_channel import ControlChannel, Failed, Order, Ready, Word
+from ropewalk.app.control_channel import ControlChannel, Failed, ProcessOrder, Ready, Word
 from ropewalk.app.process_role import ProcessKind, Role
 from ropewalk.app.server import Server
 
@@ -31,13 +31,13 @@ class Supervised:
         """`shutdown_timeout`: how long workers may take to end."""
 
         def heard(word: Word) -> None:
-            if word is Order.STOP:
+            if word is ProcessOrder.STOP:
                 server.leave()
-            elif word is Order.SERVER_ENDS:
+            elif word is ProcessOrder.SERVER_ENDS:
                 server.ends_for_good()
-            elif word is Order.STOP_LISTENING:
+            elif word is ProcessOrder.STOP_LISTENING:
                 server.stop_listening()
-            elif word is Order.RELOAD:
+            elif word is ProcessOrder.RELOAD:
                 server.reload()
 
         def orphaned() -> None:
@@ -48,6 +48,7 @@ class Supervised:
             else:
                 server.ends_for_good()
                 server.leave()
+                asyncio.get_running_loop().call_later(shutdown_timeout + SPARE_SECONDS, os._exit, 1)
 
         self._channel.watch(heard, orphaned)
 

@@ -9,6 +9,7 @@ import logging
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,9 +26,9 @@ from ropewalk.adapters.endpoints.sockets import (
     reserved_sockets,
 )
 from ropewalk.app import embedded_nats, logs
-from ropewalk.app.child_process import Child, KeptProcess
-from ropewalk.app.control_channel import Order
-from ropewalk.app.process_role import ProcessKind, Role
+from ropewalk.app.child_process import Child, KeptProcess, noticed
+from ropewalk.app.control_channel import ProcessOrder
+from ropewalk.app.process_role import ProcessKind, Role, own_settings
 from ropewalk.app.settings import Settings, require_startable
 from ropewalk.model.errors import RopewalkError, UserMistake
 
@@ -109,6 +110,8 @@ class Supervisor:
             fresh.append(KeptProcess(partial(self._launch_worker, self._last_number, count)))
         self._kept += fresh
         starting = [asyncio.ensure_future(worker.start()) for worker in fresh]
+        for start in starting:
+            start.add_done_callback(noticed)  # one failure is told, and the others are most likely the same
         await asyncio.wait(starting, return_when=asyncio.FIRST_EXCEPTION)
         if failures := [error for start in starting if start.done() and (error := start.exception())]:
             await self._retire(fresh)
@@ -139,7 +142,7 @@ class Supervisor:
     async def _stop(self) -> None:
         workers = [each for each in self._kept if each is not self._store]
         for worker in workers:
-            worker.tell(Order.SERVER_ENDS)
+            worker.tell(ProcessOrder.SERVER_ENDS)
         await self._retire(workers)
         await self._store.retire(None)  # never cut short: it seals the journal
 
@@ -153,21 +156,23 @@ class Supervisor:
             logger.error("settings not reloaded, the old ones stay in force", extra={"reason": str(error)})
             return
         self._settings, old, self._workers = settings, self._workers, fresh
-        self._store.tell(Order.RELOAD)
+        self._store.tell(ProcessOrder.RELOAD)
         # All of them, before the first one sends its clients away: these are to go to the new ones.
         for worker in old:
-            worker.tell(Order.STOP_LISTENING)
+            worker.tell(ProcessOrder.STOP_LISTENING)
         for worker in old:
             await self._retire([worker])
         logger.info("all workers were replaced", extra={"workers": len(fresh)})
 
     def _checked(self) -> Settings:
-        from ropewalk.app.reload import needs_full_restart  # late: it brings all parts of a server with it
+        from ropewalk.app.reload import needs_full_restart, require_reloadable  # late: all parts of a server come with it
 
         settings = self._load()
         require_startable(settings)
         if names := needs_full_restart(self._settings, settings):
             raise UserMistake(f"these settings need a full restart: {' '.join(names)}")
+        store = replace(self._role, kind=ProcessKind.STORE)
+        require_reloadable(own_settings(store, self._settings), own_settings(store, settings))
         logging_settings = settings.logging
         logs.configure(logging_settings.log_level, logging_settings.log_format, payloads=logging_settings.debug)
         return settings
@@ -180,13 +185,14 @@ class Supervisor:
 def _listening(settings: Settings) -> Iterator[list[Listening]]:
     """The sockets of the server. Workers bind others beside those that only keep the port, and accept from the rest together.
 
-    A process that takes over has to listen before the other one ends, and so before there is a worker. Raises UserMistake.
+    A process that takes over has to listen before the other one ends, and so before there is a worker. Only Linux spreads
+    connections evenly over sockets that share a port. Raises UserMistake.
     """
     server = settings.server
     sockets = inherited_sockets(os.environ)
     if sockets:
         logger.info("sockets were inherited; --host and --port do not count")
-    elif server.takeover or server.host.startswith(UNIX_PREFIX):
+    elif server.takeover or server.host.startswith(UNIX_PREFIX) or sys.platform != "linux":
         sockets = bound_sockets(server.host, server.port, server.takeover)
     else:
         sockets = reserved_sockets(server.host, server.port)

@@ -178,12 +178,21 @@ class Node:
 
     async def start(self) -> None:
         await self.backend.start()
-        await self.backend.feed.start(self._deliver, self._obey, self._feed.missed)
-        if self.application is not None:
-            await self.application.start(BoundedPublisher(self.broker, self._limits))
-            self.disconnect_queue.start()
+        try:
+            await self.backend.feed.start(self._deliver, self._obey, self._missed)
+            if self.application is not None:
+                await self.application.start(BoundedPublisher(self.broker, self._limits))
+                self.disconnect_queue.start()
+        except BaseException:  # its connections would keep the process from ending
+            await self.backend.feed.stop()
+            await self.backend.stop()
+            raise
         self._keeper.start()
         self.tasks.spawn(self._keep_time())
+
+    def _missed(self) -> None:
+        self._feed.missed()
+        self._keeper.doubt()
 
     def leave(self) -> None:
         """Say on the health page that the end is near, so that load balancers look elsewhere; everything works on."""

@@ -52,6 +52,9 @@ class SessionKeeper:
 
     def start(self) -> None: ...
 
+    def doubt(self) -> None:
+        """The store was out of reach, and may have begun anew."""
+
     def obey(self, order: SessionTaken) -> int:
         """The store has given a session of this node away. Returns how many were ended here."""
         return 0

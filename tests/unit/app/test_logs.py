@@ -18,6 +18,7 @@ def logging_as_before() -> Iterator[None]:
     # basicConfig(force=True) closes the handlers it removes, and pytest's own must live on.
     root.handlers = []
     yield
+    logs.name_process("")
     root.handlers = handlers
     root.setLevel(levels[0])
     ours.setLevel(levels[1])
@@ -44,6 +45,14 @@ def test_a_json_line_is_one_object() -> None:
 
     assert line.pop("time").endswith("Z")
     assert line == {"level": "info", "logger": "ropewalk.engine", "message": "session\nrestored", "sid": "abc", "streams": 3}
+
+
+def test_a_line_tells_the_process_it_is_from() -> None:
+    logs.name_process("worker 1")
+    assert logged("text", "session restored", sid="abc").endswith('session restored process="worker 1" sid=abc\n')
+    assert json.loads(logged("json", "session restored"))["process"] == "worker 1"
+    logs.name_process("")
+    assert "process" not in logged("text", "session restored")
 
 
 def test_a_line_break_from_outside_does_not_look_like_a_second_record() -> None:

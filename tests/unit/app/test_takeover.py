@@ -68,3 +68,27 @@ async def test_what_the_file_says_cannot_make_it_fail(tmp_path: Path, holding: s
     waiting = asyncio.create_task(ServerLock(str(tmp_path)).take(15))
     holding.terminate()
     await waiting
+
+
+async def test_another_process_can_be_named_as_the_one_to_tell(tmp_path: Path) -> None:
+    supervisor = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    lock, next_one = ServerLock(str(tmp_path), supervisor.pid), ServerLock(str(tmp_path))
+    await lock.take(0)
+    taking = asyncio.create_task(next_one.take(15))
+    assert await asyncio.to_thread(supervisor.wait, 15) == -signal.SIGTERM
+    supervisor.communicate()
+    lock.release()
+    await taking
+    next_one.release()
+
+
+async def test_a_store_that_is_started_again_does_not_end_its_own_supervisor(tmp_path: Path) -> None:
+    supervisor = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    former = ServerLock(str(tmp_path), supervisor.pid)
+    await former.take(0)
+    with pytest.raises(UserMistake, match="did not end"):
+        await ServerLock(str(tmp_path), supervisor.pid).take(0.1)
+    assert supervisor.poll() is None
+    supervisor.kill()
+    supervisor.communicate()
+    former.release()

@@ -30,6 +30,9 @@ from tests.unit.engine.workbench import Client, Clock, Workbench, public
 
 PATIENT = Limits(ping_interval=0, sessions_ttl=60.0, presence_ttl=5.0, resume_timeout=1e9)
 
+BETWEEN_RENEWALS = 3.5 * RENEW_SECONDS
+"""Seconds after which a node that has just started has renewed its lease, and does not renew it in the next moment."""
+
 
 class Everybody:
     """Implements `ports.Authenticator`: all clients are the same user."""
@@ -54,7 +57,7 @@ class VirtualClock(Clock):
 
 
 class Cluster:
-    """Nodes over one store. `writes`: what they wrote, call by call."""
+    """Nodes over one store. `writes`: what they wrote, call by call. `missed`: what the feed of each calls after a loss."""
 
     def __init__(self) -> None:
         faults = Faults(latency=0.0)
@@ -63,6 +66,7 @@ class Cluster:
         self._air = Air(faults, Counts(), Random(1))
         self.store = LosableStore(Rulebook(StreamRules(), ()), self.clock, self._air, presence_ttl=PATIENT.presence_ttl)
         self.writes: list[list[SessionWrite]] = []
+        self.missed: list[Callable[[], None]] = []
         self.over: list[str] = []
         self.ended: list[str] = []
         self._started = 0
@@ -76,7 +80,14 @@ class Cluster:
             self.writes.append(list(sessions))
             return await write(sessions)
 
+        start = backend.feed.start
+
+        async def start_and_remember(deliver: Any, obey: Any, missed: Callable[[], None]) -> None:
+            self.missed.append(missed)
+            await start(deliver, obey, missed)
+
         backend.leases.write = remember  # type: ignore[method-assign]
+        backend.feed.start = start_and_remember  # type: ignore[assignment, method-assign]
         return await Workbench(
             PATIENT, authenticators=[Everybody()], backend=backend, session_log=Ends(self.ended), clock=self.clock
         ).__aenter__()
@@ -478,6 +489,48 @@ def test_a_store_that_lost_its_data_gets_the_sessions_that_live_again_and_nobody
         assert [client.connection.closed for client in clients] == [None, None]
         clients[0].session.lost()
         assert welcome(await second.connect(clients[0].sid))["restored"] is True
+
+    in_cluster(story)
+
+
+def test_a_session_that_changes_before_its_node_knows_of_a_loss_of_the_store_lives_on() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        await asyncio.sleep(BETWEEN_RENEWALS)
+        await cluster.store.lose()
+        await client.send(command="subscribe", identifier=public("late"))
+        await asyncio.sleep(LEASE_SECONDS)
+        assert client.connection.closed is None
+        client.session.lost()
+        assert welcome(await second.connect(client.sid))["restored_ids"] == [public("s"), public("late")]
+
+    in_cluster(story)
+
+
+def test_a_session_whose_connection_ends_before_its_node_knows_of_a_loss_of_the_store_is_kept() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        await asyncio.sleep(BETWEEN_RENEWALS)
+        await cluster.store.lose()
+        client.session.lost()
+        await asyncio.sleep(LEASE_SECONDS)
+        assert welcome(await second.connect(client.sid))["restored"] is True
+
+    in_cluster(story)
+
+
+def test_a_node_whose_store_was_out_of_reach_renews_its_lease_at_once() -> None:
+    async def story(cluster: Cluster) -> None:
+        first, second = await cluster.node(), await cluster.node()
+        client = await subscribed(first)
+        await asyncio.sleep(BETWEEN_RENEWALS)
+        await cluster.store.lose()
+        cluster.missed[0]()
+        await asyncio.sleep(2 * WRITE_SECONDS)
+        client.session.lost()
+        assert welcome(await second.connect(client.sid))["restored"] is True
 
     in_cluster(story)
 

@@ -85,8 +85,8 @@ def bound_sockets(host: str, port: int, reuse_port: bool) -> list[Listening]:
 
 
 def reserved_sockets(host: str, port: int) -> list[Listening]:
-    """Bound, so that nobody else takes their port, and not listening: for processes that will listen there, each with a socket
-    of its own. Raises UserMistake, also where somebody listens already."""
+    """Bound, so that the system gives their port to nobody else, and not listening: for processes that will listen there, each
+    with a socket of its own. Raises UserMistake, also where somebody listens already."""
     try:
         if port:
             # A socket that would share the port is bound beside another one of that kind without a word.

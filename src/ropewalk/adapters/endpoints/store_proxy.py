@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
+from yarl import URL
 
 from ropewalk.adapters.endpoints.http_guard import refusal, unreadable
 
@@ -48,7 +49,7 @@ class StoreProxy:
         try:
             async with self._session().request(
                 request.method,
-                f"http://store{request.raw_path}",
+                _at_the_store(request.rel_url),
                 headers=_passed(request.headers),
                 data=request.content if request.can_read_body else None,
                 allow_redirects=False,
@@ -72,6 +73,11 @@ class StoreProxy:
                 requote_redirect_url=False,
             )
         return self._http
+
+
+def _at_the_store(url: URL) -> URL:
+    """As it was written: nothing is decoded and encoded again."""
+    return URL.build(scheme="http", host="store", path=url.raw_path, query_string=url.raw_query_string, encoded=True)
 
 
 def _passed(headers: Mapping[str, str]) -> CIMultiDict[str]:

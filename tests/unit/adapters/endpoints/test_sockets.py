@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.endpoints.sockets import bound_sockets, inherited_sockets
+from ropewalk.adapters.endpoints.sockets import bound_sockets, inherited_sockets, reserved_sockets
 from ropewalk.model.errors import UserMistake
 
 
@@ -21,6 +21,20 @@ def test_a_port_that_is_taken_is_refused_unless_both_share_it() -> None:
     [second] = bound_sockets("127.0.0.1", port, reuse_port=True)
     first.close()
     second.close()
+
+
+def test_a_reserved_port_is_for_processes_that_share_it() -> None:
+    [kept] = reserved_sockets("127.0.0.1", 0)
+    port = kept.sock.getsockname()[1]
+    assert not kept.listens
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    [first] = bound_sockets("127.0.0.1", port, reuse_port=True)
+    assert first.listens
+    with pytest.raises(UserMistake, match=f"127.0.0.1:{port}"):
+        reserved_sockets("127.0.0.1", port)
+    first.close()
+    kept.close()
 
 
 def test_what_connects_before_anybody_accepts_waits() -> None:

@@ -25,6 +25,8 @@ PATIENCE = 3.0
 ANSWER_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 MOST_ASKED = 100_000
+MOST_UNSENT = 16 * 1024 * 1024
+"""Calls that may wait for an answer, and bytes that the store may be behind with. Past that callers are told to come back."""
 
 
 class _Asked:
@@ -190,7 +192,7 @@ class StoreLink:
     def _send(self, method: str, arguments: tuple[object, ...]) -> asyncio.Future[Any]:
         if self._connection is None:
             raise Unavailable(AWAY)
-        if len(self._asked) >= MOST_ASKED:
+        if len(self._asked) >= MOST_ASKED or self._connection.buffered > MOST_UNSENT:
             raise Unavailable("too many calls wait for the store process of this node")
         loop = asyncio.get_running_loop()
         self._number += 1
@@ -200,8 +202,8 @@ class StoreLink:
         return answer
 
     def note(self, method: str, *arguments: object) -> bool:
-        """Without waiting for anybody. False when there is no connection."""
-        if self._connection is None or not self._ready.is_set():
+        """Without waiting for anybody. False when it was not sent."""
+        if self._connection is None or not self._ready.is_set() or self._connection.buffered > MOST_UNSENT:
             return False
         self._connection.send(frame(NOTE, 0, method, arguments))
         return True

@@ -29,9 +29,15 @@ logger = logging.getLogger("ropewalk.workers")
 OBEY_SECONDS = 5.0
 """For how long an order to end sessions waits until all workers have ended theirs."""
 
+RELEASE_SECONDS = 1.0
+"""For how long a client that comes back waits until the worker of its former connection has kept the session."""
+
 ORDERS_SECONDS = 60.0
 MOST_ORDERS = 10_000
 """Orders for workers that lost their connection and come back."""
+
+HOLD_SECONDS = 1.0
+"""For how long answers to publishers wait at the most until all workers have read what was registered."""
 
 BACKLOG = 256
 
@@ -63,6 +69,7 @@ class _Worker:
         self.connection = connection
         self.name = ""
         self.listens: set[str] = set()
+        self.stalled = False
         self.asked: dict[int, asyncio.Future[int]] = {}
         self.answers: dict[str, Answer] = {}
 
@@ -101,6 +108,7 @@ class StoreServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._asked = 0
+        self._held: list[tuple[_Worker, bytes]] = []
         self._store: SharedStore | None = None
         self._at_once = _NEVER_WAIT
         self._hear: dict[str, Callable[..., None]] = {"unlisten": self._unlisten, "tell": self._tell, "rows": self._note}
@@ -134,7 +142,7 @@ class StoreServer:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def _accept(self) -> BusConnection:
-        connection = BusConnection(self._receive, self._lost)
+        connection = BusConnection(self._receive, self._lost, self._caught_up)
         worker = self._workers[connection] = _Worker(connection)
         worker.answers["hello"] = partial(self._hello, worker)
         return connection
@@ -168,7 +176,7 @@ class StoreServer:
             try:
                 work.send(None)
             except StopIteration as done:
-                worker.connection.send(frame(ANSWER, number, method, done.value))
+                self._conclude(worker, method, frame(ANSWER, number, method, done.value))
             except Exception as error:
                 worker.connection.send(frame(FAILURE, number, *wire.failure_of(error)))
             return
@@ -181,7 +189,42 @@ class StoreServer:
             answer = frame(ANSWER, number, method, await work)
         except Exception as error:
             answer = frame(FAILURE, number, *wire.failure_of(error))
-        worker.connection.send(answer)
+        self._conclude(worker, method, answer)
+
+    # --- publishers wait for workers that are behind ------------------------------------------------------------------
+
+    def _conclude(self, worker: _Worker, method: str, answer: bytes) -> None:
+        """A publisher that waits for its answer does not run ahead of those who deliver."""
+        if method == "append" and (self._held or self._is_anyone_behind()):
+            self._hold(worker, answer)
+        else:
+            worker.connection.send(answer)
+
+    def _is_anyone_behind(self) -> bool:
+        return any(worker.connection.behind and not worker.stalled for worker in self._by_name.values())
+
+    def _hold(self, worker: _Worker, answer: bytes) -> None:
+        if not self._held:
+            self._hold_ends = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._wait_no_longer)
+        self._held.append((worker, answer))
+
+    def _wait_no_longer(self) -> None:
+        """Whoever is behind for so long stands still: nobody waits for it again until it has caught up."""
+        for worker in self._by_name.values():
+            worker.stalled = worker.connection.behind
+        self._answer_held()
+
+    def _caught_up(self) -> None:
+        for worker in self._by_name.values():
+            worker.stalled = worker.stalled and worker.connection.behind
+        if self._held and not self._is_anyone_behind():
+            self._answer_held()
+
+    def _answer_held(self) -> None:
+        self._hold_ends.cancel()
+        held, self._held = self._held, []
+        for worker, answer in held:
+            worker.connection.send(answer)
 
     # --- to the workers -----------------------------------------------------------------------------------------------
 
@@ -224,7 +267,7 @@ class StoreServer:
             await self._journal.write([Row(RowKind.REVOKED, order.identifier, time.time(), detail=detail)])
         return ended
 
-    def _revoke(self, worker: _Worker, ids: str) -> wire.Ended:
+    def _revoke(self, worker: _Worker, ids: str) -> wire.EndedSessions:
         """While an order is carried out, a worker ends what lives on it: it alone knows what is under way for a session, and
         which ones began after the order."""
         assert self._store is not None
@@ -302,20 +345,20 @@ class StoreServer:
         store, streams = self._store, self._streams
         sessions, presence = NodeSessions(store, worker.name), NodePresence(store, worker.name)
 
-        async def replay(stream: str, position: Position) -> wire.History:
+        async def replay(stream: str, position: Position) -> wire.HistoryPieces:
             return wire.pieces(await streams.replay(stream, position))
 
-        async def since(stream: str, timestamp: float) -> wire.History:
+        async def since(stream: str, timestamp: float) -> wire.HistoryPieces:
             return wire.pieces(await streams.since(stream, timestamp))
 
         async def take(sid: str, successor: str) -> SessionSnapshot | None:
             await self._release(sid)
             return await sessions.take(sid, successor)
 
-        async def revoke(ids: str) -> wire.Ended:
+        async def revoke(ids: str) -> wire.EndedSessions:
             return self._revoke(worker, ids)
 
-        async def abandoned(limit: int, server_ends: bool) -> wire.Ended:
+        async def abandoned(limit: int, server_ends: bool) -> wire.EndedSessions:
             return store.abandoned(limit, server_ends)
 
         return {
@@ -351,7 +394,7 @@ class StoreServer:
         assert self._store is not None
         node, current = self._store.sessions.lives_on(sid)
         if (holder := self._by_name.get(node)) is not None:
-            await asyncio.wait([self._ask(holder, "release", SessionWanted(current))], timeout=OBEY_SECONDS)
+            await asyncio.wait([self._ask(holder, "release", SessionWanted(current))], timeout=RELEASE_SECONDS)
 
     async def _claim(self, worker: _Worker, sids: list[str]) -> None:
         if self._store is not None and self._store.doubts is not None:

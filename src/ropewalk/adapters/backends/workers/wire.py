@@ -35,8 +35,11 @@ MOST_BUFFERED = 64 * 1024 * 1024
 """Bytes that may wait for the other side to read them. Past that the connection is closed: whoever comes back looks for what it
 has missed."""
 
+MUCH_BUFFERED, LITTLE_BUFFERED = 1024 * 1024, 256 * 1024
+"""When the other side counts as behind, and when no more."""
 
-class Piece(Struct, frozen=True, array_like=True):
+
+class HistoryPiece(Struct, frozen=True, array_like=True):
     """A `Replay`, or a `Gap` if it has a reason. What follows a gap is the next piece."""
 
     stream: str
@@ -47,15 +50,15 @@ class Piece(Struct, frozen=True, array_like=True):
     oldest: int = 0
 
 
-History = list[Piece]
-Ended = list[tuple[str, SessionSnapshot]]
+HistoryPieces = list[HistoryPiece]
+EndedSessions = list[tuple[str, SessionSnapshot]]
 
 METHODS: dict[str, tuple[Any, Any]] = {
     # name: types of the arguments, type of the result
     "hello": (tuple[str], bool),
     "append": (tuple[list[Publication]], list[Receipt]),
-    "replay": (tuple[str, Position], History),
-    "since": (tuple[str, float], History),
+    "replay": (tuple[str, Position], HistoryPieces),
+    "since": (tuple[str, float], HistoryPieces),
     "tip": (tuple[str], Position),
     "partition_key": (tuple[str], str),
     "summaries": (tuple[str, int], list[StreamSummary]),
@@ -63,9 +66,9 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "save": (tuple[str, SessionSnapshot, float], None),
     "peek": (tuple[str], SessionSnapshot | None),
     "take": (tuple[str, str], SessionSnapshot | None),
-    "revoke": (tuple[str], Ended),
-    "expired": (tuple[int], Ended),
-    "abandoned": (tuple[int, bool], Ended),
+    "revoke": (tuple[str], EndedSessions),
+    "expired": (tuple[int], EndedSessions),
+    "abandoned": (tuple[int, bool], EndedSessions),
     "renew": (tuple[float, list[str]], Renewal),
     "write": (tuple[list[SessionWrite]], list[SessionTaken]),
     "join": (tuple[str, str, Member], list[PresenceEvent]),
@@ -91,14 +94,12 @@ METHODS: dict[str, tuple[Any, Any]] = {
 _ENVELOPE = msgspec.msgpack.Decoder(tuple[int, int, str, Raw])
 _ARGUMENTS = {name: msgspec.msgpack.Decoder(types[0]) for name, types in METHODS.items()}
 _RESULTS = {name: msgspec.msgpack.Decoder(types[1]) for name, types in METHODS.items()}
-_encoder = msgspec.msgpack.Encoder()
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def frame(kind: int, number: int, name: str, body: object) -> bytes:
-    encoded = bytearray(LENGTH_BYTES)
-    _encoder.encode_into((kind, number, name, body), encoded, LENGTH_BYTES)
-    encoded[:LENGTH_BYTES] = (len(encoded) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "little")
-    return bytes(encoded)
+    encoded = _encode((kind, number, name, body))
+    return len(encoded).to_bytes(LENGTH_BYTES, "little") + encoded
 
 
 def arguments(method: str, body: Raw) -> Any:
@@ -116,16 +117,16 @@ def text(detail: Struct) -> str:
 # --- history ---------------------------------------------------------------------------------------------------------
 
 
-def pieces(answer: Replay | Gap) -> History:
+def pieces(answer: Replay | Gap) -> HistoryPieces:
     return [
-        Piece(each.stream, each.epoch, each.tip, each.messages, each.reason.value, each.oldest)
+        HistoryPiece(each.stream, each.epoch, each.tip, each.messages, each.reason.value, each.oldest)
         if isinstance(each, Gap)
-        else Piece(each.stream, each.epoch, each.tip, each.messages)
+        else HistoryPiece(each.stream, each.epoch, each.tip, each.messages)
         for each in steps(answer)
     ]
 
 
-def history(found: Sequence[Piece]) -> Replay | Gap:
+def history(found: Sequence[HistoryPiece]) -> Replay | Gap:
     answer: Replay | Gap | None = None
     for piece in reversed(found):
         if piece.reason:
@@ -168,41 +169,66 @@ def error_of(kind: str, said: Raw) -> errors.RopewalkError:
 
 
 class BusConnection(asyncio.Protocol):
-    """One end of the bus. `receive` is called for each frame, `lost` once at the end."""
+    """One end of the bus. `receive` is called for each frame, `lost` once at the end, `caught_up` when the other side has read
+    what it was `behind` with."""
 
     def __init__(
-        self, receive: "Callable[[BusConnection, int, int, str, Raw], None]", lost: "Callable[[BusConnection], None]"
+        self,
+        receive: "Callable[[BusConnection, int, int, str, Raw], None]",
+        lost: "Callable[[BusConnection], None]",
+        caught_up: Callable[[], None] = lambda: None,
     ) -> None:
         self._receive = receive
         self._lost = lost
+        self._caught_up = caught_up
+        self.behind = self._paused = False
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._paused = False
+        self._waiting = bytearray()  # the beginning of a frame
+        self._needed = LENGTH_BYTES
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport = transport = cast(asyncio.Transport, transport)
-        # What waits is bounded here, by closing; nobody is asked to pause.
-        transport.set_write_buffer_limits(high=2 * MOST_BUFFERED)
+        transport.set_write_buffer_limits(MUCH_BUFFERED, LITTLE_BUFFERED)
+
+    def pause_writing(self) -> None:
+        self._paused = self.behind = True
+
+    def resume_writing(self) -> None:
+        self._paused = self.behind = False
+        self._caught_up()
 
     def connection_lost(self, reason: Exception | None) -> None:
-        self._transport = None
+        self._transport, self.behind = None, False
+        self._unsent.clear()
         self._lost(self)
+        self._caught_up()
 
     def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        begin, size = 0, len(buffer)
+        if self._waiting:
+            self._waiting += data
+            if len(self._waiting) < self._needed:  # a large frame is put together once
+                return
+            data, self._waiting = bytes(self._waiting), bytearray()
+        begin, size = 0, len(data)
         while size - begin >= LENGTH_BYTES:
-            length = int.from_bytes(buffer[begin : begin + LENGTH_BYTES], "little")
+            length = int.from_bytes(data[begin : begin + LENGTH_BYTES], "little")
             end = begin + LENGTH_BYTES + length
             if length > MOST_FRAME:
                 logger.error("the bus carries something that is no frame")
-                return self.close()
+                self.close()
+                return
             if end > size:
                 break
-            self._take(bytes(buffer[begin + LENGTH_BYTES : end]))
+            self._take(data[begin + LENGTH_BYTES : end])
             begin = end
-        del buffer[:begin]
-        return None
+        if begin < size:
+            self._waiting += data[begin:]
+            enough = size - begin >= LENGTH_BYTES
+            self._needed = end - begin if enough else LENGTH_BYTES
 
     def _take(self, encoded: bytes) -> None:
         try:
@@ -213,13 +239,34 @@ class BusConnection(asyncio.Protocol):
             self.close()
 
     def send(self, encoded: bytes) -> None:
+        """With everything else that is sent in this tick: what costs is the call of the system."""
+        if self._transport is None:
+            return
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(encoded)
+        self._unsent_bytes += len(encoded)
+        if self._unsent_bytes > MUCH_BUFFERED:
+            self.behind = True
+
+    def _flush(self) -> None:
         transport = self._transport
         if transport is None:
             return
-        transport.write(encoded)
+        transport.write(self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent))
+        self._unsent.clear()
+        self._unsent_bytes = 0
         if transport.get_write_buffer_size() > MOST_BUFFERED:
             logger.error("the other end of the bus does not read; closing the connection")
             self.close()
+        elif self.behind and not self._paused:
+            self.behind = False
+            self._caught_up()
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that the other side has not read."""
+        return 0 if self._transport is None else self._unsent_bytes + self._transport.get_write_buffer_size()
 
     def close(self) -> None:
         if self._transport is not None:

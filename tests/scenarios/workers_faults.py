@@ -1,0 +1,106 @@
+"""One node of several processes that can be hurt: workers, the store process, and a seeded plan of faults."""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tests.process_tree import store, workers
+from tests.scenarios.cluster_faults import FLAGS, LEASE_SECONDS, Fault, NamedAddress
+from tests.server import RunningServer, running_server
+
+WORKERS = 4
+ANSWERS = 4  # of whichever worker, each over a connection of its own
+RECOVERY_SECONDS = 60.0
+
+WORKER_FAULTS = (
+    *("kill a worker", "kill two workers", "kill all workers"),
+    *("pause a worker", "replace the workers", "kill a worker during a replacement"),
+)
+STORE_FAULTS = ("kill the store", "pause the store", "kill the store and a worker", "kill a worker", "pause a worker")
+
+
+class WorkersNode(NamedTuple):
+    """Implements `cluster.Servers`."""
+
+    server: RunningServer
+    faults: Sequence[str]
+    lossy: bool
+    entries_port: int = 0
+
+    @property
+    def nodes(self) -> Sequence[NamedAddress]:
+        return [NamedAddress("the node", self.server.url)]
+
+    @property
+    def asked(self) -> Sequence[NamedAddress]:
+        return [NamedAddress(f"answer {number}", self.server.url) for number in range(ANSWERS)]
+
+    def a_round(self, chance: random.Random) -> list[Fault]:
+        """A pause is sometimes longer than the lease of a worker."""
+        kinds = list(self.faults)
+        chance.shuffle(kinds)
+        pauses = (1.0, LEASE_SECONDS + 1)
+        return [Fault(kind, chance.randrange(WORKERS), chance.choice(pauses)) for kind in kinds]
+
+    async def inflict(self, fault: Fault, counts: Counter[str]) -> None:
+        counts[fault.kind] += 1
+        running = sorted(workers(self.server))
+        running = running[fault.target :] + running[: fault.target]
+        match fault.kind:
+            case "kill a worker":
+                await self._kill(running[:1], counts)
+            case "kill two workers":
+                await self._kill(running[:2], counts)
+            case "kill all workers":
+                await self._kill(running, counts)
+            case "kill the store":
+                await self._kill([store(self.server)], counts)
+            case "kill the store and a worker":
+                await self._kill([store(self.server), running[0]], counts)
+            case "pause a worker":
+                await _pause(running[0], fault.seconds)
+            case "pause the store":
+                await _pause(store(self.server), fault.seconds)
+            case "replace the workers":
+                await self._renew([], counts)
+            case "kill a worker during a replacement":
+                await self._renew(running[:1], counts)
+
+    async def _kill(self, processes: Sequence[int], counts: Counter[str]) -> None:
+        counts["processes killed"] += len(processes)
+        before = self.server.log().count("serves again")
+        for pid in processes:
+            os.kill(pid, signal.SIGKILL)
+        await self._until_logged("serves again", before + len(processes))
+
+    async def _renew(self, killed: Sequence[int], counts: Counter[str]) -> None:
+        counts["processes killed"] += len(killed)
+        before = self.server.log().count("all workers were replaced")
+        self.server.process.send_signal(signal.SIGHUP)
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        await self._until_logged("all workers were replaced", before + 1)
+
+    async def _until_logged(self, line: str, times: int) -> None:
+        deadline = time.monotonic() + RECOVERY_SECONDS
+        while self.server.log().count(line) < times:
+            assert time.monotonic() < deadline, f"{line!r} is missing:\n{self.server.log()}"
+            await asyncio.sleep(0.05)
+
+
+async def _pause(pid: int, seconds: float) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    os.kill(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def running_workers(faults: Sequence[str], lossy: bool, *flags: str) -> Iterator[WorkersNode]:
+    with running_server(*FLAGS, "--workers", str(WORKERS), *flags) as server:
+        yield WorkersNode(server, faults, lossy)

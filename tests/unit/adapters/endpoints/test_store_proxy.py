@@ -1,0 +1,154 @@
+"""What a worker passes on to the store process, over a real Unix socket: requests and answers as they were, or a refusal."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from ropewalk.adapters.endpoints.http_connection import HTTP_OPTIONS
+from ropewalk.adapters.endpoints.store_proxy import StoreProxy
+from tests.unit.adapters.http_server import Client, serving
+
+PIECES = 64
+PIECE = b"x" * (64 << 10)
+
+
+async def echo(request: web.Request) -> web.Response:
+    """What arrived, as it was sent."""
+    seen = {name: request.headers.get(name, "") for name in ("Authorization", "Content-Encoding", "X-Own", "Expect")}
+    headers = {f"Seen-{name}": value for name, value in seen.items()}
+    return web.Response(status=207, body=await request.content.read(), headers={**headers, "Seen-Path": request.raw_path})
+
+
+async def stream(request: web.Request) -> web.StreamResponse:
+    """More than any buffer holds."""
+    response = web.StreamResponse(headers={"Content-Type": "application/x-rows"})
+    await response.prepare(request)
+    for _ in range(PIECES):
+        await response.write(PIECE)
+    return response
+
+
+async def cut_off(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(PIECE)
+    assert request.transport is not None
+    request.transport.abort()
+    return response
+
+
+async def refuse(request: web.Request) -> web.Response:
+    """Before the body has come."""
+    response = web.json_response({"error": "too large"}, status=413)
+    response.force_close()
+    return response
+
+
+STORE = [
+    web.route("*", "/journal", echo),
+    web.route("*", "/journal/echo/{rest:.*}", echo),
+    web.get("/journal/stream", stream),
+    web.get("/journal/cut", cut_off),
+    web.post("/journal/refuse", refuse),
+]
+
+
+@asynccontextmanager
+async def store(path: Path, routes: Sequence[web.RouteDef] = STORE) -> AsyncIterator[None]:
+    application = web.Application(client_max_size=1 << 30)
+    application.add_routes(routes)
+    runner = web.AppRunner(application, **HTTP_OPTIONS)
+    await runner.setup()
+    await web.UnixSite(runner, str(path)).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path) -> AsyncIterator[StoreProxy]:
+    proxy = StoreProxy(str(tmp_path / "store.sock"))
+    yield proxy
+    await proxy.stop()
+
+
+@pytest.fixture
+async def client(proxy: StoreProxy, tmp_path: Path) -> AsyncIterator[Client]:
+    async with store(tmp_path / "store.sock"), serving(proxy.routes("/journal")) as client:
+        yield client
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
+async def test_method_path_query_and_headers_are_passed_on(client: Client, method: str) -> None:
+    headers = {"Authorization": "Bearer key", "X-Own": "1"}
+    async with client.request(method, "/journal/echo/a%2Fb?from=1&to=%20", headers=headers) as response:
+        assert response.status == 207
+        assert response.headers["Seen-Path"] == "/journal/echo/a%2Fb?from=1&to=%20"
+        assert (response.headers["Seen-Authorization"], response.headers["Seen-X-Own"]) == ("Bearer key", "1")
+
+
+async def test_headers_of_one_connection_are_not_passed_on(client: Client) -> None:
+    async with client.post("/journal", data=b"1", headers={"Connection": "X-Own", "X-Own": "1"}, expect100=True) as response:
+        assert (response.status, await response.read()) == (207, b"1")
+        assert (response.headers["Seen-X-Own"], response.headers["Seen-Expect"]) == ("", "")
+
+
+async def test_a_body_is_passed_on_as_it_was_sent(client: Client) -> None:
+    packed = gzip.compress(b"rows" * 1000)
+    async with client.post("/journal", data=packed, headers={"Content-Encoding": "gzip"}) as response:
+        assert await response.read() == packed
+        assert response.headers["Seen-Content-Encoding"] == "gzip"
+
+
+async def test_a_large_chunked_body_is_passed_on(client: Client) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(PIECES):
+            yield PIECE
+
+    async with client.post("/journal", data=pieces()) as response:
+        assert await response.read() == PIECE * PIECES
+
+
+async def test_a_large_answer_is_streamed(client: Client) -> None:
+    async with client.get("/journal/stream") as response:
+        assert response.headers["Content-Type"] == "application/x-rows"
+        assert await response.read() == PIECE * PIECES
+
+
+async def test_an_answer_that_is_cut_off_cannot_be_taken_for_a_whole_one(client: Client) -> None:
+    async with client.get("/journal/cut") as response:
+        assert response.status == 200
+        with pytest.raises(Exception, match="payload"):
+            await response.read()
+
+
+async def test_a_refusal_before_the_body_has_come_is_passed_back(client: Client) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        yield PIECE
+        await asyncio.Event().wait()
+
+    async with client.post("/journal/refuse", data=endless()) as response:
+        assert (response.status, await response.json()) == (413, {"error": "too large"})
+
+
+async def test_head_has_the_headers_and_no_body(client: Client) -> None:
+    async with client.head("/journal") as response:
+        assert (response.status, await response.read()) == (207, b"")
+    async with client.get("/journal") as response:  # on the same connection
+        assert response.status == 207
+
+
+async def test_while_the_store_is_away_503_is_answered_and_then_it_goes_on(proxy: StoreProxy, tmp_path: Path) -> None:
+    async with serving(proxy.routes("/journal")) as client:
+        for _ in range(2):
+            async with client.post("/journal", data=PIECE * 16) as response:
+                assert (response.status, response.headers["Retry-After"]) == (503, "1")
+                assert await response.json() == {"error": "the store process does not answer"}
+            async with store(tmp_path / "store.sock"), client.post("/journal", data=b"1") as response:
+                assert await response.read() == b"1"

@@ -1,0 +1,112 @@
+"""Roles of processes: how a child learns its own, and which part of the settings each kind follows."""
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from ropewalk.app.process_role import ALONE, VARIABLE, ProcessKind, Role, own_settings, taken_from, written
+from ropewalk.app.reload import needs_full_restart
+from ropewalk.app.settings import Settings, load, require_startable
+
+STORE = Role(ProcessKind.STORE, directory="/private", supervisor=1, nats_port=5000)
+WORKER = Role(ProcessKind.WORKER, 2, 4, "/private", "0.0.0.0", 8080, nats_port=5000)
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def settings(*argv: str) -> Settings:
+    loaded = load(["--public", "--config_path=", *argv], {})
+    require_startable(loaded)
+    return loaded
+
+
+def test_without_the_variable_a_process_is_alone() -> None:
+    assert taken_from({}) == ALONE
+    assert ALONE.name == ""
+
+
+def test_a_role_is_read_once_and_its_descriptors_go_no_further(pipe: tuple[int, int]) -> None:
+    role = msgspec.structs.replace(WORKER, control=pipe[0], others=pipe[1])
+    for end in pipe:
+        os.set_inheritable(end, True)
+    environ = {"PATH": "/bin", **written(role)}
+
+    assert taken_from(environ) == role
+    assert environ == {"PATH": "/bin"}
+    assert not any(map(os.get_inheritable, pipe))
+    assert taken_from(environ) == ALONE
+
+
+def test_the_variable_is_no_setting() -> None:
+    assert load(["--config_path="], {VARIABLE: "x"}) == load(["--config_path="], {})
+
+
+def test_names_tell_the_processes_apart() -> None:
+    assert (STORE.name, WORKER.name) == ("store", "worker 2")
+
+
+def test_one_that_is_alone_follows_all_settings() -> None:
+    whole = settings("--data_dir", "d", "--takeover")
+    assert own_settings(ALONE, whole) is whole
+
+
+def test_the_store_serves_its_socket_and_takes_no_clients() -> None:
+    whole = settings("--port", "80", "--ssl_cert", "a", "--ssl_key", "b", "--data_dir", "d", "--shutdown_delay", "9")
+    own = own_settings(STORE, whole)
+    assert own.server.host == "unix:/private/store.sock"
+    assert (own.server.ssl_cert, own.operations.shutdown_delay) == ("", 0.0)
+    assert own.journal == whole.journal
+    require_startable(own)
+
+
+def test_a_worker_has_nothing_that_a_node_has_once() -> None:
+    whole = settings("--port", "0", "--data_dir", "d", "--archive_dir", "a", "--takeover", "--broadcast_adapter", "http,redisx")
+    own = own_settings(WORKER, whole)
+    assert (own.server.host, own.server.port, own.server.takeover) == ("0.0.0.0", 8080, False)
+    assert (own.journal.data_dir, own.archive.archive_dir, own.broadcast.broadcast_adapter) == ("", "", ("http",))
+    require_startable(own)
+
+
+def test_fan_out_is_heard_by_workers_and_entries_are_read_by_the_store() -> None:
+    whole = settings("--broadcast_adapter", "http,redisx,redis,nats")
+    assert own_settings(STORE, whole).broadcast.broadcast_adapter == ("http", "redisx")
+    assert own_settings(WORKER, whole).broadcast.broadcast_adapter == ("http", "redis", "nats")
+
+
+@pytest.mark.parametrize(
+    ("address", "reached"),
+    [
+        ("nats://127.0.0.1:0", "nats://127.0.0.1:5000"),
+        ("nats://user:pass@0.0.0.0:0", "nats://user:pass@127.0.0.1:5000"),
+        ("nats://[::]:0", "nats://[::1]:5000"),
+    ],
+)
+def test_workers_reach_the_embedded_nats_server_at_the_port_that_was_chosen_for_the_store(address: str, reached: str) -> None:
+    whole = settings("--broker", "nats", "--embed_nats", "--enats_addr", address)
+    own, stores = own_settings(WORKER, whole), own_settings(STORE, whole)
+    assert (own.enats.embed_nats, own.nats.nats_servers) == (False, (reached,))
+    assert stores.enats.enats_addr == address.removesuffix("0") + "5000"
+    assert stores.enats.enats_store_dir == "/private/nats"  # outlives the process
+    require_startable(own)
+    require_startable(stores)
+
+
+def test_an_embedded_nats_server_with_a_place_to_keep_things_keeps_them_there() -> None:
+    flags = ("--broker", "nats", "--embed_nats", "--data_dir", "d")
+    assert own_settings(STORE, settings(*flags)).enats.enats_store_dir == ""
+    assert own_settings(STORE, settings(*flags, "--enats_store_dir", "e")).enats.enats_store_dir == "e"
+
+
+def test_what_store_and_workers_must_agree_on_is_not_changed_by_new_workers() -> None:
+    old = settings("--workers", "2", "--max_message_size", "1000")
+    assert needs_full_restart(old, settings("--workers", "3", "--max_message_size", "2000", "--history_limit", "7")) == []
+    other = settings("--workers", "2", "--broker", "redis", "--port", "1", "--data_dir", "d")
+    assert set(needs_full_restart(old, other)) == {"broker", "port", "data_dir"}
