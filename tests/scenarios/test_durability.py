@@ -24,7 +24,7 @@ from tests.server import RunningServer, publish, running_server
 TIMEOUT = 30.0
 SHARDS = Settings().journal.journal_shards
 DURABLE = pytest.mark.parametrize("durability", ["journal", "fsync"])
-pytestmark = pytest.mark.usefixtures("processes")
+EITHER_WAY = pytest.mark.usefixtures("processes")
 EVERY = pytest.mark.parametrize("durability", ["memory", "journal", "fsync"])
 
 
@@ -85,6 +85,7 @@ async def written(server: RunningServer, rows: int) -> None:
     await metrics_when(server, lambda found: found["journal_rows"] >= rows)
 
 
+@EITHER_WAY
 @DURABLE
 async def test_positions_epochs_and_uids_survive_a_crash(tmp_path: Path, durability: str) -> None:
     with DataDirectory(tmp_path, durability) as deployment:
@@ -97,6 +98,7 @@ async def test_positions_epochs_and_uids_survive_a_crash(tmp_path: Path, durabil
         assert await publish(server, "b", '"more"') == {**other, "offset": 2}
 
 
+@EITHER_WAY
 @DURABLE
 async def test_a_client_resumes_by_its_sid_as_if_nothing_had_happened(tmp_path: Path, durability: str) -> None:
     with DataDirectory(tmp_path, durability) as deployment:
@@ -138,6 +140,7 @@ async def test_sessions_that_do_not_change_are_not_written_again(tmp_path: Path)
             await client.close()
 
 
+@EITHER_WAY
 async def test_members_stay_present_and_nobody_hears_of_the_crash(tmp_path: Path) -> None:
     with DataDirectory(tmp_path, "journal", "--presence_ttl", "60s") as deployment:
         client = await Cable.connect(deployment.server.cable)
@@ -159,6 +162,7 @@ async def test_members_stay_present_and_nobody_hears_of_the_crash(tmp_path: Path
         await client.close()
 
 
+@EITHER_WAY
 async def test_a_member_who_does_not_come_back_after_a_crash_leaves(tmp_path: Path) -> None:
     with DataDirectory(tmp_path, "journal", "--presence_ttl", "3s") as deployment:
         client = await Cable.connect(deployment.server.cable)
@@ -174,6 +178,7 @@ async def test_a_member_who_does_not_come_back_after_a_crash_leaves(tmp_path: Pa
         await client.close()
 
 
+@EITHER_WAY
 async def test_positions_given_before_they_were_written_change_their_epoch_after_a_crash(tmp_path: Path) -> None:
     with DataDirectory(tmp_path, "memory") as deployment:
         client = await Cable.connect(deployment.server.cable)
@@ -193,6 +198,7 @@ async def test_positions_given_before_they_were_written_change_their_epoch_after
         await client.close()
 
 
+@EITHER_WAY
 @EVERY
 async def test_a_restart_in_order_loses_nothing_whatever_the_durability(tmp_path: Path, durability: str) -> None:
     with DataDirectory(tmp_path, durability) as deployment:
@@ -293,6 +299,7 @@ async def test_many_publishers_get_dense_positions_and_readers_see_them_in_order
         assert await history(deployment.crash(), "a") == expected
 
 
+@EITHER_WAY
 async def test_a_full_disk_refuses_publications_until_there_is_room_again(tmp_path: Path) -> None:
     with DataDirectory(tmp_path, "journal", "--history_limit", "50") as deployment:
         server, payload = deployment.server, json.dumps("x" * 8000)
@@ -322,6 +329,7 @@ async def test_a_full_disk_refuses_publications_until_there_is_room_again(tmp_pa
         assert len(await history(deployment.crash(), "a")) == min(50, len(given))
 
 
+@EITHER_WAY
 @DURABLE
 async def test_sdk_clients_miss_nothing_over_crashes_at_random_moments(tmp_path: Path, durability: str) -> None:
     quick = Backoff(first=0.02, cap=0.2)

@@ -240,8 +240,9 @@ async def test_refusals_are_summed_up_at_the_usual_level_and_told_one_by_one_at_
         assert telling.log().count("ropewalk.session: refused") == 3
 
 
-def test_cookies_for_an_application_without_a_word_about_origins_are_warned_of() -> None:
-    application = ("--rpc_host", "http://127.0.0.1:1/rpc")
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_cookies_for_an_application_without_a_word_about_origins_are_warned_of(workers: str) -> None:
+    application = ("--rpc_host", "http://127.0.0.1:1/rpc", "--workers", workers)
     with running_server(*application) as careless, running_server(*application, "--allowed_origins", "x.test") as careful:
         assert "set --allowed_origins" in careless.log()
         assert "set --allowed_origins" not in careful.log()

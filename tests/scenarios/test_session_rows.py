@@ -13,6 +13,7 @@ import aiohttp
 import pyarrow as pa
 import pytest
 
+from ropewalk.adapters.backends.workers.doubts import DOUBT_SECONDS
 from tests.cable import BASE, Cable, Closed, cable
 from tests.clients.credentials import SECRET, token
 from tests.metrics import metrics_when
@@ -147,7 +148,7 @@ async def test_sessions_of_a_worker_that_is_lost_are_said_to_be_disconnected_onc
             assert all("crashed" in detail for detail in details)
 
 
-DOUBT = 11.0
+DOUBT = DOUBT_SECONDS + 1
 
 
 async def until(holds: Callable[[], object]) -> None:

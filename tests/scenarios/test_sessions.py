@@ -227,3 +227,4 @@ async def test_a_session_larger_than_may_be_kept_is_not_kept_and_counted() -> No
                 await client.cut()
                 async with cable(small, welcome=False, sid=client.sid) as back:
                     assert (await back.expect("welcome")).get("restored", False) is restored
+        await metrics_when(small, lambda now: now["refusals_total{session_size}"] == 1)

@@ -67,6 +67,7 @@ def exactly(messages: list[Frame], first: int, last: int) -> bool:
     return [(each["offset"], each["message"]) for each in messages] == [(n, n) for n in range(first, last + 1)]
 
 
+@pytest.mark.usefixtures("processes")
 async def test_a_client_gets_cold_history_then_hot_then_live(place: Place) -> None:
     for stream in STREAMS:
         await place.publish(stream, 1, 1500)
@@ -131,6 +132,7 @@ async def test_a_journal_with_another_number_of_shards_than_the_setting_says_is_
                 assert exactly(history, 1, 200)
 
 
+@pytest.mark.usefixtures("processes")
 async def test_clients_that_come_while_others_publish_and_the_archive_grows_miss_nothing(place: Place) -> None:
     await place.publish("a", 1, 200)
     last = 200
@@ -202,6 +204,7 @@ async def test_the_sdk_reads_bounded_answers_and_live_messages_in_order(tmp_path
         assert seen == [(n, n) for n in range(1, 1001)]
 
 
+@pytest.mark.usefixtures("processes")
 async def test_after_a_crash_cold_and_hot_history_still_join_up(tmp_path: Path) -> None:
     with running_server(*flags(tmp_path)) as server:
         place = Place(server, tmp_path / "archive")

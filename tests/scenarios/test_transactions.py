@@ -90,7 +90,7 @@ async def by_stream(http: aiohttp.ClientSession) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def server(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     with running_server("--public", "--data_dir", str(tmp_path_factory.mktemp("data"))) as server:
         yield server
 
@@ -182,6 +182,7 @@ async def test_a_body_over_the_limit_is_refused(tmp_path: Path) -> None:
 # --- who may ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("processes")
 async def test_the_token_derives_from_the_secret(tmp_path: Path) -> None:
     with running_server("--secret", SECRET, "--data_dir", str(tmp_path)) as server:
         for token in ("", "wrong", SECRET):
@@ -201,6 +202,7 @@ async def test_without_a_place_for_the_journal_there_is_no_such_endpoint() -> No
                     assert (response.status, await response.json()) == (404, {"error": "no such path"})
 
 
+@pytest.mark.usefixtures("processes")
 async def test_a_method_that_a_path_does_not_know_is_refused_as_json(tmp_path: Path) -> None:
     with running_server("--public", "--data_dir", str(tmp_path)) as server:
         async with application(server) as app:
@@ -241,6 +243,7 @@ def numbers_by_stream(total: int) -> dict[str, list[str]]:
     return {f"s{stream}": [str(n) for n in range(stream, total, STREAMS)] for stream in range(STREAMS)}
 
 
+@pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize("durability", ["journal", "fsync"])
 async def test_every_row_is_in_its_stream_once_and_in_order_though_the_server_is_killed(
     tmp_path: Path, durability: str
@@ -290,6 +293,7 @@ async def test_numbered_rows_are_published_once_though_the_server_is_killed(tmp_
                 assert await by_stream(app.http) == numbers_by_stream(total)
 
 
+@pytest.mark.usefixtures("processes")
 async def test_what_is_staged_outlives_a_crash(tmp_path: Path) -> None:
     flags = ("--public", "--data_dir", str(tmp_path))
     with running_server(*flags) as server:

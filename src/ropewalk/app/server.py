@@ -34,11 +34,14 @@ logger = logging.getLogger("ropewalk.server")
 class Server:
     """`start`, then `wait`, then `stop`; `addresses` are URLs once it is started. `load` reads the settings again (SIGHUP).
 
-    `settings` and what `load` gives are those that a process of this role follows.
+    `settings` and what `load` gives are those that a process of this role follows; `announced` are those of the whole server.
     """
 
-    def __init__(self, settings: Settings, load: Callable[[], Settings], role: Role = ALONE) -> None:
+    def __init__(
+        self, settings: Settings, load: Callable[[], Settings], role: Role = ALONE, announced: Settings | None = None
+    ) -> None:
         self._settings = settings
+        self._announced = announced or settings
         self._load = load
         self._role = role
         self._parts = composition.build(settings, role)
@@ -127,7 +130,8 @@ class Server:
         return sockets
 
     def _announce(self) -> None:
-        settings, keys, broker = self._settings, self._parts.keys, self._settings.broker
+        settings = self._announced
+        keys, broker = self._parts.keys, settings.broker
         logger.info("ropewalk %s", __version__, extra={"addresses": " ".join(self.addresses)})
         for chosen in preset_choices(settings):
             logger.info("%s", chosen)
@@ -139,7 +143,7 @@ class Server:
             extra={
                 "history_limit": broker.history_limit,
                 "history_ttl": broker.history_ttl,
-                "rules": len(self._settings.streams),
+                "rules": len(settings.streams),
             },
         )
         if "http" not in settings.broadcast.broadcast_adapter:

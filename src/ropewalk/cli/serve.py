@@ -73,12 +73,13 @@ def _run_supervised(argv: list[str], role: Role) -> int:
     supervised = Supervised(role)
     try:
         logs.name_process(role.name)
-        settings = own_settings(role, _settings(argv))
+        whole = _settings(argv)
+        settings = own_settings(role, whole)
         environ = dict(os.environ)
         _calm_collector()
         uvloop.run(
             _serve_supervised(
-                supervised, settings, lambda: Server(settings, lambda: own_settings(role, load(argv, environ)), role)
+                supervised, settings, lambda: Server(settings, lambda: own_settings(role, load(argv, environ)), role, whole)
             )
         )
     except UserMistake as mistake:

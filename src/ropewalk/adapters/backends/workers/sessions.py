@@ -14,7 +14,9 @@ import msgspec
 from msgspec import Struct
 
 from ropewalk.core.expiry import Expiry
+from ropewalk.core.stats import Stats
 from ropewalk.model.errors import LimitReached
+from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Clock
 
@@ -66,7 +68,9 @@ class SharedSessions:
         limit: int = 200_000,
         max_size: int = 128 * 1024,
         max_total: int = 256 * 1024 * 1024,
+        stats: Stats | None = None,
     ) -> None:
+        self._stats = stats or Stats()
         self._clock = clock
         self._tell_node = tell
         self._limit = limit
@@ -83,8 +87,6 @@ class SharedSessions:
         self._revocations = Expiry()
         self._over: deque[tuple[str, bytes]] = deque()
         self._untold: dict[str, dict[str, SessionTaken]] = {}  # node → sid → what it has not heard yet
-        self.forgotten = 0
-        """Sessions that ended and were dropped before anybody heard of it."""
         self.kept_bytes = 0
 
     def __len__(self) -> int:
@@ -125,7 +127,9 @@ class SharedSessions:
     def _fitting(self, write: SessionWrite) -> tuple[bytes, float]:
         data, ttl = _encode(write.snapshot), write.ttl
         if ttl and len(data) + OVERHEAD > self._max_size:
-            logger.warning("a session is too large to be resumed", extra={"bytes": len(data)})
+            if not write.live:
+                self._stats.refusals[Refusal.SESSION_SIZE] += 1
+                logger.debug("a session is not kept: it is too large", extra={"bytes": len(data)})
             ttl = 0.0
         return data, ttl
 
@@ -250,6 +254,7 @@ class SharedSessions:
         self._deadlines.set(sid, record.deadline)
         self.kept_bytes += record.size
         while len(self._away) > self._limit or self.kept_bytes > self._max_total:
+            self._stats.refusals[Refusal.SESSIONS_FULL] += 1
             self._end(next(iter(self._away)))
 
     def _drop(self, sid: str, record: _SessionRecord) -> None:
@@ -281,9 +286,9 @@ class SharedSessions:
 
     def _put_over(self, sid: str, data: bytes) -> None:
         if len(self._over) >= self._limit:
-            if not self.forgotten:
+            if not self._stats.app_disconnects_dropped:
                 logger.error("sessions that ended are forgotten before anybody heard of them: too many wait")
-            self.forgotten += 1
+            self._stats.app_disconnects_dropped += 1
             return
         self._over.append((sid, data))
 

@@ -64,7 +64,7 @@ class SharedStore:
             journal=journal,
             stats=stats,
         )
-        self.sessions = SharedSessions(clock, carrier.order, sessions_limit, max_session_size, max_sessions_size)
+        self.sessions = SharedSessions(clock, carrier.order, sessions_limit, max_session_size, max_sessions_size, stats)
         self.presence = SharedPresence(clock, carrier.carry, presence_ttl, max_members)
         self.doubts = SessionDoubts(journal, clock, self.sessions.kept_for, self.sessions.end) if journal is not None else None
         self._leases: dict[str, tuple[int, float]] = {}  # by node: its number, and when it ends

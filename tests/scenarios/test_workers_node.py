@@ -1,0 +1,213 @@
+"""A node of several processes is one node: whichever worker is asked, it answers for all of them."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.cable import Cable, identifier
+from tests.clients.credentials import SECRET, token
+from tests.metrics import metrics_when
+from tests.process_tree import worker_of, workers
+from tests.server import RunningServer, publish, running_server
+from tests.services import nats_server, redis_server
+
+WITHIN = 30.0
+ATTEMPTS = 100
+FLAGS = ("--jwt_secret", SECRET, "--public_streams", "--streams_presence", "--streams_whisper", "--sse", "--workers", "2")
+KEYS = ("--broadcast_key", "none", "--api_secret", "none")
+USER = {"jid": token("user/1")}
+
+
+@pytest.fixture(scope="module", params=["memory", "redis", "nats"])
+def broker(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def server(broker: str) -> Iterator[RunningServer]:
+    with contextlib.ExitStack() as stack:
+        match broker:
+            case "redis":
+                chosen: tuple[str, ...] = ("--broker", "redis", "--redis_url", stack.enter_context(redis_server()).url)
+            case "nats":
+                chosen = ("--broker", "nats", "--nats_servers", stack.enter_context(nats_server()).url)
+            case _:
+                chosen = ("--broker", "memory")
+        yield stack.enter_context(running_server(*FLAGS, *KEYS, *chosen))
+
+
+class Worker:
+    """One kept connection to one worker, for requests, and a client of it."""
+
+    def __init__(self, server: RunningServer, http: aiohttp.ClientSession, client: Cable) -> None:
+        self._server = server
+        self.http = http
+        self.client = client
+
+    async def get(self, path: str) -> Any:
+        async with self.http.get(path) as response:
+            assert response.status == 200, await response.text()
+            return await response.json()
+
+    async def post(self, path: str, body: object) -> Any:
+        """Again where the server asks for that."""
+        deadline = time.monotonic() + WITHIN
+        while True:
+            async with self.http.post(path, json=body) as response:
+                if response.status == 201:
+                    return await response.json()
+                assert (response.status, time.monotonic() < deadline) == (503, True), await response.text()
+            await asyncio.sleep(0.1)
+
+
+async def _connected(server: RunningServer) -> tuple[int, aiohttp.ClientSession]:
+    """The worker behind a connection that is kept for all requests."""
+    made = socket.socket()
+    connector = aiohttp.TCPConnector(limit=1, keepalive_timeout=600, socket_factory=lambda address: made)
+    http = aiohttp.ClientSession(server.url, connector=connector)
+    async with http.get("/health") as response:
+        await response.read()
+        return worker_of(server, made.getsockname()[1]), http
+
+
+@contextlib.asynccontextmanager
+async def each_worker(server: RunningServer) -> AsyncIterator[list[Worker]]:
+    sessions: dict[int, aiohttp.ClientSession] = {}
+    clients: dict[int, Cable] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(ATTEMPTS):
+            if len(sessions) == len(clients) == len(workers(server)):
+                break
+            pid, http = await _connected(server)
+            stack.push_async_callback(http.close)
+            sessions.setdefault(pid, http)
+            client = await Cable.connect(server.cable, params=USER)
+            stack.push_async_callback(client.close)
+            await client.welcomed()
+            clients.setdefault(worker_of(server, client.port), client)
+        yield [Worker(server, sessions[pid], clients[pid]) for pid in workers(server)]
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    deadline = time.monotonic() + WITHIN
+    while not await holds():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+async def test_streams_history_and_members_are_the_same_at_every_worker(server: RunningServer) -> None:
+    async with each_worker(server) as both:
+        for number, worker in enumerate(both):
+            for text in ("a", "b"):
+                await worker.post("/api/publish", {"stream": "rest", "data": json.dumps(f"{text}{number}")})
+            await worker.client.send(command="subscribe", identifier=identifier("rest"), presence={"id": f"member {number}"})
+            await worker.client.until("confirm_subscription")
+        await until(lambda: _has_members(both, "rest", 2))
+        for path in (
+            "/api/streams",
+            "/api/streams/rest/history?after=1&limit=2",
+            "/api/presence/rest/users?limit=1",
+        ):
+            first, second = [await worker.get(path) for worker in both]
+            assert first == second, path
+        page = await both[0].get("/api/streams/rest/history?after=0&limit=10")
+        assert [message["message"] for message in page["messages"]] == ["a0", "b0", "a1", "b1"]
+        members = (await both[1].get("/api/presence/rest/users"))["records"]
+        assert [member["id"] for member in members] == ["member 0", "member 1"]
+
+
+async def _has_members(both: list[Worker], stream: str, count: int) -> bool:
+    pages = [await worker.get(f"/api/presence/{stream}/users") for worker in both]
+    return all(page["total"] == count for page in pages)
+
+
+async def test_whispers_reach_clients_of_other_workers_and_not_their_sender(server: RunningServer) -> None:
+    async with each_worker(server) as both:
+        for worker in both:
+            await worker.client.subscribe("whispers")
+        for sender, hearer in (both, both[::-1]):
+            await sender.client.send(command="whisper", identifier=identifier("whispers"), data={"typing": True})
+            assert await hearer.client.messages(1) == [{"typing": True}]
+            await sender.client.quiet()
+
+
+async def test_event_streams_of_every_worker_carry_what_is_published_at_any(server: RunningServer) -> None:
+    async with each_worker(server) as both, contextlib.AsyncExitStack() as stack:
+        streams = [
+            await stack.enter_async_context(worker.http.get("/events", params={"stream": "sse", **USER})) for worker in both
+        ]
+        heard = [b"", b""]
+        for place, events in enumerate(streams):
+            while b"confirm_subscription" not in heard[place]:
+                heard[place] += await events.content.readany()
+        for number in range(6):
+            await publish(server, "sse", json.dumps(f"message {number}"))
+        for place, events in enumerate(streams):
+            while b"message 5" not in heard[place]:
+                heard[place] += await events.content.readany()
+            assert [heard[place].count(b"message %d" % number) for number in range(6)] == [1] * 6
+
+
+async def test_a_remote_disconnect_at_any_worker_ends_the_sessions_of_all(server: RunningServer, broker: str) -> None:
+    for place in (0, 1):
+        async with each_worker(server) as both:
+            await metrics_when(server, lambda now: now["sessions"] >= len(both))
+            assert [await worker.get("/health") for worker in both] == [{"status": "ok"}] * 2
+            order = {"command": "disconnect", "payload": {"identifier": "user/1", "reconnect": False}}
+            said = await both[place].post("/api/publish", order)
+            if broker == "memory":  # nodes of a cluster count what they have ended themselves
+                assert said["disconnected"] >= len(both)
+            for worker in both:
+                await worker.client.expect("disconnect", reason="remote", reconnect=False)
+
+
+async def until_each_worker_says(server: RunningServer, line: str) -> None:
+    """They hear of each other once a second."""
+    found: dict[int, aiohttp.ClientSession] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(ATTEMPTS):
+            if len(found) == len(workers(server)):
+                break
+            pid, http = await _connected(server)
+            stack.push_async_callback(http.close)
+            found.setdefault(pid, http)
+        assert len(found) == len(workers(server))
+
+        async def said() -> bool:
+            pages = []
+            for http in found.values():
+                async with http.get("/metrics") as response:
+                    pages.append(await response.text())
+            return all(line in page.splitlines() for page in pages)
+
+        await until(said)
+
+
+async def test_connections_are_counted_and_limited_for_the_whole_node() -> None:
+    with running_server("--public", "--workers", "2", "--max_conn", "6") as small:
+        clients = [await Cable.connect(small.cable) for _ in range(6)]
+        for client in clients:
+            await client.welcomed()
+        await until_each_worker_says(small, "ropewalk_sessions 6.0")
+        for _ in range(6):
+            with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+                await Cable.connect(small.cable)
+        await metrics_when(small, lambda now: now["refusals_total{connections}"] == 6)
+        await clients.pop().close()
+        await metrics_when(small, lambda now: now["sessions"] == 5)
+        async with asyncio.timeout(WITHIN):
+            while True:
+                try:
+                    clients.append(await Cable.connect(small.cable))
+                    break
+                except aiohttp.WSServerHandshakeError:
+                    await asyncio.sleep(0.1)
+        for client in clients:
+            await client.close()

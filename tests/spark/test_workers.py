@@ -1,0 +1,39 @@
+"""Spark at a server of several processes: any worker passes it on to the store, which has the journal."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from tests.process_tree import store
+from tests.server import running_server
+from tests.spark.journal import FLAGS, batch, finish, forget_last_commit, kept, publish_all, stream
+
+WAIT_SECONDS = 60
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_spark_reads_what_workers_registered_and_what_it_publishes_comes_once(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    with running_server(*FLAGS, "--workers", "2", "--data_dir", str(tmp_path / "data")) as server:
+        published = publish_all(server, [(f"in/{n % 3}", n) for n in range(150)])
+        rows = batch(spark, server, subscribePattern="in/.*").where("event = 'publish'").collect()
+        assert sorted((row.stream, row.epoch, row.offset) for row in rows) == sorted(published)
+        for lost in (1, 2):  # the second time the driver does not know that the batch was committed, nor the store by itself
+            values = stream(spark, server, subscribePattern="in/.*").select(f.col("value").cast("string").alias("value"))
+            writer = values.writeStream.format("ropewalk").option("url", server.url).option("stream", "out")
+            finish(writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start())
+            forget_last_commit(checkpoint)
+            os.kill(store(server), signal.SIGKILL)
+            wait_until(lambda lost=lost: server.log().count("connected to the store again") == 2 * lost)  # type: ignore[misc]
+        assert sorted(kept(server, "out")) == list(range(150))
