@@ -17,7 +17,7 @@ CHAOS = $(or $(CHAOS_$(MODE)),$(error MODE is sinks, log or cluster, not $(MODE)
 INSTALL = $(PIP) install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test chaos check format docs bench prerequisites clean
+.PHONY: help run demo test chaos fuzz check format docs bench prerequisites clean
 
 help: ## show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 22
@@ -34,6 +34,9 @@ test: $(STAMPS)/dev prerequisites $(STAMPS)/npm ## run all tests, installing wha
 chaos: $(STAMPS)/dev prerequisites ## kill everything 24 times (CHAOS_KILLS=) and prove exactly once; MODE=log: 200 cycles (CHAOS_CYCLES=) over the whole log; MODE=cluster: three nodes for minutes (CLUSTER_SECONDS=) on each engine
 	CHAOS_KILLS=$${CHAOS_KILLS:-24} CHAOS_CYCLES=$${CHAOS_CYCLES:-200} \
 	CLUSTER_CLIENTS=$${CLUSTER_CLIENTS:-300} CLUSTER_SECONDS=$${CLUSTER_SECONDS:-180} $(BIN)/python -m pytest -s $(CHAOS) $(ARGS)
+
+fuzz: $(STAMPS)/dev prerequisites ## a million damaged frames of Broky (FUZZ_FRAMES=), and the same for the verifier of FlatBuffers for C++
+	FUZZ_FRAMES=$${FUZZ_FRAMES:-1000000} $(BIN)/python -m pytest -s tests/property/test_broky_fuzz.py $(ARGS)
 
 check: $(STAMPS)/dev ## ruff, mypy --strict, and who may import whom
 	$(BIN)/ruff check .
