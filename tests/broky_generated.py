@@ -21,6 +21,9 @@ class Reason(object):
     duplicate = 11
     unavailable = 12
     moved = 13
+    trimmed = 14
+    epoch_changed = 15
+    ahead = 16
 
 
 class Format(object):

@@ -79,6 +79,7 @@ class Server:
             raise
         shared_port.admission.limits = replace(shared_port.admission.limits, descriptors=room_for_connections(settings))
         self._admission = shared_port.admission
+        self._broky = shared_port.broky
         if isinstance(inspector, NodeWideInspector):
             await inspector.exchange()
             self._exchanging = asyncio.get_running_loop().create_task(inspector.run())
@@ -196,6 +197,8 @@ class Server:
                 await asyncio.sleep(operations.shutdown_delay)
                 self._acceptor.stop()
                 await self._parts.broadcasters.stop()  # what they have fetched still reaches whoever is connected
+                if self._broky is not None:
+                    self._broky.drain()
                 await self._parts.node.drain(operations.shutdown_spread, operations.reconnect_rate)
                 await self._runner.cleanup()
                 if self._parts.store_proxy is not None:

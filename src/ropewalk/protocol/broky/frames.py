@@ -19,7 +19,7 @@ VERSION = 1
 
 
 class Reason(IntEnum):
-    """Why something was refused or ended."""
+    """Why something was refused or ended, or is missing."""
 
     NONE = 0
     MALFORMED = 1
@@ -35,6 +35,9 @@ class Reason(IntEnum):
     DUPLICATE = 11
     UNAVAILABLE = 12
     MOVED = 13
+    TRIMMED = 14
+    EPOCH_CHANGED = 15
+    AHEAD = 16
 
 
 class Format(IntEnum):
@@ -121,6 +124,9 @@ class Unsubscribe(Struct, frozen=True):
 
 
 class Gap(Struct, frozen=True):
+    """Messages are missing. What follows begins right after `last`, of this epoch. `first` is 0 where they are those after the
+    last one that the subscriber has."""
+
     key: bytes = b""
     reason: Reason = Reason.NONE
     epoch: bytes = b""
