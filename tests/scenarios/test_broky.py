@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import random
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -36,7 +37,7 @@ from ropewalk.protocol.broky.tables import encode
 from tests.broky_client import BrokyClient, client, stranger
 from tests.broky_frames import damaged
 from tests.cable import Cable, identifier
-from tests.server import RunningServer, publish, running_server
+from tests.server import Address, RunningServer, publish, running_server
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CERTIFICATE, KEY = FIXTURES / "tls_cert.pem", FIXTURES / "tls_key.pem"
@@ -315,6 +316,18 @@ async def test_it_is_spoken_over_tls() -> None:
         async with client(server, tls=trust) as broky:
             broky.send(run_of(b"k", [b"x"], ref=1))
             assert (await broky.expect(Pushed)).offsets == (1,)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_second_port_may_be_opened(workers: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with running_server("--public", "--workers", workers, "--tcp_port", str(port)) as server:
+        async with client(Address(f"tcp://127.0.0.1:{port}")) as here, client(server) as there:
+            await there.subscribe(b"k")
+            here.send(run_of(b"k", [b"x"]))
+            assert (await there.expect(Run)).payload == b"x"
 
 
 async def test_there_are_no_more_clients_than_the_settings_allow() -> None:

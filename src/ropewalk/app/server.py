@@ -119,6 +119,9 @@ class Server:
         if sockets[0].inherited and role.kind is ProcessKind.ALONE:
             logger.info("sockets were inherited; --host and --port do not count")
         self.addresses = [listening.address("https" if server.ssl_cert else "http") for listening in sockets]
+        if server.tcp_port:
+            shares = server.takeover or role.kind is ProcessKind.WORKER
+            sockets += bound_sockets(server.host, server.tcp_port, reuse_port=shares)
         return sockets
 
     def _announce(self) -> None:
