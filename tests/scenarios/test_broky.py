@@ -374,6 +374,15 @@ async def test_a_bad_frame_ends_the_connection_with_an_error(broky: BrokyClient,
     assert await broky.receive() is None
 
 
+async def test_what_was_delivered_comes_before_the_error_and_nothing_after_it(server: RunningServer) -> None:
+    async with client(server) as broky:
+        await broky.subscribe(b"last words")
+        broky.writer.write(encode_run(run_of(b"last words", [b"1", b"2"])) + bytes(4))
+        assert [run.payload for run in await broky.some(Run, 2)] == [b"1", b"2"]
+        assert (await broky.ended()).reason is Reason.MALFORMED
+    assert "delivery failed" not in server.log()
+
+
 async def test_a_frame_that_is_too_big_is_refused_by_its_size_alone(broky: BrokyClient) -> None:
     broky.writer.write((5 << 20).to_bytes(4, "little"))
     assert (await broky.ended()).reason is Reason.TOO_BIG
