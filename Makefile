@@ -18,7 +18,7 @@ CHAOS = $(or $(CHAOS_$(MODE)),$(error MODE is sinks, log, cluster or workers, no
 INSTALL = $(PIP) install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test chaos check format docs bench prerequisites clean
+.PHONY: help run demo test chaos fuzz check format docs bench prerequisites clean
 
 help: ## show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 22
@@ -37,6 +37,9 @@ chaos: $(STAMPS)/dev prerequisites ## kill everything 24 times (CHAOS_KILLS=) an
 	CLUSTER_CLIENTS=$${CLUSTER_CLIENTS:-300} CLUSTER_SECONDS=$${CLUSTER_SECONDS:-180} \
 	WORKERS_CLIENTS=$${WORKERS_CLIENTS:-200} WORKERS_SECONDS=$${WORKERS_SECONDS:-120} \
 	WORKERS_CONNECTIONS=$${WORKERS_CONNECTIONS:-20000} $(BIN)/python -m pytest -s $(CHAOS) $(ARGS)
+
+fuzz: $(STAMPS)/dev prerequisites ## a million damaged frames of Broky (FUZZ_FRAMES=), and the same for the verifier of FlatBuffers for C++
+	FUZZ_FRAMES=$${FUZZ_FRAMES:-1000000} $(BIN)/python -m pytest -s tests/property/test_broky_fuzz.py $(ARGS)
 
 check: $(STAMPS)/dev ## ruff, mypy --strict, and who may import whom
 	$(BIN)/ruff check .

@@ -49,6 +49,10 @@ def curl_missing() -> str:
     return "" if shutil.which("curl") else "needs curl: sudo apt-get install curl"
 
 
+def flatc_missing() -> str:
+    return "" if shutil.which("flatc") else "needs flatc: sudo apt-get install flatbuffers-compiler"
+
+
 def proxy_path(name: str) -> str:
     """nginx and haproxy are in a directory of the administrator, which is not on everybody's path. "" when there is none."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin") or ""
@@ -78,6 +82,7 @@ PREREQUISITES = (
     Prerequisite("needs_node", node_missing),
     Prerequisite("needs_chromium", chromium_missing),
     Prerequisite("needs_curl", curl_missing),
+    Prerequisite("needs_flatc", flatc_missing),
     Prerequisite("needs_java", java_missing),
     Prerequisite("needs_nginx", proxy_missing("nginx")),
     Prerequisite("needs_haproxy", proxy_missing("haproxy")),

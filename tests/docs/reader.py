@@ -40,7 +40,7 @@ curl() { command curl --silent --show-error --fail-with-body "$@"; }
 ropewalk() {
   case "$1" in
     serve) exec ropewalk serve --port 0 --shutdown_spread 0 "${@:2}" ;;
-    publish|tail|bench) command ropewalk "$1" --url http://127.0.0.1:8080 "${@:2}" ;;
+    publish|push|tail|bench) command ropewalk "$1" --url http://127.0.0.1:8080 "${@:2}" ;;
     *) command ropewalk "$@" ;;
   esac
 }

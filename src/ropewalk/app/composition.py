@@ -11,6 +11,7 @@ from ropewalk.adapters.apps.jwt import JwtAuthenticator
 from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
+from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.operations import OperationsEndpoint
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
@@ -38,6 +39,7 @@ from ropewalk.app.registry import APPLICATIONS, ARCHIVES, resolve
 from ropewalk.app.settings import Settings, has_application
 from ropewalk.core.forwarding import Forwarding
 from ropewalk.core.rules import Rulebook
+from ropewalk.core.signatures import unverified_name
 from ropewalk.core.stats import Stats
 from ropewalk.dashboard.demo import DemoPage
 from ropewalk.engine.inspection import NodeInspector
@@ -222,18 +224,41 @@ def shared_port_of(settings: Settings, parts: Parts) -> SharedPort:
         settings.websocket.ws_write_timeout,
         TrustedProxies(settings.server.trusted_proxies),
         settings.server.proxy_protocol,
+        _broky_endpoint(settings, parts),
     )
     shared_port.http.publishing = publish_endpoints(settings, parts)
     return shared_port
 
 
-def publish_endpoints(settings: Settings, parts: Parts) -> dict[bytes, PublishEndpoint]:
-    """Where publications are taken over HTTP, by path."""
+def _broky_endpoint(settings: Settings, parts: Parts) -> BrokyEndpoint:
+    broker = parts.node.broker
+    return BrokyEndpoint(
+        parts.node.open,
+        broker,
+        list(_publish_guards(settings, parts).values()),
+        publication_limits(settings),
+        parts.stats,
+        TrustedProxies(settings.server.trusted_proxies),
+        settings.limits.max_message_size,
+        settings.journal.journal_shards,
+        None if settings.auth.public_streams else unverified_name,
+        broker.instant,
+    )
+
+
+def _publish_guards(settings: Settings, parts: Parts) -> dict[str, KeyGuard]:
+    """Who may publish, by the path of HTTP where they may."""
     guards: dict[str, KeyGuard] = {}
     if parts.guards.api is not None:
         guards[f"{settings.api.api_path.rstrip('/')}/publish"] = parts.guards.api
     if "http" in settings.broadcast.broadcast_adapter and parts.guards.broadcast is not None:
         guards[settings.broadcast.http_broadcast_path] = parts.guards.broadcast
+    return guards
+
+
+def publish_endpoints(settings: Settings, parts: Parts) -> dict[bytes, PublishEndpoint]:
+    """Where publications are taken over HTTP, by path."""
+    guards = _publish_guards(settings, parts)
     broker, bounds = parts.node.broker, publication_limits(settings)
     return {
         path.encode(): PublishEndpoint(broker, guard, bounds, parts.stats, instant=broker.instant)

@@ -105,7 +105,9 @@ def own_settings(role: Role, settings: Settings) -> Settings:
 
 def _of_the_store(role: Role, settings: Settings) -> Settings:
     """It serves its HTTP endpoints to the workers, who speak TLS, read the headers of proxies, and ask the application."""
-    server = replace(settings.server, host=f"unix:{role.store_socket}", port=0, proxy_protocol=False, ssl_cert="", ssl_key="")
+    server = replace(
+        settings.server, host=f"unix:{role.store_socket}", port=0, tcp_port=0, proxy_protocol=False, ssl_cert="", ssl_key=""
+    )
     return replace(
         settings,
         server=server,

@@ -91,6 +91,7 @@ class Server:
             raise
         shared_port.admission.limits = replace(shared_port.admission.limits, descriptors=room_for_connections(settings))
         self._admission = shared_port.admission
+        self._broky = shared_port.broky
         if isinstance(inspector, NodeWideInspector):
             await inspector.exchange()
             self._exchanging = asyncio.get_running_loop().create_task(inspector.run())
@@ -127,6 +128,9 @@ class Server:
         if sockets[0].inherited and role.kind is ProcessKind.ALONE:
             logger.info("sockets were inherited; --host and --port do not count")
         self.addresses = [listening.address("https" if server.ssl_cert else "http") for listening in sockets]
+        if server.tcp_port:
+            shares = server.takeover or role.kind is ProcessKind.WORKER
+            sockets += bound_sockets(server.host, server.tcp_port, reuse_port=shares)
         return sockets
 
     def _announce(self) -> None:
@@ -212,6 +216,8 @@ class Server:
                 await asyncio.sleep(operations.shutdown_delay)
                 self._acceptor.stop()
                 await self._parts.broadcasters.stop()  # what they have fetched still reaches whoever is connected
+                if self._broky is not None:
+                    self._broky.drain()
                 await self._parts.node.drain(operations.shutdown_spread, operations.reconnect_rate)
                 await self._runner.cleanup()
                 if self._parts.store_proxy is not None:

@@ -15,6 +15,7 @@ from ropewalk.model.errors import RopewalkError, UserMistake
 COMMANDS = {
     "serve": "ropewalk.cli.serve:run",
     "publish": "ropewalk.cli.publish:run",
+    "push": "ropewalk.cli.push:run",
     "tail": "ropewalk.cli.tail:run",
     "config": "ropewalk.cli.config:run",
     "token": "ropewalk.cli.token:run",

@@ -8,8 +8,6 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
-from threading import Semaphore, Thread
 
 import msgspec
 from msgspec import Raw
@@ -17,6 +15,7 @@ from msgspec import Raw
 from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
 from ropewalk.cli.reaching import add_flags, explained, url_of
+from ropewalk.cli.standard_input import chunks
 from ropewalk.client import Draft, Publisher, Receipt
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.nesting import TOO_DEEP, too_deep
@@ -24,7 +23,6 @@ from ropewalk.model.nesting import TOO_DEEP, too_deep
 SUMMARY = "send publications to a running server"
 
 BATCH = 500
-CHUNK_BYTES = 65536  # of lines sent in one request; JSON escapes make at most six times as much of it
 PROGRESS_EVERY = 1000
 
 
@@ -73,7 +71,7 @@ async def _batches(wanted: argparse.Namespace) -> AsyncIterator[list[Draft]]:
     """What has arrived so far, in requests of a bounded size: a slow pipe is passed on at once, a fast one in batches."""
     number = 0
     rest = b""
-    async for chunk in _chunks(sys.stdin.fileno()):
+    async for chunk in chunks(sys.stdin.fileno()):
         *lines, rest = (rest + chunk).split(b"\n") if chunk else (rest, b"")
         drafts = []
         for line in lines:
@@ -83,27 +81,6 @@ async def _batches(wanted: argparse.Namespace) -> AsyncIterator[list[Draft]]:
                 drafts.append(_draft(wanted, text, f"{wanted.uid}:{number}" if wanted.uid else ""))
         for batch in _cut(drafts):
             yield batch
-
-
-async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
-    """Bytes as they come, and b"" at the end. Read by a daemon thread, so that a silent pipe does not hold up the exit."""
-    arrived: asyncio.Queue[bytes] = asyncio.Queue()
-    wanted = Semaphore(2)  # no more than these are read ahead
-    loop = asyncio.get_running_loop()
-
-    def read() -> None:
-        chunk = b"begin"
-        with suppress(RuntimeError):  # nobody listens any more
-            while chunk:
-                wanted.acquire()
-                chunk = os.read(descriptor, CHUNK_BYTES)
-                loop.call_soon_threadsafe(arrived.put_nowait, chunk)
-
-    Thread(target=read, daemon=True).start()
-    while chunk := await arrived.get():
-        wanted.release()
-        yield chunk
-    yield b""
 
 
 def _text(data: bytes, place: str) -> str:

@@ -28,6 +28,7 @@ from ropewalk.client.errors import (
 from ropewalk.client.events import Event, Gap, Message, PresenceChange, PresenceState, PresentMember
 from ropewalk.client.publish_request import Draft
 from ropewalk.client.publisher import Publisher
+from ropewalk.client.pusher import Pusher
 from ropewalk.client.stream import Stream
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.messages import Position, Receipt
@@ -55,6 +56,7 @@ __all__ = [
     "PublishError",
     "PublishUnavailable",
     "Publisher",
+    "Pusher",
     "Receipt",
     "Stream",
     "SubscriptionRejected",

@@ -269,9 +269,9 @@ def _tips(link: Link, answers: Sequence[HistoryAnswer]) -> Sequence[Tip]:
 
 
 def _begun(link: Link, answers: Sequence[HistoryAnswer], request: HistoryRequest | None) -> Sequence[Tip]:
-    """The tips of streams that begin there, because no history of them is asked for."""
+    """The tips of streams that begin there, because no history of them is asked for; or of all, for codecs that tell them."""
     tips = _tips(link, answers)
-    if request is None or not tips:
+    if request is None or not tips or link.codec.confirms_with_tips:
         return tips
     return () if request.since is not None else [tip for tip in tips if tip[0] not in request.streams]
 

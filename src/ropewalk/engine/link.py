@@ -192,8 +192,8 @@ class Link:
     def close(self, closing: Closing) -> None:
         """Say why, where the protocol has a word for it, and end. What waited in the outbox is given up."""
         self.lose()
-        if closing.reason:
-            self._connection.write(self.codec.disconnect(closing))
+        if goodbye := self.codec.disconnect(closing):
+            self._connection.write(goodbye)
         self._connection.close(closing.code, closing.text)
 
     def lose(self) -> None:

@@ -344,6 +344,7 @@ class Session:
                 self.revoke(closing.reason)
             return
         self.state = following
+        self._drop_all()  # first, so that what was delivered in this tick goes before the goodbye
         self.link.close(closing)
         self._depart(known, msgspec.structs.replace(closing, reconnect_in=None) in RESUMABLE, closing.reason)
 
@@ -359,6 +360,7 @@ class Session:
         self.state = following
         logger.debug("connection lost", extra={"session": self.tag})
         self.link.lose()
+        self._drop_all()
         # A page that was closed does not come back, and an application that waits to hear of it should not wait in vain.
         self._depart(known, not (going_away and self.app is not None and self.app.known), "")
 
@@ -376,12 +378,14 @@ class Session:
     def drop(self, subscription: Subscription) -> None:
         self._host.dropped(self, subscription)
 
+    def _drop_all(self) -> None:
+        for subscription in self.subscriptions.values():
+            self.drop(subscription)
+
     def _depart(self, known: bool, resumable: bool, reason: str) -> None:
         self._host.stats.connections_closed += 1
         if self._expiry is not None:
             self._expiry.cancel()
-        for subscription in self.subscriptions.values():
-            self.drop(subscription)
         self._host.disconnected(self)
         if not known:
             return

@@ -34,7 +34,7 @@ class SessionCodec(Protocol):
 
     @property
     def one_way(self) -> bool:
-        """The client cannot send commands: it cannot ask for the rest of a history that is longer than one answer."""
+        """The client cannot ask for the rest of a history that is longer than one answer, so it gets all of it."""
 
     @property
     def native_pings(self) -> bool:
@@ -47,6 +47,10 @@ class SessionCodec(Protocol):
     @property
     def shows_tips(self) -> bool:
         """Whether confirmations carry the tips that they are given. Where they do not, nobody has to find them out."""
+
+    @property
+    def confirms_with_tips(self) -> bool:
+        """Whether the confirmation of a subscription tells where its streams stand although their history follows it."""
 
     def decode(self, frame: bytes) -> Command:
         """Raises MalformedFrame."""
@@ -97,7 +101,8 @@ class SessionCodec(Protocol):
 
     def pong(self) -> bytes: ...
 
-    def disconnect(self, closing: Closing) -> bytes: ...
+    def disconnect(self, closing: Closing) -> bytes:
+        """Why it ends, where this kind of connection has a word for it."""
 
     def readable(self, data: bytes) -> str:
         """What this codec made, as text for the log."""

@@ -36,6 +36,7 @@ class SseCodec(TransmissionCodec):
     one_way = True
     tells_positions = False
     shows_tips = True
+    confirms_with_tips = False
 
     def __init__(self, unwrap: bool, raw: bool, keyed: bool = False) -> None:
         self._unwrap = unwrap
@@ -113,6 +114,8 @@ class SseCodec(TransmissionCodec):
         return self._typed("pong", cable_json.pong_json())
 
     def disconnect(self, closing: Closing) -> bytes:
+        if not closing.reason:
+            return b""
         last = b"" if closing.reconnect else b"retry: %d\n" % NEVER
         return self._typed("disconnect", cable_json.disconnect_json(closing), last)
 

@@ -89,6 +89,7 @@ class CableCodec(TransmissionCodec):
 
     messages = MESSAGES
     one_way = False
+    confirms_with_tips = False
 
     def __init__(self, native_pings: bool = False, tells_positions: bool = False) -> None:
         self.native_pings = native_pings
@@ -134,7 +135,7 @@ class CableCodec(TransmissionCodec):
         return text_frame(cable_json.pong_json())
 
     def disconnect(self, closing: Closing) -> bytes:
-        return text_frame(cable_json.disconnect_json(closing))
+        return text_frame(cable_json.disconnect_json(closing)) if closing.reason else b""
 
     def readable(self, data: bytes) -> str:
         return readable(data)

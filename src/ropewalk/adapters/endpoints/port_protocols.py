@@ -11,10 +11,14 @@ from typing import Protocol
 from aiohttp import web
 
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission
+from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.plain_connection import PlainConnection
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
+from ropewalk.protocol.broky.codec import error
+from ropewalk.protocol.broky.frames import Reason
+from ropewalk.protocol.broky.tables import IDENTIFIER, SMALLEST
 from ropewalk.protocol.plain_request import HEAD_END
 from ropewalk.protocol.proxies import Peer, TrustedProxies
 
@@ -49,6 +53,29 @@ class PortProtocol(Protocol):
 
     def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
         """Take the connection over, with what was read of it; or answer and close it."""
+
+
+class BrokyOnPort:
+    """Its frames begin with a size whose fourth byte is zero, which is in no text, and have an identifier in a fixed place."""
+
+    busy = error(Reason.OVERFLOW, "too many connections", reconnect=True)
+
+    def __init__(self, endpoint: BrokyEndpoint, admission: ConnectionAdmission) -> None:
+        self._endpoint = endpoint
+        self._admission = admission
+
+    def detect(self, data: bytes) -> Match:
+        if data[3:4].strip(b"\0"):
+            return Match.NO
+        if len(data) < SMALLEST:
+            return Match.UNDECIDED
+        return Match.YES if data.startswith(IDENTIFIER, SMALLEST - len(IDENTIFIER)) else Match.NO
+
+    def may_enter(self) -> bool:
+        return self._admission.client_may_enter()
+
+    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
+        self._endpoint.take_over(transport, data, peer)
 
 
 class WebSocketOnPort:

@@ -16,9 +16,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.log import server_logger
 
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission, ConnectionLimits
+from ropewalk.adapters.endpoints.broky import BrokyEndpoint
 from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
 from ropewalk.adapters.endpoints.port_protocols import (
     HEAD_LIMIT,
+    BrokyOnPort,
     HttpOnPort,
     Match,
     PortProtocol,
@@ -62,17 +64,24 @@ class SharedPort:
         write_timeout: float,
         proxies: TrustedProxies,
         proxy_header: bool = False,
+        broky: BrokyEndpoint | None = None,
     ) -> None:
         self.admission = ConnectionAdmission(
-            limits, refusals, lambda: websocket.connections, lambda: len(self.http.server.connections)
+            limits, refusals, self._client_connections, lambda: len(self.http.server.connections)
         )
         self._endpoint = websocket
         self.http = HttpOnPort(self.admission, write_timeout, proxies)
+        self.broky = broky
         self.protocols: Sequence[PortProtocol] = (WebSocketOnPort(websocket, self.admission), self.http)
+        if broky is not None:
+            self.protocols = (BrokyOnPort(broky, self.admission), *self.protocols)
         self.proxies = proxies
         self.proxy_header = proxy_header
         self.head_timeouts = HeadTimeouts(HEAD_TIMEOUT)
         server_logger.addFilter(OUR_ERRORS)
+
+    def _client_connections(self) -> int:
+        return self._endpoint.connections + (self.broky.connections if self.broky is not None else 0)
 
     def detector(self) -> "ProtocolDetector":
         return ProtocolDetector(self)

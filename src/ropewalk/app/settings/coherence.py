@@ -93,6 +93,8 @@ def _require_whole_tls(settings: Settings) -> None:
 def _require_host(settings: Settings) -> None:
     if not settings.server.host:
         raise UserMistake("--host wants an address to listen on; 0.0.0.0 is every interface")
+    if settings.server.tcp_port and settings.server.host.startswith("unix:"):
+        raise UserMistake("--tcp_port needs an address as --host, and not a Unix socket")
     if settings.server.demo and not _is_loopback(settings.server.host):
         raise UserMistake(f"--demo lets everybody in and listens on loopback only, not on {settings.server.host}; drop --host")
 

@@ -112,7 +112,7 @@ def count(default: int, help: str, positive: bool = False) -> int:
     return _declare(default, Declared(values.COUNT, help, positive=positive))
 
 
-def port_number(default: int, help: str, also_env: str) -> int:
+def port_number(default: int, help: str, also_env: str = "") -> int:
     return _declare(default, Declared(values.PORT, help, also_env=also_env))
 
 

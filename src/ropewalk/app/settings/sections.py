@@ -44,6 +44,9 @@ class ServerSettings:
         "Address to listen on: 0.0.0.0 for every IPv4 address, :: for those of IPv6 too, unix:/path for a Unix socket.",
     )
     port: int = port_number(8080, "Port to listen on; 0 takes a free one.", also_env="PORT")
+    tcp_port: int = port_number(
+        0, "A second port with the same protocols, for Broky behind a firewall or proxy of its own; here 0 means none."
+    )
     workers: int = number_of_workers(
         1, "Processes that serve clients, all at the same port; `auto`: one for each core that this server may use."
     )

@@ -1,0 +1,142 @@
+"""Runs on their fast path: a fixed layout, of which all up to the first field is one constant, and everything else one `pack`.
+
+Runs in any other layout are read by `tables`. Either way a run is checked before anybody sees it.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from struct import Struct, pack
+
+from ropewalk.protocol.broky.frames import Body, Format, Run
+from ropewalk.protocol.broky.ksuid import KSUID_BYTES
+from ropewalk.protocol.broky.tables import checked_vector, malformed, numbers, prefix_of, read
+
+_PREFIX = prefix_of(Run)
+_FIELDS = Struct("<QQ9IB3xI")  # offset, ts_broker, ref, count, seven vectors, format, and the vector all absent ones share
+_FIELDS_AT = 4 + len(_PREFIX)
+_KEY, _PARTITION, _SIZES, _TIMES, _UID, _EPOCH, _PAYLOAD = range(88, 116, 4)
+_EMPTY = 120
+_TAIL = 124
+
+
+def encode_run(run: Run) -> bytes:
+    """A whole frame. Raises `struct.error` for a number that does not fit its field."""
+    pieces: list[bytes] = []
+    end = _TAIL
+    places = []
+    columns = (
+        (_TIMES, pack(f"<{len(run.ts_producer)}Q", *run.ts_producer), len(run.ts_producer)),
+        (_SIZES, pack(f"<{len(run.sizes)}I", *run.sizes), len(run.sizes)),
+        (_UID, run.uid, len(run.uid)),
+        (_PARTITION, run.key_partition, len(run.key_partition)),
+        (_KEY, run.key, len(run.key)),
+        (_PAYLOAD, run.payload, len(run.payload)),
+        (_EPOCH, run.epoch, len(run.epoch)),  # behind the payload, so that adding it changes no other place
+    )
+    for at, data, count in columns:
+        if not count:
+            places.append(_EMPTY - at)
+            continue
+        places.append(end - at)
+        pad = -len(data) % 4
+        pieces += (pack("<I", count), data, bytes(pad))
+        end += 4 + len(data) + pad
+    times, sizes, uid, partition, key, payload, epoch = places
+    pad = -end % 8
+    fields = _FIELDS.pack(
+        run.offset,
+        run.ts_broker,
+        run.ref,
+        run.count,
+        key,
+        partition,
+        sizes,
+        times,
+        uid,
+        epoch,
+        payload,
+        run.format,
+        0,
+    )
+    return b"".join((pack("<I", end + pad - 4), _PREFIX, fields, *pieces, bytes(pad)))
+
+
+def run_of(
+    key: bytes,
+    payloads: Sequence[bytes],
+    ref: int = 0,
+    format: Format = Format.BYTES,
+    key_partition: bytes = b"",
+    uid: bytes = b"",
+    ts_producer: tuple[int, ...] = (),
+) -> Run:
+    """A push of these messages."""
+    count = len(payloads)
+    sizes = tuple(map(len, payloads)) if count > 1 else ()
+    payload = b"".join(payloads)
+    return Run(ref, count, 0, 0, key, key_partition, sizes, ts_producer, uid, b"", payload, format)
+
+
+def payloads_of(run: Run) -> list[bytes]:
+    """The payloads of its messages, of a run that was checked."""
+    if not run.sizes:
+        return [run.payload]
+    return [run.payload[start:stop] for start, stop in pairwise(accumulate(run.sizes, initial=0))]
+
+
+def decode(frame: bytes) -> Body:
+    """A whole frame with its size. Raises MalformedFrame."""
+    if len(frame) < _TAIL or not frame.startswith(_PREFIX, 4):
+        body = read(frame)
+        if isinstance(body, Run):
+            _check(body)
+        return body
+    if int.from_bytes(frame[:4], "little") != len(frame) - 4:
+        raise malformed("the size of the frame is not what it says")
+    offset, ts_broker, ref, count, key, partition, sizes, times, uid, epoch, payload, kind, empty = _FIELDS.unpack_from(
+        frame, _FIELDS_AT
+    )
+    if empty:
+        raise malformed("the empty vector is not empty")
+    if kind > Format.JSON:
+        raise malformed(f"{kind} is no format")
+    run = Run(
+        ref,
+        count,
+        offset,
+        ts_broker,
+        _vector(frame, _KEY + key),
+        _vector(frame, _PARTITION + partition),
+        numbers(_vector(frame, _SIZES + sizes, 4), "I"),
+        numbers(_vector(frame, _TIMES + times, 8), "Q"),
+        _vector(frame, _UID + uid),
+        _vector(frame, _EPOCH + epoch),
+        _vector(frame, _PAYLOAD + payload),
+        Format(kind),
+    )
+    _check(run)
+    return run
+
+
+def _vector(frame: bytes, at: int, width: int = 1) -> bytes:
+    if at == _EMPTY:
+        return b""
+    if at < _TAIL:
+        raise malformed("a vector overlaps the fields")
+    return checked_vector(frame, at + 4, width)
+
+
+def _check(run: Run) -> None:
+    """What no schema says of a run."""
+    count = run.count
+    if not count:
+        raise malformed("a run without a message")
+    if not run.sizes:
+        if count != 1:
+            raise malformed("a run of several messages needs their sizes")
+    elif len(run.sizes) != count or sum(run.sizes) != len(run.payload):
+        raise malformed("the sizes of a run do not fit its count or its payload")
+    if len(run.ts_producer) not in (0, count):
+        raise malformed("ts_producer has neither no entry nor one for each message")
+    if len(run.uid) not in (0, KSUID_BYTES * count):
+        raise malformed("uid has neither no KSUID nor one for each message")

@@ -1,0 +1,104 @@
+"""Keys and payloads as text clients see them. Both ways are exact: no two keys have one name, and every payload comes back.
+
+A key that is UTF-8 text is its own name. Every other key, and text that begins with the mark, is the mark and base64url.
+A payload of bytes is `{"$bytes":"<base64>"}`. JSON that could be taken for a tagged form, and null, which clients of Action
+Cable drop, is wrapped: `{"$json":…}`. So whatever text clients publish passes unchanged between them, and one that publishes
+the tagged form itself publishes bytes.
+"""
+
+import re
+from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
+
+import msgspec
+from msgspec import Raw
+
+from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
+from ropewalk.protocol.broky.frames import Format
+
+MARK = "~b64:"
+
+_BYTES, _JSON = "$bytes", "$json"
+_WRAP = b'{"$json":'
+_WHITESPACE = b" \t\r\n"
+_MAYBE_TAGGED = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"(?:\$|\\u0024)')  # every key of an object with one key only is its first
+
+_check_json = msgspec.json.Decoder(Raw).decode
+_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_text = msgspec.json.Decoder(str).decode
+
+
+def name_of(key: bytes) -> str:
+    """The stream's name."""
+    try:
+        name = key.decode()
+    except UnicodeDecodeError:
+        return _marked(key)
+    return _marked(key) if name.startswith(MARK) else name
+
+
+def key_of(name: str) -> bytes:
+    """The key whose name it is. Raises ValueError if no key has it: it begins with the mark, or cannot be encoded."""
+    if not name.startswith(MARK):
+        return name.encode()
+    encoded = name[len(MARK) :]
+    key = urlsafe_b64decode(encoded.encode() + b"=" * (-len(encoded) % 4))
+    if name_of(key) != name:
+        raise ValueError(f"no key has the name {name[:80]!r}")
+    return key
+
+
+def _marked(key: bytes) -> str:
+    return MARK + urlsafe_b64encode(key).rstrip(b"=").decode()
+
+
+def text_of(payload: bytes, format: Format) -> bytes:
+    """The JSON text that a stream keeps for a payload. Raises ValueError for a payload that should be JSON and is not."""
+    if format is Format.BYTES:
+        return b'{"$bytes":"%b"}' % b64encode(payload)
+    if too_deep(payload, MAX_DEPTH - 1):  # there may be one object more around it
+        raise ValueError(f"the payload is {TOO_DEEP}")
+    try:
+        _check_json(payload.decode())
+    except (UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise ValueError(f"the payload is not JSON: {error}") from None
+    return b"%b%b}" % (_WRAP, payload) if _needs_wrapping(payload) else payload
+
+
+def payload_of(text: bytes) -> tuple[bytes, Format]:
+    """The payload for which a stream keeps this text."""
+    if not _MAYBE_TAGGED.match(text):
+        return text, Format.JSON
+    match _only_field(text):
+        case (_, value) if value is not None:
+            return value, Format.BYTES
+        case (key, _) if key == _JSON and text.startswith(_WRAP):
+            wrapped = text[len(_WRAP) : -1]
+            return (wrapped if text.endswith(b"}") and _needs_wrapping(wrapped) else text), Format.JSON
+    return text, Format.JSON
+
+
+def _needs_wrapping(payload: bytes) -> bool:
+    if payload.strip(_WHITESPACE) == b"null":
+        return True
+    return _MAYBE_TAGGED.match(payload) is not None and _only_field(payload)[0] in (_BYTES, _JSON)
+
+
+def _only_field(text: bytes) -> tuple[str, bytes | None]:
+    """The key of an object that has one only, and the bytes that it stands for if it is the tagged form of some."""
+    try:
+        fields = _fields(text)
+    except (msgspec.DecodeError, RecursionError):
+        return "", None
+    if len(fields) != 1:
+        return "", None
+    ((key, value),) = fields.items()
+    return key, _bytes_of(value) if key == _BYTES else None
+
+
+def _bytes_of(value: Raw) -> bytes | None:
+    try:
+        encoded = _text(value).encode()
+        decoded = b64decode(encoded, validate=True)
+    except ValueError:
+        return None
+    return decoded if b64encode(decoded) == encoded else None

@@ -1,0 +1,164 @@
+"""Broky's wire against generated code, and its text forms against their own inverses."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ropewalk.protocol.broky.frames import Format, Run
+from ropewalk.protocol.broky.ksuid import ksuid_of, ksuid_text
+from ropewalk.protocol.broky.runs import decode, encode_run
+from ropewalk.protocol.broky.splitter import FrameSplitter
+from ropewalk.protocol.broky.tables import encode, read
+from ropewalk.protocol.broky.texts import MARK, key_of, name_of, payload_of, text_of
+from tests.broky_frames import BODIES, built, records, runs, seen
+from tests.property.effort import EFFORT
+
+FOR_EACH_KIND = settings(EFFORT, max_examples=40)
+
+
+@pytest.mark.parametrize("kind", BODIES)
+@given(data=st.data())
+@FOR_EACH_KIND
+def test_what_is_written_here_generated_code_reads(kind: type, data: st.DataObject) -> None:
+    record = data.draw(records(kind))
+    assert seen(encode(record), kind) == record
+
+
+@pytest.mark.parametrize("kind", BODIES)
+@given(data=st.data())
+@FOR_EACH_KIND
+def test_what_generated_code_writes_is_read_here(kind: type, data: st.DataObject) -> None:
+    record = data.draw(records(kind))
+    assert decode(built(record)) == record
+
+
+@given(run=runs())
+@EFFORT
+def test_a_run_is_the_same_on_the_fast_path_and_beside_it(run: Run) -> None:
+    fast = encode_run(run)
+    assert decode(fast) == read(fast) == run == seen(fast, Run)
+    assert decode(encode(run)) == run
+
+
+@given(frames=st.lists(runs().map(encode_run), max_size=5), cuts=st.lists(st.integers(0, 3000), max_size=10))
+@EFFORT
+def test_a_stream_is_cut_into_its_frames(frames: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(frames)
+    places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    splitter = FrameSplitter()
+    got = [frame for start, stop in pairwise(places) for frame in splitter.feed(stream[start:stop])]
+    assert got == frames
+
+
+@given(ksuid=st.binary(min_size=20, max_size=20))
+@EFFORT
+def test_a_ksuid_comes_back_from_its_text(ksuid: bytes) -> None:
+    assert ksuid_of(ksuid_text(ksuid)) == ksuid
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+hostile_names = st.text(max_size=12) | st.text("AQgw-_=~b64:", max_size=12).map(MARK.__add__)
+keys = st.binary(max_size=20) | hostile_names.map(str.encode)
+
+
+@given(keys=st.lists(keys, max_size=20, unique=True))
+@EFFORT
+def test_every_key_has_a_name_of_its_own_and_comes_back(keys: list[bytes]) -> None:
+    names = [name_of(key) for key in keys]
+    assert len(set(names)) == len(keys)
+    assert [key_of(name) for name in names] == keys
+    assert [name.encode().decode() for name in names] == names
+
+
+@given(name=hostile_names)
+@EFFORT
+def test_a_name_is_that_of_one_key_or_of_none(name: str) -> None:
+    try:
+        key = key_of(name)
+    except ValueError:
+        assert name.startswith(MARK)
+    else:
+        assert name_of(key) == name
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.binary(max_size=6).map(lambda data: data.hex()),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["$bytes", "$json", "$", "a"]) | st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+spaces = st.sampled_from(["", " ", "\n", "\t "])
+
+
+@st.composite
+def json_texts(draw: st.DrawFn) -> bytes:
+    """JSON as others may write it: with spaces, and with a dollar that is escaped."""
+    text = json.dumps(draw(values), ensure_ascii=draw(st.booleans()), indent=draw(st.none() | st.just(1)))
+    if draw(st.booleans()):
+        text = text.replace("$", "\\u0024")
+    return f"{draw(spaces)}{text}{draw(spaces)}".encode("utf-8", "replace")
+
+
+@given(payload=st.binary(max_size=40))
+@EFFORT
+def test_bytes_come_back_and_are_told_from_everything_else(payload: bytes) -> None:
+    text = text_of(payload, Format.BYTES)
+    assert list(json.loads(text)) == ["$bytes"]
+    assert payload_of(text) == (payload, Format.BYTES)
+
+
+@given(payload=json_texts())
+@EFFORT
+def test_json_comes_back_byte_by_byte_and_no_text_client_takes_it_for_bytes(payload: bytes) -> None:
+    text = text_of(payload, Format.JSON)
+    assert payload_of(text) == (payload, Format.JSON)
+    meant = json.loads(text)
+    assert meant is not None
+    if isinstance(meant, dict) and list(meant) in (["$bytes"], ["$json"]):
+        assert list(meant) == ["$json"]
+        assert meant["$json"] == json.loads(payload)
+    else:
+        assert text == payload
+
+
+@given(text=json_texts())
+@EFFORT
+def test_whatever_text_a_stream_keeps_has_a_payload(text: bytes) -> None:
+    payload, format = payload_of(text)
+    if format is Format.BYTES:
+        assert list(json.loads(text)) == ["$bytes"]
+    else:
+        json.loads(payload)
+
+
+@given(payload=st.binary(max_size=30) | st.text('[]{}",:0$aé ', max_size=12).map(str.encode))
+@EFFORT
+def test_what_is_no_json_is_refused_where_json_is_promised(payload: bytes) -> None:
+    try:
+        json.loads(payload.decode())
+    except ValueError:
+        with pytest.raises(ValueError, match="not JSON"):
+            text_of(payload, Format.JSON)
+
+
+def test_json_that_is_nested_too_deeply_is_refused() -> None:
+    text_of(b"[" * 127 + b"]" * 127, Format.JSON)
+    with pytest.raises(ValueError, match="deep"):
+        text_of(b"[" * 128 + b"]" * 128, Format.JSON)
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"$bytes":5}', b'{"$bytes":"a"}', b'{"$bytes":"aB=="}', b'{"$bytes":"aGk=","a":1}', b'{"$json":{"a":1}}']
+)
+def test_what_only_looks_like_a_tagged_form_is_ordinary_json(text: bytes) -> None:
+    assert payload_of(text) == (text, Format.JSON)
+
+
+def test_text_clients_may_publish_bytes_with_spaces_in_the_tagged_form() -> None:
+    assert payload_of(b'{ "$bytes": "aGk=" }') == (b"hi", Format.BYTES)
