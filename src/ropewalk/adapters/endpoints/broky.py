@@ -15,12 +15,13 @@ from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.publish import completed
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
+from ropewalk.adapters.endpoints.websocket import Open
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import ClientError, MalformedFrame, MalformedPublication, PartitionChanged, RopewalkError
 from ropewalk.model.messages import Publication, Receipt
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ClientOptions, ConnectRequest
-from ropewalk.ports import Connection, Publisher, SessionHandle
+from ropewalk.ports import Publisher, SessionHandle
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.codec import BrokyCodec, error, error_of, pong
 from ropewalk.protocol.broky.frames import Reason
@@ -28,7 +29,6 @@ from ropewalk.protocol.broky.pushes import publications_of
 from ropewalk.protocol.broky.runs import decode
 from ropewalk.protocol.broky.splitter import MAX_FRAME, FrameSplitter
 from ropewalk.protocol.broky.tables import encode
-from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.proxies import Peer, TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
 
@@ -45,7 +45,6 @@ MAX_UNACKED = 1024 * 1024
 AROUND_PAYLOADS = 64 * 1024
 """Bytes of a frame of pushes that are no payload: keys, sizes, times and uids."""
 
-Open = Callable[[ConnectRequest, Connection, SessionCodec], SessionHandle]
 Push = tuple[frames.Run, list[Publication]]
 
 
