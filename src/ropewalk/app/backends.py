@@ -147,7 +147,7 @@ def _worker(role: Role) -> ChosenBackend:
 
 def _worker_name(role: Role) -> str:
     """Of this process, and of no other before or after it."""
-    return f"{role.name}~{secrets.token_hex(4)}"
+    return f"{role.number}~{secrets.token_hex(4)}"
 
 
 def _redis(settings: Settings, rules: Rulebook) -> Backend:

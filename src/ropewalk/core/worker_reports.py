@@ -118,7 +118,9 @@ class WorkerReports:
     def _problems(self, now: float, counted: bool) -> Iterator[str]:
         for heard in self._live.values():
             if now - heard.at > SILENT_SECONDS:
-                yield problem_of(heard.worker, f"it is connected and has not reported for more than {SILENT_SECONDS:g} s")
+                yield problem_of(
+                    heard.worker.partition("~")[0], f"it is connected and has not reported for more than {SILENT_SECONDS:g} s"
+                )
         if not counted:
             yield TOO_MANY
 

@@ -157,7 +157,7 @@ class LeasedSessionKeeper(SessionKeeper):
             await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures - 1, self._chance) if failures else self._gathering)
             changed, leaving, batch = self._batch()
             try:
-                taken = await self._write_once(batch)
+                taken = await self._leases.write(batch) if batch else []
             except Exception as error:  # whatever it is, nothing may be forgotten
                 failures += 1
                 level = logging.DEBUG if isinstance(error, Unavailable) else logging.ERROR
@@ -168,18 +168,6 @@ class LeasedSessionKeeper(SessionKeeper):
             failures = 0
             self._written(batch, leaving, taken)
         self._writing = False
-
-    async def _write_once(self, batch: list[SessionWrite]) -> list[SessionTaken]:
-        """Raises `Unavailable` also where the store has begun anew since the lease was renewed: then it takes sessions that it
-        has never heard of for such that are over, and they have to be written once more, as new ones."""
-        lease = self._persistent.lease
-        taken = await self._leases.write(batch) if batch else []
-        if any(not order.revoked for order in taken):
-            if self._persistent.lease == lease:
-                await self.renew()
-            if self._persistent.lease != lease:
-                raise Unavailable("the lease of this node has ended")
-        return taken
 
     def _batch(self) -> tuple[dict[str, "Session"], dict[str, _Departure], list[SessionWrite]]:
         leaving = {sid: self._leaving.pop(sid) for sid in list(self._leaving)[:MOST_AT_ONCE]}
@@ -251,10 +239,10 @@ class LeasedSessionKeeper(SessionKeeper):
             anew = asked_at < self._renewed_at + GONE_SECONDS
             for session in list(self._sessions.values()):
                 self.changed(session)
+                if anew and session.sid in self._changed:
+                    self._began.setdefault(session.sid, self._since[session.sid])
                 for stream in session.members or ():
                     self._persistent.settle(session, stream)
-            if anew:
-                self._began = {**self._since, **self._began}
         self._renewed_at = asked_at
 
     # --- when its connection is gone ----------------------------------------------------------------------------------

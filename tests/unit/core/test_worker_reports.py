@@ -72,7 +72,7 @@ def test_a_worker_and_its_successor_count_both_until_the_first_is_gone() -> None
 def test_a_worker_that_hangs_is_a_problem_of_the_node_until_it_reports_or_ends() -> None:
     store = Store()
     for worker in "23":
-        store.hears(worker, 1)
+        store.hears(f"{worker}~ab", 1)
     store.time += worker_reports.SILENT_SECONDS
     assert others(store.hears("1", 1)).problems == ()
     store.time += 0.1
@@ -81,8 +81,8 @@ def test_a_worker_that_hangs_is_a_problem_of_the_node_until_it_reports_or_ends()
         problems = others(store.hears("1", 1)).problems
         assert [problem.partition(": ")[0] for problem in problems] == [f"worker {name}" for name in hanging]
         if worker == "2":
-            store.hears("2", 1)
-    store.reports.left("3")
+            store.hears("2~ab", 1)
+    store.reports.left("3~ab")
     node = others(store.hears("1", 1))
     assert (node.problems, node.workers) == ((), 1)
 

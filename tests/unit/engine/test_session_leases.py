@@ -509,34 +509,6 @@ def test_a_store_that_lost_its_data_gets_the_sessions_that_live_again_and_nobody
     in_cluster(story)
 
 
-def test_a_session_that_changes_before_its_node_knows_of_a_loss_of_the_store_lives_on() -> None:
-    async def story(cluster: Cluster) -> None:
-        first, second = await cluster.node(), await cluster.node()
-        client = await subscribed(first)
-        await asyncio.sleep(BETWEEN_RENEWALS)
-        await cluster.store.lose()
-        await client.send(command="subscribe", identifier=public("late"))
-        await asyncio.sleep(LEASE_SECONDS)
-        assert client.connection.closed is None
-        client.session.lost()
-        assert welcome(await second.connect(client.sid))["restored_ids"] == [public("s"), public("late")]
-
-    in_cluster(story)
-
-
-def test_a_session_whose_connection_ends_before_its_node_knows_of_a_loss_of_the_store_is_kept() -> None:
-    async def story(cluster: Cluster) -> None:
-        first, second = await cluster.node(), await cluster.node()
-        client = await subscribed(first)
-        await asyncio.sleep(BETWEEN_RENEWALS)
-        await cluster.store.lose()
-        client.session.lost()
-        await asyncio.sleep(LEASE_SECONDS)
-        assert welcome(await second.connect(client.sid))["restored"] is True
-
-    in_cluster(story)
-
-
 def test_a_node_whose_store_was_out_of_reach_renews_its_lease_at_once() -> None:
     async def story(cluster: Cluster) -> None:
         first, second = await cluster.node(), await cluster.node()

@@ -7,8 +7,9 @@ import contextlib
 import os
 import socket
 import stat
+import sys
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ropewalk.model.errors import UserMistake
@@ -20,12 +21,14 @@ UNIX_PREFIX = "unix:"
 
 @dataclass(frozen=True)
 class Listening:
-    """`inherited`: somebody else keeps the socket open too. `path` and `inode` of a Unix socket that this process made."""
+    """`inherited`: somebody else keeps the socket open too. `path` and `inode` of a Unix socket that this process made.
+    `claim` keeps others from reserving the same port."""
 
     sock: socket.socket
     inherited: bool = False
     path: str = ""
     inode: int = 0
+    claim: socket.socket | None = None
 
     @property
     def listens(self) -> bool:
@@ -40,6 +43,8 @@ class Listening:
 
     def close(self) -> None:
         self.sock.close()
+        if self.claim is not None:
+            self.claim.close()
         with contextlib.suppress(OSError):
             # Not the file of a process that has taken over.
             if self.path and os.stat(self.path).st_ino == self.inode:
@@ -86,15 +91,34 @@ def bound_sockets(host: str, port: int, reuse_port: bool) -> list[Listening]:
 
 def reserved_sockets(host: str, port: int) -> list[Listening]:
     """Bound, so that the system gives their port to nobody else, and not listening: for processes that will listen there, each
-    with a socket of its own. Raises UserMistake, also where somebody listens already."""
+    with a socket of its own. Raises UserMistake, also where somebody listens or has reserved it already."""
     try:
         if port:
             # A socket that would share the port is bound beside another one of that kind without a word.
             for probe in _tcp(host, port, reuse_port=False, listen=False):
                 probe.close()
-        return _tcp(host, port, reuse_port=True, listen=False)
+        reserved = _tcp(host, port, reuse_port=True, listen=False)
     except OSError as error:
         raise UserMistake(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    try:
+        return [replace(each, claim=_claim(each.sock)) for each in reserved] if sys.platform == "linux" else reserved
+    except OSError:
+        for each in reserved:
+            each.close()
+        raise UserMistake(f"cannot listen on {host}:{port}: another server with workers does") from None
+
+
+def _claim(reserved: socket.socket) -> socket.socket:
+    """A name that only one process can have: sockets that share their port do not keep each other out. It is in the abstract
+    namespace, which belongs to the network's, as ports do, and ends with the process."""
+    address, port = reserved.getsockname()[:2]
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0ropewalk {address} {port}")
+    except OSError:
+        claim.close()
+        raise
+    return claim
 
 
 def _tcp(host: str, port: int, reuse_port: bool, listen: bool = True) -> list[Listening]:

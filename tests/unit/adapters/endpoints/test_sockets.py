@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,17 @@ def test_a_reserved_port_is_for_processes_that_share_it() -> None:
         reserved_sockets("127.0.0.1", port)
     first.close()
     kept.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes share one socket")
+def test_a_port_is_reserved_once_also_while_nobody_listens_there() -> None:
+    [kept] = reserved_sockets("127.0.0.1", 0)
+    port = kept.sock.getsockname()[1]
+    with pytest.raises(UserMistake, match=f"127.0.0.1:{port}: another server with workers"):
+        reserved_sockets("127.0.0.1", port)
+    kept.close()
+    [again] = reserved_sockets("127.0.0.1", port)
+    again.close()
 
 
 def test_what_connects_before_anybody_accepts_waits() -> None:
