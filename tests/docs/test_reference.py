@@ -36,10 +36,11 @@ def test_metrics_lists_exactly_the_metrics_that_servers_expose(tmp_path_factory:
     everything = ("--public", "--data_dir", str(home / "data"), "--archive_dir", str(home / "archive"))
     nobody = ("--rpc_host", "http://127.0.0.1:1/rpc", "--broadcaster=redisx", "--redis_url=redis://127.0.0.1:1")  # only counted
     alone = exposed_by(*everything, *nobody)
+    several = exposed_by("--public", "--data_dir", str(home / "several"), "--workers", "2")
     with redis_server() as redis:
         recording = exposed_by("--public", "--data_dir", str(home / "shared"), "--broker", "redis", "--redis_url", redis.url)
 
-    assert sorted(metrics_listed(r"(?:ropewalk_(?!pipeline_)|process_)")) == sorted(alone | recording)
+    assert sorted(metrics_listed(r"(?:ropewalk_(?!pipeline_)|process_)")) == sorted(alone | several | recording)
 
 
 def exposed_by(*flags: str) -> set[str]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ropewalk.adapters.backends.workers.sessions import SharedSessions
 from ropewalk.core.rules import Rulebook
 from ropewalk.engine.persistent_presence import PersistentPresence
-from ropewalk.engine.session_leases import LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
+from ropewalk.engine.session_leases import KNOWN_SECONDS, LEASE_SECONDS, RENEW_SECONDS, WRITE_SECONDS
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model.history import Gap, Replay
@@ -131,6 +131,22 @@ def test_changes_of_many_sessions_are_written_together_a_moment_later() -> None:
         assert all(public("s") in write.snapshot.subscriptions for write in cluster.writes[0])
         await asyncio.sleep(10)
         assert len(cluster.writes) == 1  # one that does not change costs nothing
+
+    in_cluster(story)
+
+
+def test_a_client_hears_its_sid_when_a_store_that_is_near_knows_it_or_is_away() -> None:
+    async def story(cluster: Cluster) -> None:
+        node = await cluster.node()
+        assert isinstance(node.backend, UnreliableBackend)
+        node.backend.leases.near = True
+        for cut, seconds in ((False, 0.2), (True, KNOWN_SECONDS)):
+            link_of(node).latency, link_of(node).cut = 0.1, cut
+            client = node.open_connection()
+            await asyncio.sleep(0.1)
+            assert client.connection.replies() == []
+            await asyncio.sleep(seconds)
+            assert welcome(client)["type"] == "welcome"
 
     in_cluster(story)
 
