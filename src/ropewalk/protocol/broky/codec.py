@@ -71,16 +71,8 @@ class BrokyMessages:
         if message.broadcast_type and not message.offset:
             return b""
         payload, format = payload_of(message.payload)
-        return encode_run(
-            Run(
-                offset=message.offset,
-                ts_broker=int(message.timestamp * MICROSECONDS),
-                key=_key(message.stream),
-                epoch=message.epoch.encode(),
-                payload=payload,
-                format=format,
-            )
-        )
+        at, key, epoch = int(message.timestamp * MICROSECONDS), _key(message.stream), message.epoch.encode()
+        return encode_run(Run(0, 1, message.offset, at, key, b"", (), (), b"", epoch, payload, format))
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         return b"".join(map(_gap, gaps))

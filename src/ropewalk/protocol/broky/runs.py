@@ -17,48 +17,39 @@ _FIELDS_AT = 4 + len(_PREFIX)
 _KEY, _PARTITION, _SIZES, _TIMES, _UID, _EPOCH, _PAYLOAD = range(88, 116, 4)
 _EMPTY = 120
 _TAIL = 124
+_PADS = (b"", b"\0\0\0", b"\0\0", b"\0")
+# In the order of the tail, each with its place among the fields and the width of its elements. The widest first, because it has
+# to be aligned; the epoch behind the payload, so that adding it changes no other place.
+_COLUMNS = tuple(
+    ((at - _KEY) // 4, at, width)
+    for at, width in ((_TIMES, 8), (_SIZES, 4), (_UID, 1), (_PARTITION, 1), (_KEY, 1), (_PAYLOAD, 1), (_EPOCH, 1))
+)
+_ABSENT = [_EMPTY - at for at in (_KEY, _PARTITION, _SIZES, _TIMES, _UID, _EPOCH, _PAYLOAD)]
+
+_length = Struct("<I").pack
 
 
 def encode_run(run: Run) -> bytes:
     """A whole frame. Raises `struct.error` for a number that does not fit its field."""
+    times = sizes = b""
+    if run.ts_producer:
+        times = pack(f"<{len(run.ts_producer)}Q", *run.ts_producer)
+    if run.sizes:
+        sizes = pack(f"<{len(run.sizes)}I", *run.sizes)
     pieces: list[bytes] = []
+    places = _ABSENT.copy()
     end = _TAIL
-    places = []
-    columns = (
-        (_TIMES, pack(f"<{len(run.ts_producer)}Q", *run.ts_producer), len(run.ts_producer)),
-        (_SIZES, pack(f"<{len(run.sizes)}I", *run.sizes), len(run.sizes)),
-        (_UID, run.uid, len(run.uid)),
-        (_PARTITION, run.key_partition, len(run.key_partition)),
-        (_KEY, run.key, len(run.key)),
-        (_PAYLOAD, run.payload, len(run.payload)),
-        (_EPOCH, run.epoch, len(run.epoch)),  # behind the payload, so that adding it changes no other place
-    )
-    for at, data, count in columns:
-        if not count:
-            places.append(_EMPTY - at)
-            continue
-        places.append(end - at)
-        pad = -len(data) % 4
-        pieces += (pack("<I", count), data, bytes(pad))
-        end += 4 + len(data) + pad
-    times, sizes, uid, partition, key, payload, epoch = places
-    pad = -end % 8
-    fields = _FIELDS.pack(
-        run.offset,
-        run.ts_broker,
-        run.ref,
-        run.count,
-        key,
-        partition,
-        sizes,
-        times,
-        uid,
-        epoch,
-        payload,
-        run.format,
-        0,
-    )
-    return b"".join((pack("<I", end + pad - 4), _PREFIX, fields, *pieces, bytes(pad)))
+    columns = (times, sizes, run.uid, run.key_partition, run.key, run.payload, run.epoch)
+    for (column, at, width), data in zip(_COLUMNS, columns, strict=True):
+        if data:
+            size = len(data)
+            places[column] = end - at
+            pad = _PADS[size & 3]
+            pieces += (_length(size // width), data, pad)
+            end += 4 + size + len(pad)
+    last = bytes(-end & 7)
+    fields = _FIELDS.pack(run.offset, run.ts_broker, run.ref, run.count, *places, run.format, 0)
+    return b"".join((_length(end + len(last) - 4), _PREFIX, fields, *pieces, last))
 
 
 def run_of(

@@ -8,6 +8,7 @@ the tagged form itself publishes bytes.
 
 import re
 from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
+from binascii import a2b_base64
 
 import msgspec
 from msgspec import Raw
@@ -18,7 +19,7 @@ from ropewalk.protocol.broky.frames import Format
 MARK = "~b64:"
 
 _BYTES, _JSON = "$bytes", "$json"
-_WRAP = b'{"$json":'
+_TAG, _WRAP = b'{"$bytes":"', b'{"$json":'
 _WHITESPACE = b" \t\r\n"
 _MAYBE_TAGGED = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"(?:\$|\\u0024)')  # every key of an object with one key only is its first
 
@@ -54,7 +55,7 @@ def _marked(key: bytes) -> str:
 def text_of(payload: bytes, format: Format) -> bytes:
     """The JSON text that a stream keeps for a payload. Raises ValueError for a payload that should be JSON and is not."""
     if format is Format.BYTES:
-        return b'{"$bytes":"%b"}' % b64encode(payload)
+        return b'%b%b"}' % (_TAG, b64encode(payload))
     if too_deep(payload, MAX_DEPTH - 1):  # there may be one object more around it
         raise ValueError(f"the payload is {TOO_DEEP}")
     try:
@@ -66,6 +67,8 @@ def text_of(payload: bytes, format: Format) -> bytes:
 
 def payload_of(text: bytes) -> tuple[bytes, Format]:
     """The payload for which a stream keeps this text."""
+    if text.startswith(_TAG) and (payload := _as_written_here(text)) is not None:
+        return payload, Format.BYTES
     if not _MAYBE_TAGGED.match(text):
         return text, Format.JSON
     match _only_field(text):
@@ -75,6 +78,15 @@ def payload_of(text: bytes) -> tuple[bytes, Format]:
             wrapped = text[len(_WRAP) : -1]
             return (wrapped if text.endswith(b"}") and _needs_wrapping(wrapped) else text), Format.JSON
     return text, Format.JSON
+
+
+def _as_written_here(text: bytes) -> bytes | None:
+    """The bytes in their tagged form, if nothing of it is written in another way than here: what most of them are."""
+    try:
+        payload = a2b_base64(text[len(_TAG) : -2])
+    except ValueError:
+        return None
+    return payload if text_of(payload, Format.BYTES) == text else None
 
 
 def _needs_wrapping(payload: bytes) -> bool:
