@@ -360,6 +360,35 @@ async def test_sighup_with_settings_that_cannot_be_used_changes_nothing(redis: R
         assert children(server) == before
 
 
+async def test_whoever_is_started_again_follows_the_settings_in_force_and_not_a_file_that_was_changed(tmp_path: Path) -> None:
+    file = tmp_path / "ropewalk.toml"
+    file.write_text(SETTINGS.format(workers=2, size=65536, data_dir=tmp_path / "data"))
+    with running_server("--public", "--config_path", str(file)) as server:
+        await publish(server, "s", "1")
+        file.write_text(SETTINGS.format(workers=0, size=65536, data_dir=tmp_path / "elsewhere"))
+        for pid in (store(server), next(iter(workers(server)))):
+            seen = len(server.log())
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: "serves again" in server.log()[seen:])  # noqa: B023 - it is over before the next round
+        assert len(workers(server)) == 2
+        async with cable(server) as client:
+            await client.subscribe("s", history={"since": 1})
+            assert [frame["message"] for frame in await client.messages(1)] == [1]
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("number", ["1", "2"])
+@pytest.mark.parametrize("mistake", [("--app", "no_such_module:app"), ("--ssl_cert", "no.pem", "--ssl_key", "no.pem")])
+async def test_a_server_that_could_not_start_takes_nothing_over(mistake: tuple[str, ...], number: str, tmp_path: Path) -> None:
+    taking = ("--public", "--workers", number, "--takeover", "--data_dir", str(tmp_path), "--port", str(free_port()))
+    with running_server(*taking) as former:
+        command = [sys.executable, "-m", "ropewalk", "serve", *taking, *mistake]
+        failed = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+        assert failed.returncode != 0
+        assert "taking over" not in failed.stderr
+        await publish(former, "s", "1")
+
+
 # --- what only the store process can answer ---------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -122,6 +123,7 @@ class KeptProcess:
         except OSError as error:
             raise StartFailed(f"a process cannot be started: {error}") from None
         await self.child.ready
+        logger.info("%s serves", self.child.name, extra={"pid": self.child.pid})
         if not self._retired:
             self._keeping = asyncio.get_running_loop().create_task(self._keep(self.child))
 
@@ -139,7 +141,7 @@ class KeptProcess:
             )
             await asyncio.sleep(delay)
             self.child = child = await self._launched(child.name)
-            child.ready.add_done_callback(lambda ready, name=child.name: _tell(name, ready))  # type: ignore[misc]
+            child.ready.add_done_callback(partial(_tell, child))
 
     async def _launched(self, name: str) -> Child:
         """However long it takes until the system has room for one more process."""
@@ -179,9 +181,9 @@ class KeptProcess:
             await asyncio.shield(self.child.ended)
 
 
-def _tell(name: str, ready: "asyncio.Future[None]") -> None:
+def _tell(child: Child, ready: "asyncio.Future[None]") -> None:
     error = None if ready.cancelled() else ready.exception()
     if error is None:
-        logger.info("%s serves again", name)
+        logger.info("%s serves again", child.name, extra={"pid": child.pid})
     else:
-        logger.error("%s cannot be started again", name, extra={"reason": str(error)})
+        logger.error("%s cannot be started again", child.name, extra={"reason": str(error)})

@@ -33,7 +33,7 @@ from ropewalk.app.journal import (
     sessions_key,
     transactions_of,
 )
-from ropewalk.app.keys import Guards, Keys, guards_of, keys_of
+from ropewalk.app.keys import Guards, Keys, guards_of, keys_of, tls_context
 from ropewalk.app.process_role import ALONE, ProcessKind, Role
 from ropewalk.app.registry import APPLICATIONS, ARCHIVES, resolve
 from ropewalk.app.settings import Settings, has_application
@@ -326,6 +326,13 @@ def application_of(settings: Settings, keys: Keys, stats: Stats) -> Application 
         max_send=app.rpc_max_call_send_size,
     )
     return application
+
+
+def require_loadable(settings: Settings) -> None:
+    """Raises UserMistake where the files that the settings name cannot be used: certificates, the modules of the app."""
+    tls_context(settings)
+    if settings.app.app:
+        resolve(APPLICATIONS, "python app")(settings.app.app, settings.app.app_dir)
 
 
 def _python(settings: Settings, stats: Stats) -> Application:

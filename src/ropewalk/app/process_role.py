@@ -8,6 +8,7 @@ import os
 from collections.abc import MutableMapping
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 
 import msgspec
 
@@ -19,6 +20,7 @@ from ropewalk.app.worker_share import share_of_worker
 VARIABLE = "_ROPEWALK_ROLE"
 STORE_SOCKET = "store.sock"
 BUS_SOCKET = "bus.sock"
+SETTINGS_COPY = "settings.toml"
 
 
 class ProcessKind(StrEnum):
@@ -60,6 +62,12 @@ class Role(msgspec.Struct, frozen=True):
     def descriptors(self) -> tuple[int, ...]:
         """Those that a process of this role inherits."""
         return tuple(number for number in (self.control, self.others, *self.sockets) if number >= 0)
+
+    @property
+    def settings_copy(self) -> Path:
+        """The settings file as it was when it was last put into force; empty if there is none. Whoever is started again must
+        not follow one that was changed since."""
+        return Path(self.directory, SETTINGS_COPY)
 
     @property
     def store_socket(self) -> str:

@@ -29,6 +29,7 @@ ROW_READERS = {"journal": "ropewalk.adapters.staging.arrow:ArrowRows"}
 ARCHIVES = {"archive": "ropewalk.adapters.archives:DeltaArchive"}
 APPLICATIONS = {
     "python": "ropewalk.adapters.apps.python:PythonApplication",
+    "python app": "ropewalk.adapters.apps.python.loader:load_from",
     "calls": "ropewalk.adapters.apps.rpc.calls:Calls",
     "http": "ropewalk.adapters.apps.rpc.http:HttpApplication",
     "grpc": "ropewalk.adapters.apps.rpc.grpc:GrpcApplication",

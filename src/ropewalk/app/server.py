@@ -67,8 +67,7 @@ class Server:
         await self._runner.setup()
         assert self._runner.server is not None
         shared_port.http.server = self._runner.server
-        if self._lock is not None:
-            await self._lock.take(settings.server.takeover_timeout if settings.server.takeover else 0.0)
+        await self._take_lock()
         if self._parts.embedded_nats is not None:
             await self._parts.embedded_nats.start()
         await self._parts.keeper.start()
@@ -99,6 +98,14 @@ class Server:
         self._acceptor.start()
         if self._role.kind is not ProcessKind.WORKER:
             self._announce()
+
+    async def _take_lock(self) -> None:
+        if self._lock is None:
+            return
+        server = self._settings.server
+        if server.takeover:
+            composition.require_loadable(self._announced)  # while the former server still serves
+        await self._lock.take(server.takeover_timeout if server.takeover else 0.0)
 
     async def _start_beside_node(self) -> None:
         parts = self._parts

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -39,10 +40,18 @@ SPARE_SECONDS = 10.0
 
 
 class Supervisor:
-    """`run` until a signal ends it. `load` reads the settings again; `announce` hears the addresses once all serve."""
+    """`run` until a signal ends it. `find` tells which settings file is meant, `load` reads the settings with a copy of it;
+    `announce` hears the addresses once all serve."""
 
-    def __init__(self, settings: Settings, load: Callable[[], Settings], announce: Callable[[list[str]], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        find: Callable[[], Path | None],
+        load: Callable[[Path], Settings],
+        announce: Callable[[list[str]], None],
+    ) -> None:
         self._settings = settings
+        self._find = find
         self._load = load
         self._announce = announce
         self._store = KeptProcess(self._launch_store)
@@ -58,6 +67,7 @@ class Supervisor:
         with _listening(self._settings) as sockets, _private_directory() as directory, _pipe() as (reading, writing):
             self._others = reading, writing
             self._role = self._role_of_all(sockets, directory)
+            self._role.settings_copy.write_bytes(self._settings_file())
             scheme = "https" if self._settings.server.ssl_cert else "http"
             serving = loop.create_task(self._serve([each.address(scheme) for each in sockets]))
             loop.add_signal_handler(signal.SIGCHLD, self._look)
@@ -149,12 +159,18 @@ class Supervisor:
     async def _renew(self) -> None:
         """On SIGHUP: new workers in the place of the old ones, under the settings as they are now. Whatever those say, the
         server goes on."""
+        logger.info("replacing all workers")
+        copy = self._role.settings_copy
+        before = copy.read_bytes()
         try:
+            copy.write_bytes(self._settings_file())
             settings = self._checked()
             fresh = await self._started(settings.server.workers)
-        except RopewalkError as error:
+        except (RopewalkError, OSError) as error:
+            copy.write_bytes(before)
             logger.error("settings not reloaded, the old ones stay in force", extra={"reason": str(error)})
             return
+        different = " ".join(self._changed(settings)) or "nothing"
         self._settings, old, self._workers = settings, self._workers, fresh
         self._store.tell(ProcessOrder.RELOAD)
         # All of them, before the first one sends its clients away: these are to go to the new ones.
@@ -162,12 +178,21 @@ class Supervisor:
             worker.tell(ProcessOrder.STOP_LISTENING)
         for worker in old:
             await self._retire([worker])
-        logger.info("all workers were replaced", extra={"workers": len(fresh)})
+        logger.info("all workers were replaced", extra={"workers": len(fresh), "changed": different})
+
+    def _settings_file(self) -> bytes:
+        path = self._find()
+        return b"" if path is None else path.read_bytes()
+
+    def _changed(self, settings: Settings) -> list[str]:
+        from ropewalk.app.reload import changed  # late: it brings all parts of a server with it
+
+        return changed(self._settings, settings)
 
     def _checked(self) -> Settings:
         from ropewalk.app.reload import needs_full_restart, require_reloadable  # late: all parts of a server come with it
 
-        settings = self._load()
+        settings = self._load(self._role.settings_copy)
         require_startable(settings)
         if names := needs_full_restart(self._settings, settings):
             raise UserMistake(f"these settings need a full restart: {' '.join(names)}")
@@ -203,10 +228,17 @@ def _listening(settings: Settings) -> Iterator[list[Listening]]:
             each.close()
 
 
+LONGEST_DIRECTORY = 90
+"""Bytes: the paths of its sockets have about a hundred."""
+
+
 @contextmanager
 def _private_directory() -> Iterator[str]:
+    """Raises UserMistake."""
     directory = tempfile.mkdtemp(prefix="ropewalk-")
     try:
+        if len(os.fsencode(directory)) > LONGEST_DIRECTORY:
+            raise UserMistake(f"{directory} is too long for sockets in it: set TMPDIR to a shorter directory")
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)

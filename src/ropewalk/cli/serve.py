@@ -6,11 +6,12 @@ import os
 import signal
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropewalk.app import logs, process_role
 from ropewalk.app.process_role import ProcessKind, Role, own_settings
-from ropewalk.app.settings import Settings, help_text, load, require_startable
+from ropewalk.app.settings import Settings, help_text, load, require_startable, settings_file
 from ropewalk.model.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def _run_alone_or_supervise(argv: list[str]) -> int:
     if settings.server.workers > 1:
         from ropewalk.app.supervisor import Supervisor
 
-        asyncio.run(Supervisor(settings, reload, partial(_announce, settings)).run())
+        find, read = partial(settings_file, argv, environ), partial(load, argv, environ, None)
+        asyncio.run(Supervisor(settings, find, read, partial(_announce, settings)).run())
         return 0
     import uvloop
 
@@ -51,9 +53,9 @@ def _run_alone_or_supervise(argv: list[str]) -> int:
     return 0
 
 
-def _settings(argv: list[str]) -> Settings:
+def _settings(argv: list[str], file: Path | None = None) -> Settings:
     """Checked, and what they say of logs in force."""
-    settings = load(argv, os.environ)
+    settings = load(argv, os.environ, instead=file)
     require_startable(settings)
     logging = settings.logging
     logs.configure(logging.log_level, logging.log_format, payloads=logging.debug)
@@ -73,15 +75,15 @@ def _run_supervised(argv: list[str], role: Role) -> int:
     supervised = Supervised(role)
     try:
         logs.name_process(role.name)
-        whole = _settings(argv)
+        whole = _settings(argv, role.settings_copy)
         settings = own_settings(role, whole)
         environ = dict(os.environ)
+
+        def reload() -> Settings:
+            return own_settings(role, load(argv, environ, instead=role.settings_copy))
+
         _calm_collector()
-        uvloop.run(
-            _serve_supervised(
-                supervised, settings, lambda: Server(settings, lambda: own_settings(role, load(argv, environ)), role, whole)
-            )
-        )
+        uvloop.run(_serve_supervised(supervised, settings, lambda: Server(settings, reload, role, whole)))
     except UserMistake as mistake:
         supervised.failed(str(mistake))
         return 1

@@ -232,10 +232,16 @@ def _fill(found: FoundValues, values: Mapping[str, Value], origin: str) -> None:
 # --- one Settings from all of them -----------------------------------------------------------------------------------
 
 
-def load(argv: Sequence[str], environ: Mapping[str, str], here: Path | None = None) -> Settings:
-    """Raises UserMistake. `here` is where a relative settings file is looked for, the working directory by default."""
+def settings_file(argv: Sequence[str], environ: Mapping[str, str]) -> Path | None:
+    """The settings file that `load` would read. Raises UserMistake."""
+    return find_file(split_flags(argv), environ, Path())
+
+
+def load(argv: Sequence[str], environ: Mapping[str, str], here: Path | None = None, instead: Path | None = None) -> Settings:
+    """Raises UserMistake. `here` is where a relative settings file is looked for, the working directory by default. `instead`:
+    a file to read in its place."""
     given = split_flags(argv)
-    path = find_file(given, environ, here or Path())
+    path = instead or find_file(given, environ, here or Path())
     from_path, rules = from_file(path) if path else ({}, ())
     written = from_path | from_environment(environ) | from_flags(given)
     return _settings(filled(written), rules, f"file {path}")

@@ -18,6 +18,12 @@ def load_app(spec: str) -> App:
     return _app_in(_imported(module_name), attribute)
 
 
+def load_from(spec: str, directory: str) -> App:
+    if directory:
+        put_on_path(directory)
+    return load_app(spec)
+
+
 def split(spec: str) -> tuple[str, str]:
     """The module and the attribute of `chat:app`; `chat` alone is the same."""
     module, _, attribute = spec.partition(":")
