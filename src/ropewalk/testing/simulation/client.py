@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 CODEC = CableCodec(tells_positions=True)
 
-SETTLED = 2.0
-"""Seconds after which a session must be in the store whatever goes wrong: several times what it takes to write it."""
+SETTLED = 4.0
+"""Seconds after which a session must be in the store whatever goes wrong: several times what it takes to write it, also where
+several tries fail one after another."""
 
 
 class SimulatedConnection:
@@ -216,7 +217,7 @@ class SimulatedClient:
         self._kicked.clear()
         self._barred = False
         for connection in self.half_dead:  # nobody may know any more that its session was taken over
-            connection.taken_over = False
+            connection.taken_over, connection.saw_loss = False, True
         if self._connection is not None:
             self._connection.saw_loss = True
         self.store_away(settles_at)
@@ -328,7 +329,7 @@ class SimulatedClient:
         same = [each for each in self.half_dead if each.open and each.lineage == self.lineage]
         self._observer.restored(former, bool(same))
         for connection in same:  # the order to close it may have been lost
-            connection.taken_over = not self._connection.saw_loss
+            connection.taken_over = not (self._connection.saw_loss or connection.saw_loss)
 
     def _expects_its_session(self, time: float) -> bool:
         """It was in the store when the connection was lost, and its time is not over."""
