@@ -193,6 +193,7 @@ class Node:
     def _missed(self) -> None:
         self._feed.missed()
         self._keeper.doubt()
+        self.session_log.tell_again(self.sessions.live.values())
 
     def leave(self) -> None:
         """Say on the health page that the end is near, so that load balancers look elsewhere; everything works on."""

@@ -7,7 +7,7 @@ its last `WRITE_SECONDS`, and what changed of older ones in that time (subscript
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from ropewalk.core.backoff import Chance
@@ -360,6 +360,9 @@ class WriteThroughLog(SessionLog):
 
     def expired(self, events: Sequence[PresenceEvent]) -> None:
         self._inner.expired(events)
+
+    def tell_again(self, sessions: Iterable["Session"]) -> None:
+        self._inner.tell_again(sessions)
 
     async def finish(self) -> None:
         await self._inner.finish()

@@ -4,7 +4,7 @@ A session is written when it changes. Once the rows since its last full record a
 record is written again. So neither the journal nor a recovery grows with the length of a session.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -26,6 +26,9 @@ from ropewalk.model.session_log import (
 )
 from ropewalk.model.sessions import AppSide, SessionSnapshot
 from ropewalk.ports import Clock, Journal
+
+AT_ONCE = 500
+"""Rows that are handed over together."""
 
 CHANGES = 16384
 """Bytes of changes, beyond the size of the session itself, after which its full record is written again."""
@@ -60,6 +63,9 @@ class SessionLog:
     def joined(self, session: "Session", stream: str, member: Member, events: Sequence[PresenceEvent]) -> None: ...
     def left(self, session: "Session", stream: str, member: Member, events: Sequence[PresenceEvent]) -> None: ...
     def expired(self, events: Sequence[PresenceEvent]) -> None: ...
+
+    def tell_again(self, sessions: Iterable["Session"]) -> None:
+        """These live. Rows about them may be lost with a process that was to write them."""
 
     async def finish(self) -> None:
         """Hand over what waits, as far as that can be done; for the end of the node."""
@@ -164,6 +170,12 @@ class ForwardedSessionLog(JournalSessionLog):
     worker hears of the order."""
 
     async def ordered(self, order: RemoteDisconnect) -> None: ...
+
+    def tell_again(self, sessions: Iterable["Session"]) -> None:
+        """What the store process had not written when it ended is written with the whole session."""
+        rows = [self._row(RowKind.ALIVE, session.sid, _checkpoint(session)) for session in sessions]
+        for begin in range(0, len(rows), AT_ONCE):
+            self._journal.note(rows[begin : begin + AT_ONCE])
 
 
 def _checkpoint(session: "Session", former: str = "") -> SessionCheckpoint:

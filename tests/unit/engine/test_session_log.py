@@ -1,6 +1,6 @@
 """The session log: what a session's rows say, and that they are enough to resume it after the process has died."""
 
-from ropewalk.engine.session_log import CHANGES
+from ropewalk.engine.session_log import CHANGES, ForwardedSessionLog
 from ropewalk.model import closing as closings
 from ropewalk.model.application import CommandResult
 from ropewalk.model.journal import Row, RowKind
@@ -242,3 +242,18 @@ async def test_after_a_crash_the_application_hears_of_those_who_do_not_come_back
         await settle()
         assert [disconnect_call.context.sid for disconnect_call in script.disconnect_calls] == [base.sid, away.sid]
         assert list(script.disconnect_calls[1].subscriptions) == [CHAT]
+
+
+async def test_what_a_lost_store_process_had_not_written_is_told_again_and_enough_to_resume() -> None:
+    async with Chronicle() as story:
+        client = await story.client("a", "b")
+        await client.send(command="join", identifier=public("a"), presence=BO)
+        story.journal.rows.clear()  # they were lost with it
+        worker_log = ForwardedSessionLog(story.journal, story.clock)
+        worker_log.tell_again(story.bench.node.sessions.live.values())
+        assert story.kinds(client) == ["alive"]
+        after = story.crash()
+        snapshot = await after.backend.sessions.take(client.sid)
+        assert snapshot is not None
+        assert set(snapshot.subscriptions) == {public("a"), public("b")}
+        assert set(snapshot.members) == {"a"}
