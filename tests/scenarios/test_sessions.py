@@ -97,13 +97,16 @@ async def test_a_restored_session_that_asks_for_no_history_gets_what_was_held_an
         await publish(hasty, "news", "missed")
         async with cable(hasty, sid=client.sid) as back:
             await publish(hasty, "news", "held")
-            assert await back.messages(1) == ["held"]
-            gap = await back.expect("reject_history", reason="unclaimed")
+            first = await back.next()
+            # What comes before a worker hears of the stream is no longer live for it, and so belongs to the gap.
+            held = ["held"] if first.get("message") == "held" else []
+            gap = await back.expect("reject_history", reason="unclaimed") if held else first
+            assert gap["reason"] == "unclaimed"
             assert {"oldest": 1, "tip": 3}.items() <= gap["streams"]["news"].items()
             await publish(hasty, "news", "live")
             assert await back.messages(1) == ["live"]
             late = await back.ask_history("news", client.positions["news"])
-            assert [frame["message"] for frame in late] == ["missed"]
+            assert [frame["message"] for frame in late] + held == ["missed", "held"]
 
 
 async def test_after_a_restart_without_a_journal_the_past_is_said_to_be_lost() -> None:

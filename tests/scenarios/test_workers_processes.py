@@ -232,7 +232,7 @@ async def test_without_its_supervisor_everything_ends(engine: tuple[str, ...]) -
     with running_server(*engine) as server:
         processes, place = list(children(server)), directory(server)
         assert (len(processes), place.is_dir()) == (3, True)
-        server.kill()
+        server.process.kill()
         await until(lambda: not any(map(is_running, processes)))
         assert not place.exists()
         assert store_ended_last(server)

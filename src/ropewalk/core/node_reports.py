@@ -21,6 +21,7 @@ SUMMED_GAUGES = frozenset(
         "app_calls_waiting",
         "archive_reads_waiting",
         "broadcasters_down",
+        "journal_unsent_rows",
         "record_queue_unsent_rows",
         "redisx_unregistered_entries",
     }
