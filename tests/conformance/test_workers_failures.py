@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.backends.workers import link, wire
+from ropewalk.adapters.backends.workers import link, server, wire
 from ropewalk.adapters.backends.workers.backend import WorkerBackend
 from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
@@ -225,6 +225,20 @@ async def test_an_order_is_obeyed_by_all_and_counted(process: StoreProcess) -> N
         assert mine.orders == theirs.orders == [RemoteDisconnect("bo")]
 
 
+async def test_nothing_is_kept_of_questions_that_a_worker_does_not_answer(
+    process: StoreProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "OBEY_SECONDS", 0.05)
+    _, writer = await asyncio.open_unix_connection(process.path)
+    writer.write(wire.frame(wire.CALL, 1, "hello", ("mute",)))
+    await until(lambda: process.server.workers == 1)
+    async with worker(process, "one") as (one, heard):
+        assert await one.feed.command(RemoteDisconnect("bo")) == 1
+        assert len(heard.orders) == 1
+        assert [each.asked for each in process.server._workers.values()] == [{}, {}]
+    writer.close()
+
+
 async def test_an_order_reaches_a_worker_that_was_cut_off_meanwhile(process: StoreProcess) -> None:
     async with worker(process, "one") as (one, _), worker(process, "two") as (two, heard):
         assert two.link._connection is not None
@@ -255,14 +269,15 @@ async def test_publishers_wait_for_a_worker_that_is_behind_and_not_for_one_that_
     process: StoreProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = 0
-    hold = process.server._hold
+    answers = process.server._held_answers
+    hold = answers._hold
 
     def count(*arguments: object) -> None:
         nonlocal held
         held += 1
         hold(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(process.server, "_hold", count)
+    monkeypatch.setattr(answers, "_hold", count)
     reader, writer = await asyncio.open_unix_connection(process.path, limit=1024)
     writer.write(wire.frame(wire.CALL, 1, "hello", ("slow",)) + wire.frame(wire.CALL, 2, "listen", (["a"],)))
     await until(lambda: process.server._listeners)

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Raw
 
 from ropewalk.adapters.backends.workers import wire
+from ropewalk.adapters.backends.workers.held_answers import HeldAnswers
 from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
 from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, FAILURE, NOTE, BusConnection, frame
 from ropewalk.model import closing as closings
@@ -36,9 +37,6 @@ ORDERS_SECONDS = 60.0
 MOST_ORDERS = 10_000
 """Orders for workers that lost their connection and come back."""
 
-HOLD_SECONDS = 1.0
-"""For how long answers to publishers wait at the most until all workers have read what was registered."""
-
 BACKLOG = 256
 
 
@@ -51,14 +49,6 @@ _READS = frozenset({"replay", "since", "page"})
 """Calls that are answered in one step, the second kind unless they reach into an archive: they need no task."""
 
 
-def no_exchange(worker: str, report: bytes) -> bytes:
-    return b""
-
-
-def nobody_left(worker: str) -> None:
-    pass
-
-
 Answer = Callable[..., Coroutine[Any, Any, object]]
 
 
@@ -69,7 +59,6 @@ class _Worker:
         self.connection = connection
         self.name = ""
         self.listens: set[str] = set()
-        self.stalled = False
         self.asked: dict[int, asyncio.Future[int]] = {}
         self.answers: dict[str, Answer] = {}
 
@@ -87,18 +76,13 @@ class StoreServer:
     Without a store, because another engine keeps everything, workers exchange reports over it and nothing else.
 
     `exchange` is called with the report of a worker and returns what that worker should know of the node; `left` when a worker
-    is gone.
+    is gone. Both may be set.
     """
 
-    def __init__(
-        self,
-        journal: Journal | None = None,
-        exchange: Callable[[str, bytes], bytes] = no_exchange,
-        left: Callable[[str], None] = nobody_left,
-    ) -> None:
+    def __init__(self, journal: Journal | None = None) -> None:
         self._journal = journal
-        self.exchange = exchange
-        self.left = left
+        self.exchange: Callable[[str, bytes], bytes] = lambda worker, report: b""
+        self.left: Callable[[str], None] = lambda worker: None
         self._workers: dict[BusConnection, _Worker] = {}
         self._by_name: dict[str, _Worker] = {}
         self._listeners: dict[str, set[_Worker]] = {}
@@ -108,7 +92,7 @@ class StoreServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._asked = 0
-        self._held: list[tuple[_Worker, bytes]] = []
+        self._held_answers = HeldAnswers(lambda: [worker.connection for worker in self._by_name.values()])
         self._store: SharedStore | None = None
         self._at_once = _NEVER_WAIT
         self._hear: dict[str, Callable[..., None]] = {"unlisten": self._unlisten, "tell": self._tell, "rows": self._note}
@@ -142,7 +126,7 @@ class StoreServer:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def _accept(self) -> BusConnection:
-        connection = BusConnection(self._receive, self._lost, self._caught_up)
+        connection = BusConnection(self._receive, self._lost, self._held_answers.caught_up)
         worker = self._workers[connection] = _Worker(connection)
         worker.answers["hello"] = partial(self._hello, worker)
         return connection
@@ -151,7 +135,7 @@ class StoreServer:
         worker = self._workers.pop(connection)
         for stream in worker.listens:
             self._forget_listener(stream, worker)
-        for waiting in worker.asked.values():
+        for waiting in list(worker.asked.values()):
             waiting.cancel()
         if worker.name and self._by_name.get(worker.name) is worker:
             del self._by_name[worker.name]
@@ -191,39 +175,10 @@ class StoreServer:
             answer = frame(FAILURE, number, *wire.failure_of(error))
         self._conclude(worker, method, answer)
 
-    # --- publishers wait for workers that are behind ------------------------------------------------------------------
-
     def _conclude(self, worker: _Worker, method: str, answer: bytes) -> None:
-        """A publisher that waits for its answer does not run ahead of those who deliver."""
-        if method == "append" and (self._held or self._is_anyone_behind()):
-            self._hold(worker, answer)
+        if method == "append":
+            self._held_answers.send(worker.connection, answer)
         else:
-            worker.connection.send(answer)
-
-    def _is_anyone_behind(self) -> bool:
-        return any(worker.connection.behind and not worker.stalled for worker in self._by_name.values())
-
-    def _hold(self, worker: _Worker, answer: bytes) -> None:
-        if not self._held:
-            self._hold_ends = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._wait_no_longer)
-        self._held.append((worker, answer))
-
-    def _wait_no_longer(self) -> None:
-        """Whoever is behind for so long stands still: nobody waits for it again until it has caught up."""
-        for worker in self._by_name.values():
-            worker.stalled = worker.connection.behind
-        self._answer_held()
-
-    def _caught_up(self) -> None:
-        for worker in self._by_name.values():
-            worker.stalled = worker.stalled and worker.connection.behind
-        if self._held and not self._is_anyone_behind():
-            self._answer_held()
-
-    def _answer_held(self) -> None:
-        self._hold_ends.cancel()
-        held, self._held = self._held, []
-        for worker, answer in held:
             worker.connection.send(answer)
 
     # --- to the workers -----------------------------------------------------------------------------------------------
@@ -254,11 +209,7 @@ class StoreServer:
         carried_out = _Command(self._store.clock(), set(self._by_name))
         self._commands[order.identifier] = carried_out
         before = self._store.sessions.of_identity(order.identifier)
-        asked = [self._ask(worker, "obey", order) for worker in list(self._by_name.values())]
-        ended = 0
-        if asked:
-            done, _ = await asyncio.wait(asked, timeout=OBEY_SECONDS)
-            ended = sum(each.result() for each in done if not each.cancelled())
+        ended = await self._ask_all(list(self._by_name.values()), "obey", order, OBEY_SECONDS)
         if self._commands.get(order.identifier) is carried_out:
             del self._commands[order.identifier]
         ended += self._end_rest(before)
@@ -287,10 +238,24 @@ class StoreServer:
             self._journal.note([Row(RowKind.DISCONNECTED, sid, time.time(), sid=sid, detail=detail) for sid, _ in rest])
         return len(rest)
 
+    async def _ask_all(
+        self, workers: Sequence[_Worker], method: str, order: RemoteDisconnect | SessionWanted, seconds: float
+    ) -> int:
+        """The sum of what they answer in time."""
+        if not workers:
+            return 0
+        asked = [self._ask(worker, method, order) for worker in workers]
+        done, late = await asyncio.wait(asked, timeout=seconds)
+        for each in late:
+            each.cancel()
+        return sum(each.result() for each in done if not each.cancelled())
+
     def _ask(self, worker: _Worker, method: str, order: RemoteDisconnect | SessionWanted) -> asyncio.Future[int]:
         self._asked += 1
         waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        worker.asked[self._asked] = waiting
+        number = self._asked
+        worker.asked[number] = waiting
+        waiting.add_done_callback(lambda done: worker.asked.pop(number, None))  # also of one that nobody waits for any more
         worker.connection.send(frame(CALL, self._asked, method, (order,)))
         return waiting
 
@@ -394,7 +359,7 @@ class StoreServer:
         assert self._store is not None
         node, current = self._store.sessions.lives_on(sid)
         if (holder := self._by_name.get(node)) is not None:
-            await asyncio.wait([self._ask(holder, "release", SessionWanted(current))], timeout=RELEASE_SECONDS)
+            await self._ask_all([holder], "release", SessionWanted(current), RELEASE_SECONDS)
 
     async def _claim(self, worker: _Worker, sids: list[str]) -> None:
         if self._store is not None and self._store.doubts is not None:
