@@ -31,11 +31,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="module", params=[(), ("--workers", "2")], ids=["alone", "workers"])
-def processes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Runs a module twice: with servers of one process, and with servers of several. What a server promises does not depend on
-    how many processes it has, nor on which of them a client reaches. Fixtures of the module that start servers ask for it."""
+def processes(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs a module twice: with servers of one process ("alone"), and with servers of several ("workers"). What a server
+    promises does not depend on how many processes it has, nor on which of them a client reaches. Fixtures of the module that
+    start servers ask for it."""
     with all_servers_with(*request.param):
-        yield
+        yield "workers" if request.param else "alone"
 
 
 @pytest.fixture(scope="module")
