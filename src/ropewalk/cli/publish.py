@@ -15,7 +15,7 @@ from msgspec import Raw
 from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
 from ropewalk.cli.reaching import add_flags, explained, url_of
-from ropewalk.cli.standard_input import chunks
+from ropewalk.cli.standard_input import chunks, require_data
 from ropewalk.client import Draft, Publisher, Receipt
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.nesting import TOO_DEEP, too_deep
@@ -28,10 +28,7 @@ PROGRESS_EVERY = 1000
 
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
-    if wanted.lines and wanted.data not in ("-", None):
-        raise UserMistake("--lines reads standard input: leave DATA away, or write - for it")
-    if wanted.data is None and not wanted.lines:
-        raise UserMistake("DATA is missing: write it, or - to read standard input, or --lines to publish each line of it")
+    require_data(wanted.data, wanted.lines, "publish")
     key = wanted.key if wanted.key is not None else keys_of(load([], os.environ)).api or ""
     with explained():
         asyncio.run(_publish(wanted, url_of(wanted.url), key))

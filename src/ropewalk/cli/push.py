@@ -8,9 +8,8 @@ import sys
 from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
 from ropewalk.cli.reaching import add_flags, explained, url_of
-from ropewalk.cli.standard_input import chunks
+from ropewalk.cli.standard_input import chunks, require_data
 from ropewalk.client import Pusher
-from ropewalk.model.errors import UserMistake
 from ropewalk.protocol.broky.frames import Format
 
 SUMMARY = "send messages to a running server over TCP"
@@ -21,10 +20,7 @@ MOST_MESSAGES, MOST_BYTES = 500, 256 * 1024
 
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
-    if wanted.lines and wanted.data not in ("-", None):
-        raise UserMistake("--lines reads standard input: leave DATA away, or write - for it")
-    if wanted.data is None and not wanted.lines:
-        raise UserMistake("DATA is missing: write it, or - to read standard input, or --lines to push each line of it")
+    require_data(wanted.data, wanted.lines, "push")
     token = wanted.token if wanted.token is not None else keys_of(load([], os.environ)).api or ""
     with explained():
         asyncio.run(_push(wanted, url_of(wanted.url), token))

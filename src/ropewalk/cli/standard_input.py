@@ -6,7 +6,17 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from threading import Semaphore, Thread
 
+from ropewalk.model.errors import UserMistake
+
 CHUNK_BYTES = 65536  # of lines published in one request; JSON escapes make at most six times as much of it
+
+
+def require_data(data: str | None, lines: bool, verb: str) -> None:
+    """Raises UserMistake where it is not clear what to send: one message, or each line of standard input."""
+    if lines and data not in ("-", None):
+        raise UserMistake("--lines reads standard input: leave DATA away, or write - for it")
+    if data is None and not lines:
+        raise UserMistake(f"DATA is missing: write it, or - to read standard input, or --lines to {verb} each line of it")
 
 
 async def chunks(descriptor: int) -> AsyncIterator[bytes]:
