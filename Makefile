@@ -13,12 +13,13 @@ PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m
 CHAOS_sinks := tests/spark/test_exactly_once.py
 CHAOS_log := tests/spark/test_log_under_kills.py
 CHAOS_cluster := tests/scenarios/test_cluster.py
+CHAOS_storm := tests/scenarios/test_storm.py
 CHAOS_workers := tests/scenarios/test_workers_faults.py tests/scenarios/test_workers_balance.py
-CHAOS = $(or $(CHAOS_$(MODE)),$(error MODE is sinks, log, cluster or workers, not $(MODE)))
+CHAOS = $(or $(CHAOS_$(MODE)),$(error MODE is sinks, log, cluster, workers or storm, not $(MODE)))
 INSTALL = $(PIP) install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test chaos fuzz check format docs bench prerequisites clean
+.PHONY: help run demo test chaos fuzz check format docs bench dist prerequisites clean
 
 help: ## show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 22
@@ -32,10 +33,11 @@ demo: $(STAMPS)/demo ## the whole road: server, traffic, archive, figures, audit
 test: $(STAMPS)/dev prerequisites $(STAMPS)/npm ## run all tests, installing what they need; ARGS="-k history" goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
-chaos: $(STAMPS)/dev prerequisites ## kill everything 24 times (CHAOS_KILLS=) and prove exactly once; MODE=log: 200 cycles (CHAOS_CYCLES=) over the whole log; MODE=cluster: three nodes for minutes (CLUSTER_SECONDS=) on each engine; MODE=workers: the processes of one node (WORKERS_SECONDS=), and their shares of many connections (WORKERS_CONNECTIONS=)
+chaos: $(STAMPS)/dev prerequisites ## kill everything 24 times (CHAOS_KILLS=) and prove exactly once; MODE=log: 200 cycles (CHAOS_CYCLES=) over the whole log; MODE=cluster: three nodes for minutes (CLUSTER_SECONDS=) on each engine; MODE=workers: the processes of one node (WORKERS_SECONDS=), and their shares of many connections (WORKERS_CONNECTIONS=); MODE=storm: clients of every kind that are cut off all the time (STORM_CLIENTS=, STORM_REQUESTS=)
 	CHAOS_KILLS=$${CHAOS_KILLS:-24} CHAOS_CYCLES=$${CHAOS_CYCLES:-200} \
 	CLUSTER_CLIENTS=$${CLUSTER_CLIENTS:-300} CLUSTER_SECONDS=$${CLUSTER_SECONDS:-180} \
 	WORKERS_CLIENTS=$${WORKERS_CLIENTS:-200} WORKERS_SECONDS=$${WORKERS_SECONDS:-120} \
+	STORM_CLIENTS=$${STORM_CLIENTS:-400} STORM_REQUESTS=$${STORM_REQUESTS:-500} \
 	WORKERS_CONNECTIONS=$${WORKERS_CONNECTIONS:-20000} $(BIN)/python -m pytest -s $(CHAOS) $(ARGS)
 
 fuzz: $(STAMPS)/dev prerequisites ## a million damaged frames of Broky (FUZZ_FRAMES=), and the same for the verifier of FlatBuffers for C++
@@ -60,6 +62,11 @@ docs: $(STAMPS)/dev ## write the reference pages that are drawn from the code
 bench: $(STAMPS)/dev ## measure on this machine; writes benchmarks/results/latest.json
 	$(BIN)/python -m benchmarks $(ARGS)
 
+dist: $(STAMPS)/dist ## build a wheel and a source distribution, and dist/ropewalk: one file that runs without Python
+	$(BIN)/python -m build --no-isolation --outdir dist . >build.log 2>&1 || { cat build.log >&2; exit 1; }
+	@rm -f build.log
+	$(BIN)/python distribution/one_file.py dist/ropewalk
+
 clean: ## remove everything that was installed or built here
 	rm -rf $(VENV) $(STAMPS) build dist src/*.egg-info tests/clients/node_modules
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
@@ -82,10 +89,15 @@ $(STAMPS)/demo: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	@$(INSTALL) --editable '.[demo]'
 	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/run
 
+$(STAMPS)/dist: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "installing ropewalk and what packages it into $(VENV)"
+	@$(INSTALL) --editable '.[dist]'
+	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/run
+
 $(STAMPS)/dev: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	@echo "installing ropewalk and its development tools into $(VENV)"
 	@$(INSTALL) --editable '.[dev]'
-	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/run $(STAMPS)/demo
+	@mkdir -p $(STAMPS) && touch $@ $(STAMPS)/run $(STAMPS)/demo $(STAMPS)/dist
 
 # Without npm there is nothing to install: the tests that need it say so themselves.
 $(STAMPS)/npm: tests/clients/package.json tests/clients/package-lock.json | prerequisites

@@ -37,6 +37,7 @@ PARTS = {
     "compaction": Part("m: compaction of an archive that grows", ("archive",)),
     "quiet": Part("l: live latency while the archive query runs", ("spark",)),
     "cluster": Part("n, o, p: publishing and delivery with memory, Redis and NATS", ("redis", "enats")),
+    "broky": Part("t: push and subscribe over TCP", ("redis", "enats")),
 }
 _LIVE = ("fanout", "latency", "memory", "storm", "connect")
 _WITH_SPARK = tuple(name for name, part in PARTS.items() if "spark" in part.extras)
@@ -76,6 +77,10 @@ def measure(parts: Sequence[str], sizes: Sizes) -> list[Figure]:
         from benchmarks.cluster.road import measure_cluster
 
         figures += measure_cluster(sizes)
+    if "broky" in parts:
+        from benchmarks.broky.road import measure_broky
+
+        figures += measure_broky(sizes)
     if set(parts) & set(_WITH_SPARK):
         from benchmarks.pipeline.road import measure_road
 

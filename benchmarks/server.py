@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from types import TracebackType
 from typing import Self
 
@@ -39,8 +40,12 @@ class Program:
 
     def usage(self) -> Usage:
         """Of all its processes."""
-        found = [usage_of(pid) for pid in _family(self._process.pid)]
+        found = [usage_of(pid) for pid in self.pids()]
         return Usage(sum(each.resident for each in found), sum(each.processor for each in found))
+
+    def pids(self) -> list[int]:
+        """Its processes, the one that was started first."""
+        return _family(self._process.pid)
 
     def __enter__(self) -> Self:
         return self
@@ -71,6 +76,14 @@ class Server(Program):
 
     def __init__(self, *flags: str) -> None:
         super().__init__("ropewalk", "serve", "--public", "--port", "0", *flags)
+
+    def published(self) -> int:
+        """Messages that it has taken in, as it counts them itself."""
+        host, port = self.address
+        with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=STARTUP) as answer:
+            page: str = answer.read().decode()
+        (count,) = re.findall(r"^ropewalk_publications_total (\S+)$", page, re.MULTILINE)
+        return int(float(count))
 
 
 def _family(pid: int) -> list[int]:

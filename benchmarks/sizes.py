@@ -66,6 +66,15 @@ class Sizes(Struct, frozen=True):
     cluster_trips: int
     cluster_paced: int
     cluster_rate: float
+    broky_payload: int
+    broky_rounds: int
+    broky_trips: int
+    broky_flows: tuple[tuple[int, int], ...]
+    broky_producers: int
+    broky_batch: int
+    broky_client_messages: int
+    broky_fanout_rounds: int
+    broky_topics: int
 
     def descriptors(self) -> int:
         """Open files that the hungriest process needs: two crowds at once in the load, and some for itself."""
@@ -134,6 +143,16 @@ FULL = Sizes(
     cluster_trips=300,
     cluster_paced=100,
     cluster_rate=200.0,
+    broky_payload=64,
+    broky_rounds=5,
+    broky_trips=2000,
+    # messages of a run, and messages of a round
+    broky_flows=((1, 200_000), (10, 600_000), (100, 1_000_000)),
+    broky_producers=64,
+    broky_batch=100,
+    broky_client_messages=200_000,
+    broky_fanout_rounds=5,
+    broky_topics=1_000_000,
 )
 
 QUICK = Sizes(
@@ -194,4 +213,13 @@ QUICK = Sizes(
     cluster_trips=20,
     cluster_paced=10,
     cluster_rate=50.0,
+    broky_payload=64,
+    broky_rounds=1,
+    broky_trips=50,
+    broky_flows=((1, 2000), (10, 6000), (100, 20_000)),
+    broky_producers=4,
+    broky_batch=100,
+    broky_client_messages=2000,
+    broky_fanout_rounds=1,
+    broky_topics=2000,
 )

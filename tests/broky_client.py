@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from ropewalk.protocol.broky.frames import Body, Error, Hello, Run, Subscribe, Subscribed, Welcome
-from ropewalk.protocol.broky.runs import decode, encode_run
+from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode
 from tests.server import Address
@@ -46,6 +48,14 @@ class BrokyClient:
     async def some(self, kind: type[T], count: int) -> list[T]:
         return [await self.expect(kind) for _ in range(count)]
 
+    async def messages(self, count: int) -> list[Run]:
+        """So many messages, each as a run of its own, in however few runs they come."""
+        found: list[Run] = []
+        while len(found) < count:
+            found += one_by_one(await self.expect(Run))
+        assert len(found) == count, found
+        return found
+
     async def subscribe(self, key: bytes, epoch: bytes = b"", offset: int = 0, history: bool = False) -> Subscribed:
         self.send(Subscribe(1, key, epoch=epoch, offset=offset, history=history))
         return await self.expect(Subscribed)
@@ -55,6 +65,16 @@ class BrokyClient:
         error = await self.expect(Error)
         assert await self.receive() is None
         return error
+
+
+def one_by_one(run: Run) -> list[Run]:
+    """Each message of a delivered run as one of its own."""
+    return [
+        replace(
+            run, count=1, sizes=(), payload=payload, offset=run.offset + index if run.offset else 0, ts_producer=(), uid=b""
+        )
+        for index, payload in enumerate(payloads_of(run))
+    ]
 
 
 @asynccontextmanager
@@ -69,9 +89,11 @@ async def stranger(server: Address, tls: ssl.SSLContext | None = None) -> AsyncI
 
 
 @asynccontextmanager
-async def client(server: Address, token: str = "", tls: ssl.SSLContext | None = None) -> AsyncIterator[BrokyClient]:
+async def client(
+    server: Address, token: str = "", tls: ssl.SSLContext | None = None, credit: int = 0
+) -> AsyncIterator[BrokyClient]:
     """Welcomed."""
     async with stranger(server, tls) as connection:
-        connection.send(Hello(token=token.encode()))
+        connection.send(Hello(token=token.encode(), credit=credit))
         assert (await connection.expect(Welcome)).version == 1
         yield connection

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes sure that the tests find Node.js with npm, Chromium, curl, nginx, haproxy, Caddy, Redis and flatc. On Debian as root it installs what is missing; otherwise it
+# Makes sure that the tests find Node.js with npm, Chromium, curl, nginx, haproxy, Caddy, Redis, flatc and binutils. On Debian as root it installs what is missing; otherwise it
 # says what to install. The tests that need it are then skipped loudly, or, with CI=true, this script fails.
 set -eu
 
@@ -15,6 +15,7 @@ for proxy in nginx haproxy caddy; do
 done
 command -v redis-server >/dev/null || missing="$missing redis-server"
 command -v flatc >/dev/null || missing="$missing flatbuffers-compiler libflatbuffers-dev"
+command -v objcopy >/dev/null || missing="$missing binutils"
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

@@ -5,6 +5,7 @@ A test asks by marker (`needs_node` …); nothing is ever skipped without being 
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,10 +21,12 @@ CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 @dataclass(frozen=True)
 class Prerequisite:
-    """`missing` says what to do, "" when all is there."""
+    """`missing` says what to do, "" when all is there. `of_the_system`: no package brings it, so that its absence is told, and
+    fails nothing."""
 
     marker: str
     missing: Callable[[], str]
+    of_the_system: bool = False
 
 
 def node_missing() -> str:
@@ -78,12 +81,23 @@ def redis_tls_missing() -> str:
     return "" if there else "needs a redis-server with TLS: sudo apt-get install redis-server"
 
 
+@cache
+def namespaces_missing() -> str:
+    """A user may have another root directory in a namespace of his own, where the system allows it."""
+    try:
+        allowed = subprocess.run(["unshare", "-rm", "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    except OSError:
+        allowed = False
+    return "" if allowed else "needs user namespaces: sudo sysctl kernel.unprivileged_userns_clone=1"
+
+
 PREREQUISITES = (
     Prerequisite("needs_node", node_missing),
     Prerequisite("needs_chromium", chromium_missing),
     Prerequisite("needs_curl", curl_missing),
     Prerequisite("needs_flatc", flatc_missing),
     Prerequisite("needs_java", java_missing),
+    Prerequisite("needs_namespaces", namespaces_missing, of_the_system=True),
     Prerequisite("needs_nginx", proxy_missing("nginx")),
     Prerequisite("needs_haproxy", proxy_missing("haproxy")),
     Prerequisite("needs_caddy", proxy_missing("caddy")),

@@ -59,7 +59,8 @@ class Address:
 class RunningServer(Address):
     """One `ropewalk serve` process. `inherited`: a socket that it gets as systemd would pass it on, instead of a port.
 
-    `variables`: what its environment has besides that of the tests.
+    `variables`: what its environment has besides that of the tests. `program`: what to start instead of the sources, in an
+    environment that has nothing but `variables`.
     """
 
     def __init__(
@@ -68,13 +69,15 @@ class RunningServer(Address):
         home: Path,
         inherited: socket.socket | None = None,
         variables: Mapping[str, str] | None = None,
+        program: tuple[str, ...] = (),
     ) -> None:
         self._log = home / "server.log"
         # The settings of whoever runs the tests must not reach the server under test.
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
         environ.pop("PORT", None)
-        environ.update(variables or {})
-        command = [sys.executable, "-m", "ropewalk", "serve", "--port", "0", "--shutdown_spread", "0", *_common_flags, *flags]
+        environ = {**({} if program else environ), **(variables or {})}
+        program = program or (sys.executable, "-m", "ropewalk")
+        command = [*program, "serve", "--port", "0", "--shutdown_spread", "0", *_common_flags, *flags]
         if inherited is not None:
             command = [sys.executable, "-c", ACTIVATE, str(inherited.fileno()), *command]
         with self._log.open("wb") as log:
@@ -133,9 +136,11 @@ def _wait_for_ends(pids: list[int]) -> None:
 
 
 @contextlib.contextmanager
-def running_server(*flags: str, inherited: socket.socket | None = None, **variables: str) -> Iterator[RunningServer]:
+def running_server(
+    *flags: str, inherited: socket.socket | None = None, program: tuple[str, ...] = (), **variables: str
+) -> Iterator[RunningServer]:
     with tempfile.TemporaryDirectory() as home:
-        server = RunningServer(flags, Path(home), inherited, variables)
+        server = RunningServer(flags, Path(home), inherited, variables, program)
         try:
             yield server
         finally:

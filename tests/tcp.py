@@ -40,6 +40,11 @@ class Tcp:
                     data += chunk
         return data
 
+    async def some(self) -> bytes:
+        """What comes next, however little."""
+        async with asyncio.timeout(TIMEOUT):
+            return await self._reader.read(65536)
+
     async def head(self) -> bytes:
         """The head of an HTTP response."""
         async with asyncio.timeout(TIMEOUT):

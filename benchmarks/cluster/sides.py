@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ropewalk.model.messages import Publication, Registered, RemoteDisconnect
+from ropewalk.model.messages import Deliverable, Publication, RemoteDisconnect, one_by_one
 from ropewalk.model.sessions import SessionTaken, SessionWanted
 from ropewalk.ports import Backend
 
@@ -64,9 +64,9 @@ class Nodes:
     def _each(self) -> tuple[Backend, ...]:
         return tuple({id(backend): backend for backend in (self._publishing, self._listening)}.values())
 
-    def _deliver(self, messages: Sequence[Registered]) -> None:
+    def _deliver(self, messages: Sequence[Deliverable]) -> None:
         if self._heard is not None:
-            for message in messages:
+            for message in one_by_one(messages):
                 self._heard(message.payload)
 
     async def _obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:

@@ -87,6 +87,9 @@ class Crowd:
         sock.setblocking(False)
         sock.connect_ex(self._address)
         self.poll.register(sock.fileno(), select.EPOLLOUT)
+        return self._link(sock, sid, epoch, offset)
+
+    def _link(self, sock: socket.socket, sid: str, epoch: str, offset: int) -> Link:
         return Link(sock, self._stream, f"{self._path}?sid={sid}" if sid else self._path, epoch, offset)
 
     def _receive(self, deadline: float) -> list[int]:

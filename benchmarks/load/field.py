@@ -6,6 +6,7 @@ This is the whole surface that the measurements see of it.
 from benchmarks.load.crowd import Address, Crowd, Resumed
 from benchmarks.load.drain import Drain, Drained
 from benchmarks.load.link import Stage
+from benchmarks.load.tcp import TcpCrowd
 
 
 class Field:
@@ -32,6 +33,12 @@ class Field:
         seconds = self._crowds[crowd].open(count, stage, epoch, offset)
         self._drains[crowd] = Drain(self._crowds[crowd])
         return seconds
+
+    def open_tcp(self, crowd: str, address: Address, stream: str, count: int) -> None:
+        """A new crowd of so many TCP subscribers, which can only be drained and closed."""
+        self._crowds[crowd] = TcpCrowd(address, stream)
+        self._crowds[crowd].open(count, Stage.SUBSCRIBED)
+        self._drains[crowd] = Drain(self._crowds[crowd])
 
     def drain(self, crowd: str, bounds: list[int], checked: bool = False) -> Drained:
         return self._drains[crowd].read(bounds, checked)

@@ -19,7 +19,7 @@ from ropewalk.connections.nats import NatsAddress
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, GapReason, Replay
-from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
+from ropewalk.model.messages import Deliverable, Position, Publication, Receipt, Registered, RemoteDisconnect, one_by_one
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted
@@ -55,8 +55,8 @@ class Heard:
     def miss(self) -> None:
         self.missed += 1
 
-    def deliver(self, messages: Sequence[Registered]) -> None:
-        self.messages += messages
+    def deliver(self, messages: Sequence[Deliverable]) -> None:
+        self.messages += one_by_one(messages)
 
     async def obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
         self.orders.append(order)

@@ -12,7 +12,8 @@ from ropewalk.protocol.broky.ksuid import ksuid_of, ksuid_text
 from ropewalk.protocol.broky.runs import decode, encode_run
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode, read
-from ropewalk.protocol.broky.texts import MARK, key_of, name_of, payload_of, text_of
+from ropewalk.protocol.broky.texts import payload_of, text_of
+from ropewalk.protocol.stream_keys import MARK, key_of, name_of
 from tests.broky_frames import BODIES, built, records, runs, seen
 from tests.property.effort import EFFORT
 

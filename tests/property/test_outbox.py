@@ -100,6 +100,12 @@ class OutboxMachine(RuleBasedStateMachine):
         if new.droppable and key not in self.lanes:
             self.lanes.append(key)
 
+    @rule(gone=st.sets(st.sampled_from("abcd")))
+    def discard(self, gone: set[str]) -> None:
+        self.outbox.discard(gone)
+        self.line = [waiting for waiting in self.line if waiting.key not in gone]
+        self.lanes = [key for key in self.lanes if key not in gone]
+
     @rule(budget=st.integers(0, 40))
     def take(self, budget: int) -> None:
         expected: list[bytes | Skipped] = []

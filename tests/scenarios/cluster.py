@@ -15,6 +15,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
+from tests.scenarios.cluster_broky import BrokyClusterPublisher, RoamingBrokyClient
 from tests.scenarios.cluster_checker import Anomaly, Message, Position, StreamHistory, anomalies
 from tests.scenarios.cluster_clients import RoamingClient
 from tests.scenarios.cluster_faults import Fault, NamedAddress
@@ -49,8 +50,8 @@ class Servers(Protocol):
 
 @dataclass(frozen=True)
 class Size:
-    """`pause`: seconds between two requests of a publisher, on average. `seconds`: for how long there are faults, at least one
-    round of all kinds."""
+    """`clients` and `publishers`: over WebSocket and HTTP; over TCP there are half as many. `pause`: seconds between two
+    requests of a publisher, on average. `seconds`: for how long there are faults, at least one round of all kinds."""
 
     clients: int
     publishers: int
@@ -64,14 +65,19 @@ async def suffer(servers: Servers, size: Size, seed: int) -> tuple[World, list[A
     world = World(servers.nodes, size.clients)
     clients = [RoamingClient(f"c{number}", world, _chance(chances)) for number in range(size.clients)]
     publishers = [ClusterPublisher(f"p{number}", world, _chance(chances), size.pause) for number in range(size.publishers)]
-    kicker = Kicker(world, [client.name for client in clients], _chance(chances), 1.0)
+    others = [RoamingBrokyClient(f"t{number}", world, _chance(chances)) for number in range(size.clients // 2)]
+    pushers = [
+        BrokyClusterPublisher(f"b{number}", world, _chance(chances), size.pause) for number in range(size.publishers // 2)
+    ]
+    all_clients: list[RoamingClient | RoamingBrokyClient] = [*clients, *others]
+    kicker = Kicker(world, [client.name for client in all_clients], _chance(chances), 1.0)
     port = servers.entries_port
     adders = [EntryPublisher(f"x{number}", world, port, _chance(chances), size.pause) for number in range(2 if port else 0)]
     faults_over = asyncio.Event()
     async with asyncio.TaskGroup() as everybody:
-        for client in clients:
+        for client in all_clients:
             everybody.create_task(client.run())
-        writers: list[Writer] = [*publishers, *adders, kicker]
+        writers: list[Writer] = [*publishers, *pushers, *adders, kicker]
         writing = [everybody.create_task(writer.run(faults_over)) for writer in writers]
         await _faults(servers, size.seconds, world, chances)
         faults_over.set()
@@ -80,7 +86,7 @@ async def suffer(servers: Servers, size: Size, seed: int) -> tuple[World, list[A
             await adding.taken(SETTLE_SECONDS)
         await publishers[0].end()
         world.calm.set()
-        await _settled(servers, world, clients)
+        await _settled(servers, world, clients, others)
         world.over.set()
     for node in servers.asked:
         world.record.histories[node.name] = {stream: await _history(node, stream) for stream in STREAMS}
@@ -101,17 +107,20 @@ async def _faults(servers: Servers, seconds: float, world: World, chance: random
             return
 
 
-async def _settled(servers: Servers, world: World, clients: list[RoamingClient]) -> None:
+async def _settled(
+    servers: Servers, world: World, clients: Sequence[RoamingClient], others: Sequence[RoamingBrokyClient]
+) -> None:
     """Wait until every client has everything and all nodes tell the right members; what still differs then is an anomaly."""
     here = [client for client in clients if client.here]
+    awaited: list[RoamingClient | RoamingBrokyClient] = [*here, *others]
     record = world.record
-    record.here = {client.name for client in here}
+    record.here = {client.name for client in awaited}
     record.members = {stream: {client.name for client in here if client.room == stream} for stream in STREAMS}
     deadline = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < deadline:
         record.presence = {node.name: {stream: await members_at(node, stream) for stream in STREAMS} for node in servers.asked}
         right = all(answer == record.members for answer in record.presence.values())
-        if right and all(client.has_everything() for client in here):
+        if right and all(client.has_everything() for client in awaited):
             return
         await asyncio.sleep(0.3)
 

@@ -9,7 +9,7 @@ import json
 import socket
 import sys
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 
 from tests.cable import identifier
 from tests.scenarios.malformed_frames import FRAMES, MESSAGES
@@ -58,7 +58,7 @@ async def _for_a_while(attack: Awaitable[None], seconds: float = SECONDS) -> Non
             await attack
 
 
-async def _send_over_and_over(link: Tcp, data: bytes, times: int) -> None:
+async def send_over_and_over(link: Tcp, data: bytes, times: int) -> None:
     for _ in range(times):
         if not link.lost:
             await link.send(data)
@@ -75,7 +75,7 @@ async def fragments(server: Address) -> None:
         async with connection(server, opening=upgrade_request() + beginning) as link:
             if number % 2:
                 await link.head()
-            await _send_over_and_over(link, client_frame(b"", CONTINUATION, fin=False) * 20_000, 10)
+            await send_over_and_over(link, client_frame(b"", CONTINUATION, fin=False) * 20_000, 10)
             await asyncio.sleep(SECONDS)
 
     await together(5, attack)
@@ -88,7 +88,7 @@ async def unread_pongs(server: Address) -> None:
         async with connection(server, 8192, upgrade_request()) as link:
             if number < 8:
                 await link.head()
-            await _send_over_and_over(link, client_frame(b"." * (125 if number % 2 else 0), PING) * 8000, 200)
+            await send_over_and_over(link, client_frame(b"." * (125 if number % 2 else 0), PING) * 8000, 200)
 
     await together(10, attack)
 
@@ -106,7 +106,7 @@ async def large_presence(server: Address) -> None:
     async def attack(number: int) -> None:
         async with connection(server, 8192, upgrade_request()) as link:
             await link.send(command(**subscribe))
-            await _send_over_and_over(link, command(command="presence", identifier=identifier(HALL)), 200)
+            await send_over_and_over(link, command(command="presence", identifier=identifier(HALL)), 200)
             await asyncio.sleep(SECONDS)
 
     for number in range(200):  # one by one: they would all hear of each other
@@ -141,7 +141,7 @@ async def huge_identifiers(server: Address) -> None:
         async with connection(server, opening=upgrade_request(protocol=EXTENDED)) as link:
             for each in range(100):
                 name = json.dumps({"channel": "$pubsub", "stream_name": "s", "": f"{number}/{each}" + "." * 60_000})
-                await _send_over_and_over(link, command(command="subscribe", identifier=name), 1)
+                await send_over_and_over(link, command(command="subscribe", identifier=name), 1)
             await link.to_the_end()
 
     await together(5, attack)
@@ -194,7 +194,7 @@ async def chunked_bodies(server: Address) -> None:
         head = f"POST {paths[number % 4]} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode()
         for _ in range(20):
             async with connection(server, opening=head) as link:
-                await _send_over_and_over(link, floods[number % 3], 200)
+                await send_over_and_over(link, floods[number % 3], 200)
 
     await together(12, attack)
 
@@ -275,10 +275,10 @@ async def ordinary_clients(server: Address) -> None:
     await together(20, ordinary)
 
 
-async def main(url: str, names: Iterable[str]) -> None:
-    known = {**ATTACKS, ordinary_clients.__name__: ordinary_clients}
+async def main(attacks: Mapping[str, Attack], url: str, names: Iterable[str]) -> None:
+    known = {**attacks, ordinary_clients.__name__: ordinary_clients}
     await asyncio.gather(*(known[name](Address(url)) for name in names))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2:]))
+    asyncio.run(main(ATTACKS, sys.argv[1], sys.argv[2:]))

@@ -1,13 +1,15 @@
 """The storm: publishers that write, and clients that are cut off again and again and come back in every way a client can.
 
 Each client checks every message as it comes: the next offset of its stream and no other, whatever happened to the connection.
+What is at a position is kept as text: the message itself where it is a string, its JSON otherwise.
 """
 
 import asyncio
 import json
+import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import aiohttp
@@ -17,8 +19,8 @@ from tests.server import RunningServer
 
 STREAMS = [f"storm/{number}" for number in range(20)]
 PUBLISHERS = 4
-CLIENTS = 200
-REQUESTS = 100  # of each publisher
+CLIENTS = int(os.environ.get("STORM_CLIENTS") or 200)
+REQUESTS = int(os.environ.get("STORM_REQUESTS") or 100)  # of each publisher
 PAUSE = 0.05  # seconds at most between two requests, so that messages come all through the storm
 
 END = "the end"  # the last message of every stream, by which a client knows that it has everything
@@ -28,20 +30,30 @@ END = "the end"  # the last message of every stream, by which a client knows tha
 RETURNS = ("at once", "at once", "late", "sid lost", "taken over")
 
 
+def as_text(message: object) -> str:
+    return message if isinstance(message, str) else json.dumps(message, separators=(",", ":"))
+
+
 class Sea:
-    """What the publishers have written so far, by stream: the payload of offset n at place n - 1."""
+    """What the publishers have written so far, by stream: the payload of offset n at place n - 1. `epochs`: what everybody was
+    told, publishers and clients of every kind."""
 
     def __init__(self) -> None:
         self.written: dict[str, list[str]] = {stream: [] for stream in STREAMS}
+        self.epochs: dict[str, str] = {}
         self.calm = asyncio.Event()
         self.counts: Counter[str] = Counter()
 
-    def note(self, payload: str, receipt: dict[str, Any]) -> None:
+    def note(self, payload: str, stream: str, epoch: str, offset: int) -> None:
         """Receipts of one stream may reach different publishers out of order; places are filled as they come."""
-        line = self.written[receipt["stream"]]
-        line.extend([""] * (receipt["offset"] - len(line)))
-        assert line[receipt["offset"] - 1] in ("", payload), f"offset given twice: {receipt}"
-        line[receipt["offset"] - 1] = payload
+        self.told_epoch(stream, epoch)
+        line = self.written[stream]
+        line.extend([""] * (offset - len(line)))
+        assert line[offset - 1] in ("", payload), f"offset given twice: {stream} {offset}"
+        line[offset - 1] = payload
+
+    def told_epoch(self, stream: str, epoch: str) -> None:
+        assert self.epochs.setdefault(stream, epoch) == epoch, f"{stream}: another epoch"
 
 
 class StormPublisher:
@@ -60,7 +72,7 @@ class StormPublisher:
                 batch = [self._publication() for _ in range(self._chance.choice((1, 1, 1, 3, 10)))]
                 receipts = await self._send(http, batch)
                 for publication, receipt in zip(batch, receipts, strict=True):
-                    self._sea.note(json.loads(publication["data"]), receipt)
+                    self._sea.note(json.loads(publication["data"]), receipt["stream"], receipt["epoch"], receipt["offset"])
                 if batch[0].get("uid") and self._chance.random() < 0.5:
                     await self._retry(http, batch[:1], receipts[0])
                 await asyncio.sleep(self._chance.random() * PAUSE)
@@ -69,7 +81,7 @@ class StormPublisher:
         batch = [{"stream": stream, "data": json.dumps(END)} for stream in STREAMS]
         async with aiohttp.ClientSession() as http:
             for receipt in await self._send(http, batch):
-                self._sea.note(END, receipt)
+                self._sea.note(END, receipt["stream"], receipt["epoch"], receipt["offset"])
 
     def _publication(self) -> dict[str, str]:
         self._written += 1
@@ -98,7 +110,6 @@ class StormClient:
         self._sea = sea
         self._chance = chance
         self._sid = ""
-        self._epochs: dict[str, str] = {}
         self.got: dict[str, list[str]] = {stream: [] for stream in chance.sample(STREAMS, chance.randint(2, 5))}
         self.left = chance.choice(sorted(self.got)) if chance.random() < 0.1 else ""
 
@@ -142,7 +153,7 @@ class StormClient:
     def _request(self, stream: str) -> Frame:
         if not self.got[stream]:
             return {"since": 1}
-        return {"streams": {stream: {"epoch": self._epochs[stream], "offset": len(self.got[stream])}}}
+        return {"streams": {stream: {"epoch": self._sea.epochs[stream], "offset": len(self.got[stream])}}}
 
     async def _listen(self, connection: Cable, frames: int) -> None:
         """So many frames, or until all is there."""
@@ -156,7 +167,7 @@ class StormClient:
     def _take(self, frame: Frame) -> None:
         match kind(frame):
             case "message" if frame["stream_id"] in self.got:
-                self._message(frame["stream_id"], frame["epoch"], frame["offset"], frame["message"])
+                self._message(frame["stream_id"], frame["epoch"], frame["offset"], as_text(frame["message"]))
             case "message":
                 assert frame["stream_id"] == self.left, frame
             case "confirm_history":
@@ -169,7 +180,7 @@ class StormClient:
     def _message(self, stream: str, epoch: str, offset: int, payload: str) -> None:
         received = self.got[stream]
         assert offset == len(received) + 1, f"{stream}: offset {offset} after {len(received)}"
-        assert self._epochs.setdefault(stream, epoch) == epoch, f"{stream}: another epoch"
+        self._sea.told_epoch(stream, epoch)
         received.append(payload)
 
     async def _fall(self, connection: Cable) -> None:
@@ -189,20 +200,30 @@ class StormClient:
             assert kind(frame) != MESSAGE or frame["stream_id"] == self.left, frame
 
 
-class AnyClient(Protocol):
+class Runs(Protocol):
     async def run(self) -> None: ...
 
 
-async def storm(server: RunningServer, seed: int, client: Callable[[RunningServer, Sea, random.Random], AnyClient]) -> Sea:
-    """Let it rage; returns when every client has everything."""
+AnyClient = Callable[[RunningServer, Sea, random.Random], Runs]
+AnyPublisher = Callable[[str, RunningServer, Sea, random.Random], Runs]
+
+
+async def storm(
+    server: RunningServer, seed: int, count: int, clients: Sequence[AnyClient], publishers: Sequence[AnyPublisher]
+) -> Sea:
+    """Let it rage, with so many clients, as many of each kind; returns when every client has everything."""
     sea = Sea()
     chances = random.Random(seed)
-    clients = [client(server, sea, random.Random(chances.random())) for _ in range(CLIENTS)]
-    publishers = [StormPublisher(f"p{number}", server, sea, random.Random(chances.random())) for number in range(PUBLISHERS)]
+
+    def chance() -> random.Random:
+        return random.Random(chances.random())
+
+    here = [clients[number % len(clients)](server, sea, chance()) for number in range(count)]
+    writing = [publishers[number % len(publishers)](f"p{number}", server, sea, chance()) for number in range(PUBLISHERS)]
     async with asyncio.TaskGroup() as raging:
-        for each in clients:
+        for each in here:
             raging.create_task(each.run())
-        await asyncio.gather(*(publisher.run() for publisher in publishers))
-        await publishers[0].end()
+        await asyncio.gather(*(publisher.run() for publisher in writing))
+        await StormPublisher("last", server, sea, chance()).end()
         sea.calm.set()
     return sea

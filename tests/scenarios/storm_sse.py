@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from tests.cable import TIMEOUT, identifier
-from tests.scenarios.storm import STREAMS, Sea
+from tests.scenarios.storm import STREAMS, Sea, as_text
 from tests.server import RunningServer
 
 LONG = 65_536  # a history above this does not fit into the server's buffers
@@ -114,7 +114,8 @@ class SseStormClient:
             offset, payload = _offset(event_id, each), data
         else:
             message = json.loads(data)
-            each, offset, payload = message["identifier"], message["offset"], message["message"]
+            each, offset, payload = message["identifier"], message["offset"], as_text(message["message"])
+            self._sea.told_epoch(self._streams[each], message["epoch"])
         assert offset == self._at(each) + 1, f"{each}: offset {offset} after {self._at(each)}"
         self._got[each].append(payload)
         self._replayed += len(payload)

@@ -50,7 +50,7 @@ async def answer(client: Cable, stream: str, position: Frame) -> list[int] | Fra
     return offsets if gap is None else gap
 
 
-@pytest.mark.parametrize(("stream", "kept"), [("plain/1", 4), ("short/1", 2), ("none/1", 0)])
+@pytest.mark.parametrize(("stream", "kept"), [("plain/1", 4), ("short/1", 2)])
 async def test_as_much_is_kept_as_the_rule_of_the_stream_says_and_every_edge_is_exact(
     server: RunningServer, stream: str, kept: int
 ) -> None:
@@ -64,6 +64,20 @@ async def test_as_much_is_kept_as_the_rule_of_the_stream_says_and_every_edge_is_
             assert found == {"reason": "trimmed", "epoch": position["epoch"], "oldest": oldest, "tip": 5}
         else:
             assert found == list(range(position["offset"] + 1, 6))
+
+
+async def test_a_stream_without_history_is_ephemeral(server: RunningServer) -> None:
+    async with cable(server) as client:
+        await client.subscribe("none/1")
+        assert await five(server, "none/1") == [{"stream": "none/1"}] * 5
+        frames = [await client.next() for _ in range(5)]
+        assert [(frame["message"], "offset" in frame, "epoch" in frame) for frame in frames] == [
+            (number, False, False) for number in range(1, 6)
+        ]
+        gap = await answer(client, "none/1", {"epoch": "past", "offset": 3})
+        assert gap == {"reason": "epoch_changed", "epoch": "", "oldest": 1, "tip": 0}
+    async with cable(server) as client:
+        assert await client.subscribe("none/1", history={"since": 1}) == []
 
 
 async def test_since_brings_what_is_kept_and_is_never_rejected(server: RunningServer) -> None:

@@ -1,4 +1,5 @@
-"""Hostile clients against one server: a healthy client's pings stay quick, memory and disk stay small, refusals are counted.
+"""Hostile clients against one server: a healthy client's pings stay quick, what is published meanwhile arrives, memory and disk
+stay small, refusals are counted.
 
 Run with `-s` for the table of what a ping took beside each attack, as a multiple of what it takes beside ordinary clients.
 
@@ -15,13 +16,18 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from ropewalk.protocol.broky.frames import Pushed, Run
+from ropewalk.protocol.broky.runs import payloads_of, run_of
+from tests.broky_client import client
 from tests.cable import Cable, cable
 from tests.metrics import metrics_when
 from tests.process_tree import children, worker_of
-from tests.scenarios.hostile import ATTACKS, TICKER, ordinary_clients
+from tests.scenarios import hostile, hostile_broky
+from tests.scenarios.hostile import TICKER, ordinary_clients
 from tests.server import RunningServer, publish, running_server
 
 ROOT = Path(__file__).parents[2]
@@ -33,25 +39,17 @@ MOST = 0.98  # of the pings
 MEMORY = 96 << 20  # bytes by which all attacks together may make the process grow, at its largest
 DISK = 40 << 20  # bytes that all attacks together may make the journal write; 24 MB are messages that they publish
 
-COUNTED = (
-    "bad_frame",
-    "body_too_large",
-    "chunks",
-    "fragments",
-    "head_timeout",
-    "identifier",
-    "message_too_big",
-    "outbox_full",
-    "write_timeout",
-)
+BY_BOTH = ("bad_frame", "head_timeout", "message_too_big", "outbox_full", "write_timeout")
+COUNTED = {
+    hostile: (*BY_BOTH, "body_too_large", "chunks", "fragments", "identifier"),
+    hostile_broky: (*BY_BOTH, "subscriptions"),
+}
 
 
 @asynccontextmanager
-async def attackers(server: RunningServer, names: Sequence[str]) -> AsyncIterator[asyncio.Task[int]]:
+async def attackers(server: RunningServer, kind: ModuleType, names: Sequence[str]) -> AsyncIterator[asyncio.Task[int]]:
     """A process of its own: here it would keep the healthy client from its measuring."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.scenarios.hostile", server.url, *names, cwd=ROOT
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", kind.__name__, server.url, *names, cwd=ROOT)
     ending = asyncio.create_task(process.wait())
     try:
         yield ending
@@ -70,13 +68,13 @@ class Pings:
     longest: float
 
 
-async def pings(server: RunningServer, healthy: Cable, *names: str) -> Pings:
+async def pings(server: RunningServer, healthy: Cable, kind: ModuleType, *names: str) -> Pings:
     """What pings of the healthy client took while these attacks went on."""
     pids = (worker_of(server, healthy.port) if children(server) else server.process.pid, os.getpid())
     loop = asyncio.get_running_loop()
     took: list[float] = []
     longest = 0.0
-    async with asyncio.timeout(TIMEOUT), attackers(server, names) as ending:
+    async with asyncio.timeout(TIMEOUT), attackers(server, kind, names) as ending:
         while not ending.done():
             waits, asked = _waits(pids), loop.time()
             await healthy.quiet()
@@ -110,35 +108,70 @@ def bytes_in(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-def groups(size: int) -> dict[str, Sequence[str]]:
-    names = list(ATTACKS)
+def groups(kind: ModuleType, size: int) -> dict[str, Sequence[str]]:
+    names = list(kind.ATTACKS)
     parts = [names[begin : begin + size] for begin in range(0, len(names), size)]
     return {", ".join(part): part for part in [*parts, names]}
 
 
-@pytest.mark.parametrize(("workers", "at_once"), [(1, 1), (4, 3)])
-async def test_no_attack_hurts_a_healthy_client_nor_makes_the_server_large(tmp_path: Path, workers: int, at_once: int) -> None:
+@asynccontextmanager
+async def witnesses(server: RunningServer) -> AsyncIterator[list[int]]:
+    """A producer and a subscriber over TCP, all the while. Yields what was pushed; in the end all of it has arrived."""
+    pushed: list[int] = []
+
+    async def push() -> None:
+        async with client(server) as producer:
+            while True:
+                number = len(pushed) + 1
+                producer.send(run_of(b"hostile/witness", [b"%d" % number], ref=number))
+                answer = await producer.expect(Pushed)
+                assert (answer.refs, answer.offsets) == ((number,), (number,))
+                pushed.append(number)
+                await asyncio.sleep(0.05)
+
+    async with client(server) as subscriber:
+        await subscriber.subscribe(b"hostile/witness")
+        pushing = asyncio.create_task(push())
+        try:
+            yield pushed
+        finally:
+            pushing.cancel()
+        with suppress(asyncio.CancelledError):
+            await pushing
+        got: list[int] = []
+        while len(got) < len(pushed):
+            got += map(int, payloads_of(await subscriber.expect(Run)))
+        assert got[: len(pushed)] == pushed
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "at_once"), [(hostile, 1, 1), (hostile, 4, 3), (hostile_broky, 1, 6), (hostile_broky, 4, 6)]
+)
+async def test_no_attack_hurts_a_healthy_client_nor_makes_the_server_large(
+    tmp_path: Path, kind: ModuleType, workers: int, at_once: int
+) -> None:
     """So many attacks `at_once`: one by one they say more and take longer. At last all of them."""
     data, settings = tmp_path / "data", tmp_path / "ropewalk.toml"
     settings.write_text(f'[[streams]]\npattern = "{TICKER}"\nslow_consumer = "drop"\n')
     flags = ("--config_path", str(settings), "--sse", "--data_dir", str(data), "--history_limit", "10")
     timeouts = ("--presence_ttl", "60s", "--ws_write_timeout", "1s")
     with running_server("--public", *flags, *timeouts, "--workers", str(workers)) as server:
-        async with cable(server) as healthy:
+        async with cable(server) as healthy, witnesses(server) as pushed:
             await healthy.subscribe("hostile/healthy")
-            before = await pings(server, healthy, ordinary_clients.__name__)
+            before = await pings(server, healthy, kind, ordinary_clients.__name__)
             processes = set(children(server))
             memory, disk = peak_memory(server), bytes_in(data)
-            took = {name: await pings(server, healthy, *attacks) for name, attacks in groups(at_once).items()}
-            after = await pings(server, healthy, ordinary_clients.__name__)
+            took = {name: await pings(server, healthy, kind, *attacks) for name, attacks in groups(kind, at_once).items()}
+            after = await pings(server, healthy, kind, ordinary_clients.__name__)
             await publish(server, "hostile/healthy", "still here")
             assert await healthy.messages(1) == ["still here"]
-            counted = await metrics_when(server, lambda now: now["connections"] == 1)
+            counted = await metrics_when(server, lambda now: now["connections"] == 3)
+            assert len(pushed) > 100
         memory, disk = peak_memory(server) - memory, bytes_in(data) - disk
         usual = Pings(*(max(each) for each in zip(astuple(before), astuple(after), strict=True)))
         print(*_table(usual, took, memory, disk), sep="\n")
         assert set(children(server)) == processes
-        assert _complaints(usual, took, memory, disk, counted, server.log()) == []
+        assert _complaints(COUNTED[kind], usual, took, memory, disk, counted, server.log()) == []
 
 
 def _table(usual: Pings, took: Mapping[str, Pings], memory: int, disk: int) -> Iterator[str]:
@@ -151,13 +184,19 @@ def _table(usual: Pings, took: Mapping[str, Pings], memory: int, disk: int) -> I
 
 
 def _complaints(
-    usual: Pings, took: Mapping[str, Pings], memory: int, disk: int, counted: Mapping[str, float], log: str
+    reasons: Sequence[str],
+    usual: Pings,
+    took: Mapping[str, Pings],
+    memory: int,
+    disk: int,
+    counted: Mapping[str, float],
+    log: str,
 ) -> list[str]:
     """Everything that is not as it should be, so that one run tells all of it."""
     worst, most = RATIO * max(usual.worst, LEAST_WORST), RATIO * max(usual.most, LEAST_MOST)
     slow = [f"a ping took {each.worst:.4f} s beside {name}" for name, each in took.items() if each.worst > worst]
     often = [f"many pings took {each.most:.4f} s beside {name}" for name, each in took.items() if each.most > most]
-    uncounted = [f"nothing counted as {reason}" for reason in COUNTED if not counted[f"refusals_total{{{reason}}}"]]
+    uncounted = [f"nothing counted as {reason}" for reason in reasons if not counted[f"refusals_total{{{reason}}}"]]
     large = [f"memory grew by {memory} bytes"] if memory > MEMORY else []
     full = [f"the journal grew by {disk} bytes"] if disk > DISK else []
     traced = (

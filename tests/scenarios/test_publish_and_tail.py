@@ -150,6 +150,8 @@ async def test_tail_shows_what_comes_and_ends_at_once_on_control_c(server: Runni
         assert await shown(program, 1) == [(2, {"n": 1})]
         await publisher.publish("cli/other", None, transient=True)
         assert await shown(program, 1) == [(0, "null")]
+        await publisher.publish("cli/other", 1, transient=True)
+        assert json.loads(await program.line())["stream"] == "cli/other"
         assert await program.interrupt() == 130
         assert await program.complaint() == ""
 
@@ -214,6 +216,7 @@ async def test_tail_of_a_signed_stream_with_a_token(closed_server: RunningServer
         (("publish", "a", "1", "--lines"), "--lines reads standard input"),
         (("tail", "a", "--since", "yesterday"), "wants a duration"),
         (("tail", "a", "--from", "0"), "whole number from 1 on"),
+        (("publish", "a", "1", "--attempts", "0"), "whole number from 1 on"),
         (("tail", "a", "--from", "1", "--since", "1m"), "not allowed with"),
         (("tail",), "STREAM"),
     ],
@@ -225,7 +228,7 @@ def test_a_mistake_is_told_in_words(words: tuple[str, ...], hint: str) -> None:
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("words", [("tail", "a"), ("publish", "a", "1"), ("bench", "--subscribers", "1")])
+@pytest.mark.parametrize("words", [("tail", "a"), ("publish", "a", "1", "--attempts", "2"), ("bench", "--subscribers", "1")])
 def test_a_server_that_is_not_there_is_a_failure_and_no_mistake(words: tuple[str, ...]) -> None:
     result = run_ropewalk(*words, "--url", "http://127.0.0.1:1")
     assert result.returncode == 1
@@ -236,7 +239,7 @@ def test_a_server_that_is_not_there_is_a_failure_and_no_mistake(words: tuple[str
 def test_a_server_whose_store_is_down_is_not_taken_for_absent() -> None:
     store = ("--broker", "redis", "--redis_url", f"redis://127.0.0.1:{free_port()}")
     with running_server("--public", *store) as server:
-        result = run_ropewalk("publish", "chat", "{}", "--url", server.url)
+        result = run_ropewalk("publish", "chat", "{}", "--attempts", "2", "--url", server.url)
     assert result.returncode != 0
     assert "Redis" in result.stderr
     assert "is the server running there?" not in result.stderr

@@ -16,7 +16,7 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.protocol.broky.frames import Format, Run
 from ropewalk.protocol.broky.ksuid import new_ksuid
 from tests.broky_client import client
-from tests.scenarios.command_line import ENVIRON, SECONDS, run_ropewalk
+from tests.scenarios.command_line import ENVIRON, SECONDS, run_ropewalk, running_program
 from tests.server import RunningServer, running_server
 from tests.services import free_port
 
@@ -40,7 +40,7 @@ async def test_a_push_returns_the_position_of_its_first_message(server: RunningS
         first = await pusher.push(b"sdk/one", [b"\xff", b""])
         assert first.offset == 1
         assert (await pusher.push(b"sdk/one", [b"{}"], format=Format.JSON)).offset == 3
-        runs = await subscriber.some(Run, 3)
+        runs = await subscriber.messages(3)
         assert [(run.offset, run.payload, run.format) for run in runs] == [
             (1, b"\xff", Format.BYTES),
             (2, b"", Format.BYTES),
@@ -144,7 +144,65 @@ async def test_push_sends_each_line(server: RunningServer) -> None:
     assert [line.rpartition("=")[2] for line in result.stdout.splitlines()] == [str(number) for number in range(1, 1202)]
 
 
+async def test_push_sends_a_line_as_soon_as_it_is_there(server: RunningServer) -> None:
+    async with running_program("-m", "ropewalk", "push", "cli/live", "--lines", "--url", tcp(server)) as program:
+        program.write("first\n")
+        assert (await program.line()).endswith("offset=1")
+        program.write("second\nthird")
+        assert (await program.line()).endswith("offset=2")
+        assert await program.interrupt() == 130
+
+
+def test_the_first_line_that_is_refused_ends_it(server: RunningServer) -> None:
+    lines = "1\n" * 600 + "{\n" + "1\n" * 5000
+    result = run_ropewalk("push", "cli/refused", "--lines", "--json", "--url", tcp(server), text=lines)
+    assert result.returncode == 1
+    assert "line 601 was refused: the payload is not JSON" in result.stderr
+    assert result.stderr.startswith("lines 1 to 600 are registered\n")
+    assert "Traceback" not in result.stderr
+    assert [line.rpartition("=")[2] for line in result.stdout.splitlines()] == [str(number) for number in range(1, 601)]
+    after = run_ropewalk("push", "cli/refused", "1", "--json", "--url", tcp(server))
+    assert after.stdout.endswith("offset=601\n")
+
+
+def test_a_line_that_only_the_server_refuses_is_named() -> None:
+    with running_server("--public", "--max_publish_size", "2500") as server:
+        lines = "\n".join(["1", "", "2", "x" * 2000, "3"])
+        result = run_ropewalk("push", "cli/long", "--lines", "--url", tcp(server), text=lines)
+    assert result.returncode == 1
+    assert "line 4 was refused" in result.stderr, result.stderr
+    assert "no line is known to be registered" in result.stderr
+
+
+async def test_a_server_that_goes_away_leaves_word_how_far_it_got() -> None:
+    with running_server("--public") as server:
+        words = ("push", "cli/gone", "--lines", "--attempts", "2", "--url", tcp(server))
+        async with running_program("-m", "ropewalk", *words) as program:
+            program.write("first\nsecond\n")
+            for offset in (1, 2):
+                assert (await program.line()).endswith(f"offset={offset}")
+            server.kill()
+            program.write("third\n")
+            assert await program.ended() == 1
+            told = await program.complaint()
+            assert told == "lines 1 to 2 are registered; those after it up to 3 were sent, and may be"
+            assert "is the server running there?" in await program.complaint()
+
+
 def test_push_says_what_is_wrong() -> None:
     assert "DATA is missing" in run_ropewalk("push", "k").stderr
     assert "leave DATA away" in run_ropewalk("push", "k", "x", "--lines").stderr
     assert "tcp://" in run_ropewalk("push", "k", "x", "--url", "nonsense").stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--token", "guess")])
+def test_a_key_that_is_missing_or_wrong_is_told_with_what_brings_it(flags: tuple[str, ...]) -> None:
+    with running_server("--secret", SECRET) as server:
+        result = run_ropewalk("push", "k", "1", *flags, "--url", server.url)
+    assert (result.returncode, "; --token brings the key for publishing" in result.stderr) == (2, True), result.stderr
+
+
+def test_what_keeps_no_place_is_printed_as_publish_prints_it() -> None:
+    with running_server("--public", "--history_limit", "0") as server:
+        printed = [run_ropewalk(verb, "k", "1", "--url", server.url).stdout for verb in ("push", "publish")]
+    assert printed == ["k transient\n"] * 2

@@ -19,7 +19,7 @@ from ropewalk.core.stats import Stats
 from ropewalk.engine.broker import Broker
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, GapReason, Replay
-from ropewalk.model.messages import Position, Publication, Receipt, RemoteDisconnect
+from ropewalk.model.messages import Position, Publication, Receipt, RemoteDisconnect, one_by_one
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionTaken, SessionWanted
 from ropewalk.testing.backend_feed import Process
@@ -377,7 +377,7 @@ async def test_two_databases_of_one_redis_do_not_hear_of_each_other(redis: Redis
     for backend in backends:
         await backend.start()
     here, there = backends
-    await here.feed.start(lambda messages: heard.extend(message.payload for message in messages), hear)
+    await here.feed.start(lambda messages: heard.extend(message.payload for message in one_by_one(messages)), hear)
     await here.feed.listen("s")
     await there.streams.append([Publication("s", b"there", transient=True), Publication("s", b"there")])
     await there.feed.command(RemoteDisconnect("there"))

@@ -15,6 +15,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from ropewalk.app.stop_signals import ECHO_SECONDS
 from ropewalk.client import Message, connect
 from tests.arrow_rows import rows_body
 from tests.cable import Cable, cable
@@ -269,10 +270,23 @@ async def test_a_second_signal_means_now(redis: RedisServer) -> None:
         processes, place = list(children(server)), directory(server)
         server.process.send_signal(signal.SIGTERM)
         await until(lambda: server.log().count("shutting down") == 2)
+        await asyncio.sleep(ECHO_SECONDS)  # before that it is the same one
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(STOP_SECONDS) == 1
         await until(lambda: not any(map(is_running, processes)))
         assert not place.exists()
+
+
+@pytest.mark.parametrize("processes", [(), ("--workers", "2")], ids=["alone", "workers"])
+async def test_one_signal_that_comes_twice_is_one(processes: tuple[str, ...]) -> None:
+    """As from a terminal to the whole group, when a parent in it passes on what it gets. Two kinds are sent here, for the
+    system makes one signal of two of the same kind that come at once."""
+    with running_server("--public", "--shutdown_delay", "300ms", *processes) as server:
+        async with cable(server) as client:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                server.process.send_signal(number)
+            assert (await client.expect("disconnect"))["reconnect"] is True
+        assert server.process.wait(STOP_SECONDS) == 0
 
 
 # --- other settings ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The simulation holds, follows from its seed, and finds what is broken on purpose."""
 
 import asyncio
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -46,6 +47,15 @@ def test_everything_follows_from_the_seed() -> None:
     first, again, other = (simulate(Plan(seed, 1_000)) for seed in (9, 9, 10))
     assert first == again
     assert (first.registered, first.delivered) != (other.registered, other.delivered)
+
+
+def test_names_that_are_made_up_follow_from_the_seed_too() -> None:
+    def names(seed: int) -> list[str]:
+        made_up: list[str] = []
+        simulate(Plan(seed, 3), progress=lambda steps: made_up.append(secrets.token_urlsafe(16)))
+        return made_up
+
+    assert names(9) == names(9) != names(10)
 
 
 @pytest.mark.parametrize(("nodes", "clients", "streams"), [(1, 1, 1), (1, 12, 1), (5, 3, 2)])

@@ -7,6 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ropewalk.app import ring
 from ropewalk.app.journal import Recovering, StoredJournal
 from ropewalk.app.process_role import ProcessKind, Role
 from ropewalk.app.registry import BACKENDS, CONNECTIONS, resolve
@@ -17,9 +18,10 @@ from ropewalk.core.worker_reports import WorkerReports
 from ropewalk.engine.recorder import QueuedNotes, RecordedSessionLog, Recorder
 from ropewalk.engine.session_log import ForwardedSessionLog, JournalSessionLog, SessionLog
 from ropewalk.model.errors import UserMistake
-from ropewalk.ports import Backend, StreamStore
+from ropewalk.ports import Backend, Ring, StreamStore
 
 if TYPE_CHECKING:
+    from ropewalk.adapters.backends.ring.gate import NodeGate
     from ropewalk.adapters.backends.workers.backend import WorkerBackend
     from ropewalk.adapters.backends.workers.link import StoreLink
     from ropewalk.adapters.backends.workers.server import StoreServer
@@ -37,7 +39,8 @@ class RecoveringBackend(Backend, Recovering, Protocol):
 
 class ChosenBackend(NamedTuple):
     """A backend, and how a journal is written with it. `recovering` takes what the journal holds, `recorder` is the part of a
-    node that records for a cluster. `bus` is the store process's end of the bus to its workers, `to_store` a worker's."""
+    node that records for a cluster. `bus` is the store process's end of the bus to its workers, `to_store` a worker's. `gate`
+    is where other nodes of a ring enter."""
 
     backend: Backend
     session_log: SessionLog
@@ -45,6 +48,8 @@ class ChosenBackend(NamedTuple):
     recorder: Recorder | None = None
     bus: "Bus | None" = None
     to_store: "StoreLink | None" = None
+    ring: Ring | None = None
+    gate: "NodeGate | None" = None
 
 
 class Bus:
@@ -74,6 +79,8 @@ def backend_of(settings: Settings, rules: Rulebook, journal: StoredJournal, stat
         return _worker(role)
     if role.kind is ProcessKind.STORE:
         return _store(settings, rules, journal, stats, role)
+    if settings.ring.ring:
+        return _ring(settings, rules, journal, stats)
     memory = _memory(settings, rules, journal, stats)
     kept = bool(settings.journal.data_dir)
     return ChosenBackend(memory, JournalSessionLog(journal, time.time) if kept else SessionLog(), memory)
@@ -120,10 +127,24 @@ def _store(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: S
     """What the memory backend keeps, for several workers."""
     kept = journal if settings.journal.data_dir else None
     server: StoreServer = resolve(BACKENDS, "bus")(kept)
+    store = _shared_store(settings, rules, kept, stats, server)
+    backend: RecoveringBackend = resolve(BACKENDS, "own store")(store, server)
+    log = SessionLog() if kept is None else JournalSessionLog(kept, time.time)
+    return ChosenBackend(backend, log, backend, bus=Bus(server, role.bus_socket, store))
+
+
+def _shared_store(
+    settings: Settings,
+    rules: Rulebook,
+    kept: StoredJournal | None,
+    stats: Stats,
+    carrier: "StoreServer",
+    shards: int = 1,
+) -> "SharedStore":
     store: SharedStore = resolve(BACKENDS, "store")(
         rules,
         time.time,
-        server,
+        carrier,
         presence_ttl=settings.broker.presence_ttl,
         dedup_ttl=settings.broker.dedup_ttl,
         dedup_limit=settings.broker.dedup_limit,
@@ -133,10 +154,21 @@ def _store(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: S
         stats=stats,
         idle_factor=IDLE_FACTOR if kept is None else inf,
         first_lease=secrets.randbits(LEASE_BITS),
+        shards=shards,
     )
-    backend: RecoveringBackend = resolve(BACKENDS, "own store")(store, server)
-    log = SessionLog() if kept is None else JournalSessionLog(kept, time.time)
-    return ChosenBackend(backend, log, backend, bus=Bus(server, role.bus_socket, store))
+    return store
+
+
+def _ring(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats) -> ChosenBackend:
+    """What the memory backend keeps, for several nodes."""
+    kept = journal if settings.journal.data_dir else None
+    state = ring.state_of(settings)
+    server = ring.server_of(state, kept)
+    store = _shared_store(settings, rules, kept, stats, server, state.table.shards)
+    backend = ring.backend_of(settings, state, store, server, kept)
+    return ChosenBackend(
+        backend, ring.session_log_of(backend, kept), backend, ring=backend, gate=ring.gate_of(settings, backend)
+    )
 
 
 def _worker(role: Role) -> ChosenBackend:

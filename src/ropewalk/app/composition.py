@@ -12,10 +12,12 @@ from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
+from ropewalk.adapters.endpoints.broky_pushes import Pushes
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.operations import OperationsEndpoint
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
 from ropewalk.adapters.endpoints.rest import RestEndpoint
+from ropewalk.adapters.endpoints.ring import RingEndpoint
 from ropewalk.adapters.endpoints.shared_port import SharedPort
 from ropewalk.adapters.endpoints.sse import SseEndpoint
 from ropewalk.adapters.endpoints.store_proxy import StoreProxy
@@ -49,12 +51,14 @@ from ropewalk.engine.tiered import TieredBackend
 from ropewalk.engine.transactions import Transactions
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import StreamRules
-from ropewalk.ports import Application, Archive, Authenticator, Backend, Channels, Inspector, JournalReader
+from ropewalk.ports import Application, Archive, Authenticator, Backend, Channels, Inspector, JournalReader, Ring
 from ropewalk.protocol.handshake import PING_UNITS, AllowedOrigins
 from ropewalk.protocol.proxies import TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
+from ropewalk.protocol.stream_keys import shown_key
 
 if TYPE_CHECKING:
+    from ropewalk.adapters.backends.ring.gate import NodeGate
     from ropewalk.adapters.backends.workers.link import StoreLink
 
 
@@ -77,6 +81,8 @@ class Parts:
     broadcasters: Broadcasters
     bus: Bus | None
     to_store: "StoreLink | None"
+    ring: Ring | None
+    gate: "NodeGate | None"
     store_proxy: StoreProxy | None
     stats: Stats
     keys: Keys
@@ -109,6 +115,8 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
         application_of(settings, keys, stats),
         forwarding_of(settings, keys),
         sessions_key(settings.journal.data_dir or role.data_dir or role.directory, keys.sessions),
+        forgets=settings.broker.broker == "memory" and not (settings.journal.data_dir or role.data_dir),
+        key_of=shown_key,
     )
     keeper = JournalKeeper(settings, journal, chosen.recovering)
     transactions = transactions_of(settings, node.broker)
@@ -120,6 +128,7 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
         transactions.gauges if transactions is not None else dict,
         broadcasters.gauges,
         broadcasters.health,
+        chosen.ring.impairments if chosen.ring is not None else tuple,
     )
     return Parts(
         node,
@@ -133,6 +142,8 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
         broadcasters,
         chosen.bus,
         chosen.to_store,
+        chosen.ring,
+        chosen.gate,
         StoreProxy(role.store_socket) if role.kind is ProcessKind.WORKER and role.data_dir else None,
         stats,
         keys,
@@ -234,15 +245,15 @@ def _broky_endpoint(settings: Settings, parts: Parts) -> BrokyEndpoint:
     broker = parts.node.broker
     return BrokyEndpoint(
         parts.node.open,
-        broker,
+        Pushes(broker, publication_limits(settings), parts.stats, time.time, broker.instant),
         list(_publish_guards(settings, parts).values()),
-        publication_limits(settings),
         parts.stats,
         TrustedProxies(settings.server.trusted_proxies),
         settings.limits.max_message_size,
+        settings.websocket.ws_write_timeout,
         settings.journal.journal_shards,
         None if settings.auth.public_streams else unverified_name,
-        broker.instant,
+        parts.gate,
     )
 
 
@@ -277,6 +288,7 @@ def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspe
         routes += endpoint.routes(path.decode())
     if guards.api is not None:
         routes += RestEndpoint(parts.backend, guards.api).routes(api)
+        routes += RingEndpoint(parts.ring, guards.api).routes(api) if parts.ring is not None else []
     if settings.sse.sse:
         origins, most = _origins(settings, parts.stats), settings.limits.max_subscriptions
         sse = SseEndpoint(node.open, origins, most, parts.stats.refusals, settings.auth.jwt_param)

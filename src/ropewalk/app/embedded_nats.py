@@ -4,6 +4,7 @@ Invariant: it never outlives this process, however that ends, and what it says g
 """
 
 import asyncio
+import ctypes
 import json
 import logging
 import os
@@ -14,6 +15,7 @@ import signal
 import socket
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
 from ipaddress import ip_address
@@ -24,7 +26,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from ropewalk.app.settings import Settings
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import UserMistake
-from ropewalk.model.extras import install
+from ropewalk.model.extras import install, one_file
 
 logger = logging.getLogger("ropewalk.nats_server")
 
@@ -40,17 +42,28 @@ REPORTED = 60
 
 LEVELS = {b"[WRN]": logging.WARNING, b"[ERR]": logging.ERROR, b"[FTL]": logging.ERROR}
 
-END_WITH_PARENT = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-if os.getppid() != int(sys.argv[1]): sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
-"""Linux: asks for SIGTERM at the death of the parent, which outlives the exec, and checks that this has not happened before."""
+PR_SET_PDEATHSIG = 1
+
+
+def _end_with(parent: int) -> Callable[[], None] | None:
+    """Linux: what a child does before it becomes nats-server. It asks for SIGTERM at the death of its parent, which outlives
+    the exec, and checks that this has not happened before."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl  # found before the fork, after which as little as possible should happen
+
+    def in_child() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return in_child
 
 
 def executable() -> str:
-    """The nats-server of the wheel, or the machine's own. Raises UserMistake."""
+    """The nats-server of the one file or of the wheel, or the machine's own. Raises UserMistake."""
+    if unpacked := one_file():
+        return str(unpacked / "nats-server")
     try:
         for file in metadata.files(WHEEL) or ():
             if file.name in ("nats-server", "nats-server.exe"):
@@ -152,11 +165,12 @@ class EmbeddedNats:
         self._temporary.cleanup()
 
     async def _launch(self, path: Path) -> None:
-        command = [self._program, "-c", os.fspath(path)]
-        if sys.platform == "linux":
-            command = [sys.executable, "-I", "-c", END_WITH_PARENT, str(os.getpid()), *command]
         self._process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+            *(self._program, "-c", os.fspath(path)),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            preexec_fn=_end_with(os.getpid()),
         )
         self._reading = asyncio.get_running_loop().create_task(self._read(self._process))
 

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.app.settings import Settings
-from ropewalk.core.signatures import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, RPC_PHRASE, SESSIONS_PHRASE, derive
+from ropewalk.core.signatures import (
+    API_PHRASE,
+    BROADCAST_PHRASE,
+    JOURNAL_PHRASE,
+    RING_PHRASE,
+    RPC_PHRASE,
+    SESSIONS_PHRASE,
+    derive,
+)
 from ropewalk.model.errors import UserMistake
 
 NONE = "none"
@@ -20,7 +28,8 @@ class Keys:
     """An empty secret verifies nothing. `None` means no key is configured, so the endpoint refuses everyone; an empty key means
     authentication was switched off on purpose (`none`).
 
-    `sessions` is the key of fingerprints in kept sessions, empty without a secret.
+    `sessions` is the key of fingerprints in kept sessions, `ring` what nodes of a ring know each other by; both are empty
+    without a secret.
     """
 
     jwt: str
@@ -32,6 +41,7 @@ class Keys:
     api: str | None
     journal: str | None
     sessions: bytes
+    ring: str
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,7 @@ def keys_of(settings: Settings) -> Keys:
         api=_endpoint_key(settings.api.api_secret, secret, API_PHRASE, auth.public),
         journal=_endpoint_key(settings.journal.journal_token, secret, JOURNAL_PHRASE, auth.public),
         sessions=derive(secret, SESSIONS_PHRASE).encode() if secret else b"",
+        ring=derive(secret, RING_PHRASE) if secret else "",
     )
 
 

@@ -27,7 +27,7 @@ TLS = ("ssl_cert", "ssl_key")
 RELOADABLE = frozenset((*KEYS, "enforce_jwt", *ENDPOINT_KEYS, *RULES, *CONNECTIONS, *LOGGING, *SHUTDOWN, *TLS))
 
 
-OF_THE_STORE = ("broadcast", "broker", "redis", "nats", "enats", "journal", "archive")
+OF_THE_STORE = ("broadcast", "broker", "redis", "nats", "enats", "ring", "journal", "archive")
 """Sections that a store process and all workers must agree on."""
 
 OF_THE_SUPERVISOR = ("host", "port", "takeover", "node_id")

@@ -23,6 +23,7 @@ from ropewalk.app import composition, reload
 from ropewalk.app.keys import tls_context
 from ropewalk.app.process_role import ALONE, ProcessKind, Role
 from ropewalk.app.settings import Settings, doubts, has_application, preset_choices
+from ropewalk.app.stop_signals import StopSignals
 from ropewalk.app.takeover import ServerLock
 from ropewalk.engine.node_wide import NodeWideInspector, reports_of_workers
 from ropewalk.model.errors import UserMistake
@@ -50,7 +51,7 @@ class Server:
         self._run = secrets.token_hex(8)  # of this process, and of no other before or after it
         self._exchanging: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
-        self._was_signalled = False
+        self._stop_signals = StopSignals()
         self._acceptor: Acceptor | None = None
         self.addresses: list[str] = []
 
@@ -179,9 +180,9 @@ class Server:
             loop.add_signal_handler(number, self._signalled)
 
     def _signalled(self) -> None:
-        if self._was_signalled:
-            raise SystemExit(1)  # a second signal means now; a first one may also come after a supervisor's order
-        self._was_signalled = True
+        # A first one may also come after a supervisor's order.
+        if self._stop_signals.means_now(asyncio.get_running_loop().time()):
+            raise SystemExit(1)
         self.leave()
 
     def leave(self) -> None:

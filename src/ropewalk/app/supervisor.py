@@ -31,6 +31,7 @@ from ropewalk.app.child_process import Child, KeptProcess, noticed
 from ropewalk.app.control_channel import ProcessOrder
 from ropewalk.app.process_role import ProcessKind, Role, own_settings
 from ropewalk.app.settings import Settings, require_startable
+from ropewalk.app.stop_signals import StopSignals
 from ropewalk.model.errors import RopewalkError, UserMistake
 
 logger = logging.getLogger("ropewalk.supervisor")
@@ -58,7 +59,7 @@ class Supervisor:
         self._kept: list[KeptProcess] = []
         self._workers: list[KeptProcess] = []
         self._last_number = 0
-        self._stopping = False
+        self._stop_signals = StopSignals()
         self._hung_up = asyncio.Event()
 
     async def run(self) -> None:
@@ -142,11 +143,10 @@ class Supervisor:
             each.look()
 
     def _signalled(self, serving: "asyncio.Task[None]") -> None:
-        if self._stopping:  # a second signal means now
+        if self._stop_signals.means_now(asyncio.get_running_loop().time()):
             for each in self._kept:
                 each.kill()
             raise SystemExit(1)
-        self._stopping = True
         serving.cancel()
 
     async def _stop(self) -> None:

@@ -17,11 +17,13 @@ COMMANDS = {
     "publish": "ropewalk.cli.publish:run",
     "push": "ropewalk.cli.push:run",
     "tail": "ropewalk.cli.tail:run",
+    "health": "ropewalk.cli.health:run",
     "config": "ropewalk.cli.config:run",
     "token": "ropewalk.cli.token:run",
     "bench": "ropewalk.cli.bench:run",
     "pipeline": "ropewalk.cli.pipeline:run",
     "journal": "ropewalk.cli.journal:run",
+    "ring": "ropewalk.cli.ring:run",
     "prove": "ropewalk.cli.prove:run",
 }
 

@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
-from ropewalk.cli.reaching import add_flags, explained, url_of
+from ropewalk.cli.reaching import add_attempts, add_flags, attempts_of, explained, url_of
 from ropewalk.cli.standard_input import chunks, require_data
 from ropewalk.client import Draft, Publisher, Receipt
 from ropewalk.model.errors import UserMistake
@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("stream", metavar="STREAM", help="the stream's name")
     parser.add_argument("data", metavar="DATA", nargs="?", help="JSON, or any other text; - reads it from standard input")
     add_flags(parser)
+    add_attempts(parser)
     parser.add_argument("--key", help="bearer key of the API; by default ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET")
     parser.add_argument("--uid", default="", help="makes it safe to run the same command again; with --lines, U:1 is line 1")
     parser.add_argument("--transient", action="store_true", help="deliver it, but keep no place for it in the stream")
@@ -51,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _publish(wanted: argparse.Namespace, url: str, key: str) -> None:
-    async with Publisher(url, key, ca_file=wanted.ca_file) as publisher:
+    async with Publisher(url, key, ca_file=wanted.ca_file, attempts=attempts_of(wanted)) as publisher:
         if not wanted.lines:
             text = _text(sys.stdin.buffer.read(), "standard input") if wanted.data == "-" else wanted.data
             _show(await publisher.publish_batch([_draft(wanted, text, wanted.uid)]))

@@ -1,29 +1,65 @@
-"""`ropewalk push`: sends bytes to a key of a running server over TCP, and prints the positions they got."""
+"""`ropewalk push`: sends bytes to a key of a running server over TCP, and prints the positions they got.
+
+Lines do not wait for the answers to those before them; positions are printed in the order of the lines.
+"""
 
 import argparse
 import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator, Iterator
 
 from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
-from ropewalk.cli.reaching import add_flags, explained, url_of
+from ropewalk.cli.reaching import add_attempts, add_flags, attempts_of, explained, url_of
 from ropewalk.cli.standard_input import chunks, require_data
-from ropewalk.client import Pusher
-from ropewalk.protocol.broky.frames import Format
+from ropewalk.client import Format, KeyRefused, Position, PublicationRefused, PublishError, Pusher
+from ropewalk.model.errors import RopewalkError, UserMistake
+from ropewalk.protocol.broky.texts import text_of
 
 SUMMARY = "send messages to a running server over TCP"
 
 MOST_MESSAGES, MOST_BYTES = 500, 256 * 1024
 """Of one run."""
 
+NO_KEY = "--token brings the key for publishing; by default it is ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET"
+
+RUNS_UNDER_WAY = 16
+"""Before more is read."""
+
+NumberedLine = tuple[int, bytes]
+"""With its number in the input."""
+
+UnderWay = asyncio.Queue[tuple[list[NumberedLine], asyncio.Task[Position]] | PublishError | None]
+"""Runs, and what ends them: the last line, or one that cannot be pushed."""
+
+
+class PushProgress:
+    """The last line that is registered, and the last that was sent."""
+
+    def __init__(self) -> None:
+        self.registered = self.sent = 0
+
+    def __str__(self) -> str:
+        done = f"lines 1 to {self.registered} are registered" if self.registered else "no line is known to be registered"
+        more = f"; those after it up to {self.sent} were sent, and may be" if self.sent > self.registered else ""
+        return f"{done}{more}"
+
 
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
     require_data(wanted.data, wanted.lines, "push")
     token = wanted.token if wanted.token is not None else keys_of(load([], os.environ)).api or ""
-    with explained():
-        asyncio.run(_push(wanted, url_of(wanted.url), token))
+    progress = PushProgress()
+    try:
+        with explained():
+            asyncio.run(_push(wanted, url_of(wanted.url), token, progress))
+    except KeyRefused as error:
+        raise UserMistake(f"{error}; {NO_KEY}") from error
+    except (RopewalkError, KeyboardInterrupt):
+        if wanted.lines:
+            print(progress, file=sys.stderr)
+        raise
     return 0
 
 
@@ -32,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("key", metavar="KEY", help="the key, which is the stream")
     parser.add_argument("data", metavar="DATA", nargs="?", help="the message; - reads it from standard input, as bytes")
     add_flags(parser)
+    add_attempts(parser)
     parser.add_argument(
         "--token", help="the key for publishing; by default ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET"
     )
@@ -41,30 +78,101 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _push(wanted: argparse.Namespace, url: str, token: str) -> None:
-    async with Pusher(url, token, ca_file=wanted.ca_file) as pusher:
-        if not wanted.lines:
-            payload = sys.stdin.buffer.read() if wanted.data == "-" else wanted.data.encode()
-            await _send(pusher, wanted, [payload])
+async def _push(wanted: argparse.Namespace, url: str, token: str, progress: PushProgress) -> None:
+    async with Pusher(url, token, ca_file=wanted.ca_file, attempts=attempts_of(wanted)) as pusher:
+        if wanted.lines:
+            await _push_lines(pusher, wanted, progress)
             return
-        rest = b""
-        async for chunk in chunks(sys.stdin.fileno()):
-            *lines, rest = (rest + chunk).split(b"\n") if chunk else (rest, b"")
-            run: list[bytes] = []
-            for line in lines:
-                if line.strip():
-                    if len(run) == MOST_MESSAGES or sum(map(len, run)) + len(line) > MOST_BYTES:
-                        await _send(pusher, wanted, run)
-                        run = []
-                    run.append(line)
-            if run:
-                await _send(pusher, wanted, run)
+        payload = sys.stdin.buffer.read() if wanted.data == "-" else wanted.data.encode()
+        _show(wanted.key, 1, await _send(pusher, wanted, [payload]))
 
 
-async def _send(pusher: Pusher, wanted: argparse.Namespace, payloads: list[bytes]) -> None:
+async def _push_lines(pusher: Pusher, wanted: argparse.Namespace, progress: PushProgress) -> None:
+    """The first line that fails ends it all."""
+    under_way: UnderWay = asyncio.Queue(RUNS_UNDER_WAY)
+    reading = asyncio.create_task(_read_on(pusher, wanted, under_way, progress))
+    tasks = [reading, asyncio.create_task(_show_all(wanted.key, under_way, progress))]
+    done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    for task in rest:
+        task.cancel()
+    for task in done:
+        task.result()
+
+
+async def _read_on(pusher: Pusher, wanted: argparse.Namespace, under_way: UnderWay, progress: PushProgress) -> None:
+    async for lines, mistake in _lines(wanted.json):
+        for run in _runs(lines):
+            payloads = [line for _, line in run]
+            push = asyncio.create_task(_send(pusher, wanted, payloads))
+            push.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # only the first failure is told
+            progress.sent = run[-1][0]
+            await under_way.put((run, push))
+        if mistake is not None:
+            await under_way.put(mistake)
+    await under_way.put(None)
+
+
+async def _lines(as_json: bool) -> AsyncIterator[tuple[list[NumberedLine], PublishError | None]]:
+    """Those that have come, with their numbers, and what is wrong with the one after them, which is the last to be looked at.
+    What is no JSON is found here: the server would refuse it too, but with the run that it is in, and after later ones went
+    out."""
+    number = 0
+    rest = b""
+    async for chunk in chunks(sys.stdin.fileno()):
+        *texts, rest = (rest + chunk).split(b"\n") if chunk else (rest, b"")
+        lines: list[NumberedLine] = []
+        for text in texts:
+            number += 1
+            if not text.strip():
+                continue
+            try:
+                if as_json:
+                    text_of(text, Format.JSON)
+            except ValueError as error:
+                yield lines, _refused(number, str(error))
+                return
+            lines.append((number, text))
+        yield lines, None
+
+
+async def _show_all(key: str, under_way: UnderWay, progress: PushProgress) -> None:
+    while (item := await under_way.get()) is not None:
+        if isinstance(item, PublishError):
+            raise item
+        run, answer = item
+        try:
+            first = await answer
+        except PublicationRefused as error:
+            raise _refused(run[min(error.index, len(run) - 1)][0], error.reason) from error
+        _show(key, len(run), first)
+        progress.registered = run[-1][0]
+
+
+def _refused(number: int, reason: str) -> PublishError:
+    return PublishError(f"line {number} was refused: {reason}")
+
+
+def _runs(lines: list[NumberedLine]) -> Iterator[list[NumberedLine]]:
+    run: list[NumberedLine] = []
+    size = 0
+    for line in lines:
+        length = len(line[1])
+        if run and (len(run) == MOST_MESSAGES or size + length > MOST_BYTES):
+            yield run
+            run, size = [], 0
+        run.append(line)
+        size += length
+    if run:
+        yield run
+
+
+async def _send(pusher: Pusher, wanted: argparse.Namespace, payloads: list[bytes]) -> Position:
     format = Format.JSON if wanted.json else Format.BYTES
-    first = await pusher.push(wanted.key.encode(), payloads, format=format, key_partition=wanted.key_partition.encode())
-    for place in range(len(payloads)):
-        position = f" epoch={first.epoch} offset={first.offset + place}" if first.offset else ""
-        print(f"{wanted.key}{position}")
+    return await pusher.push(wanted.key.encode(), payloads, format=format, key_partition=wanted.key_partition.encode())
+
+
+def _show(key: str, count: int, first: Position) -> None:
+    for place in range(count):
+        position = f" epoch={first.epoch} offset={first.offset + place}" if first.offset else " transient"
+        print(f"{key}{position}")
     sys.stdout.flush()

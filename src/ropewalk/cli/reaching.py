@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ropewalk.app.settings import Settings, load
-from ropewalk.client import CertificateUntrusted, PublishUnavailable, Unreachable
+from ropewalk.client import CertificateUntrusted, PublishUnavailable, TlsFailed, Unreachable
+from ropewalk.client.attempts import ATTEMPTS
 from ropewalk.client.errors import PublishUnanswered
 from ropewalk.model.errors import Unavailable, UserMistake
 
@@ -15,9 +16,35 @@ NOT_TRUSTED = "--ca_file names a file with the certificates to trust, --url the 
 EVERY_INTERFACE = ("0.0.0.0", "::")
 
 
+OF_ONE = 5
+"""Attempts to send a single message."""
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", help="the server (default: where its settings say it listens)")
     parser.add_argument("--ca_file", "--ca-file", default="", help="certificates to trust, where the server has a private one")
+
+
+def add_attempts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--attempts",
+        type=count,
+        metavar="N",
+        help=f"how often it is sent where no answer comes; {OF_ONE} by default, with --lines {ATTEMPTS} (21 to 43 s)",
+    )
+
+
+def attempts_of(wanted: argparse.Namespace) -> int:
+    """Whoever sends one message waits for the command; whoever pipes lines into it wants none of them lost by a restart."""
+    given: int | None = wanted.attempts
+    return given or (ATTEMPTS if wanted.lines else OF_ONE)
+
+
+def count(text: str) -> int:
+    """A number of things as argparse reads it."""
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"wants a whole number from 1 on, not {text!r}")
+    return int(text)
 
 
 def url_of(given: str | None) -> str:
@@ -44,6 +71,8 @@ def explained() -> Iterator[None]:
         yield
     except CertificateUntrusted as error:
         raise UserMistake(f"{error}; {NOT_TRUSTED}") from error
+    except TlsFailed as error:
+        raise UserMistake(str(error)) from error
     except (Unreachable, PublishUnanswered) as error:
         raise Unavailable(f"{error}; {NOT_THERE}") from error
     except PublishUnavailable as error:

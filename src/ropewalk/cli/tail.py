@@ -8,13 +8,16 @@ import time
 from typing import Never
 
 import msgspec
+from msgspec.structs import replace
 
 from ropewalk.app.settings.values import DURATION
 from ropewalk.cli import output
-from ropewalk.cli.reaching import add_flags, explained, url_of
+from ropewalk.cli.reaching import add_flags, count, explained, url_of
 from ropewalk.client import (
+    BrokyMessage,
     Client,
     Disconnected,
+    Format,
     Gap,
     Message,
     Position,
@@ -24,12 +27,16 @@ from ropewalk.client import (
     Unauthorized,
     connect,
 )
+from ropewalk.core.signatures import unverified_name
 from ropewalk.model.errors import UserMistake
 
 SUMMARY = "print the messages of streams as they come"
 
 UNIX_FROM = 1e8  # a bare number above this (1973) is a moment, not a duration of three years
 PIPE_CHECK_SECONDS = 0.5
+
+NOT_SIGNED = "is the name signed with the secret of this server, and --token a JWT and no key for publishing?"
+NOT_PUBLIC = "public streams need `--public` at the server, others --signed"
 
 
 def run(argv: list[str]) -> int:
@@ -41,8 +48,7 @@ def run(argv: list[str]) -> int:
         output.abandon()
         return 0
     except SubscriptionRejected as error:
-        hint = "its signature is wrong" if wanted.signed else "public streams need `--public` at the server, others --signed"
-        raise UserMistake(f"{error}: {hint}") from error
+        raise UserMistake(f"{error}: {NOT_SIGNED if wanted.signed else NOT_PUBLIC}") from error
     except Disconnected as error:
         if isinstance(error, Unauthorized | TokenExpired):
             raise UserMistake(f"{error}; --token brings a token that the server knows") from error
@@ -56,13 +62,13 @@ def _parser() -> argparse.ArgumentParser:
     add_flags(parser)
     start = parser.add_mutually_exclusive_group()
     start.add_argument("--since", type=_moment, metavar="WHEN", help="begin with what came since: 10m ago, or a UNIX time")
-    start.add_argument("--from", type=_offset, metavar="OFFSET", dest="first", help="begin at this offset; 1 is the oldest")
+    start.add_argument("--from", type=count, metavar="OFFSET", dest="first", help="begin at this offset; 1 is the oldest")
     parser.add_argument("--token", default="", help="the JWT to connect with")
     parser.add_argument(
         "--signed", action="store_true", help="the names are signed ones, as `ropewalk token stream` makes them"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--count", type=_offset, metavar="N", help="stop after so many messages")
+    parser.add_argument("--count", type=count, metavar="N", help="stop after so many messages")
     return parser
 
 
@@ -75,17 +81,16 @@ def _moment(text: str) -> float:
     return seconds if seconds > UNIX_FROM else time.time() - seconds
 
 
-def _offset(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"wants a whole number from 1 on, not {text!r}")
-    return int(text)
-
-
 async def _tail(wanted: argparse.Namespace, url: str) -> None:
     async with connect(url, wanted.token, ca_file=wanted.ca_file) as client:
         page = Page(wanted.json, wanted.count)
-        streams = [await _open(client, name, wanted) for name in dict.fromkeys(wanted.streams)]
-        tasks = [asyncio.create_task(_follow(stream, page, wanted.first or 1)) for stream in streams]
+        streams = {name: await _open(client, name, wanted) for name in dict.fromkeys(wanted.streams)}
+        tasks = [
+            asyncio.create_task(
+                _follow(stream, page, wanted.first or 1, unverified_name(name) or "" if wanted.signed else name)
+            )
+            for name, stream in streams.items()
+        ]
         tasks.append(asyncio.create_task(_watch_output()))
         done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in rest:
@@ -101,8 +106,9 @@ async def _open(client: Client, name: str, wanted: argparse.Namespace) -> Stream
     return await subscribe(name, since=wanted.since, position=position)
 
 
-async def _follow(stream: Stream, page: "Page", first: int) -> None:
-    """Until the page is full. `first` counts in the epoch that is found; a later one is shown from its beginning."""
+async def _follow(stream: Stream, page: "Page", first: int, name: str) -> None:
+    """Until the page is full. `name` is for messages without a place, which do not tell theirs. `first` counts in the epoch
+    that is found; a later one is shown from its beginning."""
     found: str | None = None
     async for event in stream:
         if isinstance(event, Message) and event.offset:
@@ -111,7 +117,7 @@ async def _follow(stream: Stream, page: "Page", first: int) -> None:
             case Message() if event.epoch == found and 0 < event.offset < first:
                 continue
             case Message():
-                page.show(event)
+                page.show(event if event.stream else replace(event, stream=name))
             case Gap() if found is not None or (event.resumes_at or 0) > first:
                 page.warn(event)
         if page.full:
@@ -142,6 +148,8 @@ class Page:
     def show(self, message: Message) -> None:
         if self.full:
             return
+        if isinstance(message, BrokyMessage):
+            message = _as_elsewhere(message)
         print(msgspec.json.encode(message).decode() if self._as_json else _line(message), flush=True)
         self._left = None if self._left is None else self._left - 1
 
@@ -149,6 +157,12 @@ class Page:
         missed = "messages" if gap.missed is None else f"{gap.missed} messages"
         onward = "" if gap.resumes_at is None else f"; it goes on at epoch={gap.epoch} offset={gap.resumes_at}"
         print(f"gap in {gap.stream}: {missed} lost ({gap.reason or 'no reason given'}){onward}", file=sys.stderr, flush=True)
+
+
+def _as_elsewhere(message: BrokyMessage) -> Message:
+    """As clients over WebSocket see it, so that what is printed does not depend on the way it came."""
+    data = message.data if message.format is Format.JSON else {"$bytes": message.payload}
+    return Message(data, message.stream, message.epoch, message.offset, message.type, message.replayed)
 
 
 def _line(message: Message) -> str:

@@ -7,7 +7,8 @@
 It reconnects and resumes by itself, yields each position once and in order, and says what could not be delivered.
 """
 
-from ropewalk.client.client import Client, connect
+from ropewalk.client.client import Client
+from ropewalk.client.connecting import connect
 from ropewalk.client.errors import (
     AlreadySubscribed,
     CableError,
@@ -16,26 +17,30 @@ from ropewalk.client.errors import (
     Ended,
     KeyRefused,
     NoAnswer,
+    NotSupported,
     PresenceUnavailable,
     PublicationRefused,
     PublishError,
     PublishUnavailable,
     SubscriptionRejected,
+    TlsFailed,
     TokenExpired,
     Unauthorized,
     Unreachable,
 )
-from ropewalk.client.events import Event, Gap, Message, PresenceChange, PresenceState, PresentMember
+from ropewalk.client.events import BrokyMessage, Event, Gap, Message, PresenceChange, PresenceState, PresentMember
 from ropewalk.client.publish_request import Draft
 from ropewalk.client.publisher import Publisher
-from ropewalk.client.pusher import Pusher
+from ropewalk.client.pusher import Pusher, new_uid
 from ropewalk.client.stream import Stream
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.messages import Position, Receipt
+from ropewalk.protocol.broky.frames import Format
 
 __all__ = [
     "AlreadySubscribed",
     "Backoff",
+    "BrokyMessage",
     "CableError",
     "CertificateUntrusted",
     "Client",
@@ -43,10 +48,12 @@ __all__ = [
     "Draft",
     "Ended",
     "Event",
+    "Format",
     "Gap",
     "KeyRefused",
     "Message",
     "NoAnswer",
+    "NotSupported",
     "Position",
     "PresenceChange",
     "PresenceState",
@@ -60,8 +67,10 @@ __all__ = [
     "Receipt",
     "Stream",
     "SubscriptionRejected",
+    "TlsFailed",
     "TokenExpired",
     "Unauthorized",
     "Unreachable",
     "connect",
+    "new_uid",
 ]

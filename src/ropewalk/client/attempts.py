@@ -17,6 +17,9 @@ from ropewalk.client.errors import PublishUnanswered, PublishUnavailable
 from ropewalk.client.publish_request import Draft
 from ropewalk.core.backoff import Backoff, Chance
 
+ATTEMPTS = 10
+"""Of a publication or a push: with the usual backoff they take 21 to 43 seconds, which an ordinary restart does not."""
+
 _SHORTEST = 0.001  # seconds: some libraries read 0 as "no limit"
 
 
@@ -27,7 +30,7 @@ class NotSent(PublishUnanswered):
 class RetryLimits(Struct, frozen=True):
     """How long a batch is tried: so many attempts, of `timeout` seconds each, and of `total` seconds with the pauses."""
 
-    attempts: int = 5
+    attempts: int = ATTEMPTS
     backoff: Backoff = Backoff()
     timeout: float = 10.0
     total: float = math.inf

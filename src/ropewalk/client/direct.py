@@ -29,6 +29,9 @@ from ropewalk.model.messages import Receipt
 DEFAULT_URL = "http://127.0.0.1:8080"
 DEFAULT_TIMEOUT = 10.0
 
+ATTEMPTS = 5
+"""Fewer than elsewhere: whoever calls this has a request to answer, and does so without the message rather than late."""
+
 _NO_KEY = "no key is set here: set ROPEWALK_SECRET or ROPEWALK_API_SECRET, or call ropewalk.configure(key=...)"
 
 
@@ -45,7 +48,7 @@ class Direct:
 
     def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
         _refuse_to_block_a_loop()
-        attempts = Attempts(drafts, RetryLimits(timeout=self._timeout, total=self._timeout), random.random)
+        attempts = Attempts(drafts, RetryLimits(ATTEMPTS, timeout=self._timeout, total=self._timeout), random.random)
         while True:
             try:
                 return publish_request.receipts(*self._connections.post(attempts.body, attempts.timeout()))
@@ -57,7 +60,7 @@ class Direct:
 
     async def apublish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
         http = await self._sessions.current()
-        publisher = Publisher(self._url, self._key, http=http, timeout=self._timeout, total=self._timeout)
+        publisher = Publisher(self._url, self._key, http=http, attempts=ATTEMPTS, timeout=self._timeout, total=self._timeout)
         try:
             return await publisher.publish_batch(drafts)
         except KeyRefused as refused:

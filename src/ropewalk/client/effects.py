@@ -27,9 +27,10 @@ class Confirmed(Struct, frozen=True):
 
 
 class SubscriptionDenied(Struct, frozen=True):
-    """The subscription is over: the server refused it."""
+    """The subscription is over: the server refused it, for this reason if it gave one."""
 
     identifier: str
+    reason: str = ""
 
 
 class PresenceResult(Struct, frozen=True):

@@ -2,7 +2,8 @@
 
 CableError
 ├── Unreachable              the server cannot be reached, or does not speak the protocol
-│   └── CertificateUntrusted its certificate is not believed here; a PublishError too, for nothing was sent
+│   ├── CertificateUntrusted its certificate is not believed here; a PublishError too, for nothing was sent
+│   └── TlsFailed            no TLS is spoken there, or none that both ends know; a PublishError too, as above
 ├── NoAnswer                 the server is there and said nothing in time
 ├── Ended                    this client or this stream was closed by its own program
 ├── Disconnected             the server ended the session and said not to come back; `reason` is its word
@@ -10,6 +11,7 @@ CableError
 │   └── TokenExpired         a new token is needed, and there was no refresher, or its token had expired too
 ├── SubscriptionRejected     the server refuses this identifier
 ├── AlreadySubscribed        one client holds one stream object for each identifier
+├── NotSupported             a verb that this kind of connection does not have: see `connect`
 ├── PresenceUnavailable      the server does not answer presence queries for this stream
 └── PublishError             nothing was registered, or it is not known whether it was
     ├── KeyRefused           the bearer key is missing or wrong
@@ -54,15 +56,23 @@ class TokenExpired(Disconnected):
 
 
 class SubscriptionRejected(CableError):
-    """The server said no to a subscription."""
+    """The server said no to a subscription. `reason` is why, where it said that: over TCP it does."""
 
-    def __init__(self, identifier: str) -> None:
-        super().__init__(f"the server rejected the subscription {identifier}")
+    def __init__(self, identifier: str, reason: str = "") -> None:
+        super().__init__(f"the server rejected the subscription {identifier}{f' ({reason})' if reason else ''}")
         self.identifier = identifier
+        self.reason = reason
 
 
 class AlreadySubscribed(CableError):
     """This identifier has a stream object already."""
+
+
+class NotSupported(CableError):
+    """What this kind of connection has no word for."""
+
+    def __init__(self, what: str, scheme: str = "ws://") -> None:
+        super().__init__(f"{what} is not for this kind of connection: connect to a {scheme} address for it")
 
 
 class PresenceUnavailable(CableError):
@@ -99,6 +109,10 @@ class CertificateUntrusted(Unreachable, PublishError):
 
     def __init__(self, url: str, error: Exception) -> None:
         super().__init__(f"{url} shows a certificate that is not trusted here: {error}")
+
+
+class TlsFailed(Unreachable, PublishError):
+    """Another attempt would fail as this one did: publications are not sent again."""
 
 
 def disconnected(reason: str) -> Disconnected:

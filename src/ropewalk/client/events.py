@@ -5,6 +5,8 @@ from typing import Any
 from msgspec import Struct
 
 from ropewalk.model.messages import Position
+from ropewalk.protocol.broky.frames import Format
+from ropewalk.protocol.stream_keys import key_of
 
 UNREADABLE = "unreadable"
 """The reason of a Gap in the place of a message that arrived and cannot be decoded: asking for it again would not help."""
@@ -27,6 +29,25 @@ class Message(Struct, frozen=True):
     def position(self) -> Position | None:
         """What to keep in order to go on after this message later; None for a message without a position."""
         return Position(self.epoch, self.offset) if self.offset else None
+
+
+class BrokyMessage(Message, frozen=True, gc=False):
+    """A message that came over TCP: a Message, and what only Broky tells of it.
+
+    `data` is what was published if its format is JSON, else the bytes of `payload` themselves. Times are microseconds since
+    1970, 0 where there is none. `uid` is a KSUID of 20 bytes, or empty.
+    """
+
+    payload: bytes = b""
+    format: Format = Format.BYTES
+    ts_broker: int = 0
+    ts_producer: int = 0
+    uid: bytes = b""
+
+    @property
+    def key(self) -> bytes:
+        """The stream as producers over TCP name it."""
+        return key_of(self.stream)
 
 
 class Gap(Struct, frozen=True):

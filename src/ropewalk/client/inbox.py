@@ -5,7 +5,7 @@ Nothing is ever dropped here; the server notices the full socket and acts by its
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ropewalk.client.events import Event
 
@@ -29,6 +29,11 @@ class EventInbox:
         self._events.append(event)
         self._stirred.set()
 
+    def put_all(self, events: Sequence[Event]) -> None:
+        """Several at once; the reader wakes up once."""
+        self._events.extend(events)
+        self._stirred.set()
+
     def finish(self, end: Exception) -> None:
         """`end` is raised to the reader once everything is read. The first one counts."""
         self._end = self._end or end
@@ -36,13 +41,26 @@ class EventInbox:
         self._relieved()
 
     async def take(self) -> Event:
-        while not self._events:
-            if self._end is not None:
-                raise self._end
-            self._stirred.clear()
-            await self._stirred.wait()
-        was_full = self.full
-        event = self._events.popleft()
-        if was_full:
+        events = self._events
+        while not events:
+            await self._something()
+        event = events.popleft()
+        if len(events) == self._size - 1:  # it was full, and no longer is
             self._relieved()
         return event
+
+    async def take_all(self) -> list[Event]:
+        """Everything that waits: at least one event."""
+        while not self._events:
+            await self._something()
+        events = list(self._events)
+        self._events.clear()
+        if len(events) >= self._size:
+            self._relieved()
+        return events
+
+    async def _something(self) -> None:
+        if self._end is not None:
+            raise self._end
+        self._stirred.clear()
+        await self._stirred.wait()

@@ -10,7 +10,7 @@ from aiohttp import ClientConnectorCertificateError, ClientConnectorError, Clien
 
 from ropewalk.client import publish_request
 from ropewalk.client.addresses import addresses
-from ropewalk.client.attempts import Attempts, NotSent, RetryLimits
+from ropewalk.client.attempts import ATTEMPTS, Attempts, NotSent, RetryLimits
 from ropewalk.client.errors import CertificateUntrusted, PublishUnanswered, PublishUnavailable
 from ropewalk.client.publish_request import PATH, Draft
 from ropewalk.client.trust import session_trusting, trust
@@ -32,7 +32,7 @@ class Publisher:
         *,
         ca_file: str = "",
         http: ClientSession | None = None,
-        attempts: int = 5,
+        attempts: int = ATTEMPTS,
         backoff: Backoff | None = None,
         chance: Chance = random.random,
         timeout: float = 10.0,

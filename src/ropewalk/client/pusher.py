@@ -1,36 +1,29 @@
-"""Pushing over TCP. What got no answer is sent again under the same uids, so that a retry never doubles it."""
+"""Pushing over TCP. What got no answer is sent again under the same uids, so that a retry never doubles it.
 
-import asyncio
+Pushes do not wait for each other: as many are under way as the server allows, and their answers are told by their refs.
+"""
+
 import random
+import secrets
 import ssl
 import time
 from collections.abc import Sequence
 from typing import Self
 
-from yarl import URL
-
-from ropewalk.client.errors import (
-    CertificateUntrusted,
-    KeyRefused,
-    PublicationRefused,
-    PublishError,
-    PublishUnanswered,
-    PublishUnavailable,
-)
+from ropewalk.client.addresses import tcp_address
+from ropewalk.client.attempts import ATTEMPTS
+from ropewalk.client.broky_session import BrokyOptions, BrokySession
 from ropewalk.client.trust import trust
 from ropewalk.core.backoff import Backoff, Chance
-from ropewalk.model.errors import MalformedFrame, UserMistake
 from ropewalk.model.messages import Position
-from ropewalk.protocol.broky.frames import Body, Error, Format, Hello, Pushed, Reason, Refused, Run, Welcome
-from ropewalk.protocol.broky.ksuid import new_ksuid
-from ropewalk.protocol.broky.runs import decode, encode_run, run_of
-from ropewalk.protocol.broky.splitter import FrameSplitter
-from ropewalk.protocol.broky.tables import encode
+from ropewalk.protocol.broky.frames import Format
+from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_text, new_ksuid
+from ropewalk.protocol.broky.runs import encode_run, run_of
+from ropewalk.protocol.stream_keys import key_of
 
-SCHEMES = {"tcp": False, "tls": True, "http": False, "https": True}
-"""Of a server's address, and whether TLS is spoken there: it is one port for all protocols."""
-
-READ_BYTES = 65536
+_NO_PAYLOADS = (
+    "a push takes bytes, or a sequence of bytes, and not {}; text.encode() makes bytes of text, publish takes the rest"
+)
 
 
 class Pusher:
@@ -45,143 +38,101 @@ class Pusher:
         key: str = "",
         *,
         ca_file: str = "",
-        attempts: int = 5,
+        attempts: int = ATTEMPTS,
         backoff: Backoff | None = None,
         chance: Chance = random.random,
         timeout: float = 10.0,
     ) -> None:
-        self._host, self._port, secure = _place(url)
-        self._url = url
-        self._token = key.encode()
-        self._tls = (trust(ca_file) or ssl.create_default_context()) if secure else None
-        self._attempts = attempts
-        self._backoff = backoff or Backoff()
-        self._chance = chance
-        self._timeout = timeout
-        self._one_by_one = asyncio.Lock()
-        self._line: _Line | None = None
-        self._ref = 0
+        address = tcp_address(url)
+        tls = (trust(ca_file) or ssl.create_default_context()) if address.secure else None
+        options = BrokyOptions(1, timeout, None, timeout / 2, attempts, backoff or Backoff(), chance, on_demand=True)
+        self._session = BrokySession(address, key, tls, options)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._hang_up()
+        await self._session.close()
 
     async def push(
         self,
-        key: bytes,
-        payloads: Sequence[bytes],
+        key: str | bytes,
+        payloads: bytes | Sequence[bytes],
         *,
         format: Format = Format.BYTES,
-        key_partition: bytes = b"",
+        key_partition: str | bytes = b"",
         uids: Sequence[bytes] = (),
+        ts_producer: Sequence[int] = (),
     ) -> Position:
         """All of these messages of one key, or none. Returns the position of the first, after which the others follow.
 
-        `uids` are KSUIDs, one for each; without them it makes some up. Raises PublishError; after PublishUnavailable, pushing
+        `uids` are KSUIDs, one for each; without them it makes some up. `ts_producer` are times of yours, in microseconds since
+        1970. Raises PublishError; after PublishUnavailable, pushing
         again with the same uids is safe.
         """
-        if not payloads:
-            raise ValueError("a push has at least one message")
-        made = b"".join(uids) or b"".join(new_ksuid(time.time()) for _ in payloads)
-        async with self._one_by_one:
-            self._ref = self._ref % (2**32 - 1) + 1
-            run = run_of(key, payloads, self._ref, format, key_partition, made, ())
-            for attempt in range(self._attempts - 1):
-                try:
-                    return await self._try(run)
-                except PublishUnavailable:
-                    await asyncio.sleep(self._backoff.delay(attempt, self._chance))
-            return await self._try(run)
+        ref = self._session.next_ref()
+        return await self._session.push(ref, push_frame(ref, key, payloads, format, key_partition, uids or None, ts_producer))
 
-    async def _try(self, run: Run) -> Position:
-        try:
-            async with asyncio.timeout(self._timeout):
-                if self._line is None:
-                    self._line = await self._dial()
-                return await self._line.push(run)
-        except ssl.SSLCertVerificationError as error:
-            raise CertificateUntrusted(self._url, error) from error
-        except (OSError, MalformedFrame) as error:  # TimeoutError and EOF are OSErrors here
-            self._hang_up()
-            raise PublishUnanswered(f"{self._url} gave no answer: {str(error) or type(error).__name__}") from error
-        except PublishError:
-            if self._line is not None and self._line.ended:
-                self._hang_up()
-            raise
+    async def send(
+        self,
+        key: str | bytes,
+        payloads: bytes | Sequence[bytes],
+        *,
+        format: Format = Format.BYTES,
+        key_partition: str | bytes = b"",
+        uids: Sequence[bytes] = (),
+        ts_producer: Sequence[int] = (),
+    ) -> None:
+        """The same without an answer: what is refused, or lost with a connection, is not told. It waits only where the network
+        takes no more. Raises PublishError if there is no connection."""
+        await self._session.send(push_frame(0, key, payloads, format, key_partition, uids, ts_producer))
 
-    async def _dial(self) -> "_Line":
-        reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
-        line = _Line(reader, writer)
-        try:
-            await line.greet(self._token)
-        except BaseException:
-            line.close()
-            raise
-        return line
-
-    def _hang_up(self) -> None:
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+    async def flush(self) -> None:
+        """Until the server has handled everything that was sent. Raises Unreachable if the connection was lost before."""
+        await self._session.flush()
 
 
-class _Line:
-    """One connection. `ended`: the server has said its last word."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._splitter = FrameSplitter()
-        self._frames: list[bytes] = []
-        self.ended = False
-
-    async def greet(self, token: bytes) -> None:
-        self._writer.write(encode(Hello(token=token)))
-        if not isinstance(await self._receive(), Welcome):
-            raise MalformedFrame("the server did not welcome us")
-
-    async def push(self, run: Run) -> Position:
-        self._writer.write(encode_run(run))
-        while True:
-            match await self._receive():
-                case Pushed(refs, offsets, epochs) if refs == (run.ref,) and len(offsets) == 1:
-                    return Position(epochs[1:].decode(), offsets[0])
-                case Refused(run.ref, index, reason, text):
-                    raise _refusal(reason, text, index)
-
-    async def _receive(self) -> Body:
-        while not self._frames:
-            data = await self._reader.read(READ_BYTES)
-            if not data:
-                raise ConnectionError("the server closed the connection")
-            self._frames += self._splitter.feed(data)
-        body = decode(self._frames.pop(0))
-        if isinstance(body, Error):
-            self.ended = True
-            raise _refusal(body.reason, body.text) if not body.reconnect else PublishUnavailable(body.text)
-        return body
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-def _refusal(reason: Reason, text: str, index: int = 0) -> PublishError:
-    match reason:
-        case Reason.FORBIDDEN | Reason.UNAUTHORIZED:
-            return KeyRefused(text)
-        case Reason.UNAVAILABLE:
-            return PublishUnavailable(text)
-        case _:
-            return PublicationRefused(text, index)
-
-
-def _place(url: str) -> tuple[str, int, bool]:
+def push_frame(
+    ref: int,
+    key: str | bytes,
+    payloads: bytes | Sequence[bytes],
+    format: Format,
+    key_partition: str | bytes,
+    uids: Sequence[bytes] | None,
+    ts_producer: Sequence[int],
+) -> bytes:
+    """Without uids where they are empty, and with new ones where they are None. Raises ValueError for what would end the
+    connection, and TypeError for what is no bytes."""
+    messages = (payloads,) if isinstance(payloads, bytes) else payloads
+    if not isinstance(messages, Sequence):
+        raise TypeError(_NO_PAYLOADS.format(type(messages).__name__))
+    if not isinstance(ts_producer, Sequence):
+        raise TypeError("ts_producer is a sequence of times, one for each message, in microseconds since 1970")
+    count = len(messages)
+    if not count:
+        raise ValueError("a push has at least one message")
+    uid = _new_uids(count) if uids is None else b"".join(uids)
+    if len(uid) not in (0, count * KSUID_BYTES) or len(ts_producer) not in (0, count):
+        raise ValueError(f"uids of {KSUID_BYTES} bytes and ts_producer are for each message or for none")
+    name = key_of(key) if isinstance(key, str) else key
+    partition = key_of(key_partition) if isinstance(key_partition, str) else key_partition
     try:
-        given = URL(url)
-    except ValueError as error:
-        raise UserMistake(f"{url!r} is not a URL: {error}") from error
-    if given.scheme not in SCHEMES or not given.host or not given.port:
-        raise UserMistake(f"{url!r} is not a server's address; write it like tcp://127.0.0.1:8080")
-    return given.host, given.port, SCHEMES[given.scheme]
+        run = run_of(name, messages, ref, format, partition, uid, tuple(ts_producer))
+    except TypeError:
+        kinds = sorted({type(message).__name__ for message in messages})
+        raise TypeError(_NO_PAYLOADS.format(f"a {type(messages).__name__} of {', '.join(kinds)}")) from None
+    return encode_run(run)
+
+
+def new_uid() -> str:
+    """For a publication over TCP, which is safe to send again under it: a new KSUID as text."""
+    return ksuid_text(new_ksuid(time.time()))
+
+
+def _new_uids(count: int) -> bytes:
+    """Of one moment, and with one question to the system for their chance."""
+    if count == 1:
+        return new_ksuid(time.time())
+    chance = secrets.token_bytes(16 * count)
+    moment = new_ksuid(time.time(), lambda _: b"")
+    return b"".join([moment + chance[at : at + 16] for at in range(0, len(chance), 16)])

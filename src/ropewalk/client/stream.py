@@ -5,6 +5,7 @@ Reading goes on over lost connections. It ends by `unsubscribe` or with the clie
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol, Self
 
 import msgspec
@@ -49,6 +50,15 @@ class Stream:
         except Ended:
             raise StopAsyncIteration from None
 
+    async def batches(self) -> AsyncIterator[list[Event]]:
+        """The same events, but each time all that have come: for programs that handle many at once."""
+        while True:
+            try:
+                events = await self.inbox.take_all()
+            except Ended:
+                return
+            yield events
+
     async def join(self, id: str, info: Any = None) -> None:
         """Be present here as `id`, and stay so over lost connections, until `leave`."""
         await self._owner.join(self.identifier, Member(id, b"" if info is None else _json(info, "the info of a member")))
@@ -78,6 +88,10 @@ class Stream:
     def offer(self, event: Event) -> None:
         if self._presence_events or not isinstance(event, PresenceChange):
             self.inbox.put(event)
+
+    def offer_all(self, events: Sequence[Event]) -> None:
+        """Of which none is a change of presence."""
+        self.inbox.put_all(events)
 
     def confirm(self) -> None:
         self.live.set()

@@ -3,6 +3,7 @@
 Invariant: moving a deadline later costs one dict write, and no call looks at more entries than it was allowed to.
 """
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
 SLACK = 64
@@ -24,6 +25,12 @@ class Expiry:
 
     def __contains__(self, key: str) -> bool:
         return key in self._due
+
+    def deadline(self, key: str) -> float | None:
+        return self._due.get(key)
+
+    def items(self) -> Iterable[tuple[str, float]]:
+        return self._due.items()
 
     def set(self, key: str, deadline: float) -> None:
         """Give the key this deadline, in place of any it had."""

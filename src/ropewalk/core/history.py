@@ -10,6 +10,7 @@ from math import inf
 from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Registered
 from ropewalk.model.rules import StreamRules
+from ropewalk.model.shards import StreamContent
 
 
 class HistoryTotals:
@@ -84,8 +85,10 @@ class StreamLog:
 
     def place(self, registered: Registered) -> None:
         """Keep a message that has its offset in this epoch already: planned with others, or read back after a restart."""
-        if not self._entries and registered.offset != self.tip + 1:
-            # Read back: the time of the message before it is not known, only that it was not later.
+        if registered.offset != self.tip + 1:
+            # Read back: the time of the message before it is not known, only that it was not later. A node that had given the
+            # stream away for a while goes on with what it was given back.
+            self.trim(inf)
             self.trimmed_at = registered.timestamp if registered.offset > 1 else -inf
         self.tip = registered.offset
         self.newest = registered.timestamp
@@ -97,6 +100,19 @@ class StreamLog:
     def reach(self, tip: int, timestamp: float) -> None:
         """It had come this far before a restart; of what was kept then nothing is here yet."""
         self.tip, self.newest, self.trimmed_at = tip, timestamp, timestamp
+
+    def content(self, partition_key: str) -> StreamContent:
+        """All of it, for another store."""
+        messages = tuple(self._entries)
+        return StreamContent(self.stream, self.epoch, self.tip, self.newest, self.trimmed_at, partition_key, messages)
+
+    def restore(self, content: StreamContent, rules: StreamRules) -> None:
+        """What it was in another store, and as much of it as these rules keep. Call it only for a new log."""
+        self.tip, self.newest, self.trimmed_at = content.tip, content.newest, content.trimmed_at
+        self._entries.extend(content.messages)
+        self._kept.messages += len(self._entries)
+        self._kept.bytes += sum(len(entry.payload) for entry in self._entries)
+        self.obey(rules)
 
     def _keep(self, registered: Registered) -> None:
         if len(self._entries) >= self._limit:

@@ -4,10 +4,11 @@ Invariant: a publication is looked up here before it gets a position, and rememb
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ropewalk.core.ring import shard_of
 from ropewalk.model.messages import Position, Publication, Registered
+from ropewalk.model.shards import ProducerContent, UidContent
 
 REMEMBERED = 256
 """Positions kept of one producer in one shard, so that a repetition of the latest gets an exact answer."""
@@ -42,6 +43,18 @@ class Dedup:
         self._known[key] = (position, now + self._ttl)
         if len(self._known) > self._limit:
             self._known.popitem(last=False)
+
+    def take_out(self, belongs: Callable[[str], bool]) -> list[UidContent]:
+        """Everything that is known of streams that belong to it, oldest first."""
+        taken = [UidContent(*key, *known) for key, known in self._known.items() if belongs(key[0])]
+        for uid in taken:
+            del self._known[uid.stream, uid.uid]
+        return taken
+
+    def put_in(self, uids: Iterable[UidContent]) -> None:
+        known = [*self._known.items(), *(((each.stream, each.uid), (each.position, each.until)) for each in uids)]
+        known.sort(key=lambda item: item[1][1])  # the oldest is the next to go
+        self._known = OrderedDict(known[-self._limit :] if self._limit else [])
 
     def expire(self, now: float, most: int) -> None:
         """Let go of at most `most` keys whose time is over."""
@@ -96,6 +109,17 @@ class Producers:
         line = self._line(producer, shard)
         line.last = max(line.last, sequence)
 
+    def take_out(self, shard: int) -> list[ProducerContent]:
+        producers = [producer for producer, of_shard in self._lines if of_shard == shard]
+        lines = ((producer, self._lines.pop((producer, shard))) for producer in producers)
+        return [ProducerContent(producer, line.last, tuple(line.positions.items())) for producer, line in lines]
+
+    def put_in(self, shard: int, producers: Iterable[ProducerContent]) -> None:
+        for content in producers:
+            line = self._lines[content.producer, shard] = _Line()
+            line.last = content.last
+            line.positions.update(content.positions)
+
     def _line(self, producer: str, shard: int) -> _Line:
         line = self._lines.get((producer, shard))
         if line is None:
@@ -104,8 +128,8 @@ class Producers:
 
 
 class Registrations:
-    """`shards` is the journal's number of shards: a producer's sequences are complete per shard. `partition_key` tells that of
-    a stream."""
+    """`shards` is the number of shards of the journal and of the ring: a producer's sequences are complete per shard.
+    `partition_key` tells that of a stream."""
 
     __slots__ = ("_dedup_limit", "_dedup_ttl", "_partition_key", "producers", "shards", "uids")
 

@@ -36,6 +36,7 @@ NOTHING = NodeReport(workers=0)
 def merged(reports: Sequence[NodeReport]) -> NodeReport:
     return NodeReport(
         problems=_problems(reports),
+        impairments=tuple(dict.fromkeys(each for report in reports for each in report.impairments)),
         connections=sum(report.connections for report in reports),
         sessions=sum(report.sessions for report in reports),
         streams_listened=sum(report.streams_listened for report in reports),

@@ -4,7 +4,7 @@ Invariant: frames leave in the order they came, and a skip is reported right bef
 """
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 
 from msgspec import Struct
 
@@ -118,6 +118,17 @@ class Outbox:
                 self._leave(slot, len(slot.frame))
             self._line.popleft()
         return answer
+
+    def discard(self, keys: Collection[Hashable]) -> None:
+        """What waits of these keys is not wanted any more, and no skip is reported."""
+        for slot in self._line:
+            if slot.frame is not None and slot.key in keys:
+                self.size -= len(slot.frame)
+                slot.frame = None
+                self._empty += 1
+        for key in keys:
+            self._lanes.pop(key, None)
+        self._compact()
 
     def _leave(self, slot: _Slot, size: int) -> None:
         self.size -= size

@@ -3,7 +3,7 @@
 Invariant: a member joins with its first sid and leaves with its last one, and each of the two is reported once.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from ropewalk.core.expiry import Expiry
 from ropewalk.core.names import OrderedNames
@@ -100,6 +100,28 @@ class Roster:
         ids = members.ids.after(after, limit + 1)
         found = tuple(members.seats[member_id].member for member_id in ids[:limit])
         return PresencePage(stream, len(members.seats), found, ids[limit - 1] if len(ids) > limit else None)
+
+    def streams(self) -> list[str]:
+        """Those with members."""
+        return list(self._sets)
+
+    def take_out(self, stream: str) -> list[tuple[Member, list[tuple[str, float | None]]]]:
+        """The members of a stream, with the sids that hold each and when those end that are detached. No event tells of it:
+        they go on in another store."""
+        taken: list[tuple[Member, list[tuple[str, float | None]]]] = []
+        for seat in list(self._sets[stream].seats.values()):
+            holders = [(sid, self._detached.deadline(sid)) for sid in sorted(seat.sids)]
+            taken.append((seat.member, holders))
+            for sid, _ in holders:
+                list(self._release(stream, sid))
+        return taken
+
+    def put_in(self, stream: str, member: Member, holders: Iterable[tuple[str, float | None]]) -> None:
+        """The opposite of `take_out`, for one member, whatever room there is."""
+        for sid, deadline in holders:
+            list(self._take_seat(stream, sid, member))
+            if deadline is not None:
+                self._detached.set(sid, deadline)
 
     def _check_room(self, stream: str, member_id: str, freed: bool) -> None:
         members = self._sets.get(stream)

@@ -21,6 +21,12 @@ class Rulebook:
     of: Callable[[str], StreamRules]
     """The rules of the stream of that name."""
 
+    keeps_history: Callable[[str], bool]
+    """Whether the stream of that name keeps any history."""
+
+    keeps_all: bool
+    """Every stream does."""
+
     def __init__(self, default: StreamRules, rules: Sequence[StreamRule] = ()) -> None:
         self.replace(default, rules)
 
@@ -29,6 +35,10 @@ class Rulebook:
         self._default = default
         self._patterns = [(re.compile(translate(rule.pattern)), _merged(default, rule)) for rule in rules]
         self.of = lru_cache(maxsize=CACHED_STREAMS)(self._match)
+        everything = {default.keeps_history, *(rules.keeps_history for _, rules in self._patterns)}
+        self.keeps_all = everything == {True}
+        kept = default.keeps_history
+        self.keeps_history = (lambda stream: kept) if len(everything) == 1 else lambda stream: self.of(stream).keeps_history
 
     def longest_history(self) -> int:
         """The largest number of messages that any stream keeps."""

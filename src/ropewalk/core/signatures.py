@@ -16,6 +16,7 @@ API_PHRASE = "api-cable"
 JOURNAL_PHRASE = "journal-cable"
 RPC_PHRASE = "rpc-cable"
 SESSIONS_PHRASE = "sessions-cable"
+RING_PHRASE = "ring-cable"
 
 _SEPARATOR = "--"
 _TO_STANDARD = str.maketrans("-_", "+/")

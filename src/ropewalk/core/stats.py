@@ -17,9 +17,9 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, count: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
 
     def cumulative(self) -> list[tuple[str, int]]:
         """(upper bound as text, observations at or below it), ending with "+Inf"."""
@@ -51,6 +51,7 @@ class Stats:
     publications: int = 0
     publications_duplicate: int = 0
     publications_refused: int = 0
+    publications_unheard: int = 0
     broadcasts_claimed: int = 0
     deliveries: int = 0
     delivered_bytes: int = 0

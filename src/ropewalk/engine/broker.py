@@ -2,29 +2,53 @@
 
 Invariant: an unanswered append is retried only if the store would recognise it; otherwise the caller is told that it is
 unanswered. A store that resolves what was unanswered by itself is not asked again.
+
+Streams whose rules keep no history are ephemeral where nothing else keeps what is registered either: what is published to them
+is transient, whichever way it came. Positions that nobody can ever ask for would cost every stream its memory.
 """
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Container, Sequence
 
 from msgspec.structs import replace
 
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.identities import spellings
+from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import Unanswered
-from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, transient
+from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun, transient
 from ropewalk.ports import Clock, Feed, StreamStore
 
 ATTEMPTS = 5
 BETWEEN_ATTEMPTS = Backoff(0.05, 1.0)
 
 
-class Broker:
-    """The `Publisher` port over a store and its feed."""
+class _Everything:
+    def __contains__(self, name: object) -> bool:
+        return True
 
-    def __init__(self, store: StreamStore, feed: Feed, stats: Stats, clock: Clock, chance: Chance) -> None:
+
+EVERYTHING = _Everything()
+
+
+class Broker:
+    """The `RunPublisher` port over a store and its feed. `forgets_by`: the rules by which streams are ephemeral; None if none
+    is. `heard`: the streams that anybody listens to, as far as that is known."""
+
+    def __init__(
+        self,
+        store: StreamStore,
+        feed: Feed,
+        stats: Stats,
+        clock: Clock,
+        chance: Chance,
+        forgets_by: Rulebook | None = None,
+        heard: Container[str] = EVERYTHING,
+    ) -> None:
+        self._forgets_by = forgets_by
+        self.heard = heard
         self._store = store
         self._feed = feed
         self._stats = stats
@@ -36,7 +60,12 @@ class Broker:
         """`publish` never suspends: run to its end in one step, it needs no task."""
         return self._store.instant and self._feed.exact
 
+    def is_ephemeral(self, stream: str) -> bool:
+        return self._forgets_by is not None and not self._forgets_by.keeps_history(stream)
+
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
+        if self._forgets_by is not None and not self._forgets_by.keeps_all:
+            publications = [self._as_kept(publication) for publication in publications]
         for publication in publications:
             if not publication.transient:
                 receipts = await self._append(publications)
@@ -50,6 +79,17 @@ class Broker:
         self._stats.publications += len(receipts) - duplicates
         self._stats.publications_duplicate += duplicates
         return receipts
+
+    def _as_kept(self, publication: Publication) -> Publication:
+        if publication.transient or not self.is_ephemeral(publication.stream):
+            return publication
+        return replace(publication, transient=True)
+
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
+        waits = self._feed.publish_runs(runs, confirm)
+        for run in runs:
+            self._stats.publications += run.count
+        return waits
 
     def _pass_on(self, publications: Sequence[Publication]) -> list[Receipt]:
         now = self._clock()

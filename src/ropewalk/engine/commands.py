@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from ropewalk.core.server_publications import whisper_publication
 from ropewalk.core.stats import Stats
 from ropewalk.engine.conversation import Conversation
+from ropewalk.engine.history_pages import HistoryPages
 from ropewalk.engine.joins import Joiner
+from ropewalk.engine.prefixes import Prefixes
 from ropewalk.engine.presence import PresenceCommands
 from ropewalk.engine.session import Session
 from ropewalk.engine.session_log import SessionLog
@@ -17,11 +19,10 @@ from ropewalk.engine.subscription import Subscription
 from ropewalk.model import commands
 from ropewalk.model.application import SENDER_KEY
 from ropewalk.model.errors import RopewalkError
-from ropewalk.model.history import HistoryRequest
 from ropewalk.model.limits import Limits
 from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.model.refusals import Refusal
-from ropewalk.model.sessions import Rejected, Subscribed
+from ropewalk.model.sessions import NotGranted, Rejected, Subscribed
 from ropewalk.ports import Channels, Publisher
 
 logger = logging.getLogger("ropewalk.session")
@@ -36,6 +37,8 @@ class CommandHandler:
         conversation: Conversation | None,
         joiner: Joiner,
         presence: PresenceCommands,
+        pages: HistoryPages,
+        prefixes: Prefixes,
         publisher: Publisher,
         session_log: SessionLog,
         limits: Limits,
@@ -45,6 +48,8 @@ class CommandHandler:
         self._conversation = conversation
         self._joiner = joiner
         self._presence = presence
+        self._pages = pages
+        self._prefixes = prefixes
         self._publisher = publisher
         self._session_log = session_log
         self._limits = limits
@@ -52,18 +57,18 @@ class CommandHandler:
 
     async def handle(self, session: "Session", command: commands.Command) -> bool:
         match command:
-            case commands.Subscribe():
+            case commands.Subscribe() | commands.SubscribePrefix():
                 return await self._subscribe(session, command)
             case commands.Unsubscribe(identifier):
                 return await self._unsubscribe(session, identifier)
-            case commands.History(identifier, request):
-                return await self._history(session, identifier, request)
+            case commands.History() | commands.ReadHistory():
+                return await self._history(session, command)
             case commands.Whisper(identifier, payload):
                 return await self._whisper(session, identifier, payload)
             case commands.Presence() | commands.Join() | commands.Leave():
                 return await self._presence.handle(session, command)
             case commands.Ping():
-                session.link.send(session.link.codec.pong())
+                session.link.answer(session.link.codec.pong())
                 return True
             case commands.Pong():
                 return True
@@ -73,8 +78,10 @@ class CommandHandler:
                 self._stats.refusals[Refusal.UNUSABLE_COMMAND] += 1
                 return _refuse(session, reason)
 
-    async def _subscribe(self, session: "Session", command: commands.Subscribe) -> bool:
-        inbox = session.inbox
+    async def _subscribe(self, session: "Session", command: commands.Subscribe | commands.SubscribePrefix) -> bool:
+        if isinstance(command, commands.SubscribePrefix):
+            return await self._subscribe_prefix(session, command)
+        inbox = None if session.link.codec.answers_repeats else session.inbox
         first = inbox.answer_to(command.identifier) if inbox is not None else None
         if first is not None:
             return await self._repeat(session, command, first)
@@ -95,13 +102,13 @@ class CommandHandler:
     async def _decide(self, session: "Session", command: commands.Subscribe) -> bool:
         known = session.subscriptions.get(command.identifier)
         if known is None:
-            granted = await self._ask_channels(session, command.identifier)
+            granted = self._one_too_many(session) or await self._ask_channels(session, command.identifier)
             if granted is None and self._conversation is not None:
                 reason = await self._conversation.subscribe(session, command)
                 return _refuse(session, reason) if reason else await self._join_along(session, command)
             if not isinstance(granted, Subscribed):
                 granted = granted or Rejected(f"no channel answers to {command.identifier[:80]}")
-                session.link.send(session.link.codec.reject_subscription(command.identifier))
+                session.link.answer(session.link.codec.reject_subscription(command.identifier))
                 return _refuse(session, granted.reason)
             known = session.subscriptions[command.identifier] = Subscription(command.identifier, granted)
             self._session_log.subscribed(session, known)
@@ -109,7 +116,7 @@ class CommandHandler:
         elif known.held:
             await self._joiner.join(session.link, known, command.history, confirm=True)
         else:  # a client that saw no confirmation asks again: it gets one
-            session.link.send(session.link.codec.confirm_subscription(command.identifier))
+            session.link.answer(session.link.codec.confirm_subscription(command.identifier))
             if command.history is not None:
                 await self._joiner.replay(session.link, known, command.history)
         return command.presence is None or await self._join_along(session, command)
@@ -119,14 +126,41 @@ class CommandHandler:
             return await self._presence.join(session, command.identifier, command.presence)
         return True
 
+    async def _subscribe_prefix(self, session: "Session", command: commands.SubscribePrefix) -> bool:
+        identifier, link = command.identifier, session.link
+        refused = command.refused
+        if refused is None and identifier not in session.subscriptions:
+            refused = await self._join_prefix(session, command)
+        if refused is not None:
+            link.answer(link.codec.reject_subscription(identifier, refused))
+            return _refuse(session, refused.text)
+        link.answer(link.codec.confirm_subscription(identifier))
+        return True
+
+    async def _join_prefix(self, session: "Session", command: commands.SubscribePrefix) -> NotGranted | None:
+        if len(command.prefix) > self._limits.max_stream_name:
+            return NotGranted("malformed", f"no key has more than {self._limits.max_stream_name} bytes")
+        if (rejected := self._one_too_many(session)) is not None:
+            return NotGranted("overflow", rejected.reason)
+        subscription = session.subscriptions[command.identifier] = Subscription(command.identifier, Subscribed(()))
+        refused = await self._prefixes.join(session.link, subscription, command)
+        if refused is not None:
+            session.subscriptions.pop(command.identifier, None)
+        else:
+            self._session_log.subscribed(session, subscription)
+        return refused
+
+    def _one_too_many(self, session: "Session") -> Rejected | None:
+        if len(session.subscriptions) < self._limits.max_subscriptions:
+            return None
+        self._stats.refusals[Refusal.SUBSCRIPTIONS] += 1
+        return Rejected(f"more than {self._limits.max_subscriptions} subscriptions in one session")
+
     async def _ask_channels(self, session: "Session", identifier: str) -> Subscribed | Rejected | None:
         """None: it is no channel of the server's own."""
         if len(identifier.encode()) > self._limits.max_identifier:
             self._stats.refusals[Refusal.IDENTIFIER] += 1
             return Rejected(f"an identifier of more than {self._limits.max_identifier} bytes")
-        if len(session.subscriptions) >= self._limits.max_subscriptions:
-            self._stats.refusals[Refusal.SUBSCRIPTIONS] += 1
-            return Rejected(f"more than {self._limits.max_subscriptions} subscriptions in one session")
         if too_deep(identifier):
             self._stats.refusals[Refusal.NESTING] += 1
             return Rejected(f"the identifier is {TOO_DEEP}")
@@ -157,7 +191,9 @@ class CommandHandler:
         subscription.claimed = True  # so the resume timeout no longer applies
         if session.inbox is not None:
             session.inbox.forget(identifier)
+        groups = subscription.groups
         session.drop(subscription)
+        session.link.forget(groups)
         self._session_log.unsubscribed(session, identifier)
         await self._presence.leave_stream(session, subscription.granted.presence)
         if self._conversation is not None and subscription.granted.state is not None:
@@ -165,7 +201,10 @@ class CommandHandler:
             return _refuse(session, failed) if failed else True
         return True
 
-    async def _history(self, session: "Session", identifier: str, request: HistoryRequest) -> bool:
+    async def _history(self, session: "Session", command: commands.History | commands.ReadHistory) -> bool:
+        if isinstance(command, commands.ReadHistory):
+            return await self._read_history(session, command)
+        identifier, request = command.identifier, command.history
         subscription = session.subscriptions.get(identifier)
         if subscription is None:
             session.link.send(session.link.codec.messages.reject_history(identifier, ()))
@@ -175,6 +214,19 @@ class CommandHandler:
         else:
             await self._joiner.replay(session.link, subscription, request)
         return True
+
+    async def _read_history(self, session: "Session", command: commands.ReadHistory) -> bool:
+        """Whoever may subscribe may read."""
+        known = session.subscriptions.get(command.identifier)
+        match known.granted if known else await self._ask_channels(session, command.identifier):
+            case Subscribed((stream,)):
+                return await self._pages.answer(session, stream, command)
+            case None if self._conversation is not None:
+                reason = "the application decides who may read this key: subscribe to it"
+            case _:
+                reason = "this key may not be read"
+        self._pages.refuse(session, NotGranted("forbidden", reason))
+        return _refuse(session, reason)
 
     async def _whisper(self, session: "Session", identifier: str, payload: bytes) -> bool:
         subscription = session.subscriptions.get(identifier)

@@ -180,7 +180,7 @@ class Conversation:
         try:
             answer = await self._ask(CommandCall(context_of(session), Action.SUBSCRIBE, identifier))
         except ServerError as error:
-            link.send(link.codec.reject_subscription(identifier))
+            link.answer(link.codec.reject_subscription(identifier))
             return str(error)
         self._remember(session, answer.state)
         if not answer.accepted:
@@ -322,7 +322,7 @@ def _transmit(session: "Session", texts: Sequence[str]) -> None:
 
 def _send(session: "Session", frames: Iterable[bytes]) -> None:
     for frame in frames:
-        session.link.send(frame)
+        session.link.answer(frame)
 
 
 def _end_if_asked(session: "Session", answer: CommandResult) -> None:

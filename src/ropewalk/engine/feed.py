@@ -6,16 +6,17 @@ delivered is dropped. What is missing is read from the store first, and what the
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.cursor import Step
 from ropewalk.core.stats import Stats
 from ropewalk.engine.hub import Audience, Backlog, Hub
+from ropewalk.engine.prefixes import Prefixes
 from ropewalk.engine.tasks import Tasks
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, GapReason, Replay, steps
-from ropewalk.model.messages import Position, Registered
+from ropewalk.model.messages import Deliverable, Position, Registered
 from ropewalk.ports import Clock, Feed, StreamStore
 
 logger = logging.getLogger("ropewalk.feed")
@@ -45,7 +46,16 @@ class FeedReader:
     """
 
     def __init__(
-        self, feed: Feed, hub: Hub, store: StreamStore, tasks: Tasks, stats: Stats, clock: Clock, chance: Chance
+        self,
+        feed: Feed,
+        hub: Hub,
+        store: StreamStore,
+        tasks: Tasks,
+        stats: Stats,
+        clock: Clock,
+        chance: Chance,
+        prefixes: Prefixes,
+        is_ephemeral: Callable[[str], bool] = lambda stream: False,
     ) -> None:
         self._feed = feed
         self._hub = hub
@@ -57,12 +67,17 @@ class FeedReader:
         self._lingering: dict[str, float] = {}
         self._to_compare: list[str] = []  # streams whose tips are still to be compared in this round
         self._doubted: set[str] = set()  # streams to be compared now
+        self._is_ephemeral = is_ephemeral
+        self._prefixes = prefixes
+        self._by_prefix = prefixes.by_length
         self.exact = feed.exact
         if not feed.exact:
             hub.tell(self)
 
-    def deliver(self, messages: Sequence[Registered]) -> None:
+    def deliver(self, messages: Sequence[Deliverable]) -> None:
         """What the feed calls. One message that cannot be delivered costs nobody the others."""
+        if self._by_prefix:
+            self._prefixes.deliver(messages)
         audiences, deliver = self._hub.audiences, self._hub.deliver
         for message in messages:
             audience = audiences.get(message.stream)
@@ -71,14 +86,18 @@ class FeedReader:
             try:
                 if audience.waiting is not None:
                     audience.waiting.add(message)
-                elif not message.offset or (step := audience.cursor.take(message.epoch, message.offset)) is Step.NEXT:
+                elif not message.offset:
+                    if message.ordered:
+                        self._hub.keep_order(message.stream)
+                    deliver(audience, message)
+                elif (step := audience.cursor.take(message.epoch, message.offset)) is Step.NEXT:
                     deliver(audience, message)
                 elif step is not Step.OLD:
                     self._out_of_step(audience, message)
             except Exception:
                 logger.exception("a message cannot be delivered", extra={"stream": message.stream})
 
-    def _out_of_step(self, audience: Audience, message: Registered) -> None:
+    def _out_of_step(self, audience: Audience, message: Deliverable) -> None:
         if self._feed.exact:
             # It lacks nothing: the first message after somebody joined tells where the stream is, or that it began anew.
             audience.cursor.move(message.epoch, message.offset)
@@ -136,12 +155,12 @@ class FeedReader:
             self._drop_stray(audience, backlog, left[0])
         return True
 
-    def _left_after(self, audience: Audience, backlog: Backlog) -> list[Registered]:
+    def _left_after(self, audience: Audience, backlog: Backlog) -> list[Deliverable]:
         """Deliver what of the backlog follows the cursor; what is left begins with a message that does not."""
         backlog.messages[:0] = left = self._give_backlog(audience, backlog.take())
         return left
 
-    def _drop_stray(self, audience: Audience, backlog: Backlog, stray: Registered) -> None:
+    def _drop_stray(self, audience: Audience, backlog: Backlog, stray: Deliverable) -> None:
         """A read sees everything that the feed brought before it. So this message is of an epoch that was over before anybody
         listened here, or the store has lost it."""
         logger.warning("a message is not in the store", extra={"stream": audience.stream, "offset": stray.offset})
@@ -152,9 +171,9 @@ class FeedReader:
         brought of it is there even where the store keeps no history."""
         cursor, epoch, tip = audience.cursor, answer.epoch, answer.tip
         began_anew = bool(cursor.epoch) and cursor.epoch != epoch
-        found = {message.offset: message for piece in steps(answer) for message in piece.messages}
+        found: dict[int, Deliverable] = {message.offset: message for piece in steps(answer) for message in piece.messages}
         for message in backlog.messages:
-            if message.epoch == epoch and message.offset <= tip:
+            if message.epoch == epoch and 0 < message.offset <= tip:
                 found.setdefault(message.offset, message)
         offsets = sorted(found)
         if cursor.epoch != epoch:
@@ -182,7 +201,7 @@ class FeedReader:
             if audience.cursor.take(message.epoch, message.offset) is Step.NEXT:
                 self._hub.deliver(audience, message)
 
-    def _give_backlog(self, audience: Audience, messages: list[Registered]) -> list[Registered]:
+    def _give_backlog(self, audience: Audience, messages: list[Deliverable]) -> list[Deliverable]:
         """Deliver what follows; what is left begins with a message that does not."""
         for index, message in enumerate(messages):
             if not message.offset:
@@ -238,6 +257,10 @@ class FeedReader:
         if audience.cursor.behind(tip):
             self._fall_behind(audience)
             await self._in_step(audience)
+        if audience.cursor.behind(tip):
+            # Lost between the two reads. Whoever joins was told of everything up to the tip, so that what is still on its way
+            # below it may not reach them.
+            audience.cursor.doubted = True
 
     async def _in_step(self, audience: Audience) -> None:
         while audience.waiting is not None:
@@ -276,7 +299,12 @@ class FeedReader:
             self._fall_behind(audience)
 
     def missed(self) -> None:
-        """The feed may have lost messages of any stream. Those that are out of step read on in any case."""
+        """The feed may have lost messages of any stream. Those that are out of step read on in any case. Of ephemeral streams
+        nobody can read what is lost, nor know whether anything is: everybody is told that something may be."""
+        self._prefixes.missed()
+        for audience in list(self._hub.audiences.values()):
+            if self._is_ephemeral(audience.stream):
+                self._hub.say_gap(audience, Gap(audience.stream, GapReason.TRIMMED, "", 1, 0), Position("", 0))
         first, self._doubted = not self._doubted, set(self._hub.audiences)
         if first and self._doubted:
             self._tasks.spawn(self._compare_doubted())

@@ -1,18 +1,18 @@
 """The hub knows which sessions listen to which streams, and delivers. A message is encoded once per (identifier, codec).
 
-The deliveries of one event-loop tick are collected per group and written once per connection at its end. The fast path has no
-test per delivery: a slow connection has replaced its `write` callable.
+The deliveries of one event-loop tick are collected per group, encoded together and written once per connection at its end. The
+fast path has no test per delivery: a slow connection has replaced its `write` callable.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
 from typing import Protocol
 
 from ropewalk.core.cursor import Cursor
 from ropewalk.core.stats import Stats
 from ropewalk.model.history import Gap, GapReason
-from ropewalk.model.messages import Position, Registered
+from ropewalk.model.messages import Deliverable, Position, Registered
 from ropewalk.ports import Clock
 from ropewalk.protocol.codec import MessageCodec
 
@@ -38,11 +38,11 @@ class Listener(Protocol):
 class Group:
     """The listeners of one stream who get the same bytes: same identifier, same codec.
 
-    `newest` and `written` are positions: of what was delivered, and of what was written before the frames written now. While
-    they are written, `newest` is the position of the last of them.
+    `pending` is what is not written yet. `newest` and `written` are positions: while frames are written, of the last of them,
+    and of what was written before them.
     """
 
-    __slots__ = ("codec", "head", "identifier", "newest", "pending", "stream", "writers", "written")
+    __slots__ = ("codec", "head", "identifier", "left", "newest", "pending", "stream", "writers", "written")
 
     def __init__(self, stream: str, identifier: str, codec: MessageCodec) -> None:
         self.stream = stream
@@ -50,8 +50,9 @@ class Group:
         self.codec = codec
         self.head = codec.head(identifier)
         self.writers: dict[Listener, Write] = {}
-        self.pending: list[bytes] = []
+        self.pending: list[Deliverable] = []
         self.newest = self.written = Position("", 0)
+        self.left: Callable[[], None] | None = None  # called when nobody is in it any more, of one that is of no stream
 
 
 class JoinBuffer:
@@ -69,12 +70,12 @@ class JoinBuffer:
         self.lost_by = GapReason.DROPPED
         self.last: Registered | None = None
         self.taken: Registered | None = None
-        self.messages: list[Registered] = []
+        self.messages: list[Deliverable] = []
 
-    def add(self, message: Registered) -> None:
-        if message.offset:
+    def add(self, message: Deliverable) -> None:
+        if isinstance(message, Registered) and message.offset:
             self.last = message
-        self._room -= len(message.payload)
+        self._room -= message.size
         self.full = self._room < 0
         if self.full:
             self.messages.clear()
@@ -89,9 +90,9 @@ class JoinBuffer:
         self._room = -1
         self.messages.clear()
 
-    def take(self) -> list[Registered]:
+    def take(self) -> list[Deliverable]:
         taken, self.messages = self.messages, []
-        self._room += sum(len(message.payload) for message in taken)
+        self._room += sum(message.size for message in taken)
         if taken:
             self.taken = self.last
         return taken
@@ -107,19 +108,19 @@ class Backlog:
 
     def __init__(self, limit: int) -> None:
         self._limit = self._room = limit
-        self.messages: list[Registered] = []
+        self.messages: list[Deliverable] = []
         self.overflowed = False
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def add(self, message: Registered) -> None:
-        self._room -= len(message.payload) + MESSAGE_BYTES
+    def add(self, message: Deliverable) -> None:
+        self._room -= message.size + MESSAGE_BYTES
         if self._room < 0:
             self.overflowed = True
             self.messages.clear()
         else:
             self.messages.append(message)
 
-    def take(self) -> list[Registered]:
+    def take(self) -> list[Deliverable]:
         taken, self.messages = self.messages, []
         self._room = self._limit
         return taken
@@ -160,8 +161,9 @@ class Hub:
         self._clock = clock
         self._interest: Interest | None = None
         self.audiences: dict[str, Audience] = {}
+        self.heard: Container[str] = self.audiences  # what is published to other streams reaches nobody here
         self._dirty: list[Group] = []
-        self._registered_at: list[float] = []
+        self._registered_at: dict[float, int] = {}  # when, and how many messages then
         self._flush_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -177,15 +179,21 @@ class Hub:
         group = groups.get((identifier, codec))
         if group is None:
             group = groups[identifier, codec] = Group(stream, identifier, codec)
+        self.enter(group, listener)
+        return group
+
+    def enter(self, group: Group, listener: Listener) -> None:
         self._flush_group(group)
         listener.attach(group)
-        return group
 
     def leave(self, group: Group, listener: Listener) -> None:
         self._flush_group(group)
         listener.detach(group)
         group.writers.pop(listener, None)
-        if not group.writers and (audience := self.audiences.get(group.stream)):
+        if group.left is not None:
+            if not group.writers:
+                group.left()
+        elif not group.writers and (audience := self.audiences.get(group.stream)):
             audience.groups.pop((group.identifier, group.codec), None)
             self._forget_if_empty(audience)
 
@@ -214,34 +222,41 @@ class Hub:
             if self._interest is not None:
                 self._interest.last(audience)
 
-    def deliver(self, audience: Audience, message: Registered) -> None:
+    def deliver(self, audience: Audience, message: Deliverable) -> None:
         """Hand a message to everyone who listens; it leaves at the end of this tick."""
         for buffer in audience.buffers:
             buffer.add(message)
         if not audience.groups:
             return
         self._flush_later()
-        self._registered_at.append(message.timestamp)
+        registered_at, at = self._registered_at, message.timestamp
+        registered_at[at] = registered_at.get(at, 0) + message.count
         for group in audience.groups.values():
             if message.exclude_socket:
                 self._write_excluding(group, message)
                 continue
             if not group.pending:
                 self._dirty.append(group)
-            group.pending.append(group.codec.message(group.head, message))
-            if message.offset:
-                group.newest = Position(message.epoch, message.offset)
+            group.pending.append(message)
+
+    def keep_order(self, stream: str) -> None:
+        """What was delivered of other streams leaves before what is delivered of this one now."""
+        for group in self._dirty:
+            if group.stream != stream:
+                self._flush_dirty()
+                return
 
     def say_gap(self, audience: Audience, gap: Gap, after: Position) -> None:
-        """Messages above `after` and below the gap's `oldest` come to nobody here, and everybody is told."""
+        """Messages above `after` and below the gap's `oldest` come to nobody here, and everybody is told. Without an epoch it
+        is about messages without a position: who joins is not there yet, and nothing is skipped that could be asked for."""
         upto = Position(gap.epoch, gap.oldest - 1)
-        for buffer in audience.buffers:
+        for buffer in audience.buffers if gap.epoch else ():
             buffer.spoil(gap, upto)
         for group in audience.groups.values():
             self._flush_group(group)
             self._stats.gaps[gap.reason] += len(group.writers)
             group.newest = upto
-            for listener in list(group.writers):
+            for listener in list(group.writers) if gap.epoch else ():
                 listener.missed(group, after, upto)
             self._write(group.writers.values(), group.codec.reject_history(group.identifier, [gap]), 1)
             group.written = upto
@@ -255,31 +270,52 @@ class Hub:
 
     def flush(self) -> None:
         self._flush_due = False
+        self._flush_dirty()
+        if self._registered_at:
+            now, observe = self._clock(), self._stats.publish_to_deliver.observe
+            for registered_at, count in self._registered_at.items():
+                observe(max(0.0, now - registered_at), count)
+            self._registered_at.clear()
+
+    def _flush_dirty(self) -> None:
         dirty, self._dirty = self._dirty, []
         for group in dirty:
             self._flush_group(group)
-        if self._registered_at:
-            now, observe = self._clock(), self._stats.publish_to_deliver.observe
-            for registered_at in self._registered_at:
-                observe(max(0.0, now - registered_at))
-            self._registered_at.clear()
 
     def _flush_group(self, group: Group) -> None:
-        frames = group.pending
-        if not frames:
+        messages = group.pending
+        if not messages:
             return
         group.pending = []
-        blob = frames[0] if len(frames) == 1 else b"".join(frames)
-        self._write(group.writers.values(), blob, len(frames))
-        group.written = group.newest
+        self._send(group, group.writers.values(), messages)
 
-    def _write_excluding(self, group: Group, message: Registered) -> None:
+    def _write_excluding(self, group: Group, message: Deliverable) -> None:
         self._flush_group(group)
         writers = [write for listener, write in group.writers.items() if message.exclude_socket not in listener.names]
-        if message.offset:
-            group.newest = Position(message.epoch, message.offset)
-        self._write(writers, group.codec.message(group.head, message), 1)
+        self._send(group, writers, [message])
+
+    def _send(self, group: Group, writers: Collection[Write], messages: list[Deliverable]) -> None:
+        try:
+            blob = group.codec.batch(group.head, messages)
+        except Exception:
+            messages, blob = self._deliverable(group, messages)
+        for message in reversed(messages):
+            if message.offset:
+                group.newest = Position(message.epoch, message.offset)
+                break
+        count = messages[0].count if len(messages) == 1 else sum([message.count for message in messages])
+        self._write(writers, blob, count)
         group.written = group.newest
+
+    def _deliverable(self, group: Group, messages: list[Deliverable]) -> tuple[list[Deliverable], bytes]:
+        """One message that cannot be encoded costs nobody the others."""
+        encoded: list[tuple[Deliverable, bytes]] = []
+        for message in messages:
+            try:
+                encoded.append((message, group.codec.batch(group.head, [message])))
+            except Exception:
+                logger.exception("a message cannot be delivered", extra={"stream": group.stream})
+        return [message for message, _ in encoded], b"".join(blob for _, blob in encoded)
 
     def _write(self, writers: Collection[Write], blob: bytes, count: int) -> None:
         for write in writers:

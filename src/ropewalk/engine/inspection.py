@@ -10,7 +10,7 @@ from ropewalk.model.report import Gauges, NodeReport
 
 class NodeInspector:
     """Implements `ports.Inspector`. What the node does not know itself is passed in: its archive, its journal's shards, its
-    transactions, its broadcasters, and what is wrong beside the node."""
+    transactions, its broadcasters, what is wrong beside the node, and what it works without."""
 
     def __init__(
         self,
@@ -20,6 +20,7 @@ class NodeInspector:
         transactions: Callable[[], Gauges] = dict,
         broadcasters: Callable[[], Gauges] = dict,
         problems: Callable[[], Sequence[str]] = tuple,
+        impairments: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._node = node
         self._shards = shards
@@ -27,12 +28,14 @@ class NodeInspector:
         self._transactions = transactions
         self._broadcasters = broadcasters
         self._problems = problems
+        self._impairments = impairments
 
     def report(self) -> NodeReport:
         node, sampler = self._node, self._node.sampler
         stats, application = node.stats, node.application
         return NodeReport(
             problems=(*node.health(), *self._problems()),
+            impairments=tuple(self._impairments()),
             connections=stats.connections_accepted - stats.connections_closed,
             sessions=len(node.sessions.live),
             streams_listened=node.hub.streams(),

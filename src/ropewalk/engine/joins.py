@@ -19,7 +19,7 @@ from ropewalk.engine.replay import Replayer
 from ropewalk.engine.subscription import Subscription, with_sent
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, GapReason, HistoryPage, HistoryRequest, Replay, Tip, steps
-from ropewalk.model.messages import Position, Registered
+from ropewalk.model.messages import Deliverable, Position, Registered
 from ropewalk.ports import StreamStore
 
 logger = logging.getLogger("ropewalk.engine")
@@ -62,7 +62,7 @@ class Joiner:
             if following:
                 first = b"".join([first, *following])
             if request is None or link.codec.one_way:  # the latter is confirmed before its history may be written
-                link.send(first)
+                link.answer(first)
                 first = b""
             if request is not None:
                 if link.codec.one_way:
@@ -241,17 +241,17 @@ def _nothing_in(collected: Sequence[JoinBuffer]) -> bool:
     return not any(buffer.messages or buffer.full for buffer in collected)
 
 
-def _taken(answers: Sequence[HistoryAnswer], collected: Sequence[JoinBuffer]) -> list[Registered]:
-    """What was collected above the snapshots, taken out of the buffers."""
+def _taken(answers: Sequence[HistoryAnswer], collected: Sequence[JoinBuffer]) -> list[Deliverable]:
+    """What was collected above the snapshots, or has no position, taken out of the buffers."""
     return [
         message
         for answer, buffer in zip(answers, collected, strict=True)
         for message in (buffer.take() if answer.epoch else _from_the_first(buffer))
-        if message.epoch != answer.epoch or message.offset > answer.tip
+        if not message.offset or message.epoch != answer.epoch or message.offset > answer.tip
     ]
 
 
-def _from_the_first(buffer: JoinBuffer) -> list[Registered]:
+def _from_the_first(buffer: JoinBuffer) -> list[Deliverable]:
     """Of a stream that the store did not know. What comes before the first message of an epoch is the rest of one that was
     lost."""
     begun = buffer.taken is not None

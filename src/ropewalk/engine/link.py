@@ -5,7 +5,7 @@ the slow path. So the fast path has no test per write.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Protocol
 
@@ -63,6 +63,8 @@ class Link:
         "names",
         "open",
     )
+
+    drain_bytes = DRAIN_BYTES
 
     def __init__(
         self, owner: LinkOwner, connection: Connection, codec: SessionCodec, rules: Rulebook, stats: Stats, limit: int
@@ -138,12 +140,26 @@ class Link:
         else:
             self._offer(None, SlowPolicy.DISCONNECT, frame)
 
+    def answer(self, frame: bytes) -> None:
+        """A reply that belongs to no delivery."""
+        self.send(frame)
+
+    def forget(self, groups: Collection[Group]) -> None:
+        """The client has unsubscribed: it gets nothing of what waits of these groups, which it has left."""
+        if self._outbox is not None and groups:
+            self._outbox.discard({*groups, *(group.stream for group in groups if group.left is None)})
+
     # --- slow and fast ------------------------------------------------------------------------------------------------
 
     @property
     def slow(self) -> bool:
-        """More was written than the kernel took, and what comes now waits in the outbox."""
+        """What comes now waits in the outbox."""
         return self._outbox is not None
+
+    @property
+    def stuck(self) -> bool:
+        """More was written than the kernel took."""
+        return self._paused
 
     def pause(self) -> None:
         self._paused = True
@@ -154,21 +170,30 @@ class Link:
     def resume(self) -> None:
         """The kernel takes bytes again: drain, and go back to the fast path once nothing waits."""
         self._paused = False
-        while self._outbox and not self._paused:
+        self._go_on()
+
+    def _takes(self) -> bool:
+        return not self._paused
+
+    def _go_on(self) -> None:
+        while self._outbox and self._takes():
             self._drain(self._outbox)
-        if not self._paused and self._outbox is not None:
+        if self._outbox is not None and self._takes():
             self._stats.outbox_drops += self._outbox.dropped
             self._outbox = None
             self._place_writers()
             self._wake()
 
     def _drain(self, outbox: Outbox) -> None:
-        for item in outbox.take(DRAIN_BYTES):
+        for item in outbox.take(self.drain_bytes):
             match item:
                 case Skipped(Group() as group, Position() as after, Position() as upto):
-                    self._connection.write(self._skip_notice(group, after, upto))
+                    self._write(self._skip_notice(group, after, upto))
                 case bytes():
-                    self._connection.write(item)
+                    self._write(item)
+
+    def _write(self, frame: bytes) -> None:
+        self._connection.write(frame)
 
     def _skip_notice(self, group: Group, after: Position, upto: Position) -> bytes:
         """What follows begins right after the last one dropped."""

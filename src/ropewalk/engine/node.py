@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from ropewalk.core.backoff import Chance
 from ropewalk.core.credentials import Credentials
@@ -12,16 +12,18 @@ from ropewalk.core.refusal_summary import RefusalSummary, Summary
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.engine.bounds import BoundedPublisher
-from ropewalk.engine.broker import Broker
+from ropewalk.engine.broker import EVERYTHING, Broker
 from ropewalk.engine.commands import CommandHandler
 from ropewalk.engine.conversation import Conversation
 from ropewalk.engine.disconnect_queue import ApplicationDisconnectQueue, DisconnectQueue
 from ropewalk.engine.feed import FeedReader
 from ropewalk.engine.heartbeat import Heartbeat
+from ropewalk.engine.history_pages import HistoryPages
 from ropewalk.engine.hub import Hub
 from ropewalk.engine.joins import Joiner
 from ropewalk.engine.local_publisher import LocalPublisher
 from ropewalk.engine.persistent_presence import PersistentPresence
+from ropewalk.engine.prefixes import Prefixes
 from ropewalk.engine.presence import PresenceCommands
 from ropewalk.engine.sampler import Sampler
 from ropewalk.engine.session import Session
@@ -69,10 +71,13 @@ class Node:
         forward: Callable[[ConnectRequest], dict[str, str]] = lambda request: {},
         sessions_key: bytes = b"",
         chance: Chance = random.random,
+        forgets: bool = False,
+        key_of: Callable[[str], bytes] = str.encode,
     ) -> None:
         """`forward` chooses the headers of a request that the application may see. `sessions_key` is for fingerprints of
         credentials. One that stays the same over a restart makes sessions that an application admitted resume afterwards
-        without asking it."""
+        without asking it. `forgets`: streams whose rules keep no history are ephemeral, because nothing else keeps what is
+        registered. `key_of`: the keys of streams, for subscriptions by prefix."""
         if application is not None and tracing():
             application = traced_application(application)
         self.backend = backend
@@ -82,7 +87,8 @@ class Node:
         self.tasks = Tasks()
         self.timeouts = Timeouts(limits, stats, self.tasks)
         self.hub = Hub(stats, clock)
-        self.broker = Broker(backend.streams, backend.feed, stats, clock, chance)
+        heard = self.hub.heard if backend.feed.exact else EVERYTHING
+        self.broker = Broker(backend.streams, backend.feed, stats, clock, chance, rules if forgets else None, heard)
         self.sampler = Sampler(self.sessions.live, stats)
         self._limits = limits
         self._clock = clock
@@ -91,7 +97,10 @@ class Node:
         self._leaving = False
         # A store of this process answers at once, and nobody else is asked: there is mostly nothing to wait for.
         self._at_once = backend.feed.exact and application is None
-        self._feed = FeedReader(backend.feed, self.hub, backend.streams, self.tasks, stats, clock, chance)
+        prefixes = Prefixes(backend.feed, self.hub, key_of, self._hear)
+        self._feed = FeedReader(
+            backend.feed, self.hub, backend.streams, self.tasks, stats, clock, chance, prefixes, self.broker.is_ephemeral
+        )
         deliver = self._feed.deliver
         self._deliver = traced_delivery(deliver) if tracing() else deliver
         self.local_publisher = LocalPublisher(self._deliver, self._end_all, stats, clock)
@@ -157,7 +166,18 @@ class Node:
             stats,
             clock,
         )
-        commands = CommandHandler(channels, self._conversation, self.joiner, presence, self.broker, session_log, limits, stats)
+        commands = CommandHandler(
+            channels,
+            self._conversation,
+            self.joiner,
+            presence,
+            HistoryPages(backend.streams, stats),
+            prefixes,
+            self.broker,
+            session_log,
+            limits,
+            stats,
+        )
         self._host = NodeHost(
             self.sessions,
             commands,
@@ -189,6 +209,10 @@ class Node:
             raise
         self._keeper.start()
         self.tasks.spawn(self._keep_time())
+
+    def _hear(self, streams: Container[str]) -> None:
+        if self.backend.feed.exact:
+            self.broker.heard = streams
 
     def _missed(self) -> None:
         self._feed.missed()

@@ -11,10 +11,11 @@ from ropewalk.core.stats import Stats
 from ropewalk.engine.link import Link
 from ropewalk.engine.subscription import Steps
 from ropewalk.model.history import Gap, GapReason, HistoryRequest, Tip
-from ropewalk.model.messages import Registered
+from ropewalk.model.messages import Deliverable, Registered
 from ropewalk.protocol.codec import MessageCodec
 
 WRITE_BYTES = 65536
+PIECE_BYTES = 8192
 SHORT_MESSAGES, SHORT_BYTES, SHORT_REPLAYS = 64, 8192, 64
 """Messages and bytes of payload in a short piece of history, and how many such pieces are kept."""
 
@@ -41,7 +42,7 @@ class ShortReplays:
         if any(message.exclude_socket for message in messages):
             return None
         head = codec.head(identifier)
-        encoded = b"".join([codec.message(head, message) for message in messages])
+        encoded = codec.batch(head, messages)
         if len(encoded) <= WRITE_BYTES:  # each message carries the identifier, which may be long
             if len(self._kept) == SHORT_REPLAYS:
                 del self._kept[next(iter(self._kept))]
@@ -87,11 +88,11 @@ class Replayer:
             waiting.append(link.codec.confirm_trimmed(identifier, gaps))
         link.send(b"".join(waiting))
 
-    async def send(self, link: Link, identifier: str, items: Iterable[Registered]) -> None:
+    async def send(self, link: Link, identifier: str, items: Iterable[Deliverable]) -> None:
         """In writes of a bounded size, each when the one before is taken: a long history costs time, not memory."""
         link.send(b"".join(await self._write(link, self._frames(link, identifier, items), [])))
 
-    def send_at_once(self, link: Link, identifier: str, items: Iterable[Registered]) -> None:
+    def send_at_once(self, link: Link, identifier: str, items: Iterable[Deliverable]) -> None:
         """In one step of the event loop, for what is bounded already."""
         link.send(b"".join(self._frames(link, identifier, items)))
 
@@ -127,14 +128,23 @@ class Replayer:
         self._stats.replayed_messages += len(messages)
         return (short,)
 
-    def _frames(self, link: Link, identifier: str, items: Iterable[Registered]) -> Iterator[bytes]:
-        encode, names, stats = link.codec.messages.message, link.names, self._stats
+    def _frames(self, link: Link, identifier: str, items: Iterable[Deliverable]) -> Iterator[bytes]:
+        """In pieces of some messages, which a codec may write as one."""
+        encode, names, stats = link.codec.messages.batch, link.names, self._stats
         head = link.codec.messages.head(identifier)
+        piece: list[Deliverable] = []
+        stream, size = "", 0
         for item in items:
             if item.exclude_socket in names:  # what a client was not meant to hear live it does not hear now either
                 continue
-            stats.replayed_messages += 1
-            yield encode(head, item)
+            if piece and (size >= PIECE_BYTES or item.stream != stream):
+                yield encode(head, piece)
+                piece, size = [], 0
+            stats.replayed_messages += item.count
+            piece.append(item)
+            stream, size = item.stream, size + item.size
+        if piece:
+            yield encode(head, piece)
 
 
 def _by_time(gap: Gap, request: HistoryRequest) -> bool:

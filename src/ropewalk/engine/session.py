@@ -17,6 +17,7 @@ from ropewalk.engine import trace
 from ropewalk.engine.hub import Group
 from ropewalk.engine.inbox import CommandRate, Inbox
 from ropewalk.engine.link import Link
+from ropewalk.engine.metered_link import MeteredLink
 from ropewalk.engine.subscription import Subscription
 from ropewalk.model import closing as closings
 from ropewalk.model.closing import Closing
@@ -155,7 +156,8 @@ class Session:
         self.leaving: asyncio.Task[None] | None = None
         self.keeping = False
         self.row_budget = 0
-        self.link = Link(self, connection, codec, host.rules, host.stats, host.limits.max_pending)
+        sending = self, connection, codec, host.rules, host.stats, host.limits.max_pending
+        self.link = Link(*sending) if codec.meter is None else MeteredLink(*sending, codec.meter)
         self.link.names = (sid,)
         self._host = host
         self._connection = connection
@@ -320,6 +322,10 @@ class Session:
 
     def writing_resumed(self) -> None:
         self.link.resume()
+
+    def granted(self) -> None:
+        if isinstance(self.link, MeteredLink):
+            self.link.granted()
 
     def overflowed(self) -> None:
         self._host.stats.slow_disconnects += 1

@@ -75,7 +75,7 @@ class Timeouts:
         due: list[Session] = []
         for session, (since, before) in list(self._paused.items()):
             unsent = session.link.unsent()
-            if not session.link.slow:
+            if not session.link.stuck:
                 del self._paused[session]
             elif unsent != before:
                 self._paused[session] = self._now, unsent

@@ -3,13 +3,25 @@
 from msgspec import Struct
 
 from ropewalk.model.history import HistoryRequest
+from ropewalk.model.messages import Position
 from ropewalk.model.presence import Member
+from ropewalk.model.sessions import NotGranted
 
 
 class Subscribe(Struct, frozen=True):
     identifier: str
     history: HistoryRequest | None = None
     presence: Member | None = None
+
+
+class SubscribePrefix(Struct, frozen=True):
+    """To everything new on all streams whose key begins with `prefix`, which has a name as a stream has. `refused`: what the
+    protocol has against it."""
+
+    identifier: str
+    name: str
+    prefix: bytes
+    refused: NotGranted | None = None
 
 
 class Unsubscribe(Struct, frozen=True):
@@ -26,6 +38,15 @@ class Perform(Struct, frozen=True):
 class History(Struct, frozen=True):
     identifier: str
     history: HistoryRequest
+
+
+class ReadHistory(Struct, frozen=True):
+    """At most `limit` messages that are kept after a position, without a subscription. Without an epoch the position is one of
+    whichever the stream is in."""
+
+    identifier: str
+    after: Position
+    limit: int
 
 
 class Whisper(Struct, frozen=True):
@@ -64,4 +85,18 @@ class Unusable(Struct, frozen=True):
     reason: str
 
 
-Command = Subscribe | Unsubscribe | Perform | History | Whisper | Presence | Join | Leave | Ping | Pong | Unusable
+Command = (
+    Subscribe
+    | SubscribePrefix
+    | Unsubscribe
+    | Perform
+    | History
+    | ReadHistory
+    | Whisper
+    | Presence
+    | Join
+    | Leave
+    | Ping
+    | Pong
+    | Unusable
+)

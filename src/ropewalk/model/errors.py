@@ -17,6 +17,7 @@ RopewalkError
 └── ServerError               we erred
     ├── ApplicationError      the application was asked and failed
     └── Unavailable           a dependency is down: 503
+        ├── Moved             it is another node's now: nothing happened, ask there
         └── Unanswered        it was asked, and whether it heard is not known
 """
 
@@ -124,6 +125,14 @@ class ApplicationError(ServerError):
 
 class Unavailable(ServerError):
     """A dependency cannot be reached now."""
+
+
+class NameTaken(Unavailable):
+    """Another process lives that is the same node of the ring."""
+
+
+class Moved(Unavailable):
+    """A node of a ring was asked that does not hold the shard. Nothing has happened."""
 
 
 class Unanswered(Unavailable):

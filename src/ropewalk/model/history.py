@@ -83,6 +83,18 @@ class HistoryPage(Struct, frozen=True):
     next_offset: int | None = None
 
 
+class HistoryPart(Struct, frozen=True):
+    """The answer to a client that reads without a subscription. What it asks for next begins after `last`; at the tip it has
+    everything. `reason`: why this does not follow the position that was asked for."""
+
+    epoch: str
+    oldest: int
+    last: int
+    tip: int
+    messages: tuple[Registered, ...] = ()
+    reason: GapReason | None = None
+
+
 class ColdPiece(Struct, frozen=True):
     """What the archive has of a range, in order. `more`: it was cut at a bound, and goes on after its last message."""
 

@@ -4,6 +4,9 @@ The payload is the raw JSON text that receivers see as `message`. It is never pa
 exact.
 """
 
+from collections.abc import Callable, Sequence
+from typing import ClassVar, cast
+
 from msgspec import Struct
 
 
@@ -44,6 +47,57 @@ class Registered(Struct, frozen=True, gc=False):
     offset: int = 0
     exclude_socket: str = ""
     broadcast_type: str = ""
+
+    count: ClassVar[int] = 1
+    ordered: ClassVar[bool] = False
+
+    @property
+    def size(self) -> int:
+        return len(self.payload)
+
+
+class TransientRun(Struct, frozen=True, gc=False):
+    """Transient messages of one stream that were published together, as they came: `count` of them in one frame, whose format
+    only codecs know. Those that cannot send it as it is send the messages, which `take_apart` makes of it. `ordered`: it has a
+    partition key, so that it keeps its place also among runs of other streams."""
+
+    stream: str
+    frame: bytes
+    count: int
+    timestamp: float
+    take_apart: "Callable[[TransientRun], list[Registered]]"
+    ordered: bool = False
+
+    epoch: ClassVar[str] = ""
+    offset: ClassVar[int] = 0
+    exclude_socket: ClassVar[str] = ""
+
+    @property
+    def size(self) -> int:
+        return len(self.frame)
+
+    def messages(self) -> list[Registered]:
+        return self.take_apart(self)
+
+
+Deliverable = Registered | TransientRun
+"""What a feed brings, and listeners are given."""
+
+
+def one_by_one(deliveries: Sequence[Deliverable]) -> Sequence[Registered]:
+    """The messages, with runs taken apart."""
+    for delivery in deliveries:
+        if type(delivery) is TransientRun:
+            break
+    else:
+        return cast(Sequence[Registered], deliveries)
+    found: list[Registered] = []
+    for delivery in deliveries:
+        if isinstance(delivery, TransientRun):
+            found += delivery.messages()
+        else:
+            found.append(delivery)
+    return found
 
 
 class Receipt(Struct, frozen=True, gc=False, omit_defaults=True):

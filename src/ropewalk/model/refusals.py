@@ -16,7 +16,7 @@ class Refusal(StrEnum):
     """An HTTP body that is not encoded or compressed as its headers say, or in a compression that is not understood."""
 
     BAD_FRAME = "bad_frame"
-    """A WebSocket frame or a message that cannot be read."""
+    """A WebSocket or TCP frame, or a message, that cannot be read."""
 
     BAD_KEY = "bad_key"
     """An HTTP request without the key that its endpoint asks for."""
@@ -55,7 +55,7 @@ class Refusal(StrEnum):
     """A client that wanted to be present under another id than the one the application gave it."""
 
     MESSAGE_TOO_BIG = "message_too_big"
-    """A WebSocket message beyond `--max_message_size`."""
+    """A WebSocket message beyond `--max_message_size`, or a TCP frame beyond its limit."""
 
     NESTING = "nesting"
     """JSON that is nested too deeply."""

@@ -35,7 +35,8 @@ class SessionTotals(Struct, frozen=True):
 
 
 class NodeReport(Struct, frozen=True):
-    """`problems` are sentences about what is down; empty when all is well. `counts`, `gaps` and `refusals` count since start.
+    """`problems` are sentences about what is down; empty when all is well. `impairments` are about what this node works on
+    without. `counts`, `gaps` and `refusals` count since start.
     `rates` are increments of counts per second, over the last few seconds. `streams_listened` have a subscriber here.
     `totals` are some seconds old on a node with many sessions.
 
@@ -44,6 +45,7 @@ class NodeReport(Struct, frozen=True):
     figures that the system has of each process, by its name."""
 
     problems: tuple[str, ...] = ()
+    impairments: tuple[str, ...] = ()
     connections: int = 0
     sessions: int = 0
     streams_listened: int = 0

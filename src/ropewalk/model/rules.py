@@ -19,6 +19,10 @@ class StreamRules(Struct, frozen=True):
     history_ttl: float = 300.0
     slow_consumer: SlowPolicy = SlowPolicy.DISCONNECT
 
+    @property
+    def keeps_history(self) -> bool:
+        return self.history_limit > 0 and self.history_ttl > 0
+
 
 class StreamRule(Struct, frozen=True):
     """One pattern of the settings file (`*` and `?` as in shell globs) and what it overrides; None leaves the default."""

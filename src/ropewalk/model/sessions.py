@@ -1,6 +1,8 @@
 """Session records: the connect request, what a channel granted, the snapshot that is kept for a resume, and what a node tells a
 store that other nodes share."""
 
+from typing import Literal
+
 from msgspec import Struct
 
 from ropewalk.model.application import State
@@ -133,3 +135,10 @@ class Renewal(Struct, frozen=True):
 
     lease: int
     taken: tuple[SessionTaken, ...] = ()
+
+
+class NotGranted(Struct, frozen=True):
+    """Why a client does not get what it asked for, and what it can do."""
+
+    reason: Literal["forbidden", "malformed", "overflow", "unavailable"]
+    text: str

@@ -3,15 +3,28 @@
 Their docstrings state what types cannot: atomicity, order, idempotence, and what may be raised. Each port that adapters fill
 has a conformance suite in `ropewalk.testing`: `Backend` with its stores, leases, record queue and feed, `Journal`,
 `JournalReader` and `ConsumerStore`, `Staging`, `RowReader` and `Rows`, `Archive`, `Authenticator`, `Channels`, `Application`.
-Two have none: `Connection` and `Broadcaster`, whose promises are about what happens on a socket and are tested there, against
-real clients and servers. `Transactor`, `Publisher`, `SessionHandle` and `Inspector` are filled by the engine.
+Three have none: `Connection` and `Broadcaster`, whose promises are about what happens on a socket and are tested there, against
+real clients and servers; and `Ring`, which is tested with whole rings. `Transactor`, `Publisher`, `RunPublisher`,
+`SessionHandle` and `Inspector` are filled by the engine.
 """
 
 from ropewalk.model.clock import Clock
 from ropewalk.ports.application import Application, Authenticator, Channels
-from ropewalk.ports.backend import Backend, Deliver, Feed, Leases, Obey, PresenceStore, RecordQueue, SessionStore, StreamStore
-from ropewalk.ports.endpoints import Broadcaster, Connection, Inspector, Publisher, SessionHandle
+from ropewalk.ports.backend import (
+    Backend,
+    Deliver,
+    Feed,
+    Leases,
+    Obey,
+    PrefixFeed,
+    PresenceStore,
+    RecordQueue,
+    SessionStore,
+    StreamStore,
+)
+from ropewalk.ports.endpoints import Broadcaster, Connection, Inspector, Publisher, RunPublisher, SessionHandle
 from ropewalk.ports.journal import Archive, ConsumerStore, Journal, JournalReader
+from ropewalk.ports.ring import Ring
 from ropewalk.ports.transactions import RowReader, Rows, Staging, Transactor
 
 __all__ = [
@@ -31,11 +44,14 @@ __all__ = [
     "JournalReader",
     "Leases",
     "Obey",
+    "PrefixFeed",
     "PresenceStore",
     "Publisher",
     "RecordQueue",
+    "Ring",
     "RowReader",
     "Rows",
+    "RunPublisher",
     "SessionHandle",
     "SessionStore",
     "Staging",

@@ -1,11 +1,11 @@
 """Where streams, sessions and presence are kept, and what brings their changes to every process."""
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import QueuedRows, Row
-from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
+from ropewalk.model.messages import Deliverable, Position, Publication, Receipt, Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
 
@@ -162,7 +162,7 @@ class RecordQueue(Protocol):
         """For the metrics page, as far as this node has heard: record_queue_rows, record_queue_dropped_rows."""
 
 
-Deliver = Callable[[Sequence[Registered]], None]
+Deliver = Callable[[Sequence[Deliverable]], None]
 Obey = Callable[[RemoteDisconnect | SessionTaken | SessionWanted], Awaitable[int]]
 """Returns how many sessions were ended."""
 
@@ -198,11 +198,30 @@ class Feed(Protocol):
     def publish(self, messages: Sequence[Registered]) -> None:
         """Hand over transient messages, in order; never blocks. Those with a position come from the store."""
 
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
+        """The same for runs. A feed that cannot carry them as they are hands over their messages. None: more may come at once,
+        always so where the feed is `exact`. Otherwise whoever brings more waits for the answer, which may raise
+        `Unavailable`. `confirm`: the answer is to say that they were passed on, not only that they are on their way."""
+
     async def command(self, order: RemoteDisconnect) -> int:
         """How many sessions of this process were ended. Raises `Unavailable` where that may not outlive a crash; they are
         ended all the same, and the same order again is safe."""
 
     def health(self) -> str: ...
+
+
+@runtime_checkable
+class PrefixFeed(Protocol):
+    """A `Feed` that can also bring whatever is registered on all streams whose key begins with something.
+
+    While its connection stands it brings each message once, and those of a stream in order. After a loss it calls `missed`.
+    """
+
+    async def listen_prefix(self, prefix: bytes) -> None:
+        """As `Feed.listen`. May be repeated."""
+
+    def unlisten_prefix(self, prefix: bytes) -> None:
+        """As `Feed.unlisten`."""
 
 
 class Backend(Protocol):

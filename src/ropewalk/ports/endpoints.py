@@ -1,10 +1,10 @@
 """What the engine and the endpoints are to each other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Container, Mapping, Sequence
 from typing import Protocol
 
 from ropewalk.model.commands import Command
-from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
+from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.report import Gauges, NodeReport
 
@@ -18,6 +18,21 @@ class Publisher(Protocol):
     async def disconnect(self, order: RemoteDisconnect) -> int:
         """How many sessions were ended: live ones, and those that were away and could have been resumed. As `Feed.command`
         has it."""
+
+
+class RunPublisher(Publisher, Protocol):
+    """Where runs can be brought that stay whole, because their streams are ephemeral: nothing that is published to them has a
+    position, or is kept."""
+
+    @property
+    def heard(self) -> Container[str]:
+        """The streams that somebody may listen to. What is published to another one reaches nobody."""
+
+    def is_ephemeral(self, stream: str) -> bool: ...
+
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
+        """In order. What it answers has to be waited for before more is brought, unless it is None. Raises `Unavailable`.
+        `confirm`: it says that they were passed on."""
 
 
 class Broadcaster(Protocol):
@@ -82,6 +97,9 @@ class SessionHandle(Protocol):
 
     def writing_paused(self) -> None: ...
     def writing_resumed(self) -> None: ...
+    def granted(self) -> None:
+        """The client has granted credit: its codec's meter has more than before."""
+
     def lost(self, going_away: bool = False) -> None:
         """The connection is gone. Called once. `going_away`: the client's close code says that its page is being closed."""
 

@@ -5,32 +5,57 @@ client may say, and every other answer. Codecs are stateless and shared by all c
 returns bytes returns them as they go on the wire, framing included; b"" when this kind of connection does not carry it.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from ropewalk.model.application import Reply
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
-from ropewalk.model.history import Gap, Tip
-from ropewalk.model.messages import Registered
+from ropewalk.model.history import Gap, HistoryPart, Tip
+from ropewalk.model.messages import Deliverable, Position
 from ropewalk.model.presence import PresencePage
+from ropewalk.model.sessions import NotGranted
 
 
 class MessageCodec(Protocol):
     """Listeners of one stream and identifier whose codec is the same object get the same bytes, encoded once."""
 
     def head(self, identifier: str) -> bytes:
-        """The part of a message that depends on the identifier alone; kept by the caller, given back to `message`."""
+        """The part of a message that depends on the identifier alone; kept by the caller, given back to `batch`."""
 
-    def message(self, head: bytes, message: Registered) -> bytes: ...
+    def batch(self, head: bytes, messages: Sequence[Deliverable]) -> bytes:
+        """These messages of one stream, in order."""
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         """Messages are missing here."""
 
 
+class MeteredPart(NamedTuple):
+    """A frame of several that a codec made. Of a delivery: its stream, and the position of its last message if it has one."""
+
+    frame: bytes
+    stream: str = ""
+    position: Position | None = None
+
+
+class Meter(Protocol):
+    """Of a client that says how many bytes of deliveries it takes: so many are `left`, less than 0 where the last had more."""
+
+    left: int
+
+    def counted(self, data: bytes) -> int:
+        """How many bytes of these frames are deliveries."""
+
+    def parts(self, data: bytes) -> Iterator[MeteredPart]: ...
+
+
 class SessionCodec(Protocol):
     @property
     def messages(self) -> MessageCodec: ...
+
+    @property
+    def meter(self) -> Meter | None:
+        """None: the client takes whatever its transport takes."""
 
     @property
     def one_way(self) -> bool:
@@ -52,6 +77,10 @@ class SessionCodec(Protocol):
     def confirms_with_tips(self) -> bool:
         """Whether the confirmation of a subscription tells where its streams stand although their history follows it."""
 
+    @property
+    def answers_repeats(self) -> bool:
+        """Whether a subscribe that repeats one before its answer is answered too. Other clients would not know what for."""
+
     def decode(self, frame: bytes) -> Command:
         """Raises MalformedFrame."""
 
@@ -63,13 +92,17 @@ class SessionCodec(Protocol):
     def confirm_subscription(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
         """`tips`: where live delivery goes on, for clients that resume a stream of which they never saw a message."""
 
-    def reject_subscription(self, identifier: str) -> bytes: ...
+    def reject_subscription(self, identifier: str, why: NotGranted | None = None) -> bytes:
+        """`why`: for those who have a word for it."""
 
     def confirm_history(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
         """`tips`: as for `confirm_subscription`."""
 
     def confirm_trimmed(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         """`confirm_history` for a request by time that reaches further back than these streams' history."""
+
+    def history_part(self, part: HistoryPart | NotGranted) -> Iterator[bytes]:
+        """The answer to `ReadHistory`: a frame for each message, and one more."""
 
     def presence(self, identifier: str, page: PresencePage | None, records: bool) -> bytes:
         """The answer to a presence query; None is the error answer."""

@@ -17,6 +17,7 @@ from ropewalk.model.limits import Limits
 from ropewalk.model.messages import Publication, RemoteDisconnect
 from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
 from ropewalk.model.refusals import Refusal
+from ropewalk.protocol.stream_keys import MARK, is_name
 
 MAX_UID_BYTES = 256
 
@@ -239,6 +240,8 @@ def stream_of(name: str | None, longest: int, index: int) -> str:
         raise MalformedPublication("stream must be a non-empty string", index)
     if len(name.encode()) > longest:
         raise MalformedPublication(f"stream is longer than {longest} bytes", index)
+    if name.startswith(MARK) and not is_name(name):
+        raise MalformedPublication(f"a stream whose name begins with {MARK} stands for bytes, and none have this one", index)
     return name
 
 

@@ -4,15 +4,16 @@ Whatever a name or a payload holds, it cannot end its line: an event is never mo
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
-from ropewalk.model.history import Gap, GapReason, Tip
-from ropewalk.model.messages import Registered
+from ropewalk.model.history import Gap, GapReason, HistoryPart, Tip
+from ropewalk.model.messages import Deliverable, Registered, one_by_one
 from ropewalk.model.presence import PresencePage
+from ropewalk.model.sessions import NotGranted
 from ropewalk.protocol import cable_json, transmissions
 from ropewalk.protocol.cable_json import IdentifierReply
 from ropewalk.protocol.codec import MessageCodec
@@ -37,6 +38,7 @@ class SseCodec(TransmissionCodec):
     tells_positions = False
     shows_tips = True
     confirms_with_tips = False
+    answers_repeats = False
 
     def __init__(self, unwrap: bool, raw: bool, keyed: bool = False) -> None:
         self._unwrap = unwrap
@@ -44,6 +46,7 @@ class SseCodec(TransmissionCodec):
         self._keyed = keyed
         self._head_start = len(self._key(""))
         self.native_pings = False
+        self.meter = None
 
     @property
     def messages(self) -> MessageCodec:
@@ -63,13 +66,16 @@ class SseCodec(TransmissionCodec):
         data = _bare(message.payload) if self._unwrap else cable_json.message_json(head, message)
         return _event(b"", data, position)
 
+    def batch(self, head: bytes, messages: Sequence[Deliverable]) -> bytes:
+        return b"".join([self.message(head, each) for each in one_by_one(messages)])
+
     def welcome(self, sid: str, restored_ids: Sequence[str] | None) -> bytes:
         return self._typed("welcome", cable_json.welcome_json(sid, restored_ids))
 
     def confirm_subscription(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
         return self._about("confirm_subscription", identifier, tips)
 
-    def reject_subscription(self, identifier: str) -> bytes:
+    def reject_subscription(self, identifier: str, why: NotGranted | None = None) -> bytes:
         return self._about("reject_subscription", identifier)
 
     def confirm_history(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
@@ -94,6 +100,9 @@ class SseCodec(TransmissionCodec):
         ends = [(gap, gap.tip if gap.reason is GapReason.AHEAD else gap.oldest - 1) for gap in moved]
         positions = b"".join(id_line(gap.stream, gap.epoch, end, key) for gap, end in ends)
         return self._typed("reject_history", cable_json.reject_history_json(identifier, gaps), positions)
+
+    def history_part(self, part: HistoryPart | NotGranted) -> Iterator[bytes]:
+        return iter(())
 
     def presence(self, identifier: str, page: PresencePage | None, records: bool) -> bytes:
         return self._typed("presence", cable_json.presence_json(identifier, page, records))

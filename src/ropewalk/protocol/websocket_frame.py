@@ -3,14 +3,15 @@
 Frames are built here, not by the transport, so that one frame serves every connection and a tick's frames join into one write.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from ropewalk.model.closing import Closing
 from ropewalk.model.commands import Command
-from ropewalk.model.history import Gap, Tip
-from ropewalk.model.messages import Registered
+from ropewalk.model.history import Gap, HistoryPart, Tip
+from ropewalk.model.messages import Deliverable, Registered, one_by_one
 from ropewalk.model.presence import PresencePage
+from ropewalk.model.sessions import NotGranted
 from ropewalk.protocol import cable_json
 from ropewalk.protocol.cable_json import IdentifierReply, about_json, message_json
 from ropewalk.protocol.transmissions import TransmissionCodec
@@ -63,6 +64,12 @@ class CableMessages:
     def message(self, head: bytes, message: Registered) -> bytes:
         return text_frame(message_json(head, message))
 
+    def batch(self, head: bytes, messages: Sequence[Deliverable]) -> bytes:
+        message = self.message
+        if len(messages) == 1 and type(messages[0]) is Registered:
+            return message(head, messages[0])
+        return b"".join([message(head, each) for each in one_by_one(messages)])
+
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         return text_frame(cable_json.reject_history_json(identifier, gaps))
 
@@ -90,9 +97,11 @@ class CableCodec(TransmissionCodec):
     messages = MESSAGES
     one_way = False
     confirms_with_tips = False
+    answers_repeats = False
 
     def __init__(self, native_pings: bool = False, tells_positions: bool = False) -> None:
         self.native_pings = native_pings
+        self.meter = None
         self.tells_positions = self.shows_tips = tells_positions
         self._after_ping = PING_FRAME if native_pings else b""
 
@@ -105,7 +114,7 @@ class CableCodec(TransmissionCodec):
     def confirm_subscription(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
         return self._confirm("confirm_subscription", identifier, tips)
 
-    def reject_subscription(self, identifier: str) -> bytes:
+    def reject_subscription(self, identifier: str, why: NotGranted | None = None) -> bytes:
         return text_frame(cable_json.about_json("reject_subscription", identifier))
 
     def confirm_history(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
@@ -118,6 +127,9 @@ class CableCodec(TransmissionCodec):
 
     def confirm_trimmed(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         return text_frame(cable_json.confirm_trimmed_json(identifier, gaps))
+
+    def history_part(self, part: HistoryPart | NotGranted) -> Iterator[bytes]:
+        return iter(())
 
     def presence(self, identifier: str, page: PresencePage | None, records: bool) -> bytes:
         return text_frame(cable_json.presence_json(identifier, page, records))

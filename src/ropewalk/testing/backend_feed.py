@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ropewalk.model.messages import Position, Publication, Registered, RemoteDisconnect
+from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.presence import Member
 from ropewalk.model.sessions import SessionTaken, SessionWanted
 from ropewalk.ports import Backend
@@ -19,11 +19,20 @@ ATTEMPTS = 200
 PAUSE = 0.02
 
 
+FRAME = b"a frame of two messages"
+TAKEN_APART = (b'"one of two"', b'"two of two"')
+
+
+def _taken_apart(run: TransientRun) -> list[Registered]:
+    return [Registered(run.stream, payload, run.timestamp) for payload in TAKEN_APART]
+
+
 class Process:
     """One process that listens: what came to it."""
 
     def __init__(self, on_message: Callable[[Registered], None] = lambda message: None) -> None:
         self.messages: list[Registered] = []
+        self.runs: list[TransientRun] = []
         self.orders: list[RemoteDisconnect | SessionTaken | SessionWanted] = []
         self._on_message = on_message
 
@@ -31,10 +40,13 @@ class Process:
         await backend.feed.start(self._deliver, self._obey)
         return self
 
-    def _deliver(self, messages: Sequence[Registered]) -> None:
+    def _deliver(self, messages: Sequence[Deliverable]) -> None:
         for message in messages:
-            self.messages.append(message)
-            self._on_message(message)
+            if isinstance(message, TransientRun):
+                self.runs.append(message)
+            else:
+                self.messages.append(message)
+                self._on_message(message)
 
     async def _obey(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
         self.orders.append(order)
@@ -101,6 +113,23 @@ class FeedConformance(BackendRig):
             if backend.feed.exact:
                 assert [message.payload for message in here.messages] == [b"1", b"2", b"3", b"4"]
             assert (await backend.streams.tip("a")).offset == 2
+
+    async def test_runs_come_whole_or_as_their_messages_among_those_that_were_handed_over_with_them(self) -> None:
+        async with self.running() as backend:
+            here = await Process().start(backend)
+            await backend.feed.listen("a")
+            backend.feed.publish([Registered("a", b"1", self.clock.now)])
+            run, other = (TransientRun(stream, FRAME, 2, self.clock.now, _taken_apart) for stream in ("a", "b"))
+            if (waits := backend.feed.publish_runs([other, run])) is not None:
+                await waits
+            backend.feed.publish([Registered("a", b"2", self.clock.now)])
+
+            def came() -> list[bytes]:
+                runs = [b"%d %b" % (each.count, each.frame) for each in here.runs if each.stream == "a"]
+                return runs + [message.payload for message in here.messages if message.stream == "a"]
+
+            whole, apart = sorted([b"1", b"2", b"2 %b" % FRAME]), sorted([b"1", b"2", *TAKEN_APART])
+            await until(lambda: sorted(came()) in (whole, apart))
 
     async def test_presence_changes_come_as_transient_messages(self) -> None:
         async with self.running() as backend:

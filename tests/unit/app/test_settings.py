@@ -253,7 +253,7 @@ def test_without_a_preset_nothing_is_said_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["broadcast_adapter", "broadcaster"])
-def test_an_older_name_works_everywhere(name: str, tmp_path: Path) -> None:
+def test_another_name_works_everywhere(name: str, tmp_path: Path) -> None:
     wanted = ("http", "redisx")
     upper = name.upper()
 
@@ -264,6 +264,10 @@ def test_an_older_name_works_everywhere(name: str, tmp_path: Path) -> None:
         assert settings.broadcast.broadcast_adapter == wanted
         assert settings.origins["broadcast_adapter"] == f"variable {variable}"
     assert from_toml(f'[broadcast]\n{name} = ["http", "redisx"]', tmp_path).broadcast.broadcast_adapter == wanted
+
+
+def test_replicas_are_those_of_nats(tmp_path: Path) -> None:
+    assert load(["--broker", "nats", "--replicas", "3"], {}, tmp_path).nats.nats_replicas == 3
 
 
 @pytest.mark.parametrize(

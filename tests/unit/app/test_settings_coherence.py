@@ -9,6 +9,9 @@ from ropewalk.app.settings import load, require_startable
 from ropewalk.app.settings.coherence import chosen_paths, taken_roots
 from ropewalk.model.errors import UserMistake
 
+RING = ["--secret", "s", "--ring", "a=10.0.0.1:8080,b=10.0.0.2:8080"]
+BAD_NODES = ("a", "a=h", "a=:1", "a=h:0", "a=h:70000", "a=h:x", "=h:1", "a b=h:1", "a=http://h:1")
+
 
 @pytest.mark.parametrize(
     "argv",
@@ -38,6 +41,8 @@ from ropewalk.model.errors import UserMistake
         ["--noauth", "--health_path", "/journal"],
         ["--secret", "s", "--turbo_streams"],
         ["--noauth", "--cable_ready", "--cable_ready_secret", "s"],
+        ["--secret", "s", "--ring", "a=10.0.0.1:8080,b=[::1]:8080,c=node-c.local:1", "--ring_node", "b"],
+        ["--secret", "s", "--ring", "a=h:1,b=h:2", "--node_id", "a", "--data_dir", "d"],
     ],
 )
 def test_these_may_start(argv: list[str]) -> None:
@@ -48,6 +53,20 @@ def test_these_may_start(argv: list[str]) -> None:
     ("argv", "message"),
     [
         ([], "--secret SECRET"),
+        ([*RING, "--ring_node", "d"], "--ring_node is d, and --ring has no such node, only a, b"),
+        ([*RING, "--node_id", "d"], "--node_id is d"),
+        (RING, "Set --ring_node to one of: a, b"),
+        ([*RING, "--ring_node", "a", "--broker", "redis"], "--broker=redis already keeps everything"),
+        ([*RING, "--ring_node", "a", "--workers", "2"], "leave --workers away"),
+        ([*RING, "--ring_node", "a", "--takeover", "--data_dir", "d"], "--takeover is for a server alone"),
+        ([*RING, "--ring_node", "a", "--host", "unix:/s"], "over TCP"),
+        ([*RING, "--ring_node", "a", "--journal_shards", "1"], "needs as many shards"),
+        ([*RING, "--ring_node", "a", "--data_dir", "d", "--archive_dir", "a"], "leave it away"),
+        (["--noauth", "--ring", "a=h:1,b=h:2", "--ring_node", "a"], "--ring needs --secret"),
+        (["--noauth", "--ring_node", "a"], "--ring is not"),
+        (["--secret", "s", "--ring", "a=h:1,a=h:2", "--ring_node", "a"], "the same name, a"),
+        (["--secret", "s", "--ring", "a=h:1,b=h:1", "--ring_node", "a"], "the same address, h:1"),
+        *((["--secret", "s", "--ring", bad, "--ring_node", "a"], "name=host:port") for bad in BAD_NODES),
         (["--jwt_secret", "none", "--secret", "s"], "--noauth"),
         (["--noauth", "--enforce_jwt"], "--enforce_jwt needs a secret"),
         (["--noauth", "--ssl_cert", "a"], "--ssl_key is missing"),

@@ -1,13 +1,16 @@
 """When a batch is sent again, and when it must not be."""
 
 from collections.abc import Sequence
+from inspect import signature
 
 import msgspec
 import pytest
 
-from ropewalk.client.attempts import Attempts, NotSent, RetryLimits
+from ropewalk.client.attempts import ATTEMPTS, Attempts, NotSent, RetryLimits
 from ropewalk.client.errors import PublishUnavailable
 from ropewalk.client.publish_request import Draft
+from ropewalk.client.publisher import Publisher
+from ropewalk.client.pusher import Pusher
 from ropewalk.core.backoff import Backoff
 from ropewalk.testing.clock import ManualClock
 
@@ -27,6 +30,13 @@ def uids(attempts: Attempts) -> list[str]:
 def test_what_has_no_uid_gets_one_unless_it_is_transient() -> None:
     given, own, passing = uids(attempts_for([KEPT, Draft("a", 1, uid="mine"), PASSING], RetryLimits()))
     assert (len(given), own, passing) == (32, "mine", "")
+
+
+def test_the_usual_patience_outlasts_a_restart() -> None:
+    attempts = Attempts([KEPT], RetryLimits(), lambda: 0.0, ManualClock())
+    assert sum(attempts.pause(LOST) for _ in range(ATTEMPTS - 1)) >= 20
+    for sender in (Publisher, Pusher):
+        assert signature(sender).parameters["attempts"].default == ATTEMPTS
 
 
 def test_pauses_grow_until_the_attempts_are_used_up() -> None:

@@ -49,3 +49,15 @@ def test_the_longest_history_is_that_of_any_rule() -> None:
     assert Rulebook(StreamRules(history_limit=0)).longest_history() == 0
     assert Rulebook(StreamRules(history_limit=7), [StreamRule("a", history_limit=3)]).longest_history() == 7
     assert Rulebook(StreamRules(history_limit=7), [StreamRule("a", history_limit=9)]).longest_history() == 9
+
+
+def test_a_stream_keeps_history_unless_its_limit_or_its_time_is_zero() -> None:
+    book = Rulebook(StreamRules(), [StreamRule("none/*", history_limit=0), StreamRule("brief/*", history_ttl=0.0)])
+    assert [book.keeps_history(name) for name in ("none/1", "brief/1", "other")] == [False, False, True]
+    assert not book.keeps_all
+    book.replace(StreamRules())
+    assert book.keeps_all
+    assert book.keeps_history("none/1")
+    book.replace(StreamRules(history_limit=0))
+    assert not book.keeps_all
+    assert not book.keeps_history("other")

@@ -5,8 +5,13 @@ from collections.abc import Callable, Sequence
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
-from ropewalk.engine.hub import MESSAGE_BYTES, Backlog
-from ropewalk.model.messages import Registered, RemoteDisconnect
+from ropewalk.core.stats import Stats
+from ropewalk.engine.feed import FeedReader
+from ropewalk.engine.hub import MESSAGE_BYTES, Backlog, Hub
+from ropewalk.engine.prefixes import Prefixes
+from ropewalk.engine.tasks import Tasks
+from ropewalk.model.history import Gap, GapReason
+from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.rules import StreamRules
 from tests.unit.engine.workbench import Workbench, public, settle
 
@@ -42,6 +47,7 @@ class LossyFeed:
     async def listen(self, stream: str) -> None: ...
     def unlisten(self, stream: str) -> None: ...
     def publish(self, messages: Sequence[Registered]) -> None: ...
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None: ...
     async def command(self, order: RemoteDisconnect) -> int:
         return 0
 
@@ -68,3 +74,18 @@ async def test_what_a_feed_missed_is_read_as_soon_as_it_says_so() -> None:
         for _ in range(20):
             await settle()
         assert (before[-1], client.seen()[len(before) :]) == ("confirm_subscription", [1, 2])
+
+
+async def test_who_was_told_of_a_message_that_the_store_then_lost_does_not_get_it_late() -> None:
+    """The store answers a join, loses its data, and is asked again for those who lack a message of that answer."""
+    backend, stats, tasks = LossyBackend(), Stats(), Tasks()
+    hub = Hub(stats, lambda: 0.0)
+    prefixes = Prefixes(backend.feed, hub, str.encode, lambda heard: None)
+    feed = FeedReader(backend.feed, hub, backend.streams, tasks, stats, lambda: 0.0, lambda: 0.0, prefixes)
+    joins = hub.collect("a", 1_000_000)
+    await feed.follow(["a"])
+    hub.audiences["a"].cursor.move("lost", 25)
+    await feed.reach(Gap("a", GapReason.TRIMMED, "lost", 27, 26))
+    feed.deliver([Registered("a", b"1", 0.0, "lost", 26)])
+    await feed.follow(["a"])
+    assert joins.take() == []

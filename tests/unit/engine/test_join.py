@@ -11,6 +11,7 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.model.history import Gap, Replay
 from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRule, StreamRules
+from ropewalk.protocol.sse import SseCodec
 from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
 
 
@@ -335,3 +336,19 @@ async def test_a_confirmation_says_where_live_delivery_begins_to_those_who_ask()
         _, confirmation, _, history = client.connection.replies()
         assert confirmation["streams"] == {"s": {"epoch": receipt.epoch, "tip": 1}}
         assert history["streams"] == {"new": {"epoch": "", "tip": 0}}
+
+
+async def test_what_has_no_position_and_comes_while_a_join_waits_reaches_who_joins_whether_the_stream_is_known_or_not() -> None:
+    async with Workbench() as bench:
+        await bench.publish("known", "0")
+        bench.codec = SseCodec(unwrap=True, raw=True)
+        for stream in ("known", "unknown"):
+            client = await bench.connect()
+            go_on = asyncio.Event()
+            client.connection.ready = go_on.wait  # type: ignore[assignment,method-assign]
+            await client.send(command="subscribe", identifier=public(stream), history={"since": 1e18})
+            await bench.publish(stream, "1", transient=True)
+            go_on.set()
+            await settle()
+            await bench.publish(stream, "2", transient=True)
+            assert b"".join(client.connection.written).count(b"data: ") == 2

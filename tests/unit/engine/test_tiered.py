@@ -12,7 +12,7 @@ from ropewalk.engine.tiered import TieredBackend
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import ColdPiece, Gap, GapReason, HistoryPage, HistoryRequest, Replay
-from ropewalk.model.messages import Position, Publication, Registered
+from ropewalk.model.messages import Deliverable, Position, Publication, Registered, one_by_one
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Archive
@@ -84,8 +84,8 @@ class Bench:
         told: list[Registered] = []
         deliver = self.hot.feed.publish
 
-        def tell(messages: Sequence[Registered]) -> None:
-            told.extend(messages)
+        def tell(messages: Sequence[Deliverable]) -> None:
+            told.extend(one_by_one(messages))
             deliver(messages)
 
         self.hot.feed.publish = tell

@@ -116,11 +116,12 @@ class Workbench:
         session_log: SessionLog = SessionLog(),  # noqa: B008 - it says nothing and holds nothing
         clock: Clock | None = None,
         application: Application | None = None,
+        forgets: bool = False,
     ) -> None:
         self.clock = clock or Clock()
         self.codec: SessionCodec = CODEC
         self.stats = Stats()
-        rulebook = Rulebook(StreamRules(), rules)
+        self.rules = rulebook = Rulebook(StreamRules(), rules)
         self.backend = backend or MemoryBackend(rulebook, self.clock)
         self.node = Node(
             self.backend,
@@ -133,6 +134,7 @@ class Workbench:
             session_log,
             application,
             Forwarding(("cookie",)),
+            forgets=forgets,
         )
 
     async def __aenter__(self) -> "Workbench":

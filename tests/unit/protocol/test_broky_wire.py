@@ -96,7 +96,7 @@ REFUSED = {
     "no root": patched(RUN, 4, 0xFFFFFFFF),
     "a root that is not aligned": patched(RUN, 4, 45),
     "a body of no kind": RUN[:56] + b"\0" + RUN[57:],
-    "a body of an unknown kind": RUN[:56] + b"\x0e" + RUN[57:],
+    "a body of an unknown kind": RUN[:56] + b"\x7f" + RUN[57:],
     "a vtable before the frame": patched(RUN, 48, 0x7FFFFFFF),
     "a vtable behind the frame": patched(RUN, 48, 0x80000000),
     "a vtable of an odd size": RUN[:12] + b"\x07" + RUN[13:],

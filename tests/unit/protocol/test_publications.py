@@ -51,6 +51,13 @@ def test_meta_and_uid_are_carried_over() -> None:
     assert one(body) == Publication("s", b"1", "sid", "alert", True, "u-1", partition_key="k")
 
 
+@pytest.mark.parametrize("name", ["~b64:YQ", "~b64:_w==", "~b64:!", "~b64:_x"])
+def test_a_name_that_looks_like_a_key_of_bytes_and_is_none_is_refused(name: str) -> None:
+    """Subscribers by key would see two streams under one."""
+    assert "~b64:" in refusal({"stream": name, "data": "1"}).reason
+    assert one({"stream": "~b64:_w", "data": "1"}).stream == "~b64:_w"
+
+
 def test_a_partition_key_is_no_longer_than_a_stream_may_be() -> None:
     assert one({"stream": "s", "data": "1", "partition_key": "k" * 20}).partition_key == "k" * 20
     with pytest.raises(MalformedPublication, match="partition_key is longer than 20 bytes"):

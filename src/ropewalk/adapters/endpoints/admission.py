@@ -1,6 +1,6 @@
 """Limits the number of connections by kind. Each kind has its own limit, so that none can lock out another.
 
-Clients (WebSocket and SSE) are limited by `--max_conn`, other HTTP connections (publishers, API, health, metrics) by
+Clients (WebSocket, SSE and TCP) are limited by `--max_conn`, other HTTP connections (publishers, API, health, metrics) by
 `--max_http_conn`. Connections whose protocol is not known yet count for neither: above a bound the oldest of them is
 dropped. All together stay below the limit of open files.
 

@@ -1,43 +1,47 @@
-"""Broky over TCP: pushes are registered here, everything else of a connection is its session's. Frames are handled in order.
+"""Broky over TCP: pushes are handed to `broky_pushes`, everything else of a connection is its session's. Frames are handled in
+order.
 
 A client whose token is a publishing key only pushes, as a publisher over HTTP does, and has no session. Every other client
 has one, and may push as well where publishing needs no key.
 """
 
 import asyncio
-import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, cast
 
+from msgspec.structs import replace
+
+from ropewalk.adapters.endpoints.broky_pushes import CollectedRuns, Push, Pushes
 from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.publish import completed
+from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
 from ropewalk.adapters.endpoints.websocket import Open
 from ropewalk.core.stats import Stats
-from ropewalk.model.errors import ClientError, MalformedFrame, MalformedPublication, PartitionChanged, RopewalkError
-from ropewalk.model.messages import Publication, Receipt
+from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import ClientOptions, ConnectRequest
-from ropewalk.ports import Publisher, SessionHandle
+from ropewalk.ports import SessionHandle
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.codec import BrokyCodec, error, error_of, pong
+from ropewalk.protocol.broky.credit import CreditMeter
 from ropewalk.protocol.broky.frames import Reason
-from ropewalk.protocol.broky.pushes import publications_of
 from ropewalk.protocol.broky.runs import decode
 from ropewalk.protocol.broky.splitter import MAX_FRAME, FrameSplitter
 from ropewalk.protocol.broky.tables import encode
 from ropewalk.protocol.proxies import Peer, TrustedProxies
-from ropewalk.protocol.publications import PublicationLimits
-
-logger = logging.getLogger("ropewalk.broky")
+from ropewalk.protocol.stream_keys import name_of
 
 HELLO_SIZE = 16 * 1024
 """Bytes of a frame of somebody whom we do not know yet."""
 
 HELLO_SECONDS = 5.0
+MOST_UNCOUNTED = 256
+"""Connections to a node of a ring that have not said yet whether they are a node. Beyond that the oldest is dropped."""
+
 CLOSE_TIMEOUT = 1.0
 MAX_UNACKED = 1024 * 1024
 """Bytes of frames that wait behind a push that is under way before no more is read."""
@@ -45,7 +49,14 @@ MAX_UNACKED = 1024 * 1024
 AROUND_PAYLOADS = 64 * 1024
 """Bytes of a frame of pushes that are no payload: keys, sizes, times and uids."""
 
-Push = tuple[frames.Run, list[Publication]]
+A_TURN = 1000
+"""Messages, and frames that are none, after which others are served before the rest of what a connection sent."""
+
+OFF_THE_FAST_PATH = 20
+"""What a push costs, in messages, that is refused, or stays whole and is in another layout than ours."""
+
+SOME_BYTES = 64 * 1024
+"""More of a connection waits for its turn also where each of its pushes is awaited."""
 
 
 class BrokyConnection(asyncio.Protocol):
@@ -60,14 +71,22 @@ class BrokyConnection(asyncio.Protocol):
         self._session: SessionHandle | None = None
         self._greeted = False
         self._may_push = False
+        self._runs = CollectedRuns(endpoint.pushes)
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._mistake: MalformedFrame | None = None  # in what came after all that waits
         self._under_way: asyncio.Task[None] | None = None
+        self._spent = 0  # of what it may do in this turn
+        self._waits_for_turn = False
+        self._meter: CreditMeter | None = None
         self._held = False
+        self._held_bytes = 0
         self._paused = False
         self._reads = True
         self._draining = False
+        self._hung_up = False
+        self._only_pushes = False
+        self._unsent = 0  # when it was last seen not to take its answers
         self._closing = False
 
     # --- the transport calls ------------------------------------------------------------------------------------------
@@ -76,29 +95,51 @@ class BrokyConnection(asyncio.Protocol):
         if self._closing or self._mistake is not None:
             return
         try:
-            for frame in self._splitter.feed(data):
-                self._waiting.append(frame)
-                self._waiting_bytes += len(frame)
+            frame, start = self._splitter.complete(data)
+            collects = self._may_push and not self._waiting and self._under_way is None
+            if frame and not (collects and self._runs.take(frame, 0, self._splitter.limit)):
+                self._put(frame)
+                collects = False
+            if collects and start < len(data):
+                start = self._runs.take(data, start, self._splitter.limit)
+            if start < len(data):
+                for frame in self._splitter.cut(data, start):
+                    self._put(frame)
         except MalformedFrame as mistake:
             self._mistake = mistake
         self._go_on()
+
+    def _put(self, frame: bytes) -> None:
+        self._waiting.append(frame)
+        self._waiting_bytes += len(frame)
+
+    def eof_received(self) -> bool:
+        """The client will say no more. What it pushed before is answered, where the transport can still carry that."""
+        self._hung_up = True
+        return (self._under_way is not None or bool(self._waiting)) and self._transport.can_write_eof()
 
     def pause_writing(self) -> None:
         self._paused = True
         self._pace()
         if self._session is not None:
             self._session.writing_paused()
+        else:
+            self._unsent = self.unsent()
+            self._endpoint.write_timeouts.begin(self)
 
     def resume_writing(self) -> None:
         self._paused = False
         self._pace()
         if self._session is not None:
             self._session.writing_resumed()
+        else:
+            self._endpoint.write_timeouts.end(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._waiting.clear()
         self._endpoint.left(self)
+        self._endpoint.stats.connections_closed += self._only_pushes
         if self._session is not None:
             self._session.lost()
             self._session = None  # it knows this connection: nothing but the garbage collector would free the two
@@ -126,30 +167,81 @@ class BrokyConnection(asyncio.Protocol):
         return unsent_bytes(self._transport)
 
     def hold_reading(self, hold: bool) -> None:
+        """Nor is more handed on of what was read: the session's own bound is below what one read may bring. It gets that
+        before more is read."""
         self._held = hold
-        self._pace()
+        self._held_bytes = 0
+        if hold:
+            self._pace()
+        else:
+            asyncio.get_running_loop().call_soon(self._go_on)
 
     # --- frames, in order ---------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
+        self._spent = 0
         try:
-            while self._waiting and self._under_way is None and not self._closing:
-                self._handle(self._take())
+            while self._may_go_on() and self._spent < A_TURN:
+                self._handle_next(self._waiting[0])
+            if self._runs and self._under_way is None:
+                self._hand_over()
             if self._mistake is not None and not self._waiting and self._under_way is None:
                 raise self._mistake
         except MalformedFrame as mistake:
             self._refuse_frame(mistake)
         if self._draining and self._under_way is None:
             self.drain()
+        if self._hung_up and not self._waiting and self._under_way is None:
+            self._transport.close()
+        if self._may_go_on():
+            self._wait_for_turn()
         self._pace()
+
+    def _may_go_on(self) -> bool:
+        free = self._under_way is None and not self._waits_for_turn
+        return free and bool(self._waiting) and not self._session_is_full() and not self._closing
+
+    def _session_is_full(self) -> bool:
+        """Commands may wait for credit, which comes behind them: it has to be read, and handed on."""
+        return self._held and (self._meter is None or self._held_bytes > MAX_UNACKED)
+
+    def _wait_for_turn(self) -> None:
+        self._waits_for_turn = True
+        self._endpoint.turns.wait(self)
+
+    def take_turn(self) -> float:
+        self._waits_for_turn = False
+        self._go_on()
+        return 0.0
 
     def _take(self) -> bytes:
         frame = self._waiting.popleft()
         self._waiting_bytes -= len(frame)
         return frame
 
-    def _handle(self, frame: bytes) -> None:
-        match decode(frame):
+    def _handle_next(self, frame: bytes) -> None:
+        """Runs that stay whole are collected, and handed over before anything else is handled."""
+        self._spent += 1
+        if self._may_push and self._runs.take(frame, 0, self._splitter.limit):
+            self._take()
+            return
+        try:
+            body = decode(frame)
+        except MalformedFrame:
+            if self._runs:
+                self._hand_over()
+                return
+            raise
+        if self._may_push and isinstance(body, frames.Run) and self._runs.add(body):
+            self._take()
+            self._spent += OFF_THE_FAST_PATH
+        elif self._runs:
+            self._hand_over()
+        else:
+            self._handle(body, self._take())
+
+    def _handle(self, body: frames.Body, frame: bytes) -> None:
+        match body:
             case frames.Hello() as hello if not self._greeted:
                 self._greet(hello)
             case _ if not self._greeted:
@@ -158,9 +250,13 @@ class BrokyConnection(asyncio.Protocol):
                 self._push(run)
             case frames.Ping(ref) if self._session is None:
                 self.write(pong(ref))
+            case frames.Credit(more) if self._session is not None and self._meter is not None:
+                self._meter.grant(more)
+                self._session.granted()
             case _ if self._session is not None:
+                self._held_bytes += len(frame)
                 self._session.receive(frame)
-            case frames.Subscribe(ref):
+            case frames.Subscribe(ref) | frames.History(ref):
                 self.write(encode(frames.Refused(ref, 0, Reason.FORBIDDEN, "a publishing key is for pushes only")))
             case body:
                 raise MalformedFrame(f"{type(body).__name__} is not for a server, or not now", 1002)
@@ -179,7 +275,8 @@ class BrokyConnection(asyncio.Protocol):
             self.close(1000, "")
 
     def _pace(self) -> None:
-        reads = self._closing or not (self._held or self._paused or self._waiting_bytes > MAX_UNACKED)
+        waits = self._session_is_full() or self._paused or self._waits_for_turn
+        reads = self._closing or not (waits or self._waiting_bytes > MAX_UNACKED)
         if reads is not self._reads and not self._transport.is_closing():
             self._reads = reads
             if reads:
@@ -196,19 +293,33 @@ class BrokyConnection(asyncio.Protocol):
         if hello.version != frames.VERSION:
             self._end(error(Reason.UNKNOWN_VERSION, f"version {frames.VERSION} is spoken here"))
             return
-        if hello.credit:
-            self._end(error(Reason.MALFORMED, "credit is not counted here: leave it out"))
-            return
         token = hello.token.decode("utf-8", "replace")
+        if endpoint.nodes is not None and endpoint.nodes.knows(token):
+            self._become_a_link(endpoint.nodes)
+            return
+        if not endpoint.counted(self):
+            self._end(error(Reason.OVERFLOW, "too many connections", reconnect=True))
+            return
         publisher = endpoint.is_publisher(token)
         self._may_push = publisher or endpoint.open_to_all()
         self._splitter.limit = endpoint.max_frame if self._may_push else endpoint.max_command
-        codec = BrokyCodec(endpoint.welcome(self._splitter.limit), endpoint.signed)
+        if hello.credit and not publisher:
+            self._meter = CreditMeter(hello.credit)
+        codec = BrokyCodec(endpoint.welcome(self._splitter.limit), endpoint.signed, self._meter)
         if publisher:
+            self._only_pushes = True
+            endpoint.stats.connections_accepted += 1
             self.write(codec.welcome("", None))
             return
         self._session = endpoint.open_session(endpoint.request(token, self._peer), self, codec)
         self._under_way = asyncio.get_running_loop().create_task(self._opened(self._session))
+
+    def _become_a_link(self, nodes: "RingNodes") -> None:
+        """A node of the ring has come, which says nothing before it is welcomed."""
+        self._closing = True
+        self._endpoint.left(self)
+        self.write(encode(replace(self._endpoint.welcome(MAX_FRAME), node=nodes.name)))
+        nodes.take_over(self._transport)
 
     async def _opened(self, session: SessionHandle) -> None:
         """Nobody pushes before they are known."""
@@ -216,8 +327,21 @@ class BrokyConnection(asyncio.Protocol):
         self._finished()
 
     def time_out(self) -> None:
+        if self._greeted:
+            self._watch_progress()
+            return
         self._endpoint.stats.refusals[Refusal.HEAD_TIMEOUT] += 1
         self._end(error(Reason.NOT_READY, "no Hello came"))
+
+    def _watch_progress(self) -> None:
+        """Nobody took all that waits. Where nobody took anything, nobody would read an error either."""
+        unsent = self.unsent()
+        if unsent != self._unsent:
+            self._unsent = unsent
+            self._endpoint.write_timeouts.begin(self)
+        else:
+            self._endpoint.stats.refusals[Refusal.WRITE_TIMEOUT] += 1
+            self._transport.abort()
 
     def drain(self) -> None:
         """The server ends. A session is told by the engine."""
@@ -228,76 +352,110 @@ class BrokyConnection(asyncio.Protocol):
     # --- pushes -------------------------------------------------------------------------------------------------------
 
     def _push(self, run: frames.Run) -> None:
-        """With all runs that came right behind it."""
+        """With all runs that came right behind it and are registered too."""
+        pusher = self._endpoint.pushes
         pushes: list[Push] = []
         refusals: list[bytes] = []
         size = 0
         while True:
-            if isinstance(push := self._endpoint.push_of(run, self._may_push), bytes):
+            if isinstance(push := pusher.push_of(run, self._may_push), bytes):
                 refusals.append(push)
+                self._spent += OFF_THE_FAST_PATH
             else:
                 pushes.append((run, push))
                 size += len(push)
-            if size >= self._endpoint.limits.max_batch or not self._waiting:
+            if size >= pusher.limits.max_batch or self._spent >= A_TURN or not self._waiting:
                 break
             try:
                 following = decode(self._waiting[0])
             except MalformedFrame:
                 break  # it is told when its turn comes
-            if not isinstance(following, frames.Run):
+            if not isinstance(following, frames.Run) or pusher.publisher.is_ephemeral(name_of(following.key)):
                 break
             self._take()
             run = following
+        self._spent += size
         if refusals:
             self.write(b"".join(refusals))
         if not pushes:
             return
-        if self._endpoint.instant:
-            self.write(completed(self._endpoint.register(pushes)))
-        else:
-            self._under_way = asyncio.get_running_loop().create_task(self._register(pushes))
+        if not pusher.instant:
+            self._await(pusher.register(pushes))
+        elif answer := completed(pusher.register(pushes)):
+            self.write(answer)
 
-    async def _register(self, pushes: Sequence[Push]) -> None:
-        answer = await self._endpoint.register(pushes)
-        if not self._closing:
+    def _hand_over(self) -> None:
+        answer = self._runs.hand_over()
+        if not isinstance(answer, bytes):
+            self._await(answer)
+        elif answer:
+            self.write(answer)
+
+    def _await(self, work: Coroutine[Any, Any, bytes]) -> None:
+        """Send what it answers later; until then nothing more is handled."""
+        self._under_way = asyncio.get_running_loop().create_task(self._answer(work))
+
+    async def _answer(self, work: Coroutine[Any, Any, bytes]) -> None:
+        answer = await work
+        if answer and not self._closing:
             self.write(answer)
         self._finished()
 
     def _finished(self) -> None:
         self._under_way = None
-        self._go_on()
+        if self._waiting_bytes > SOME_BYTES and not self._waits_for_turn:
+            self._wait_for_turn()
+            self._pace()
+        else:
+            self._go_on()
+
+
+class RingNodes(Protocol):
+    """The other nodes of this one's ring. `name` is that of this node."""
+
+    @property
+    def name(self) -> str: ...
+
+    def knows(self, token: str) -> bool: ...
+
+    def take_over(self, transport: asyncio.Transport) -> None:
+        """The connection of one of them, which was welcomed."""
 
 
 class BrokyEndpoint:
     """`guards`: whose keys are publishing keys; one with an empty key lets everybody push. `signed`: what tells the name in a
-    signed one where subscriptions need them; None where streams are public. `instant`: the publisher never suspends."""
+    signed one where subscriptions need them; None where streams are public. `nodes`: those of a ring. Where there are some, a
+    connection counts as a client from its Hello on, if it `may_stay` then: clients must not take the places of nodes."""
 
     def __init__(
         self,
         open_session: Open,
-        publisher: Publisher,
+        pushes: Pushes,
         guards: Sequence[KeyGuard],
-        limits: PublicationLimits,
         stats: Stats,
         proxies: TrustedProxies,
         max_command: int,
+        write_timeout: float,
         shards: int,
         signed: Callable[[str], str | None] | None,
-        instant: bool,
+        nodes: RingNodes | None = None,
     ) -> None:
+        self.nodes = nodes
         self.open_session = open_session
-        self.limits = limits
+        self.pushes = pushes
         self.stats = stats
         self.signed = signed
-        self.instant = instant
         self.max_command = max_command
-        self.max_frame = min(MAX_FRAME, limits.max_publish_size + AROUND_PAYLOADS)
+        self.max_frame = min(MAX_FRAME, pushes.limits.max_publish_size + AROUND_PAYLOADS)
         self.timeouts = HeadTimeouts(HELLO_SECONDS)
-        self._publisher = publisher
+        self.write_timeouts = HeadTimeouts(write_timeout)
+        self.turns = LoopTurns()
         self._guards = guards
         self._proxies = proxies
         self._shards = shards
         self._connections: set[BrokyConnection] = set()
+        self._uncounted: dict[BrokyConnection, None] = {}
+        self.may_stay: Callable[[], bool] = lambda: True
 
     @property
     def connections(self) -> int:
@@ -309,16 +467,35 @@ class BrokyEndpoint:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # for peers that are gone and to whom nothing is sent
         connection = BrokyConnection(self, transport, peer)
         transport.set_protocol(connection)
-        self._connections.add(connection)
         self.timeouts.begin(connection)
+        if self.nodes is None:
+            self._connections.add(connection)
+        else:
+            self._uncounted[connection] = None
+            if len(self._uncounted) > MOST_UNCOUNTED:
+                oldest = next(iter(self._uncounted))
+                del self._uncounted[oldest]
+                oldest.time_out()
         connection.data_received(data)
 
     def left(self, connection: BrokyConnection) -> None:
         self.timeouts.end(connection)
+        self.write_timeouts.end(connection)
         self._connections.discard(connection)
+        self._uncounted.pop(connection, None)
+
+    def counted(self, connection: BrokyConnection) -> bool:
+        """It is a client. False where there is no place for one more."""
+        if connection in self._connections:
+            return True
+        self._uncounted.pop(connection, None)
+        if not self.may_stay():
+            return False
+        self._connections.add(connection)
+        return True
 
     def drain(self) -> None:
-        for connection in list(self._connections):
+        for connection in [*self._connections, *self._uncounted]:
             connection.drain()
 
     # --- who it is ----------------------------------------------------------------------------------------------------
@@ -336,54 +513,3 @@ class BrokyEndpoint:
 
     def welcome(self, max_frame: int) -> frames.Welcome:
         return frames.Welcome(max_frame=max_frame, max_unacked=MAX_UNACKED, shards=self._shards)
-
-    # --- pushes -------------------------------------------------------------------------------------------------------
-
-    def push_of(self, run: frames.Run, may_push: bool) -> list[Publication] | bytes:
-        """The publications of a run, or its refusal."""
-        if not may_push:
-            return self._refused(run, Reason.FORBIDDEN, "pushing needs a publishing key as the token")
-        try:
-            return publications_of(run, self.limits)
-        except MalformedPublication as mistake:
-            return self._refused(run, Reason.MALFORMED, mistake.reason, mistake.index)
-
-    async def register(self, pushes: Sequence[Push]) -> bytes:
-        """The answers to them. Never raises; does not suspend where the publisher is `instant`."""
-        try:
-            receipts = await self._publisher.publish([each for _, publications in pushes for each in publications])
-        except ClientError as refusal:
-            if len(pushes) > 1:  # nothing of them was registered, and it may be the fault of one
-                return b"".join([await self.register([push]) for push in pushes])
-            changed = isinstance(refusal, PartitionChanged)
-            return self._refused(pushes[0][0], Reason.PARTITION_CHANGED if changed else Reason.FORBIDDEN, str(refusal))
-        except RopewalkError as failure:
-            return self._failed(pushes, str(failure))
-        except Exception:
-            logger.exception("a push failed")
-            return self._failed(pushes, "the server failed")
-        return _pushed(pushes, receipts)
-
-    def _failed(self, pushes: Sequence[Push], text: str) -> bytes:
-        return b"".join(self._refused(run, Reason.UNAVAILABLE, text) for run, _ in pushes)
-
-    def _refused(self, run: frames.Run, reason: Reason, text: str, index: int = 0) -> bytes:
-        """b"" where no answer is wanted: it is counted only."""
-        if reason is not Reason.UNAVAILABLE:
-            self.stats.publications_refused += 1
-        return encode(frames.Refused(run.ref, index, reason, text)) if run.ref else b""
-
-
-def _pushed(pushes: Sequence[Push], receipts: Sequence[Receipt]) -> bytes:
-    refs: list[int] = []
-    offsets: list[int] = []
-    epochs: list[bytes] = []
-    first = 0
-    for run, publications in pushes:
-        if run.ref:
-            epoch = receipts[first].epoch.encode()
-            refs.append(run.ref)
-            offsets.append(receipts[first].offset)
-            epochs.append(len(epoch).to_bytes() + epoch)
-        first += len(publications)
-    return encode(frames.Pushed(tuple(refs), tuple(offsets), b"".join(epochs))) if refs else b""

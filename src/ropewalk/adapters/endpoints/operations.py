@@ -32,8 +32,11 @@ class OperationsEndpoint:
         return json_answer(200, {"status": "ok"})
 
     async def health(self, request: web.Request) -> web.Response:
-        reasons = self._inspector.report().problems
-        return json_answer(503, {"status": "down", "reasons": reasons}) if reasons else json_answer(200, {"status": "ok"})
+        """One that works without something is still well: whoever sends clients elsewhere would send them to the same."""
+        report = self._inspector.report()
+        if report.problems:
+            return json_answer(503, {"status": "down", "reasons": report.problems})
+        return json_answer(200, {"status": "ok", **({"impaired": report.impairments} if report.impairments else {})})
 
     async def metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=self._exposition(), headers={"Content-Type": self._exposition_type})

@@ -29,6 +29,7 @@ AHEAD_LIMIT = 4 * 1024
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\nRetry-After: 5\r\nConnection: close\r\n\r\ntoo many connections"
 )
+NO_TLS = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 28\r\nConnection: close\r\n\r\nthis port does not speak TLS"
 AHEAD = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 32\r\nConnection: close\r\n\r\nframes came before the handshake"
 
 
@@ -63,6 +64,7 @@ class BrokyOnPort:
     def __init__(self, endpoint: BrokyEndpoint, admission: ConnectionAdmission) -> None:
         self._endpoint = endpoint
         self._admission = admission
+        endpoint.may_stay = admission.client_may_enter
 
     def detect(self, data: bytes) -> Match:
         if data[3:4].strip(b"\0"):
@@ -72,10 +74,31 @@ class BrokyOnPort:
         return Match.YES if data.startswith(IDENTIFIER, SMALLEST - len(IDENTIFIER)) else Match.NO
 
     def may_enter(self) -> bool:
-        return self._admission.client_may_enter()
+        """Among nodes of a ring that is known when its Hello has come."""
+        return self._endpoint.nodes is not None or self._admission.client_may_enter()
 
     def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
         self._endpoint.take_over(transport, data, peer)
+
+
+class TlsOnPort:
+    """A client that begins TLS inside of what is spoken here, mostly because nobody speaks TLS here, is told so at once. It
+    would wait for a handshake, and could not tell that from a network that fails."""
+
+    busy = BUSY
+
+    def __init__(self, admission: ConnectionAdmission) -> None:
+        self._admission = admission
+
+    def detect(self, data: bytes) -> Match:
+        return Match.YES if data.startswith(b"\x16\x03") else Match.NO
+
+    def may_enter(self) -> bool:
+        return self._admission.http_may_enter()
+
+    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
+        transport.write(NO_TLS)
+        transport.close()
 
 
 class WebSocketOnPort:

@@ -24,6 +24,7 @@ from ropewalk.adapters.endpoints.port_protocols import (
     HttpOnPort,
     Match,
     PortProtocol,
+    TlsOnPort,
     WebSocketOnPort,
     wants_websocket,
 )
@@ -72,7 +73,11 @@ class SharedPort:
         self._endpoint = websocket
         self.http = HttpOnPort(self.admission, write_timeout, proxies)
         self.broky = broky
-        self.protocols: Sequence[PortProtocol] = (WebSocketOnPort(websocket, self.admission), self.http)
+        self.protocols: Sequence[PortProtocol] = (
+            TlsOnPort(self.admission),
+            WebSocketOnPort(websocket, self.admission),
+            self.http,
+        )
         if broky is not None:
             self.protocols = (BrokyOnPort(broky, self.admission), *self.protocols)
         self.proxies = proxies

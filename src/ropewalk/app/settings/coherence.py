@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from ropewalk.app.settings.engines import require_reachable
+from ropewalk.app.settings.ring import require_ring
 from ropewalk.app.settings.sections import Settings
 from ropewalk.model.errors import UserMistake
 from ropewalk.protocol.proxies import TrustedProxies
@@ -36,6 +37,7 @@ def require_startable(settings: Settings) -> None:
     _require_journal_for_archive(settings)
     _require_archive_within_reach(settings)
     require_reachable(settings)
+    require_ring(settings)
     _require_replicas(settings)
 
 
@@ -195,6 +197,7 @@ def taken_roots(settings: Settings) -> list[tuple[str, str]]:
     """Paths that endpoints have without being asked, they and all below them, with the owner of each."""
     api = settings.api.api_path.rstrip("/")
     roots = [("the REST API", f"{api}/{name}") for name in ("publish", "streams", "presence")]
+    roots += [("the ring", f"{api}/ring")] if settings.ring.ring else []
     roots += [("the journal", "/journal")] if settings.journal.data_dir else []
     return [*roots, ("the demo page", "/demo")] if settings.server.demo else roots
 

@@ -22,7 +22,7 @@ _CREDENTIALS = re.compile(r"(?<=://)\S*@")
 class Declared:
     """What was said of one setting. `also_env`: a variable of another name that is heard too, weakest of all variables.
 
-    `positive`: 0 would make the server useless, and is refused. `older`: a name that works in its place.
+    `positive`: 0 would make the server useless, and is refused. `alias`: a name that works in its place.
     """
 
     kind: ValueKind
@@ -30,7 +30,7 @@ class Declared:
     secret: bool = False
     also_env: str = ""
     positive: bool = False
-    older: str = ""
+    alias: str = ""
 
     def read(self, raw: object) -> Value:
         """Raises ValueError with a reason that fits after the name of the setting."""
@@ -60,14 +60,14 @@ class Setting:
         return (self.declared.also_env, *prefixed) if self.declared.also_env else prefixed
 
     @property
-    def older_variables(self) -> tuple[str, ...]:
-        """The same under the older name, if there is one."""
-        return _prefixed(self.declared.older) if self.declared.older else ()
+    def alias_variables(self) -> tuple[str, ...]:
+        """The same under the other name, if there is one."""
+        return _prefixed(self.declared.alias) if self.declared.alias else ()
 
     @property
     def help(self) -> str:
-        older = self.declared.older
-        return f"{self.declared.help} --{older} is an older name." if older else self.declared.help
+        alias = self.declared.alias
+        return f"{self.declared.help} --{alias} is another name for it." if alias else self.declared.help
 
     def show(self, value: Value) -> str:
         """The value as a person may see it: a secret, and who a URL logs in as, only say that they are set."""
@@ -108,8 +108,8 @@ def switch(default: bool, help: str) -> bool:
     return _declare(default, Declared(values.SWITCH, help))
 
 
-def count(default: int, help: str, positive: bool = False) -> int:
-    return _declare(default, Declared(values.COUNT, help, positive=positive))
+def count(default: int, help: str, positive: bool = False, alias: str = "") -> int:
+    return _declare(default, Declared(values.COUNT, help, positive=positive, alias=alias))
 
 
 def port_number(default: int, help: str, also_env: str = "") -> int:
@@ -141,5 +141,5 @@ def choice(default: str, choices: tuple[str, ...], help: str) -> str:
     return _declare(default, Declared(values.one_of(*choices), help))
 
 
-def choices(default: tuple[str, ...], known: tuple[str, ...], help: str, older: str = "") -> tuple[str, ...]:
-    return _declare(default, Declared(values.some_of(*known), help, older=older))
+def choices(default: tuple[str, ...], known: tuple[str, ...], help: str, alias: str = "") -> tuple[str, ...]:
+    return _declare(default, Declared(values.some_of(*known), help, alias=alias))

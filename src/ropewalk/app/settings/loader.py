@@ -24,7 +24,7 @@ FoundValues = dict[str, tuple[Value, str]]
 
 CONFIG_FLAG = "config_path"
 CONFIG_VARIABLE = "ROPEWALK_CONFIG_PATH"
-OLDER_NAMES = {setting.declared.older: setting.name for setting in SETTINGS.values() if setting.declared.older}
+ALIASES = {setting.declared.alias: setting.name for setting in SETTINGS.values() if setting.declared.alias}
 STANDARD_FILES = ("ropewalk.toml", "/etc/ropewalk/ropewalk.toml")
 
 
@@ -64,7 +64,7 @@ def split_flags(argv: Sequence[str]) -> dict[str, str]:
 def _known_flag(word: str, name: str) -> str:
     if not word.startswith("--"):
         raise UserMistake(f"unexpected argument {word!r}: settings are written --name value")
-    name = OLDER_NAMES.get(name, name)
+    name = ALIASES.get(name, name)
     if name in SETTINGS or name == CONFIG_FLAG:
         return name
     raise UserMistake(f"unknown flag --{name}" + nearest(f"--{name}", [f"--{known}" for known in (*SETTINGS, CONFIG_FLAG)]))
@@ -93,10 +93,10 @@ def from_environment(environ: Mapping[str, str]) -> FoundValues:
     """Other variables with our prefix are let be: container platforms set such ones of their own."""
     found: FoundValues = {}
     for setting in SETTINGS.values():
-        older = [variable for variable in setting.older_variables if _is_set(setting, environ.get(variable))]
-        newer = [variable for variable in setting.variables if _is_set(setting, environ.get(variable))]
-        require_one_name([*older[-1:], *newer[-1:]], "variables")
-        for variable in (*older, *newer):
+        other = [variable for variable in setting.alias_variables if _is_set(setting, environ.get(variable))]
+        usual = [variable for variable in setting.variables if _is_set(setting, environ.get(variable))]
+        require_one_name([*other[-1:], *usual[-1:]], "variables")
+        for variable in (*other, *usual):
             found[setting.name] = (read(setting, environ[variable], f"variable {variable}"), f"variable {variable}")
     return found
 
@@ -128,7 +128,7 @@ def from_file(path: Path) -> tuple[FoundValues, tuple[StreamRule, ...]]:
             raise UserMistake(f"{path}: {section} is a section and is written [{section}]")
         for key, raw in table.items():
             setting = _setting_at(section, key, str(path))
-            keys = [other for other in table if other.replace("-", "_") in (setting.declared.older, setting.name)]
+            keys = [other for other in table if other.replace("-", "_") in (setting.declared.alias, setting.name)]
             require_one_name(keys, f"{path}: [{section}]")
             found[setting.name] = (read(setting, raw, f"{path}: [{section}] {key}"), f"file {path}")
     return found, rules
@@ -153,7 +153,7 @@ def _misplaced(word: str, value: object) -> str:
 
 def _setting_at(section: str, key: str, origin: str) -> Setting:
     name = key.replace("-", "_")
-    setting = SETTINGS.get(OLDER_NAMES.get(name, name))
+    setting = SETTINGS.get(ALIASES.get(name, name))
     if setting is None:
         raise UserMistake(f"{origin}: unknown key {key} in [{section}]" + nearest(name, tuple(SETTINGS)))
     if setting.section != section:

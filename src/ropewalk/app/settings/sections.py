@@ -22,6 +22,7 @@ from ropewalk.app.settings.declarations import (
     text,
     words,
 )
+from ropewalk.app.settings.ring_section import NO_RING, RingSettings
 from ropewalk.model.journal import DURABILITIES
 from ropewalk.model.limits import APP_LIMITS, JournalLimits, Limits
 from ropewalk.model.rules import StreamRule, StreamRules
@@ -143,7 +144,7 @@ class BroadcastSettings:
         ("http",),
         ("http", "redisx", "redis", "nats"),
         "Broadcasters to start: http, redisx (Redis Streams), redis and nats (fan-out without history).",
-        older="broadcaster",
+        alias="broadcaster",
     )
     broadcast_key: str = secret_text("Bearer key for publishing over HTTP; `none` needs none.")
     http_broadcast_path: str = text("/_broadcast", "Path that accepts publications.")
@@ -218,7 +219,9 @@ class NatsSettings:
     )
     nats_dont_randomize_servers: bool = switch(False, "Try the servers in the order in which they are written.")
     nats_tls_ca_cert_path: str = text("", "File with the certificates to trust there (PEM); empty trusts the usual ones.")
-    nats_replicas: int = count(1, "NATS servers that keep each message of the NATS backend: 1, 3 or 5.", positive=True)
+    nats_replicas: int = count(
+        1, "NATS servers that keep each message of the NATS backend: 1, 3 or 5.", positive=True, alias="replicas"
+    )
     nats_shards: int = count(
         8,
         "JetStream streams that the NATS backend divides streams among; later nodes take the number of the first.",
@@ -325,7 +328,7 @@ class SseSettings:
 class LimitSettings:
     """How much anyone may ask for."""
 
-    max_conn: int = count(65536, "Clients at once, over WebSocket and SSE; 0 sets no limit.")
+    max_conn: int = count(65536, "Clients at once, over WebSocket, SSE and TCP; 0 sets no limit.")
     max_http_conn: int = count(4096, "Other HTTP connections at once: publishers, API, health, metrics; 0 sets no limit.")
     http_keepalive_timeout: float = duration(
         75.0, "How long an HTTP connection may stay open between two requests.", positive=True
@@ -389,6 +392,7 @@ class Settings:
     redis: RedisSettings = RedisSettings()
     nats: NatsSettings = NatsSettings()
     enats: EmbeddedNatsSettings = EmbeddedNatsSettings()
+    ring: RingSettings = NO_RING
     journal: JournalSettings = JournalSettings()
     archive: ArchiveSettings = ArchiveSettings()
     websocket: WebSocketSettings = WebSocketSettings()

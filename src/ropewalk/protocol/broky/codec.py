@@ -5,8 +5,7 @@ is mostly the last one that was decoded.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -14,19 +13,33 @@ from ropewalk.model import commands
 from ropewalk.model.application import Reply
 from ropewalk.model.closing import Closing
 from ropewalk.model.errors import MalformedFrame
-from ropewalk.model.history import Gap, GapReason, HistoryRequest, Tip
-from ropewalk.model.messages import Position, Registered
+from ropewalk.model.history import Gap, GapReason, HistoryPart, HistoryRequest, Tip
+from ropewalk.model.messages import Deliverable, Position, Registered, TransientRun
 from ropewalk.model.presence import PresencePage
+from ropewalk.model.sessions import NotGranted
 from ropewalk.protocol.broky import frames
-from ropewalk.protocol.broky.frames import Match, Reason, Run
+from ropewalk.protocol.broky.credit import CreditMeter
+from ropewalk.protocol.broky.frames import Format, Match, Reason, Run
 from ropewalk.protocol.broky.runs import decode, encode_run
 from ropewalk.protocol.broky.tables import encode, malformed
-from ropewalk.protocol.broky.texts import key_of, name_of, payload_of
+from ropewalk.protocol.broky.texts import payload_of
+from ropewalk.protocol.broky.written import frames_in, with_ref
+from ropewalk.protocol.stream_keys import name_of, shown_key
 
 EVERYTHING = 1e-9
 """As `since` of a history request: all that is kept."""
 
 MICROSECONDS = 1_000_000
+
+MOST_TOGETHER = 256 * 1024
+"""Bytes of payload of a run that is made of several messages."""
+
+FORBIDDEN = NotGranted("forbidden", "this key may not be subscribed to")
+NOT_PUBLIC = NotGranted("forbidden", "subscriptions by prefix are for servers whose streams are public")
+LIVE_ONLY = NotGranted("malformed", "a subscription by prefix has no history: leave out epoch, offset and history")
+
+USUAL_PAGE, LARGEST_PAGE = 100, 1000
+"""Messages in the answer to a `History` that names no limit, and in any."""
 
 _GAPS = {
     GapReason.TRIMMED: Reason.TRIMMED,
@@ -51,37 +64,65 @@ _CODES = {
 }
 
 
-@lru_cache(maxsize=1024)
-def _key(stream: str) -> bytes:
-    """An application may sign a name that no key has: it is shown as it is."""
-    try:
-        return key_of(stream)
-    except ValueError:
-        return stream.encode("utf-8", "replace")
-
-
 class BrokyMessages:
     """The `MessageCodec`: one for all sessions."""
 
     def head(self, identifier: str) -> bytes:
         return b""
 
-    def message(self, head: bytes, message: Registered) -> bytes:
-        """What is said in words of the cable only, such as who came and went, is not for these clients."""
-        if message.broadcast_type and not message.offset:
-            return b""
-        payload, format = payload_of(message.payload)
-        at, key, epoch = int(message.timestamp * MICROSECONDS), _key(message.stream), message.epoch.encode()
-        return encode_run(Run(0, 1, message.offset, at, key, b"", (), (), b"", epoch, payload, format))
+    def batch(self, head: bytes, messages: Sequence[Deliverable]) -> bytes:
+        """In as few runs as they fit in. What is said in words of the cable only, such as who came and went, is not for these
+        clients."""
+        if len(messages) == 1 and isinstance(messages[0], TransientRun):
+            return messages[0].frame
+        written: list[bytes] = []
+        run: list[bytes] = []  # payloads of a run that goes on
+        first = last = Registered("", b"", 0.0)
+        format, room = Format.BYTES, 0
+        for message in messages:
+            if isinstance(message, TransientRun):
+                if run:
+                    written.append(_run(first, run, format))
+                    run = []
+                written.append(message.frame)
+                continue
+            if message.broadcast_type and not message.offset:
+                continue
+            payload, kind = payload_of(message.payload)
+            if run and not (kind is format and len(payload) <= room and _follows(last, message)):
+                written.append(_run(first, run, format))
+                run = []
+            if not run:
+                first, format, room = message, kind, MOST_TOGETHER
+            run.append(payload)
+            room -= len(payload)
+            last = message
+        if run:
+            written.append(_run(first, run, format))
+        return written[0] if len(written) == 1 else b"".join(written)
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         return b"".join(map(_gap, gaps))
 
 
+def _follows(last: Registered, message: Registered) -> bool:
+    """Whether it may be in the same run."""
+    dense = message.offset == last.offset + 1 if last.offset else not message.offset
+    return dense and message.timestamp == last.timestamp and message.epoch == last.epoch
+
+
+def _run(first: Registered, payloads: list[bytes], format: Format) -> bytes:
+    at = int(first.timestamp * MICROSECONDS)
+    count = len(payloads)
+    sizes = tuple(map(len, payloads)) if count > 1 else ()
+    key, epoch = shown_key(first.stream), first.epoch.encode()
+    return encode_run(Run(0, count, first.offset, at, key, b"", sizes, (), b"", epoch, b"".join(payloads), format))
+
+
 def _gap(gap: Gap) -> bytes:
     last = gap.tip if gap.reason is GapReason.AHEAD else gap.oldest - 1
     first = 1 if gap.reason is GapReason.EPOCH_CHANGED else 0
-    return encode(frames.Gap(_key(gap.stream), _GAPS.get(gap.reason, Reason.NONE), gap.epoch.encode(), first, last))
+    return encode(frames.Gap(shown_key(gap.stream), _GAPS.get(gap.reason, Reason.NONE), gap.epoch.encode(), first, last))
 
 
 MESSAGES = BrokyMessages()
@@ -97,11 +138,15 @@ class BrokyCodec:
     tells_positions = True
     shows_tips = True
     confirms_with_tips = True
+    answers_repeats = True
 
-    def __init__(self, welcomed: frames.Welcome, signed: Callable[[str], str | None] | None) -> None:
+    def __init__(
+        self, welcomed: frames.Welcome, signed: Callable[[str], str | None] | None, meter: CreditMeter | None = None
+    ) -> None:
+        self.meter = meter
         self._welcomed = welcomed
         self._signed = signed
-        self._ping = 0
+        self._ping = self._history = 0
         self._refs: dict[str, int] = {}
 
     def decode(self, frame: bytes) -> commands.Command:
@@ -113,8 +158,14 @@ class BrokyCodec:
             case frames.Ping(ref):
                 self._ping = ref
                 return commands.Ping()
-            case frames.Subscribe() | frames.Unsubscribe():
-                raise malformed("subscriptions are to one key exactly")
+            case frames.History(ref, key, epoch, offset, limit):
+                return self._read_history(ref, name_of(key), epoch, offset, limit)
+            case frames.Credit():
+                raise malformed("credit is granted only where the Hello asked for it")
+            case frames.Subscribe(ref, prefix, Match.PREFIX, epoch, offset, history):
+                return self._subscribe_prefix(ref, prefix, bool(epoch or offset or history))
+            case frames.Unsubscribe(_, prefix, Match.PREFIX):
+                return commands.Unsubscribe(_prefix_identifier(prefix))
             case body:
                 raise malformed(f"{type(body).__name__} is not for a server, or not now")
 
@@ -122,13 +173,21 @@ class BrokyCodec:
         identifier = self._identifier(name)
         self._refs[identifier] = ref
         if epoch:
-            try:
-                position = Position(epoch.decode(), min(offset, 2**63 - 1))
-            except UnicodeDecodeError:
-                raise malformed("an epoch that is none") from None
             stream = name if self._signed is None else self._signed(name) or ""
-            return commands.Subscribe(identifier, HistoryRequest(None, {stream: position}))
+            return commands.Subscribe(identifier, HistoryRequest(None, {stream: _position(epoch, offset)}))
         return commands.Subscribe(identifier, HistoryRequest(EVERYTHING) if history else None)
+
+    def _subscribe_prefix(self, ref: int, prefix: bytes, past: bool) -> commands.SubscribePrefix:
+        identifier = _prefix_identifier(prefix)
+        self._refs[identifier] = ref
+        refused = NOT_PUBLIC if self._signed is not None else LIVE_ONLY if past else None
+        return commands.SubscribePrefix(identifier, name_of(prefix), prefix, refused)
+
+    def _read_history(self, ref: int, name: str, epoch: bytes, offset: int, limit: int) -> commands.ReadHistory:
+        if not ref:
+            raise malformed("a History needs a ref, by which its runs are known")
+        self._history = ref
+        return commands.ReadHistory(self._identifier(name), _position(epoch, offset), min(limit or USUAL_PAGE, LARGEST_PAGE))
 
     def _identifier(self, name: str) -> str:
         field = "stream_name" if self._signed is None else "signed_stream_name"
@@ -143,15 +202,25 @@ class BrokyCodec:
         position = tips[0][1] if tips else Position("", 0)
         return encode(frames.Subscribed(self._refs.pop(identifier, 0), position.epoch.encode(), position.offset))
 
-    def reject_subscription(self, identifier: str) -> bytes:
-        ref = self._refs.pop(identifier, 0)
-        return encode(frames.Refused(ref, 0, Reason.FORBIDDEN, "this key may not be subscribed to"))
+    def reject_subscription(self, identifier: str, why: NotGranted | None = None) -> bytes:
+        return _refused(self._refs.pop(identifier, 0), why or FORBIDDEN)
 
     def confirm_history(self, identifier: str, tips: Sequence[Tip] = ()) -> bytes:
         return b""
 
     def confirm_trimmed(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
         return self.messages.reject_history(identifier, gaps)
+
+    def history_part(self, part: HistoryPart | NotGranted) -> Iterator[bytes]:
+        ref = self._history
+        if isinstance(part, NotGranted):
+            yield _refused(ref, part)
+            return
+        runs = self.messages.batch(b"", part.messages) if part.messages else b""
+        for start, stop in frames_in(runs):
+            yield with_ref(runs[start:stop], ref)
+        reason = Reason.NONE if part.reason is None else _GAPS[part.reason]
+        yield encode(frames.HistoryPage(ref, reason, part.epoch.encode(), part.oldest, part.last, part.tip))
 
     def presence(self, identifier: str, page: PresencePage | None, records: bool) -> bytes:
         return b""
@@ -191,6 +260,22 @@ class BrokyCodec:
 
     def reply(self, identifier: str, reply: Reply) -> bytes:
         return b""
+
+
+def _prefix_identifier(prefix: bytes) -> str:
+    """Not that of any stream."""
+    return msgspec.json.encode({"channel": "$pubsub", "prefix": name_of(prefix)}).decode()
+
+
+def _position(epoch: bytes, offset: int) -> Position:
+    try:
+        return Position(epoch.decode(), min(offset, 2**63 - 1))
+    except UnicodeDecodeError:
+        raise malformed("an epoch that is none") from None
+
+
+def _refused(ref: int, why: NotGranted) -> bytes:
+    return encode(frames.Refused(ref, 0, Reason[why.reason.upper()], why.text))
 
 
 def pong(ref: int) -> bytes:

@@ -154,4 +154,48 @@ class Error(Struct, frozen=True):
     retry_ms: U32 = 0
 
 
-Body = Hello | Welcome | Run | Pushed | Refused | Subscribe | Subscribed | Unsubscribe | Gap | Credit | Ping | Pong | Error
+class History(Struct, frozen=True):
+    """Asks for messages that are kept after a position, without a subscription. Its runs come with its ref."""
+
+    ref: U32 = 0
+    key: bytes = b""
+    epoch: bytes = b""
+    offset: U64 = 0
+    limit: U32 = 0
+
+
+class HistoryPage(Struct, frozen=True):
+    """Behind the runs of a `History`. What comes next begins after `last`; where that is the `tip`, nothing does."""
+
+    ref: U32 = 0
+    reason: Reason = Reason.NONE
+    epoch: bytes = b""
+    oldest: U64 = 0
+    last: U64 = 0
+    tip: U64 = 0
+
+
+class Peer(Struct, frozen=True):
+    """A piece of what one node of a ring says to another; pieces follow each other without borders."""
+
+    data: bytes = b""
+
+
+Body = (
+    Hello
+    | Welcome
+    | Run
+    | Pushed
+    | Refused
+    | Subscribe
+    | Subscribed
+    | Unsubscribe
+    | Gap
+    | Credit
+    | Ping
+    | Pong
+    | Error
+    | History
+    | HistoryPage
+    | Peer
+)

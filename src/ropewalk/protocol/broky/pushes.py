@@ -5,8 +5,9 @@ from ropewalk.model.messages import Publication
 from ropewalk.protocol.broky.frames import Run
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_text
 from ropewalk.protocol.broky.runs import payloads_of
-from ropewalk.protocol.broky.texts import name_of, text_of
+from ropewalk.protocol.broky.texts import text_of
 from ropewalk.protocol.publications import PublicationLimits, stream_of
+from ropewalk.protocol.stream_keys import name_of
 
 
 def publications_of(run: Run, limits: PublicationLimits) -> list[Publication]:

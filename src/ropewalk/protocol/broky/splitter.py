@@ -1,4 +1,7 @@
-"""Cuts a byte stream into frames. What a size says is checked before anything is kept for it."""
+"""Cuts a byte stream into frames. What a size says is checked before anything is kept for it.
+
+What comes is copied once: whole frames are cut out of it where they are, and only one that is in pieces is put together.
+"""
 
 from collections.abc import Iterator
 
@@ -15,36 +18,54 @@ _SIZE = 4
 class FrameSplitter:
     """`limit` may be changed at any time. After an error it is of no more use."""
 
-    __slots__ = ("_held", "_wanted", "limit")
+    __slots__ = ("_held", "limit")
 
     def __init__(self, limit: int = MAX_FRAME) -> None:
         self.limit = limit
         self._held = bytearray()  # the beginning of a frame; in one piece, however small the pieces are that come
-        self._wanted = _SIZE  # how much of it must be there before it is worth a look
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """The frames that are whole now, with their sizes. Raises MalformedFrame after those that were whole before the error.
 
         Take all of them before the next call."""
-        if self._held:
-            self._held += data
-            if len(self._held) < self._wanted:
-                return
-            data = bytes(self._held)
-            self._held = bytearray()
+        frame, start = self.complete(data)
+        if frame:
+            yield frame
+        yield from self.cut(data, start)
+
+    def complete(self, data: bytes) -> tuple[bytes, int]:
+        """The frame whose beginning is held, once it is whole; b"" if it is not, or nothing is held. And where in `data` it
+        ends. Raises MalformedFrame."""
+        held = self._held
+        if not held:
+            return b"", 0
         start = 0
-        self._wanted = _SIZE
-        while len(data) - start >= _SIZE:
-            size = self._checked_size(data, start)
-            if len(data) - start < size:
-                self._wanted = size
+        if len(held) < _SIZE:
+            start = _SIZE - len(held)
+            held += data[:start]
+            if len(held) < _SIZE:
+                return b"", len(data)
+        missing = self._checked_size(held, 0) - len(held)
+        held += data[start : start + missing] if missing < len(data) else data[start:]
+        start += missing
+        if start > len(data):
+            return b"", len(data)
+        self._held = bytearray()
+        return bytes(held), start
+
+    def cut(self, data: bytes, start: int) -> Iterator[bytes]:
+        """The frames that are whole in `data` from there on, where nothing is held of one before. What is left is held."""
+        end = len(data)
+        while end - start >= _SIZE:
+            stop = start + self._checked_size(data, start)
+            if stop > end:
                 break
-            yield data[start : start + size]  # the same object where it is all of it
-            start += size
-        if start < len(data):
+            yield data[start:stop]  # the same object where it is all of it
+            start = stop
+        if start < end:
             self._held += data[start:]
 
-    def _checked_size(self, data: bytes, start: int) -> int:
+    def _checked_size(self, data: bytes | bytearray, start: int) -> int:
         size = int.from_bytes(data[start : start + _SIZE], "little")
         if size > self.limit:
             raise MalformedFrame(f"a frame of more than {self.limit} bytes", 1009, Refusal.MESSAGE_TOO_BIG)

@@ -1,13 +1,12 @@
-"""Keys and payloads as text clients see them. Both ways are exact: no two keys have one name, and every payload comes back.
+"""Payloads as text clients see them. Both ways are exact: every payload comes back.
 
-A key that is UTF-8 text is its own name. Every other key, and text that begins with the mark, is the mark and base64url.
 A payload of bytes is `{"$bytes":"<base64>"}`. JSON that could be taken for a tagged form, and null, which clients of Action
 Cable drop, is wrapped: `{"$json":…}`. So whatever text clients publish passes unchanged between them, and one that publishes
 the tagged form itself publishes bytes.
 """
 
 import re
-from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, b64encode
 from binascii import a2b_base64
 
 import msgspec
@@ -15,8 +14,6 @@ from msgspec import Raw
 
 from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
 from ropewalk.protocol.broky.frames import Format
-
-MARK = "~b64:"
 
 _BYTES, _JSON = "$bytes", "$json"
 _TAG, _WRAP = b'{"$bytes":"', b'{"$json":'
@@ -26,30 +23,6 @@ _MAYBE_TAGGED = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"(?:\$|\\u0024)')  # every k
 _check_json = msgspec.json.Decoder(Raw).decode
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _text = msgspec.json.Decoder(str).decode
-
-
-def name_of(key: bytes) -> str:
-    """The stream's name."""
-    try:
-        name = key.decode()
-    except UnicodeDecodeError:
-        return _marked(key)
-    return _marked(key) if name.startswith(MARK) else name
-
-
-def key_of(name: str) -> bytes:
-    """The key whose name it is. Raises ValueError if no key has it: it begins with the mark, or cannot be encoded."""
-    if not name.startswith(MARK):
-        return name.encode()
-    encoded = name[len(MARK) :]
-    key = urlsafe_b64decode(encoded.encode() + b"=" * (-len(encoded) % 4))
-    if name_of(key) != name:
-        raise ValueError(f"no key has the name {name[:80]!r}")
-    return key
-
-
-def _marked(key: bytes) -> str:
-    return MARK + urlsafe_b64encode(key).rstrip(b"=").decode()
 
 
 def text_of(payload: bytes, format: Format) -> bytes:

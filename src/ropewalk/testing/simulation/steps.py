@@ -4,8 +4,11 @@ Everything is decided by one seed, time is virtual, and nothing waits.
 """
 
 import asyncio
+from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import Callable, Sequence
+from random import Random
+from unittest.mock import patch
 
 from ropewalk.engine.node import Node
 from ropewalk.model.errors import RopewalkError, Unavailable
@@ -21,7 +24,14 @@ WorldAction = Callable[[World], None]
 
 
 def simulate(plan: Plan, progress: Callable[[int], None] = lambda steps: None) -> Report:
-    return run(_simulate(World(plan), progress))
+    chance = Random(plan.seed)
+
+    def token(size: int = 32) -> str:
+        return urlsafe_b64encode(chance.randbytes(size)).rstrip(b"=").decode()
+
+    # Names that the engine makes up follow from the seed as well: some are sorted, and that decides what comes first.
+    with patch("secrets.token_urlsafe", token):
+        return run(_simulate(World(plan), progress))
 
 
 async def _simulate(world: World, progress: Callable[[int], None]) -> Report:

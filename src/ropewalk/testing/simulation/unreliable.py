@@ -15,7 +15,7 @@ from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import QueuedRows, Row
-from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
+from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect, TransientRun, one_by_one
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Deliver, Obey, PresenceStore, StreamStore
@@ -303,6 +303,9 @@ class UnreliableFeed:
 
     def publish(self, messages: Sequence[Registered]) -> None:
         self._air.carry(messages)
+
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
+        self.publish(one_by_one(runs))
 
     async def command(self, order: RemoteDisconnect) -> int:
         """A node that fails to obey does not keep the others from it. The order may be lost on its way to another node,

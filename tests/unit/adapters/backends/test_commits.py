@@ -13,7 +13,7 @@ from ropewalk.core.idempotency import FORGOTTEN, REMEMBERED, Registrations
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.journal import RowKind
-from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
+from ropewalk.model.messages import Deliverable, Position, Publication, Receipt, RemoteDisconnect
 from ropewalk.model.rules import StreamRules
 from ropewalk.ports import Journal
 from ropewalk.testing.clock import ManualClock
@@ -65,7 +65,7 @@ async def test_messages_are_readable_in_the_step_in_which_they_are_heard() -> No
     backend = backend_on(FakeJournal())
     seen: list[int] = []
 
-    def hear(messages: Sequence[Registered]) -> None:
+    def hear(messages: Sequence[Deliverable]) -> None:
         step = backend.streams.tip("a")
         try:
             step.send(None)

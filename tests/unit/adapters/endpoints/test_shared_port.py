@@ -92,16 +92,17 @@ def arrive(port: SharedPort, *pieces: bytes) -> Wire:
 @pytest.mark.parametrize(
     ("data", "matches"),
     [
-        (b"", [Match.UNDECIDED, Match.UNDECIDED, Match.UNDECIDED]),
-        (b"O", [Match.UNDECIDED, Match.UNDECIDED, Match.UNDECIDED]),
-        (MAGIC, [Match.YES, Match.UNDECIDED, Match.UNDECIDED]),
-        (GET[:-1], [Match.NO, Match.UNDECIDED, Match.UNDECIDED]),
-        (GET, [Match.NO, Match.NO, Match.YES]),
-        (UPGRADE, [Match.NO, Match.YES, Match.YES]),
-        (GET + UPGRADE, [Match.NO, Match.NO, Match.YES]),
-        (b"GET /?upgrade:websocket HTTP/1.1\r\n\r\n", [Match.NO, Match.NO, Match.YES]),
-        (b"x" * HEAD_LIMIT + b"\r\n\r\n", [Match.NO, Match.NO, Match.YES]),
-        (b"x" * HEAD_LIMIT + b"x\r\n\r\n", [Match.NO, Match.NO, Match.NO]),
+        (b"", [Match.UNDECIDED, Match.NO, Match.UNDECIDED, Match.UNDECIDED]),
+        (b"O", [Match.UNDECIDED, Match.NO, Match.UNDECIDED, Match.UNDECIDED]),
+        (MAGIC, [Match.YES, Match.NO, Match.UNDECIDED, Match.UNDECIDED]),
+        (GET[:-1], [Match.NO, Match.NO, Match.UNDECIDED, Match.UNDECIDED]),
+        (GET, [Match.NO, Match.NO, Match.NO, Match.YES]),
+        (UPGRADE, [Match.NO, Match.NO, Match.YES, Match.YES]),
+        (GET + UPGRADE, [Match.NO, Match.NO, Match.NO, Match.YES]),
+        (b"GET /?upgrade:websocket HTTP/1.1\r\n\r\n", [Match.NO, Match.NO, Match.NO, Match.YES]),
+        (b"x" * HEAD_LIMIT + b"\r\n\r\n", [Match.NO, Match.NO, Match.NO, Match.YES]),
+        (b"x" * HEAD_LIMIT + b"x\r\n\r\n", [Match.NO, Match.NO, Match.NO, Match.NO]),
+        (b"\x16\x03\x01\x02\x00\x01", [Match.NO, Match.YES, Match.UNDECIDED, Match.UNDECIDED]),
     ],
 )
 async def test_each_protocol_tells_by_the_first_bytes_whether_it_is_meant(

@@ -55,6 +55,9 @@ class Chatterbox:
     def writing_resumed(self) -> None:
         self.told.append("resumed")
 
+    def granted(self) -> None:
+        self.told.append("granted")
+
     def lost(self, going_away: bool = False) -> None:
         self.told.append("lost")
 

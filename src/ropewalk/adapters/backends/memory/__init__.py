@@ -4,7 +4,7 @@ Invariant: no method suspends except an append that waits for the journal. So ea
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ropewalk.adapters.backends.memory.commits import DirectCommit, JournaledCommit
 from ropewalk.adapters.backends.memory.feed import LocalFeed
@@ -13,10 +13,12 @@ from ropewalk.adapters.backends.memory.recovery import MemoryRecovery, Recovered
 from ropewalk.adapters.backends.memory.sessions import MemorySessions
 from ropewalk.adapters.backends.memory.streams import SWEPT_AT_ONCE, Commit, MemoryStreams, StreamTable
 from ropewalk.core.idempotency import Registrations
+from ropewalk.core.ring import shard_of
 from ropewalk.core.roster import Roster
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
 from ropewalk.model.journal import Recovered, Restored
+from ropewalk.model.shards import ProducerContent, ShardItem, StreamContent, UidContent
 from ropewalk.ports import Clock, Journal
 
 LEAST_MEMORY = 30.0
@@ -32,7 +34,8 @@ class MemoryBackend:
     """Implements `ports.Backend`. Every store is bounded: history by its rules, the others by the limits given here.
 
     A stream is forgotten when nobody published to it for `idle_factor` times the longest of: its history TTL, the TTL of
-    idempotency keys, 30 seconds.
+    idempotency keys, 30 seconds. `shards`: into how many parts it can be taken apart; a journal that is recovered has its own
+    number.
     """
 
     def __init__(
@@ -49,12 +52,13 @@ class MemoryBackend:
         max_members: int = 10_000,
         journal: Journal | None = None,
         stats: Stats | None = None,
+        shards: int = 1,
     ) -> None:
         self._clock = clock
         self._stats = stats or Stats()
         self._roster = Roster(max_members)
         self._table = StreamTable(rulebook, new_epoch, idle_factor, max(dedup_ttl, LEAST_MEMORY))
-        self._registrations = Registrations(dedup_ttl, dedup_limit, self._table.partition_key)
+        self._registrations = Registrations(dedup_ttl, dedup_limit, self._table.partition_key, shards)
         self.feed = LocalFeed()
         self._commit = _commit(self._table, self._registrations, clock, self.feed, journal)
         self.streams = MemoryStreams(self._table, self._commit, clock)
@@ -84,6 +88,29 @@ class MemoryBackend:
         kept = recovery.sessions(sessions, sessions_ttl)
         recovery.members(roster, presence_ttl)
         return Restored(len(self._table.logs), recovery.messages, kept, recovery.interrupted())
+
+    @property
+    def shards(self) -> int:
+        return self._registrations.shards
+
+    def take_out(self, shard: int) -> list[ShardItem]:
+        """The streams of a shard, by their names, with their idempotency keys. No append to it may be under way."""
+
+        def belongs(stream: str) -> bool:
+            return shard_of(stream, self.shards) == shard
+
+        return [
+            *(self._table.take_out(stream) for stream in sorted(filter(belongs, self._table.logs))),
+            *self._registrations.uids.take_out(belongs),
+            *self._registrations.producers.take_out(shard),
+        ]
+
+    def put_in(self, shard: int, items: Sequence[ShardItem]) -> None:
+        for item in items:
+            if isinstance(item, StreamContent):
+                self._table.put_in(item)
+        self._registrations.uids.put_in(item for item in items if isinstance(item, UidContent))
+        self._registrations.producers.put_in(shard, (item for item in items if isinstance(item, ProducerContent)))
 
     async def start(self) -> None:
         """There is nothing to open."""

@@ -5,16 +5,16 @@ Invariant: what is registered is delivered in the step in which it becomes reada
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from ropewalk.model.messages import Registered, RemoteDisconnect
+from ropewalk.model.messages import Deliverable, RemoteDisconnect, TransientRun
 from ropewalk.ports import Deliver
 
 
-def _nobody(messages: Sequence[Registered]) -> None:
+def _nobody(messages: Sequence[Deliverable]) -> None:
     """Before the node has started nobody listens."""
 
 
 class LocalFeed:
-    """Implements `ports.Feed`."""
+    """Implements `ports.Feed` and `ports.PrefixFeed`."""
 
     exact = True
     tells_losses = True
@@ -31,10 +31,19 @@ class LocalFeed:
     async def stop(self) -> None:
         self.publish = _nobody
 
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
+        self.publish(runs)
+
     async def listen(self, stream: str) -> None:
         """It hears everything anyway."""
 
     def unlisten(self, stream: str) -> None:
+        """As `listen`."""
+
+    async def listen_prefix(self, prefix: bytes) -> None:
+        """As `listen`."""
+
+    def unlisten_prefix(self, prefix: bytes) -> None:
         """As `listen`."""
 
     async def command(self, order: RemoteDisconnect) -> int:

@@ -14,6 +14,7 @@ from ropewalk.core.rules import Rulebook
 from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import StreamTip
 from ropewalk.model.messages import Position, Publication, Receipt, Registered
+from ropewalk.model.shards import StreamContent
 from ropewalk.ports import Clock
 
 SWEPT_AT_ONCE = 2000
@@ -98,6 +99,21 @@ class StreamTable:
         self.assign(tip.stream, tip.partition_key)
         if tip.tip > log.tip:
             log.reach(tip.tip, tip.timestamp)
+        self._schedule(log)
+
+    def take_out(self, stream: str) -> StreamContent:
+        """It goes on in another store, in its epoch."""
+        log = self.logs[stream]
+        content = log.content(self._partition_keys.get(stream, ""))
+        log.trim(inf)  # so that the totals are right
+        self._deadlines.discard(stream)
+        self._forget(log)
+        return content
+
+    def put_in(self, content: StreamContent) -> None:
+        log = self._reopen(content.stream, content.epoch)
+        self.assign(content.stream, content.partition_key)
+        log.restore(content, self._rulebook.of(content.stream))
         self._schedule(log)
 
     def rules_changed(self) -> None:

@@ -17,7 +17,7 @@ from ropewalk.adapters.backends.nats import runs
 from ropewalk.adapters.backends.nats.link import NatsLink
 from ropewalk.adapters.backends.nats.shard import JetShard
 from ropewalk.model.errors import RopewalkError, TooLarge, Unavailable
-from ropewalk.model.messages import Publication, Registered, RemoteDisconnect, transient
+from ropewalk.model.messages import Deliverable, Publication, Registered, RemoteDisconnect, TransientRun, one_by_one, transient
 from ropewalk.model.sessions import SessionTaken, SessionWanted
 from ropewalk.ports import Clock, Deliver, Obey
 
@@ -29,7 +29,7 @@ MOST_WAITING = 10_000
 KeepOrder = Callable[[RemoteDisconnect], Awaitable[None]]
 
 
-def _nobody(messages: Sequence[Registered]) -> None:
+def _nobody(messages: Sequence[Deliverable]) -> None:
     """Before the node has started nobody listens."""
 
 
@@ -121,6 +121,9 @@ class NatsFeed:
         self._outgoing += messages[:room]
         if self._sending is None and self._outgoing:
             self._sending = asyncio.get_running_loop().create_task(self._send())
+
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
+        self.publish(one_by_one(runs))
 
     def pass_on(self, publications: Sequence[Publication]) -> None:
         now = self._clock()

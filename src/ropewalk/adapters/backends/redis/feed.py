@@ -15,7 +15,7 @@ from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.adapters.backends.redis.store import Store
 from ropewalk.adapters.backends.redis.subscriber import ShardSubscriber
 from ropewalk.model.errors import RopewalkError, Unavailable
-from ropewalk.model.messages import Publication, Registered, RemoteDisconnect
+from ropewalk.model.messages import Publication, Registered, RemoteDisconnect, TransientRun, one_by_one
 from ropewalk.model.sessions import SessionTaken
 from ropewalk.ports import Deliver, Obey
 
@@ -100,6 +100,9 @@ class RedisFeed:
                 self._store.appenders[self._store.index_of(message.stream)].hand_over([publication])
             except Unavailable as error:
                 logger.debug("a transient message is lost", extra={"stream": message.stream, "reason": str(error)})
+
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
+        self.publish(one_by_one(runs))
 
     async def command(self, order: RemoteDisconnect) -> int:
         kept = _Order(secrets.token_urlsafe(9), order.identifier, order.reconnect)

@@ -5,19 +5,22 @@ it wants to hear, and its readers look for what they have missed.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.link import ANSWER_SECONDS, AWAY, PATIENCE, StoreLink
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.journal import Row, RowKind
-from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
+from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Deliver, Obey
 
 MOST_ROWS = 10_000
 """Rows about sessions that wait for a store that is being started again."""
+
+MOST_UNANSWERED = 64 * 1024
+"""Bytes of runs that are handed over before an answer is waited for."""
 
 LISTENED_AT_ONCE = 10_000
 ENDED_AT_ONCE = 1000
@@ -134,7 +137,7 @@ class WorkerPresence:
 
 
 class WorkerFeed:
-    """Implements `ports.Feed`."""
+    """Implements `ports.Feed` and `ports.PrefixFeed`."""
 
     exact = False
     tells_losses = True
@@ -142,21 +145,25 @@ class WorkerFeed:
     def __init__(self, link: StoreLink) -> None:
         self._link = link
         self._listening: set[str] = set()
+        self._prefixes: set[bytes] = set()
         self._obey: Obey | None = None
         self._missed: Callable[[], None] = lambda: None
         self._obeying: set[asyncio.Future[int]] = set()
+        self._unanswered_bytes = 0
         self._hear_nothing()
 
     async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
         self._obey, self._missed = obey, missed
-        self._link.notes.update(deliver=deliver, order=self._take_order)
+        self._link.notes.update(
+            deliver=deliver, runs=lambda runs: deliver([wire.run_of(run) for run in runs]), order=self._take_order
+        )
         self._link.calls.update(obey=obey, release=obey)
 
     async def stop(self) -> None:
         self._hear_nothing()
 
     def _hear_nothing(self) -> None:
-        self._link.notes.update(deliver=lambda messages: None, order=lambda order: None)
+        self._link.notes.update(deliver=lambda messages: None, runs=lambda runs: None, order=lambda order: None)
 
     async def listen(self, stream: str) -> None:
         self._listening.add(stream)
@@ -166,8 +173,26 @@ class WorkerFeed:
         self._listening.discard(stream)
         self._link.note("unlisten", stream)
 
+    async def listen_prefix(self, prefix: bytes) -> None:
+        self._prefixes.add(prefix)
+        await self._link.call("listen_prefixes", [prefix])
+
+    def unlisten_prefix(self, prefix: bytes) -> None:
+        self._prefixes.discard(prefix)
+        self._link.note("unlisten_prefix", prefix)
+
     def publish(self, messages: Sequence[Registered]) -> None:
         self._link.note("tell", messages)
+
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
+        """After some notes a call, which is answered when those who deliver are not behind: so whoever brings many waits for
+        them, and whoever brings one does not."""
+        carried = [wire.carried(run) for run in runs]
+        self._unanswered_bytes += sum([len(run.frame) for run in runs])
+        if not confirm and self._unanswered_bytes < MOST_UNANSWERED and self._link.note("run", carried):
+            return None
+        self._unanswered_bytes = 0
+        return self._link.call("run", carried)
 
     async def command(self, order: RemoteDisconnect) -> int:
         ended: int = await self._link.call("command", order)
@@ -180,6 +205,8 @@ class WorkerFeed:
         streams = list(self._listening)
         for begin in range(0, len(streams), LISTENED_AT_ONCE):
             await self._link.again("listen", streams[begin : begin + LISTENED_AT_ONCE])
+        if self._prefixes:
+            await self._link.again("listen_prefixes", list(self._prefixes))
         self._missed()
 
     def _take_order(self, order: SessionTaken) -> None:

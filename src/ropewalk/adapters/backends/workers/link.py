@@ -44,6 +44,10 @@ class StoreLink:
     """`notes` are called for what comes unasked, `calls` for what the store asks; `back` after each connection but the
     first. `server_ends`: this worker ends because all do."""
 
+    away = AWAY
+    peer = "the store"
+    retry_seconds = RETRY_SECONDS
+
     def __init__(self, path: str, name: str, patience: float = PATIENCE, answer_seconds: float = ANSWER_SECONDS) -> None:
         self._path = path
         self._name = name
@@ -74,7 +78,7 @@ class StoreLink:
             async with asyncio.timeout(self._patience):
                 await self._ready.wait()
         except TimeoutError:
-            logger.error("serving without the store until it answers")
+            logger.error("serving without %s until it answers", self.peer)
 
     async def stop(self) -> None:
         tasks = [*self._obeying, *([self._running] if self._running is not None else [])]
@@ -91,26 +95,40 @@ class StoreLink:
         while True:
             try:
                 await self._connect()
-                if not first:
-                    logger.info("connected to the store again")
-                    await self.back()
+                await self._greet(first)
                 first = False
                 self._ready.set()
+                self._reached()
                 await self._stay()
-                logger.warning("the connection to the store is lost; trying to get it back")
+                logger.warning("the connection to %s is lost; trying to get it back", self.peer)
             except (OSError, Unavailable) as error:
-                logger.debug("the store is not reached", extra={"reason": str(error)})
+                self._unreached(str(error))
             self._ready.clear()
             if self._connection is not None:
                 self._connection.close()
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(self.retry_seconds)
 
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
         self._lost.clear()
-        _, connection = await loop.create_unix_connection(lambda: BusConnection(self._receive, self._gone), self._path)
-        self._connection = connection
+        self._connection = await self._open(BusConnection(self._receive, self._gone))
         await self._send("hello", (self._name,))
+
+    async def _open(self, connection: BusConnection) -> BusConnection:
+        loop = asyncio.get_running_loop()
+        await loop.create_unix_connection(lambda: connection, self._path)
+        return connection
+
+    async def _greet(self, first: bool) -> None:
+        """Before anybody else may use the connection."""
+        if not first:
+            logger.info("connected to %s again", self.peer)
+            await self.back()
+
+    def _unreached(self, reason: str) -> None:
+        logger.debug("%s is not reached", self.peer, extra={"reason": reason})
+
+    def _reached(self) -> None:
+        """Others may use the connection from now on."""
 
     async def _stay(self) -> None:
         """Until the connection is lost; meanwhile calls that wait for too long are given up."""
@@ -129,7 +147,7 @@ class StoreLink:
             if asked.deadline > now:
                 return
             del self._asked[number]
-            _fail(asked)
+            self._fail(asked)
 
     def _gone(self, connection: BusConnection) -> None:
         if connection is not self._connection:
@@ -139,7 +157,7 @@ class StoreLink:
         self._lost.set()
         asked, self._asked = self._asked, {}
         for each in asked.values():
-            _fail(each)
+            self._fail(each)
 
     def _receive(self, connection: BusConnection, kind: int, number: int, name: str, body: Raw) -> None:
         if kind == NOTE:
@@ -187,13 +205,13 @@ class StoreLink:
             async with asyncio.timeout(self._patience):
                 await self._ready.wait()
         except TimeoutError:
-            raise Unavailable(AWAY) from None
+            raise Unavailable(self.away) from None
 
     def _send(self, method: str, arguments: tuple[object, ...]) -> asyncio.Future[Any]:
         if self._connection is None:
-            raise Unavailable(AWAY)
+            raise Unavailable(self.away)
         if len(self._asked) >= MOST_ASKED or self._connection.buffered > MOST_UNSENT:
-            raise Unavailable("too many calls wait for the store process of this node")
+            raise Unavailable(f"too many calls wait: {self.away}")
         loop = asyncio.get_running_loop()
         self._number += 1
         answer: asyncio.Future[Any] = loop.create_future()
@@ -208,11 +226,10 @@ class StoreLink:
         self._connection.send(frame(NOTE, 0, method, arguments))
         return True
 
-
-def _fail(asked: _Asked) -> None:
-    if not asked.answer.done():
-        asked.answer.set_exception(Unanswered(AWAY))
-        asked.answer.exception()  # whoever asked may have given up
+    def _fail(self, asked: _Asked) -> None:
+        if not asked.answer.done():
+            asked.answer.set_exception(Unanswered(self.away))
+            asked.answer.exception()  # whoever asked may have given up
 
 
 async def _nothing() -> None:

@@ -6,9 +6,10 @@ have the application that has to hear of it.
 
 from collections.abc import Callable, Sequence
 
+from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
-from ropewalk.model.messages import Registered, RemoteDisconnect
+from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.sessions import SessionSnapshot
 from ropewalk.ports import Deliver, Obey
 
@@ -35,6 +36,9 @@ class StoreFeed:
 
     def publish(self, messages: Sequence[Registered]) -> None:
         self._server.carry(messages)
+
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
+        self._server.carry_runs([wire.carried(run) for run in runs])
 
     async def command(self, order: RemoteDisconnect) -> int:
         return await self._server.command(order)

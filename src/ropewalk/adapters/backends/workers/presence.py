@@ -9,6 +9,7 @@ from ropewalk.core.roster import Roster
 from ropewalk.core.server_publications import presence_publication
 from ropewalk.model.messages import Registered, transient
 from ropewalk.model.presence import Member, PresenceEvent
+from ropewalk.model.shards import MemberContent, SeatContent
 from ropewalk.ports import Clock
 
 
@@ -58,6 +59,25 @@ class SharedPresence:
         for sid in sorted(self._sids.pop(node, ())):
             del self._node_of[sid]
             self.detach(sid, self._ttl)
+
+    def take_out(self, belongs: Callable[[str], bool]) -> list[MemberContent]:
+        """The presence sets of streams that belong to it; nobody is told, for they go on in another store."""
+        taken: list[MemberContent] = []
+        for stream in sorted(filter(belongs, self.roster.streams())):
+            for member, holders in self.roster.take_out(stream):
+                seats = tuple(SeatContent(sid, self._node_of.get(sid, ""), deadline) for sid, deadline in holders)
+                taken.append(MemberContent(stream, member, seats))
+        for content in taken:
+            for seat in content.seats:
+                if not self.roster.holds(seat.sid):
+                    self._unsettle(seat.sid)
+        return taken
+
+    def put_in(self, content: MemberContent) -> None:
+        self.roster.put_in(content.stream, content.member, [(seat.sid, seat.deadline) for seat in content.seats])
+        for seat in content.seats:
+            if seat.node:
+                self._settle(seat.node, seat.sid)
 
     def tell(self, events: list[PresenceEvent]) -> list[PresenceEvent]:
         if events:

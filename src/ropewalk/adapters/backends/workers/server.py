@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.held_answers import HeldAnswers
+from ropewalk.adapters.backends.workers.listeners import Listeners
 from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
 from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, FAILURE, NOTE, BusConnection, frame
 from ropewalk.model import closing as closings
@@ -43,22 +44,36 @@ BACKLOG = 256
 _ABOUT_SESSIONS = frozenset({"save", "peek", "revoke", "expired", "abandoned", "renew", "write"})
 _ABOUT_MEMBERS = frozenset({"join", "leave", "detach", "adopt", "expire", "members"})
 _NEVER_WAIT = frozenset(
-    {"hello", "tip", "partition_key", "summaries", "listen", "claim", "exchange", *_ABOUT_SESSIONS, *_ABOUT_MEMBERS}
+    {
+        "hello",
+        "tip",
+        "partition_key",
+        "summaries",
+        "listen",
+        "listen_prefixes",
+        "run",
+        "claim",
+        "exchange",
+        *_ABOUT_SESSIONS,
+        *_ABOUT_MEMBERS,
+    }
 )
 _READS = frozenset({"replay", "since", "page"})
 """Calls that are answered in one step, the second kind unless they reach into an archive: they need no task."""
 
 
+_HELD = frozenset({"append", "run"})
+"""Calls whose answers wait while a worker is behind."""
+
 Answer = Callable[..., Coroutine[Any, Any, object]]
 
 
-class _Worker:
+class BusWorker:
     """A connection of one worker. Until it has said its name it is answered nothing else."""
 
     def __init__(self, connection: BusConnection) -> None:
         self.connection = connection
         self.name = ""
-        self.listens: set[str] = set()
         self.asked: dict[int, asyncio.Future[int]] = {}
         self.answers: dict[str, Answer] = {}
 
@@ -83,9 +98,9 @@ class StoreServer:
         self._journal = journal
         self.exchange: Callable[[str, bytes], bytes] = lambda worker, report: b""
         self.left: Callable[[str], None] = lambda worker: None
-        self._workers: dict[BusConnection, _Worker] = {}
-        self._by_name: dict[str, _Worker] = {}
-        self._listeners: dict[str, set[_Worker]] = {}
+        self._workers: dict[BusConnection, BusWorker] = {}
+        self._by_name: dict[str, BusWorker] = {}
+        self._listeners: Listeners[BusWorker] = Listeners()
         self._orders: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MOST_ORDERS)
         self._commands: dict[str, _Command] = {}  # by identifier
         self._lost_at: dict[str, float] = {}
@@ -95,7 +110,13 @@ class StoreServer:
         self._held_answers = HeldAnswers(lambda: [worker.connection for worker in self._by_name.values()])
         self._store: SharedStore | None = None
         self._at_once = _NEVER_WAIT
-        self._hear: dict[str, Callable[..., None]] = {"unlisten": self._unlisten, "tell": self._tell, "rows": self._note}
+        self._hear: dict[str, Callable[..., None]] = {
+            "unlisten": self._listeners.remove,
+            "unlisten_prefix": self._listeners.remove_prefix,
+            "tell": self._tell,
+            "run": self._carry_on,
+            "rows": self._note,
+        }
 
     def attach(self, store: SharedStore, streams: StreamStore) -> None:
         """`streams`: those of the store, or what reaches further back than they do."""
@@ -127,14 +148,13 @@ class StoreServer:
 
     def _accept(self) -> BusConnection:
         connection = BusConnection(self._receive, self._lost, self._held_answers.caught_up)
-        worker = self._workers[connection] = _Worker(connection)
+        worker = self._workers[connection] = BusWorker(connection)
         worker.answers["hello"] = partial(self._hello, worker)
         return connection
 
     def _lost(self, connection: BusConnection) -> None:
         worker = self._workers.pop(connection)
-        for stream in worker.listens:
-            self._forget_listener(stream, worker)
+        self._listeners.forget(worker)
         for waiting in list(worker.asked.values()):
             waiting.cancel()
         if worker.name and self._by_name.get(worker.name) is worker:
@@ -154,7 +174,7 @@ class StoreServer:
         elif (waiting := worker.asked.pop(number, None)) is not None and not waiting.done():
             waiting.set_result(wire.result(name, body) if kind == ANSWER else 0)
 
-    def _call(self, worker: _Worker, number: int, method: str, body: Raw) -> None:
+    def _call(self, worker: BusWorker, number: int, method: str, body: Raw) -> None:
         work = worker.answers[method](*wire.arguments(method, body))
         if method in self._at_once:
             try:
@@ -168,15 +188,15 @@ class StoreServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, worker: _Worker, number: int, method: str, work: Awaitable[object]) -> None:
+    async def _answer(self, worker: BusWorker, number: int, method: str, work: Awaitable[object]) -> None:
         try:
             answer = frame(ANSWER, number, method, await work)
         except Exception as error:
             answer = frame(FAILURE, number, *wire.failure_of(error))
         self._conclude(worker, method, answer)
 
-    def _conclude(self, worker: _Worker, method: str, answer: bytes) -> None:
-        if method == "append":
+    def _conclude(self, worker: BusWorker, method: str, answer: bytes) -> None:
+        if method in _HELD:
             self._held_answers.send(worker.connection, answer)
         else:
             worker.connection.send(answer)
@@ -186,17 +206,25 @@ class StoreServer:
     def carry(self, messages: Sequence[Registered]) -> None:
         first = messages[0].stream
         if len(messages) == 1 or all(message.stream == first for message in messages):
-            if listeners := self._listeners.get(first):
+            if listeners := self._listeners.of(first):
                 encoded = frame(NOTE, 0, "deliver", (messages,))
                 for worker in listeners:
                     worker.connection.send(encoded)
             return
-        wanted: dict[_Worker, list[Registered]] = {}
+        wanted: dict[BusWorker, list[Registered]] = {}
         for message in messages:
-            for worker in self._listeners.get(message.stream, ()):
+            for worker in self._listeners.of(message.stream):
                 wanted.setdefault(worker, []).append(message)
         for worker, some in wanted.items():
             worker.connection.send(frame(NOTE, 0, "deliver", (some,)))
+
+    def carry_runs(self, runs: Sequence[wire.CarriedRun]) -> None:
+        wanted: dict[BusWorker, list[wire.CarriedRun]] = {}
+        for run in runs:
+            for worker in self._listeners.of(run.stream):
+                wanted.setdefault(worker, []).append(run)
+        for worker, some in wanted.items():
+            worker.connection.send(frame(NOTE, 0, "runs", (some,)))
 
     def order(self, node: str, order: SessionTaken) -> None:
         if (worker := self._by_name.get(node)) is not None:
@@ -218,7 +246,7 @@ class StoreServer:
             await self._journal.write([Row(RowKind.REVOKED, order.identifier, time.time(), detail=detail)])
         return ended
 
-    def _revoke(self, worker: _Worker, ids: str) -> wire.EndedSessions:
+    def _revoke(self, worker: BusWorker, ids: str) -> wire.EndedSessions:
         """While an order is carried out, a worker ends what lives on it: it alone knows what is under way for a session, and
         which ones began after the order."""
         assert self._store is not None
@@ -239,7 +267,7 @@ class StoreServer:
         return len(rest)
 
     async def _ask_all(
-        self, workers: Sequence[_Worker], method: str, order: RemoteDisconnect | SessionWanted, seconds: float
+        self, workers: Sequence[BusWorker], method: str, order: RemoteDisconnect | SessionWanted, seconds: float
     ) -> int:
         """The sum of what they answer in time."""
         if not workers:
@@ -250,7 +278,7 @@ class StoreServer:
             each.cancel()
         return sum(each.result() for each in done if not each.cancelled())
 
-    def _ask(self, worker: _Worker, method: str, order: RemoteDisconnect | SessionWanted) -> asyncio.Future[int]:
+    def _ask(self, worker: BusWorker, method: str, order: RemoteDisconnect | SessionWanted) -> asyncio.Future[int]:
         self._asked += 1
         waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         number = self._asked
@@ -261,14 +289,13 @@ class StoreServer:
 
     # --- what workers say ---------------------------------------------------------------------------------------------
 
-    def _unlisten(self, worker: _Worker, stream: str) -> None:
-        worker.listens.discard(stream)
-        self._forget_listener(stream, worker)
-
-    def _tell(self, worker: _Worker, messages: list[Registered]) -> None:
+    def _tell(self, worker: BusWorker, messages: list[Registered]) -> None:
         self.carry(messages)
 
-    def _note(self, worker: _Worker, rows: list[Row]) -> None:
+    def _carry_on(self, worker: BusWorker, runs: list[wire.CarriedRun]) -> None:
+        self.carry_runs(runs)
+
+    def _note(self, worker: BusWorker, rows: list[Row]) -> None:
         if self._store is not None and self._store.doubts is not None:
             self._store.doubts.note(worker.name, rows)
 
@@ -276,16 +303,9 @@ class StoreServer:
         if self._store is not None:
             self._store.end_lease(name)
 
-    def _forget_listener(self, stream: str, worker: _Worker) -> None:
-        listeners = self._listeners.get(stream)
-        if listeners is not None:
-            listeners.discard(worker)
-            if not listeners:
-                del self._listeners[stream]
-
     # --- what workers ask ---------------------------------------------------------------------------------------------
 
-    async def _hello(self, worker: _Worker, name: str) -> bool:
+    async def _hello(self, worker: BusWorker, name: str) -> bool:
         before = self._by_name.get(name)
         if before is not None:  # that its former connection is dead has not been noticed
             before.connection.close()
@@ -303,7 +323,7 @@ class StoreServer:
                 self._ask(worker, "obey", order)
         return True
 
-    def _answers(self, worker: _Worker) -> dict[str, Answer]:
+    def _answers(self, worker: BusWorker) -> dict[str, Answer]:
         exchange: dict[str, Answer] = {"exchange": partial(self._exchange, worker)}
         if self._store is None:
             return exchange
@@ -322,6 +342,9 @@ class StoreServer:
 
         async def revoke(ids: str) -> wire.EndedSessions:
             return self._revoke(worker, ids)
+
+        async def run(runs: list[wire.CarriedRun]) -> None:
+            self.carry_runs(runs)
 
         async def abandoned(limit: int, server_ends: bool) -> wire.EndedSessions:
             return store.abandoned(limit, server_ends)
@@ -349,6 +372,8 @@ class StoreServer:
             "expire": presence.expire,
             "members": presence.page,
             "listen": partial(self._listen, worker),
+            "listen_prefixes": partial(self._listen_prefixes, worker),
+            "run": run,
             "claim": partial(self._claim, worker),
             "command": self.command,
             **exchange,
@@ -361,14 +386,15 @@ class StoreServer:
         if (holder := self._by_name.get(node)) is not None:
             await self._ask_all([holder], "release", SessionWanted(current), RELEASE_SECONDS)
 
-    async def _claim(self, worker: _Worker, sids: list[str]) -> None:
+    async def _claim(self, worker: BusWorker, sids: list[str]) -> None:
         if self._store is not None and self._store.doubts is not None:
             self._store.doubts.claim(worker.name, sids)
 
-    async def _listen(self, worker: _Worker, streams: list[str]) -> None:
-        for stream in streams:
-            worker.listens.add(stream)
-            self._listeners.setdefault(stream, set()).add(worker)
+    async def _listen(self, worker: BusWorker, streams: list[str]) -> None:
+        self._listeners.add(worker, streams)
 
-    async def _exchange(self, worker: _Worker, report: bytes) -> bytes:
+    async def _listen_prefixes(self, worker: BusWorker, prefixes: list[bytes]) -> None:
+        self._listeners.add_prefixes(worker, prefixes)
+
+    async def _exchange(self, worker: BusWorker, report: bytes) -> bytes:
         return self.exchange(worker.name, report)

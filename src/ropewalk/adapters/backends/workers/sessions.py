@@ -7,7 +7,7 @@ so that a write that comes late does not bring it back. What is kept is bounded;
 import itertools
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 import msgspec
@@ -18,6 +18,7 @@ from ropewalk.core.stats import Stats
 from ropewalk.model.errors import LimitReached
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
+from ropewalk.model.shards import OrderContent, Revocation, SessionContent, SessionGone, SessionOver, ShardItem
 from ropewalk.ports import Clock
 
 logger = logging.getLogger("ropewalk.session")
@@ -162,6 +163,20 @@ class SharedSessions:
         left = deadline - self._clock() if ttl is None else ttl
         self._put(sid, _SessionRecord(snapshot.ids, data, "", 0, left, deadline))
 
+    def forget(self, sid: str) -> None:
+        """It goes on in another store."""
+        self._remove(sid)
+
+    def current(self, sid: str) -> str:
+        """The sid that a session has now."""
+        return self._successors.get(sid, sid)
+
+    def home(self, sid: str) -> str | None:
+        """The sid by which the place of a session in a ring is found: its first one, until it is written under its latest. None
+        if it is not here."""
+        record = self._records.get(sid)
+        return None if record is None else record.formers[0] if record.formers else sid
+
     def end(self, sid: str, snapshot: SessionSnapshot) -> None:
         """One that nobody can resume, to be given out as expired."""
         self._put_over(sid, _encode(snapshot))
@@ -238,6 +253,45 @@ class SharedSessions:
         self._gone.due(now, SWEPT_AT_ONCE)
         for ids in self._revocations.due(now, SWEPT_AT_ONCE):
             del self._revoked[ids]
+
+    # --- of a store that takes its place -------------------------------------------------------------------------------
+
+    def take_out(self, belongs: Callable[[str], bool]) -> list[ShardItem]:
+        """Sessions that belong to it by the first sid under which they can still be taken, and all that is known of such sids;
+        and of revocations a copy."""
+        homes = ((sid, record) for sid, record in self._records.items() if belongs((*record.formers, sid)[0]))
+        taken = [SessionContent(sid, *msgspec.structs.astuple(record)) for sid, record in homes]
+        for session in taken:
+            self._drop(session.sid, self._records[session.sid])
+            for former in session.formers:
+                del self._successors[former]
+        gone = [SessionGone(sid, until) for sid, until in self._gone.items() if belongs(sid)]
+        for each in gone:
+            self._gone.discard(each.sid)
+        over = [SessionOver(sid, data) for sid, data in self._over if belongs(sid)]
+        self._over = deque((sid, data) for sid, data in self._over if not belongs(sid))
+        untold = ((node, order) for node, orders in self._untold.items() for order in orders.values())
+        orders = [OrderContent(node, order) for node, order in untold if belongs(order.sid)]
+        for content in orders:
+            del self._untold[content.node][content.order.sid]
+        revoked = [Revocation(ids, at, self._revocations.deadline(ids) or 0.0) for ids, at in self._revoked.items()]
+        return [*revoked, *taken, *gone, *over, *orders]
+
+    def put_in(self, item: ShardItem) -> None:
+        """One that `take_out` gave; others are left alone."""
+        match item:
+            case SessionContent(sid, ids, data, node, version, ttl, deadline, formers):
+                self._put(sid, _SessionRecord(ids, data, node, version, ttl, deadline, formers))
+                self._successors.update(dict.fromkeys(formers, sid))
+            case SessionGone(sid, until):
+                self._gone.set(sid, until)
+            case SessionOver(sid, data):
+                self._put_over(sid, data)
+            case OrderContent(node, order):
+                self._untold.setdefault(node, {})[order.sid] = order
+            case Revocation(ids, at, until):
+                self._revoked[ids] = max(at, self._revoked.get(ids, 0.0))
+                self._revocations.set(ids, max(until, self._revocations.deadline(ids) or 0.0))
 
     # --- the maps -----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ order, and each of them sees it.
 
 import sys
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from ropewalk.model.journal import Recovered, Restored, RowKind
 from ropewalk.model.messages import Registered, RemoteDisconnect
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
-from ropewalk.ports import Clock, Journal
+from ropewalk.ports import Clock, Deliver, Journal
 
 
 class Carrier(Protocol):
@@ -50,6 +50,7 @@ class SharedStore:
         journal: Journal | None = None,
         stats: Stats | None = None,
         first_lease: int = 1,
+        shards: int = 1,
     ) -> None:
         self.clock = clock
         self.carrier = carrier
@@ -63,6 +64,7 @@ class SharedStore:
             idle_factor=idle_factor,
             journal=journal,
             stats=stats,
+            shards=shards,
         )
         self.sessions = SharedSessions(clock, carrier.order, sessions_limit, max_session_size, max_sessions_size, stats)
         self.presence = SharedPresence(clock, carrier.carry, presence_ttl, max_members)
@@ -83,7 +85,8 @@ class SharedStore:
         return replace(restored, interrupted=[row for row in restored.interrupted if row.kind is not RowKind.DISCONNECTED])
 
     async def start(self) -> None:
-        await self.memory.feed.start(self.carrier.carry, _nobody)
+        # What it appends is all that it publishes: no run ever comes this way.
+        await self.memory.feed.start(cast(Deliver, self.carrier.carry), _nobody)
 
     def renew(self, node: str, ttl: float, heard: Collection[str]) -> Renewal:
         now = self.clock()

@@ -6,7 +6,7 @@ answered once, unless the connection ends before.
 ```
 worker → store    [CALL, id, method, arguments]     [NOTE, 0, method, arguments]
 store → worker    [ANSWER, id, "", result]          [FAILURE, id, kind, what it says]
-store → worker    [NOTE, 0, "deliver" | "order", …] [CALL, id, "obey" | "release", …], which the worker answers
+store → worker    [NOTE, 0, "deliver" | "runs" | "order", …] [CALL, id, "obey" | "release", …], which the worker answers
 ```
 """
 
@@ -21,9 +21,11 @@ from msgspec import Raw, Struct
 from ropewalk.model import errors
 from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary, steps
 from ropewalk.model.journal import Row
-from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect
+from ropewalk.model.messages import Position, Publication, Receipt, Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.presence import Member, PresenceEvent, PresencePage
+from ropewalk.model.ring import Possession, RingNews
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
+from ropewalk.protocol.broky.forwarding import take_apart
 
 logger = logging.getLogger("ropewalk.workers")
 
@@ -48,6 +50,16 @@ class HistoryPiece(Struct, frozen=True, array_like=True):
     messages: tuple[Registered, ...] = ()
     reason: str = ""
     oldest: int = 0
+
+
+class CarriedRun(Struct, frozen=True, array_like=True, gc=False):
+    """A `TransientRun` without what takes it apart."""
+
+    stream: str
+    frame: bytes
+    count: int
+    timestamp: float
+    ordered: bool
 
 
 HistoryPieces = list[HistoryPiece]
@@ -78,16 +90,31 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "expire": (tuple[()], list[PresenceEvent]),
     "members": (tuple[str, str, int], PresencePage),
     "listen": (tuple[list[str]], None),
+    "listen_prefixes": (tuple[list[bytes]], None),
+    "run": (tuple[list[CarriedRun]], None),
     "claim": (tuple[list[str]], None),
     "command": (tuple[RemoteDisconnect], int),
     "exchange": (tuple[bytes], bytes),
+    # between nodes of a ring
+    "news": (tuple[str, RingNews], RingNews),
+    "news_but": (tuple[str], RingNews | None),
+    "receive": (tuple[int, str, int, bytes], None),
+    "received": (tuple[int, str, int, Possession], None),
+    "write_passing": (tuple[list[SessionWrite]], list[SessionTaken]),
+    "forget": (tuple[list[str]], None),
+    "identity": (tuple[str], list[str]),
+    "disconnect": (tuple[RemoteDisconnect], int),
+    "revoke_own": (tuple[str], EndedSessions),
+    "end_rest": (tuple[list[str]], int),
     "obey": (tuple[RemoteDisconnect], int),
     "release": (tuple[SessionWanted], int),
     # without an answer
     "unlisten": (tuple[str], None),
+    "unlisten_prefix": (tuple[bytes], None),
     "tell": (tuple[list[Registered]], None),
     "rows": (tuple[list[Row]], None),
     "deliver": (tuple[list[Registered]], None),
+    "runs": (tuple[list[CarriedRun]], None),
     "order": (tuple[SessionTaken], None),
 }
 
@@ -112,6 +139,17 @@ def result(method: str, body: Raw) -> Any:
 
 def text(detail: Struct) -> str:
     return msgspec.json.encode(detail).decode()
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def carried(run: TransientRun) -> CarriedRun:
+    return CarriedRun(run.stream, run.frame, run.count, run.timestamp, run.ordered)
+
+
+def run_of(run: CarriedRun) -> TransientRun:
+    return TransientRun(run.stream, run.frame, run.count, run.timestamp, take_apart, run.ordered)
 
 
 # --- history ---------------------------------------------------------------------------------------------------------
@@ -142,6 +180,8 @@ def history(found: Sequence[HistoryPiece]) -> Replay | Gap:
 
 _KINDS: dict[str, type[errors.RopewalkError]] = {
     "unanswered": errors.Unanswered,
+    "moved": errors.Moved,
+    "name taken": errors.NameTaken,
     "unavailable": errors.Unavailable,
     "limit": errors.LimitReached,
     "size": errors.TooLarge,
@@ -181,29 +221,24 @@ class BusConnection(asyncio.Protocol):
         self._receive = receive
         self._lost = lost
         self._caught_up = caught_up
-        self.behind = self._paused = False
+        self.behind = False
         self._transport: asyncio.Transport | None = None
-        self._unsent: list[bytes] = []
-        self._unsent_bytes = 0
-        self._paused = False
         self._waiting = bytearray()  # the beginning of a frame
         self._needed = LENGTH_BYTES
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._loop = asyncio.get_running_loop()
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(MUCH_BUFFERED, LITTLE_BUFFERED)
 
     def pause_writing(self) -> None:
-        self._paused = self.behind = True
+        self.behind = True
 
     def resume_writing(self) -> None:
-        self._paused = self.behind = False
+        self.behind = False
         self._caught_up()
 
     def connection_lost(self, reason: Exception | None) -> None:
         self._transport, self.behind = None, False
-        self._unsent.clear()
         self._lost(self)
         self._caught_up()
 
@@ -239,34 +274,19 @@ class BusConnection(asyncio.Protocol):
             self.close()
 
     def send(self, encoded: bytes) -> None:
-        """With everything else that is sent in this tick: what costs is the call of the system."""
-        if self._transport is None:
-            return
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
-        self._unsent.append(encoded)
-        self._unsent_bytes += len(encoded)
-        if self._unsent_bytes > MUCH_BUFFERED:
-            self.behind = True
-
-    def _flush(self) -> None:
+        """Now: the event loop writes what one tick brings with one call of the system, and nobody has to wait for the next."""
         transport = self._transport
         if transport is None:
             return
-        transport.write(self._unsent[0] if len(self._unsent) == 1 else b"".join(self._unsent))
-        self._unsent.clear()
-        self._unsent_bytes = 0
-        if transport.get_write_buffer_size() > MOST_BUFFERED:
+        transport.write(encoded)
+        if self.behind and transport.get_write_buffer_size() > MOST_BUFFERED:
             logger.error("the other end of the bus does not read; closing the connection")
             self.close()
-        elif self.behind and not self._paused:
-            self.behind = False
-            self._caught_up()
 
     @property
     def buffered(self) -> int:
         """Bytes that the other side has not read."""
-        return 0 if self._transport is None else self._unsent_bytes + self._transport.get_write_buffer_size()
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def close(self) -> None:
         if self._transport is not None:

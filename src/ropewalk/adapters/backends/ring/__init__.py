@@ -1,0 +1,1 @@
+"""A ring: several nodes that keep streams, sessions and presence together, each shard on one of them."""

@@ -1,0 +1,365 @@
+"""A node of a ring: its own store, the links to all others, and what it does when the ring changes.
+
+Invariant: this node serves a shard from the moment on in which it has begun it or it has arrived here whole, and until it has
+decided to give it away. What it knows of the ring it tells all others whenever it changes.
+"""
+
+import asyncio
+import logging
+import secrets
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ropewalk.adapters.backends.ring.feed import RingFeed
+from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
+from ropewalk.adapters.backends.ring.journal import RingJournal
+from ropewalk.adapters.backends.ring.links import NodeCalls, NodeLink
+from ropewalk.adapters.backends.ring.owed import Owed
+from ropewalk.adapters.backends.ring.presence import RingPresence
+from ropewalk.adapters.backends.ring.router import Router
+from ropewalk.adapters.backends.ring.server import NodeServer
+from ropewalk.adapters.backends.ring.sessions import RingSessions
+from ropewalk.adapters.backends.ring.streams import RingStreams
+from ropewalk.adapters.backends.workers.shards import taken_out
+from ropewalk.adapters.backends.workers.store import SharedStore
+from ropewalk.adapters.backends.workers.wire import BusConnection
+from ropewalk.core.ring_state import RingState
+from ropewalk.core.ring_table import digest
+from ropewalk.model.errors import Conflict, Unavailable, UserMistake
+from ropewalk.model.journal import Recovered, Restored
+from ropewalk.model.ring import AddNode, RingMember, RingNews, RingReport
+from ropewalk.ports import Journal
+
+logger = logging.getLogger("ropewalk.ring")
+
+BETWEEN_ATTEMPTS = 0.2
+"""Seconds after which a shard is tried to be handed over again."""
+
+COMPARE_SECONDS = 1.0
+MOST_OFTEN_SECONDS = 0.05
+"""How often what is known of the ring is compared with what others know, and how often at most while there is doubt."""
+
+
+class RingBackend:
+    """Implements `ports.Backend` and `ports.Ring`. `member` is this node. `token` is what nodes of this ring know each other
+    by. `journal`: what the store is restored from. `keep` is called with what is known of the ring whenever that changes,
+    before anybody else hears of it."""
+
+    record_queue = None
+
+    def __init__(
+        self,
+        state: RingState,
+        member: RingMember,
+        store: SharedStore,
+        server: NodeServer,
+        token: str,
+        tls: ssl.SSLContext | None = None,
+        journal: Journal | None = None,
+        keep: Callable[[RingNews], None] = lambda news: None,
+    ) -> None:
+        self.state = state
+        self._store = store
+        self._server = server
+        self._token = token
+        self._tls = tls
+        self._lasting = lasting = journal is not None
+        self._keep = keep
+        self._member = member
+        self._links: dict[str, NodeLink] = {}
+        self._nodes: dict[str, NodeCalls] = {state.me: server}
+        self._owed = Owed()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._journal: RingJournal | None = None
+        self._running = False
+        self._kept: RingNews | None = None
+        self._generations = state.table.generations
+        self._cleared = False
+        self._handing: asyncio.Task[None] | None = None
+        self._sender = server.sender = ShardSender(state, store, server.moving, self._follow)
+        self._receiver = server.receiver = ShardReceiver(state, store, journal)
+        self._holders: list[str] = []
+        self._unheard: set[int] = set()  # shards that have moved and are not listened to yet where they are now
+        self.router = Router(state, self._nodes)
+        self.streams = RingStreams(self.router)
+        self.sessions = self.leases = RingSessions(self.router, state.me, store.clock, self._owed, server.ordered, lasting)
+        self.presence = RingPresence(self.router, self._owed)
+        self.feed = RingFeed(self.router, server)
+        server.hear = self._hear
+        server.attach(store, store.memory.streams)
+
+    # --- lifecycle ----------------------------------------------------------------------------------------------------
+
+    def recover(self, recovered: Recovered, sessions_ttl: float, presence_ttl: float) -> Restored:
+        """Raises UserMistake for a journal with another number of shards than the ring has."""
+        if not self._lasting:
+            return Restored(0, 0, 0, [])
+        if recovered.shards != self.state.table.shards:
+            raise UserMistake(
+                f"the journal has {recovered.shards} shards and the ring {self.state.table.shards}: all nodes of a ring have"
+                " the same number, and a journal keeps the one that it was made with"
+            )
+        return self._store.recover(recovered, sessions_ttl, presence_ttl)
+
+    async def start(self) -> None:
+        """Returns before any other node is reached: they may wait for this one."""
+        self._running = True
+        await self._server.begin()
+        self._follow()
+        self._spawn(self._compare_for_ever())
+
+    async def stop(self) -> None:
+        self._running = False
+        await asyncio.gather(*(link.stop() for link in self._links.values()))
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.stop()
+        await self._store.memory.stop()
+        if self._store.doubts is not None:
+            self._store.doubts.settle(at_once=True)
+
+    def accept(self) -> BusConnection:
+        """Another node has come to the port of this one."""
+        return self._server.accept()
+
+    def health(self) -> str:
+        taken = next((link.taken for link in self._links.values() if link.taken), "")
+        if taken:
+            return taken
+        return "" if self.state.agreed else "fewer than half of the nodes of the ring are reached"
+
+    def impairments(self) -> list[str]:
+        away = [link.away for _, link in sorted(self._links.items()) if not link.connected]
+        return away if self.state.belongs else ["this node is not in the table of its ring", *away]
+
+    async def sweep(self) -> None:
+        await self._store.sweep()
+
+    def rules_changed(self) -> None:
+        self._store.memory.rules_changed()
+
+    def gauges(self) -> dict[str, float]:
+        return self._store.gauges()
+
+    def journal_over(self, own: Journal) -> RingJournal:
+        """The journal for the session log of this node."""
+        self._journal = RingJournal(self.router, own)
+        return self._journal
+
+    # --- what operators ask -------------------------------------------------------------------------------------------
+
+    def report(self) -> RingReport:
+        return self.state.report({name: link.connected for name, link in self._links.items()})
+
+    def add(self, member: RingMember) -> None:
+        """Raises Conflict."""
+        known = self.state.table.member(member.name)
+        if known is not None and known.address != member.address and self._is_alive(member.name):
+            raise Conflict(f"{member.name} is alive at {known.address}: one that starts at another address tells so itself")
+        self.state.make(AddNode(secrets.token_hex(8), member))
+        self._follow()
+
+    def remove(self, name: str, lost: bool) -> None:
+        self.state.make(self.state.removal(secrets.token_hex(8), name, self._is_alive(name), lost))
+        self._follow()
+
+    def _is_alive(self, name: str) -> bool:
+        link = self._links.get(name)
+        return name == self.state.me or (link is not None and link.connected)
+
+    # --- what nodes tell each other -----------------------------------------------------------------------------------
+
+    def _hear(self, sender: str, news: RingNews) -> RingNews:
+        try:
+            heard = self.state.hear(sender, news)
+        except Conflict as conflict:
+            raise Unavailable(str(conflict)) from None
+        if heard:
+            logger.debug("news of the ring", extra={"node": sender, "term": self.state.table.term})
+        self._follow()
+        return self.state.news
+
+    async def _greet(self, link: NodeLink) -> None:
+        """A link is there, and nobody else uses it yet."""
+        link.told = self.state.news
+        self._hear(link.node, await link.again("news", self.state.me, link.told))
+        if self._journal is not None:
+            await self._journal.say_anew(link.node, link.again, link.note_again)
+        await self.feed.listen_at(link.node, link.again)
+        await self._owed.pay(link.node, link.again)
+        if link.away_since is not None:
+            await self.feed.order_again(link.again, link.away_since)
+
+    def _follow(self) -> None:
+        """Do what follows from what is known of the ring now."""
+        if not self._running:
+            return
+        state = self.state
+        if state.is_to_join(self._member):
+            state.make(AddNode(secrets.token_hex(8), self._member))
+        self._reach_members()
+        self._settle_shards()
+        if state.table.generations != self._generations:  # what this node has written in lost shards is lost with them
+            self._generations = state.table.generations
+            self.sessions.begin_anew()
+        if state.news != self._kept:
+            self._keep(state.news)
+            self._kept = state.news
+        self._listen_elsewhere()
+        self.router.changed()
+        self._tell_all()
+        if self._handing is None and state.to_hand_over():
+            self._handing = self._spawn(self._hand_over())
+
+    def _settle_shards(self) -> None:
+        state = self.state
+        for shard in state.to_drop():
+            state.dropped(shard)
+            self._drop(shard)
+        self._receiver.serve(self._server.moving)
+        for shard in state.to_begin():
+            if not state.held_before(shard):
+                taken_out(self._store, shard)
+            state.begun(shard, recovered=self._lasting)
+        if self._lasting and state.agreed and not self._cleared:
+            self._cleared = True
+            for shard in range(state.table.shards):  # a journal remembers what was handed over since
+                if not state.serves(shard):
+                    taken_out(self._store, shard)
+
+    def _drop(self, shard: int) -> None:
+        """Nothing of it is served until it is gone."""
+        self._server.moving.add(shard)
+        self._spawn(self._sender.drop(shard))
+
+    async def _hand_over(self) -> None:
+        """One shard after another, until this node holds what it owns and nothing else."""
+        try:
+            while waiting := self.state.to_hand_over():
+                links = {shard: self._links[name] for shard, name in waiting.items() if name in self._links}
+                moving = self._server.moving
+                shard = next((shard for shard, link in links.items() if link.connected and shard not in moving), None)
+                if shard is None or not await self._handed_over(shard, links[shard]):
+                    await asyncio.sleep(BETWEEN_ATTEMPTS)
+        finally:
+            self._handing = None
+
+    async def _handed_over(self, shard: int, link: NodeLink) -> bool:
+        try:
+            await self._sender.hand_over(shard, link.node, link)
+        except Unavailable as error:
+            logger.warning("a shard is not handed over yet", extra={"shard": shard, "reason": str(error)})
+            return False
+        return True
+
+    def _tell_all(self) -> None:
+        news = self.state.news
+        for link in self._links.values():
+            if link.connected and link.told != news:
+                link.told = news
+                self._spawn(self._tell(link))
+
+    async def _tell(self, link: NodeLink) -> None:
+        try:
+            self._hear(link.node, await link.call("news", self.state.me, self.state.news))
+        except Unavailable as error:
+            link.told = None
+            logger.debug("a node of the ring does not hear the news", extra={"node": link.node, "reason": str(error)})
+
+    async def _compare_for_ever(self) -> None:
+        """What others know is told to members when it changes. This is for whoever was not told: a node outside of the table,
+        or one whose link was busy then."""
+        doubted = self.router.doubted
+        while True:
+            await asyncio.sleep(MOST_OFTEN_SECONDS)
+            try:
+                async with asyncio.timeout(COMPARE_SECONDS):
+                    await doubted.wait()
+            except TimeoutError:
+                pass
+            doubted.clear()
+            known = digest(self.state.news)
+            links = [link for link in self._links.values() if link.connected]
+            outcomes = await asyncio.gather(*(self._compare(link, known) for link in links), return_exceptions=True)
+            for error in filter(None, outcomes):
+                logger.error("what is known of the ring was not compared", exc_info=error)
+            self._tell_all()
+            self._listen_to_moved()
+
+    async def _compare(self, link: NodeLink, known: str) -> None:
+        try:
+            async with asyncio.timeout(COMPARE_SECONDS):  # one that is slow is not to keep this from the others
+                news = await link.call("news_but", known)
+            if news is not None:
+                self._hear(link.node, news)
+                if news != self.state.news:
+                    link.told = None
+        except (Unavailable, TimeoutError) as error:
+            logger.debug("a node of the ring does not tell its news", extra={"node": link.node, "reason": str(error)})
+
+    def _reach_members(self) -> None:
+        members = {member.name: member.address for member in self.state.table.members if member.name != self.state.me}
+        for name, address in members.items():
+            if name not in self._links:
+                link = NodeLink(name, address, self._server.name, self._token, self._tls, self._greet, self._link_changed)
+                self.feed.join(link)
+                self._links[name] = self._nodes[name] = link
+                link.begin()
+            self._links[name].address = address
+        for name in self._links.keys() - members.keys():
+            del self._nodes[name]
+            self._owed.forget(name)
+            if self._journal is not None:
+                self._journal.forget(name)
+            self._spawn(self._links.pop(name).stop())
+
+    def _link_changed(self) -> None:
+        for name, link in self._links.items():
+            if not link.connected:
+                self.state.lost_sight_of(name)
+        self.router.changed()
+        self._tell_all()
+        self._listen_to_moved()
+
+    def _listen_elsewhere(self) -> None:
+        """Shards that have moved are listened to where they are now."""
+        before, self._holders = self._holders, [self.state.holder(shard) for shard in range(self.state.table.shards)]
+        moved: dict[str, list[int]] = {}
+        for shard, (old, new) in enumerate(zip(before, self._holders, strict=False)):
+            if old != new:
+                moved.setdefault(old, []).append(shard)
+        for old, shards in moved.items():
+            self.feed.not_at(old, shards)
+            self._unheard.update(shards)
+        self._listen_to_moved()
+
+    def _listen_to_moved(self) -> None:
+        """As far as their holders are reached."""
+        by_holder: dict[str, list[int]] = {}
+        for shard in self._unheard:
+            by_holder.setdefault(self._holders[shard], []).append(shard)
+        for name, shards in by_holder.items():
+            node = self._nodes.get(name)
+            if node is not None and node.connected:
+                self._unheard.difference_update(shards)
+                self._spawn(self._listen_at(name, node, shards))
+
+    async def _listen_at(self, name: str, node: NodeCalls, shards: list[int]) -> None:
+        try:
+            await self.feed.listen_at(name, node.call, shards)
+        except Unavailable as error:
+            self._unheard.update(shards)
+            logger.debug("a node of the ring is not listened to", extra={"node": name, "reason": str(error)})
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a part of the ring's work failed", exc_info=error)

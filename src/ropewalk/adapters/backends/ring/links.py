@@ -1,0 +1,107 @@
+"""How a node of a ring reaches the store of a node: over a link, or by calls where it is its own."""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from ropewalk.adapters.backends.ring import tunnel
+from ropewalk.adapters.backends.workers.link import StoreLink
+from ropewalk.adapters.backends.workers.wire import BusConnection
+from ropewalk.model.errors import NameTaken, Unavailable
+from ropewalk.model.ring import RingNews
+
+logger = logging.getLogger("ropewalk.ring")
+
+PATIENCE = 5.0
+"""Seconds for which a call waits for a node that is not reached, or for a shard that moves. One that was away for longer is not
+waited for."""
+
+ANSWER_SECONDS = 10.0
+RETRY_SECONDS = 0.2
+
+
+class NodeCalls(Protocol):
+    """What the parts of the backend ask of a node."""
+
+    @property
+    def connected(self) -> bool: ...
+
+    @property
+    def away_since(self) -> float | None:
+        """When it was reached last, as `time.monotonic` has it; None while it is reached."""
+
+    async def call(self, method: str, *arguments: object) -> Any: ...
+    def note(self, method: str, *arguments: object) -> bool: ...
+
+
+class NodeLink(StoreLink):
+    """To another node, by `address`; it may change. `token` is what nodes of this ring know each other by, `name` is that of
+    this process, and of no other before or after it. `greet` is called on every connection before others may use it, `changed`
+    when it is there and when it is lost. `told` is what the node was told of the ring. `taken`: it knows another
+    process by the name of this node, and says so."""
+
+    retry_seconds = RETRY_SECONDS
+
+    def __init__(
+        self,
+        node: str,
+        address: str,
+        name: str,
+        token: str,
+        tls: ssl.SSLContext | None,
+        greet: "Callable[[NodeLink], Awaitable[None]]",
+        changed: Callable[[], None],
+    ) -> None:
+        super().__init__("", name, PATIENCE, ANSWER_SECONDS)
+        self.node = node
+        self.address = address
+        self.away = f"the node {node} of the ring is not reached"
+        self.peer = f"the node {node} of the ring"
+        self.away_since: float | None = time.monotonic()
+        self.told: RingNews | None = None
+        self.taken = ""
+        self._reason = ""
+        self._token = token
+        self._tls = tls
+        self._greet_node = greet
+        self._changed = changed
+
+    def begin(self) -> None:
+        """Without waiting until the node answers."""
+        self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def _open(self, connection: BusConnection) -> BusConnection:
+        host, _, port = self.address.rpartition(":")
+        await tunnel.enter(connection, (host.strip("[]"), int(port)), self._tls, self._token, self._name)
+        return connection
+
+    async def _connect(self) -> None:
+        try:
+            await super()._connect()
+        except (OSError, Unavailable) as error:
+            self.taken = str(error) if isinstance(error, NameTaken) else ""
+            raise
+        self.taken = ""
+
+    async def _greet(self, first: bool) -> None:
+        await self._greet_node(self)
+
+    def _unreached(self, reason: str) -> None:
+        if reason != self._reason:  # and not at every attempt
+            self._reason = reason
+            logger.warning("%s is not reached", self.peer, extra={"reason": reason, "address": self.address})
+
+    def _reached(self) -> None:
+        self._reason = ""
+        logger.info("connected to %s", self.peer)
+        self.away_since = None
+        self._changed()
+
+    def _gone(self, connection: BusConnection) -> None:
+        super()._gone(connection)
+        if self.away_since is None:
+            self.away_since = time.monotonic()
+            self._changed()

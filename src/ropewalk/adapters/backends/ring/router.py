@@ -1,0 +1,146 @@
+"""Finds the node that holds a shard, and asks it.
+
+Invariant: a call ends as answered by the holder, as `Unavailable` when nothing happened, or as `Unanswered`. A shard that moves
+meanwhile costs a pause: the call is made again where it has gone.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ropewalk.adapters.backends.ring.links import PATIENCE, NodeCalls
+from ropewalk.core.ring import shard_of
+from ropewalk.core.ring_state import RingState
+from ropewalk.model.errors import Moved, Unanswered, Unavailable
+
+LOOK_SECONDS = 0.05
+"""Between two looks at a shard that is about to move and of which nothing else is heard."""
+
+T = TypeVar("T")
+
+
+class Router:
+    """`nodes` has every node that can be reached at some time, this one included, by name. `doubted` is set when a node does
+    not serve what it was asked for: what is known here of the ring may be out of date."""
+
+    def __init__(self, state: RingState, nodes: Mapping[str, NodeCalls], patience: float = PATIENCE) -> None:
+        self.state = state
+        self.nodes = nodes
+        self._patience = patience
+        self._change: asyncio.Future[None] | None = None
+        self.doubted = asyncio.Event()
+
+    def shard(self, name: str) -> int:
+        return shard_of(name, self.state.table.shards)
+
+    def holder(self, name: str) -> str:
+        """The node that holds a stream or a session; "" if nobody is known to."""
+        return self.state.holder(self.shard(name))
+
+    def reached(self) -> dict[str, NodeCalls]:
+        return {node: calls for node, calls in self.nodes.items() if calls.connected}
+
+    def changed(self) -> None:
+        """A node came or went, or a shard moved."""
+        if self._change is not None and not self._change.done():
+            self._change.set_result(None)
+        self._change = None
+
+    async def call(self, name: str, method: str, *arguments: object) -> Any:
+        """Ask the holder of a stream or a session."""
+        holder = self.state.holder(self.shard(name))
+        calls = self.nodes.get(holder)
+        if calls is not None and calls.connected:
+            try:
+                return await calls.call(method, *arguments)
+            except Moved:
+                self.doubted.set()
+        return await self.until_done(lambda: self._call(name, method, arguments))
+
+    async def _call(self, name: str, method: str, arguments: tuple[object, ...]) -> Any:
+        return await self.node_of(name).call(method, *arguments)
+
+    def node_of(self, name: str) -> NodeCalls:
+        """Raises `Moved` while there is hope that somebody serves it soon, and `Unavailable` otherwise."""
+        holder = self.holder(name)
+        calls = self.nodes.get(holder)
+        if calls is None:
+            raise Moved("no node of the ring is known to hold this")
+        if calls.connected:
+            return calls
+        away = calls.away_since
+        if away is not None and time.monotonic() - away > self._patience:
+            raise Unavailable(f"the node {holder} of the ring is not reached, which holds this")
+        raise Moved(f"the node {holder} of the ring is not reached, which holds this")
+
+    async def until_done(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Again as long as it says `Moved`, and for a bounded time."""
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                return await attempt()
+            except Moved as moved:
+                self.doubted.set()
+                if time.monotonic() > deadline:
+                    raise Unavailable(str(moved)) from None
+            await self._wait()
+
+    async def _wait(self) -> None:
+        if self._change is None:
+            self._change = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._change], timeout=LOOK_SECONDS)
+
+    async def ask_all(self, method: str, *arguments: object, timeout: float | None = None) -> dict[str, Any]:
+        """What every node answers that is reached; those that fail or are late are left out. Raises `Unavailable` if all do."""
+        asked = {node: self._ask(calls, method, arguments) for node, calls in self.reached().items()}
+        answers, failure = await _gathered(asked, timeout)
+        if not answers:
+            raise failure
+        return answers
+
+    async def _ask(self, calls: NodeCalls, method: str, arguments: tuple[object, ...]) -> Any:
+        try:
+            return await calls.call(method, *arguments)
+        except Moved:
+            return await self.until_done(lambda: calls.call(method, *arguments))
+
+    async def tell_all(self, method: str, *arguments: object) -> tuple[dict[str, Any], list[str]]:
+        """What every node answers, and those that are not reached. Raises `Unavailable` where one fails that is reached."""
+        answers = await self.ask_all(method, *arguments)
+        silent = [node for node in self.nodes if node not in answers]
+        if any(self.nodes[node].connected for node in silent):
+            raise Unavailable("not all nodes of the ring answer")
+        return answers, silent
+
+
+async def gathered(asked: Mapping[str, Coroutine[Any, Any, T]]) -> dict[str, T]:
+    """What nodes answer. Those that fail are left out."""
+    return (await _gathered(asked, None))[0]
+
+
+async def _gathered(asked: Mapping[str, Coroutine[Any, Any, T]], timeout: float | None) -> tuple[dict[str, T], Unavailable]:
+    """What nodes answer in time, and why one of the others did not."""
+    answers: dict[str, T] = {}
+    failure: Unavailable = Unanswered("no node of the ring answers in time")
+    tasks = {node: asyncio.ensure_future(each) for node, each in asked.items()}
+    if tasks:
+        await asyncio.wait(tasks.values(), timeout=timeout)
+    for node, task in tasks.items():
+        if not task.done():
+            task.cancel()
+        elif (error := task.exception()) is None:
+            answers[node] = task.result()
+        elif isinstance(error, Unavailable):
+            failure = error
+        else:
+            raise error
+    return answers, failure
+
+
+def grouped(names: Sequence[T], node_of: Callable[[T], NodeCalls]) -> dict[NodeCalls, list[int]]:
+    """The places of what each node is to be asked for."""
+    places: dict[NodeCalls, list[int]] = {}
+    for place, name in enumerate(names):
+        places.setdefault(node_of(name), []).append(place)
+    return places

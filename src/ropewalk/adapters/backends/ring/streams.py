@@ -1,0 +1,98 @@
+"""Streams of a ring: each is registered and read at the node that holds its shard.
+
+Invariant: publications of one stream are registered together or not at all. A batch over the shards of several nodes is checked
+at all of them first; where one of them fails nevertheless the batch counts as unanswered, and may be repeated.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from ropewalk.adapters.backends.ring.links import NodeCalls
+from ropewalk.adapters.backends.ring.router import Router, grouped
+from ropewalk.adapters.backends.workers import wire
+from ropewalk.model.errors import PartitionChanged, Unanswered, Unavailable
+from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
+from ropewalk.model.messages import Position, Publication, Receipt
+
+
+class RingStreams:
+    """Implements `ports.StreamStore`."""
+
+    resolves_unanswered = True
+    """Only a node or a link that ends leaves an append unanswered, and nobody can tell then."""
+
+    instant = False
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
+        first = publications[0].stream
+        if len(publications) == 1 or self._of_one_node(publications):
+            receipts: list[Receipt] = await self._router.call(first, "append", publications)
+            return receipts
+        return await self._router.until_done(lambda: self._append_to_many(publications))
+
+    def _of_one_node(self, publications: Sequence[Publication]) -> bool:
+        holder = self._router.holder
+        first = holder(publications[0].stream)
+        return all(holder(publication.stream) == first for publication in publications)
+
+    async def _append_to_many(self, publications: Sequence[Publication]) -> list[Receipt]:
+        places = grouped(publications, lambda publication: self._router.node_of(publication.stream))
+        await self._check_partition_keys(publications)
+        batches = {node: [publications[place] for place in some] for node, some in places.items()}
+        answers = await asyncio.gather(*(node.call("append", batch) for node, batch in batches.items()), return_exceptions=True)
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        if failures:
+            some_done = len(failures) < len(answers) and isinstance(failures[0], Unavailable)
+            raise Unanswered(f"a part of the batch is not registered: {failures[0]}") if some_done else failures[0]
+        receipts: dict[int, Receipt] = {}
+        for some, answer in zip(places.values(), answers, strict=True):
+            assert not isinstance(answer, BaseException)
+            receipts.update(zip(some, answer, strict=True))
+        return [receipts[place] for place in range(len(publications))]
+
+    async def _check_partition_keys(self, publications: Sequence[Publication]) -> None:
+        """So that none of them is registered where one of them is refused."""
+        kept: dict[str, str] = {}
+        for publication in publications:
+            stream, named = publication.stream, publication.partition_key
+            if not named or publication.transient:
+                continue
+            if stream not in kept:
+                known = (await self.tip(stream)).offset > 0
+                kept[stream] = await self.partition_key(stream) if known else named
+            if named != kept[stream]:
+                raise PartitionChanged(stream, named, kept[stream])
+
+    async def replay(self, stream: str, position: Position) -> Replay | Gap:
+        return wire.history(await self._router.call(stream, "replay", stream, position))
+
+    async def since(self, stream: str, timestamp: float) -> Replay | Gap:
+        return wire.history(await self._router.call(stream, "since", stream, timestamp))
+
+    async def tip(self, stream: str) -> Position:
+        tip: Position = await self._router.call(stream, "tip", stream)
+        return tip
+
+    async def partition_key(self, stream: str) -> str:
+        key: str = await self._router.call(stream, "partition_key", stream)
+        return key
+
+    async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
+        """Raises `Unavailable` where a node is not reached: a list that lacks its streams looks like a whole one."""
+        nodes: list[NodeCalls] = []
+        for shard in range(self._router.state.table.shards):
+            holder = self._router.nodes.get(self._router.state.holder(shard))
+            if holder is None or not holder.connected:
+                raise Unavailable("not all nodes of the ring are reached")
+            if holder not in nodes:
+                nodes.append(holder)
+        answers = await asyncio.gather(*(node.call("summaries", after, limit) for node in nodes))
+        found: dict[str, StreamSummary] = {summary.stream: summary for answer in answers for summary in answer}
+        return [found[name] for name in sorted(found)[:limit]]
+
+    async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
+        page: HistoryPage | None = await self._router.call(stream, "page", stream, after, limit)
+        return page

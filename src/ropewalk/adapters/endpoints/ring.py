@@ -1,0 +1,51 @@
+"""The ring of this server over HTTP: what it looks like, and nodes that are added and removed."""
+
+import logging
+
+from aiohttp import web
+from msgspec import Struct, to_builtins
+
+from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, decoded, guarded, json_answer
+from ropewalk.core.ring_members import member_of
+from ropewalk.model.errors import BadRequest
+from ropewalk.ports import Ring
+
+logger = logging.getLogger("ropewalk.ring")
+
+MAX_BODY = 4096
+
+
+class RingRequest(Struct, frozen=True, forbid_unknown_fields=True):
+    """One of `add`, a node as name=host:port, and `remove`, the name of one; `lost` goes with the latter."""
+
+    add: str = ""
+    remove: str = ""
+    lost: bool = False
+
+
+class RingEndpoint:
+    def __init__(self, ring: Ring, guard: KeyGuard) -> None:
+        self._ring = ring
+        self._guard = guard
+
+    def routes(self, api_path: str = "/api") -> list[web.RouteDef]:
+        path = f"{api_path}/ring"
+        return [web.get(path, guarded(self._guard, self._show)), web.post(path, guarded(self._guard, self._change))]
+
+    async def _show(self, request: web.Request) -> web.Response:
+        return json_answer(200, to_builtins(self._ring.report()))
+
+    async def _change(self, request: web.Request) -> web.Response:
+        """The answer is the ring after the change; shards are still to move."""
+        asked = decoded(await body_of(request, MAX_BODY), RingRequest, "a change of the ring")
+        if bool(asked.add) == bool(asked.remove) or (asked.lost and not asked.remove):
+            raise BadRequest('a change of the ring is {"add": "name=host:port"} or {"remove": "name"}, the latter with "lost"')
+        if asked.add:
+            try:
+                self._ring.add(member_of(asked.add))
+            except ValueError as error:
+                raise BadRequest(str(error)) from None
+        else:
+            self._ring.remove(asked.remove, asked.lost)
+        logger.info("the ring was changed by a request", extra={"add": asked.add, "remove": asked.remove, "lost": asked.lost})
+        return await self._show(request)

@@ -1,0 +1,62 @@
+"""Draws a ring as text: a line for each node, with a bar as long as its share."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from ropewalk.core.ring_table import loads, moves
+from ropewalk.model.ring import RingNode, RingReport, RingTable
+
+BAR = 40
+"""Characters of a node that owns everything."""
+
+
+def report(ring: RingReport) -> str:
+    size = f"{_counted(ring.shards, 'shard')} on {_counted(len(ring.nodes), 'node')}"
+    rows = [("node", "address", "state", "owns", "holds", "share", "")]
+    for node in ring.nodes:
+        rows.append((node.name, node.address, _state(node), str(node.owns), str(node.holds), *_share(node.share)))
+    lines = [f"A ring of {size}: term {ring.term}, seen by {ring.node}", "", *_columns(rows)]
+    if ring.moving:
+        lines += ["", f"{_counted(ring.moving, 'shard')} on the way to another node"]
+    if ring.unavailable:
+        unavailable = _counted(ring.unavailable, "shard")
+        lines += ["", f"{unavailable} unavailable: the node that holds them does not answer"]
+    return "\n".join(lines)
+
+
+def plan(before: RingTable, after: RingTable | None) -> str:
+    """A table, and what a change would make of it."""
+    lines = _table(before)
+    if after is None:
+        return "\n".join(lines)
+    moved = moves(before, after)
+    roads = Counter((move.source, move.target) for move in moved)
+    share = len(moved) / before.shards
+    lines += ["", f"{_counted(len(moved), 'shard')} of {before.shards} would move ({share:.1%}):"]
+    lines += _columns([(f"{source} → {target}", str(number)) for (source, target), number in sorted(roads.items())])
+    return "\n".join([*lines, "", *_table(after)])
+
+
+def _table(table: RingTable) -> list[str]:
+    owned = {name: number for name, number in loads(table).items() if number}
+    head = f"{_counted(table.shards, 'shard')} on {_counted(len(owned), 'node')}"
+    rows = [(name, str(number), *_share(number / table.shards)) for name, number in owned.items()]
+    return [head, "", *_columns([("node", "owns", "share", ""), *rows])]
+
+
+def _state(node: RingNode) -> str:
+    state = "alive" if node.alive else "away"
+    return f"{state}, leaving" if node.leaving else state
+
+
+def _share(share: float) -> tuple[str, str]:
+    return f"{share:.1%}", "█" * round(share * BAR)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,148 @@
+"""The client over TCP as a program holds it: the verbs of `Client` that Broky has, and pushing."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ropewalk.client.broky_session import BrokySession
+from ropewalk.client.broky_track import BrokyTrack, PrefixTrack
+from ropewalk.client.client import Client
+from ropewalk.client.errors import NotSupported
+from ropewalk.client.publish_request import Draft
+from ropewalk.client.pusher import Pusher, push_frame
+from ropewalk.client.stream import Stream
+from ropewalk.core.signatures import unverified_name
+from ropewalk.model.errors import UserMistake
+from ropewalk.model.messages import Position, Receipt
+from ropewalk.protocol.broky.frames import Format
+from ropewalk.protocol.broky.ksuid import ksuid_of
+from ropewalk.protocol.stream_keys import key_of, name_of
+
+
+class BrokyClient(Client):
+    """Made by `connect` with a `tcp://` or `tls://` address. `pusher`: the connection with the key for publishing, where there
+    is one; otherwise pushes go the way of everything else."""
+
+    def __init__(self, session: BrokySession, pusher: Pusher | None) -> None:
+        self._session = session
+        self._pusher = pusher
+
+    async def subscribe(
+        self,
+        stream: str | bytes,
+        *,
+        since: float | None = None,
+        position: Position | None = None,
+        presence_events: bool = False,
+        prefix: bool = False,
+    ) -> Stream:
+        if presence_events:
+            raise NotSupported("presence")
+        name = stream if isinstance(stream, str) else name_of(stream)
+        key = _key(stream)
+        if prefix:
+            if since is not None or position is not None:
+                raise UserMistake("a subscription by prefix has no past: leave since and position out")
+            return await self._session.subscribe(f"{name}…", key, key, PrefixTrack(name))
+        return await self._session.subscribe(name, key, key, BrokyTrack(name, position, since))
+
+    async def subscribe_signed(
+        self, signed_name: str, *, since: float | None = None, position: Position | None = None, presence_events: bool = False
+    ) -> Stream:
+        if presence_events:
+            raise NotSupported("presence")
+        name = unverified_name(signed_name)
+        if name is None:
+            raise UserMistake("a signed name is needed here, and this holds no name")
+        track = BrokyTrack(name, position, since)
+        return await self._session.subscribe(signed_name, _key(name), signed_name.encode(), track)
+
+    async def subscribe_identifier(
+        self,
+        identifier: str,
+        *,
+        since: float | None = None,
+        positions: dict[str, Position] | None = None,
+        presence_events: bool = False,
+    ) -> Stream:
+        raise NotSupported("a channel")
+
+    async def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """All of them in this order, or none: they have to be of one stream."""
+        stream, partition = _common(drafts)
+        payloads = [msgspec.json.encode(draft.data) for draft in drafts]
+        uids = [_ksuid(draft.uid) for draft in drafts if draft.uid]
+        if uids and len(uids) != len(drafts):
+            raise UserMistake("give a uid to every publication of a batch, or to none")
+        first = await self.push(stream, payloads, format=Format.JSON, key_partition=partition, uids=uids)
+        places = range(first.offset, first.offset + len(payloads)) if first.offset else [0] * len(payloads)
+        return [Receipt(stream, first.epoch, place) for place in places]
+
+    async def push(
+        self,
+        key: str | bytes,
+        payloads: bytes | Sequence[bytes],
+        *,
+        format: Format = Format.BYTES,
+        key_partition: str | bytes = b"",
+        uids: Sequence[bytes] = (),
+        ts_producer: Sequence[int] = (),
+    ) -> Position:
+        if self._pusher is not None:
+            return await self._pusher.push(
+                key, payloads, format=format, key_partition=key_partition, uids=uids, ts_producer=ts_producer
+            )
+        ref = self._session.next_ref()
+        frame = push_frame(ref, key, payloads, format, key_partition, uids or None, ts_producer)
+        return await self._session.push(ref, frame)
+
+    async def send(
+        self,
+        key: str | bytes,
+        payloads: bytes | Sequence[bytes],
+        *,
+        format: Format = Format.BYTES,
+        key_partition: str | bytes = b"",
+        uids: Sequence[bytes] = (),
+        ts_producer: Sequence[int] = (),
+    ) -> None:
+        if self._pusher is not None:
+            await self._pusher.send(
+                key, payloads, format=format, key_partition=key_partition, uids=uids, ts_producer=ts_producer
+            )
+        else:
+            await self._session.send(push_frame(0, key, payloads, format, key_partition, uids, ts_producer))
+
+    async def flush(self) -> None:
+        await (self._session if self._pusher is None else self._pusher).flush()
+
+    def cut(self) -> None:
+        self._session.cut()
+
+
+def _key(stream: str | bytes) -> bytes:
+    if isinstance(stream, bytes):
+        return stream
+    try:
+        return key_of(stream)
+    except ValueError as error:
+        raise UserMistake(f"{stream!r} is no name of a stream: {error}") from error
+
+
+def _ksuid(uid: str) -> bytes:
+    try:
+        return ksuid_of(uid)
+    except ValueError as error:
+        raise UserMistake(
+            f"over TCP a uid is the text of a KSUID, and {uid!r} is none: {error}; ropewalk.client.new_uid() makes one"
+        ) from error
+
+
+def _common(drafts: Sequence[Draft]) -> tuple[str, str]:
+    """The stream and the partition key of a batch."""
+    for draft in drafts:
+        if draft.transient or draft.exclude_socket or draft.broadcast_type:
+            raise NotSupported("a publication that is transient, excludes a socket or has a type", "http://")
+    if len({(draft.stream, draft.partition_key) for draft in drafts}) != 1:
+        raise NotSupported("a batch for several streams, or for none,", "http://")
+    return drafts[0].stream, drafts[0].partition_key

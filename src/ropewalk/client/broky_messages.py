@@ -1,0 +1,64 @@
+"""The messages of a run, as programs get them."""
+
+import logging
+from collections.abc import Iterable
+from itertools import repeat
+
+import msgspec
+
+from ropewalk.client.events import UNREADABLE, BrokyMessage, Event, Gap
+from ropewalk.model.messages import Position
+from ropewalk.model.nesting import TOO_DEEP, too_deep
+from ropewalk.protocol.broky.frames import Format, Run
+from ropewalk.protocol.broky.ksuid import KSUID_BYTES
+from ropewalk.protocol.broky.runs import payloads_of
+
+logger = logging.getLogger("ropewalk.client")
+
+NOWHERE = Position("", 0)
+
+_decode_json = msgspec.json.decode
+
+
+def events_of(run: Run, stream: str, tip: Position = NOWHERE) -> list[Event]:
+    """One for each message, and in the place of one that cannot be decoded a gap of one; nothing if it has no position. `tip`:
+    up to where it is the past."""
+    offset, at = run.offset, run.ts_broker
+    epoch = run.epoch.decode()
+    replayed = 0 < offset <= tip.offset and epoch == tip.epoch
+    if run.format is Format.JSON:
+        return _decoded(run, stream, epoch, replayed)
+    if not run.sizes and not run.uid and not run.ts_producer:
+        return [BrokyMessage(run.payload, stream, epoch, offset, "", replayed, run.payload, Format.BYTES, at)]
+    payloads = payloads_of(run)
+    return [
+        BrokyMessage(payload, stream, epoch, place, "", replayed, payload, Format.BYTES, at, time, uid)
+        for payload, place, time, uid in zip(payloads, _offsets(run), *_of_producer(run), strict=False)
+    ]
+
+
+def _decoded(run: Run, stream: str, epoch: str, replayed: bool) -> list[Event]:
+    events: list[Event] = []
+    for payload, offset, time, uid in zip(payloads_of(run), _offsets(run), *_of_producer(run), strict=False):
+        try:
+            if too_deep(payload):
+                raise ValueError(TOO_DEEP)
+            data = _decode_json(payload)
+        except ValueError as error:
+            logger.warning("a message cannot be read", extra={"stream": stream, "offset": offset, "reason": str(error)})
+            if offset:
+                events.append(Gap(stream, UNREADABLE, Position(epoch, offset - 1), epoch, offset + 1, offset))
+            continue
+        events.append(BrokyMessage(data, stream, epoch, offset, "", replayed, payload, Format.JSON, run.ts_broker, time, uid))
+    return events
+
+
+def _offsets(run: Run) -> Iterable[int]:
+    return range(run.offset, run.offset + run.count) if run.offset else repeat(0)
+
+
+def _of_producer(run: Run) -> tuple[Iterable[int], Iterable[bytes]]:
+    """Its times and uids."""
+    uids = run.uid
+    cut = [uids[at : at + KSUID_BYTES] for at in range(0, len(uids), KSUID_BYTES)]
+    return run.ts_producer or repeat(0), cut or repeat(b"")

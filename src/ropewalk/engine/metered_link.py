@@ -1,0 +1,79 @@
+"""The link of a client that grants credit: deliveries stop when it is used up, as they do when the transport takes no more.
+
+Frames are counted one by one, and so they wait: each has the position of its own messages, wherever a gap has to be said.
+Answers do not wait for credit. So what waits of a subscription is forgotten with it, or it would come after the answer to the
+next one.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from ropewalk.core.outbox import Outbox
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
+from ropewalk.engine.hub import Group
+from ropewalk.engine.link import Link, LinkOwner
+from ropewalk.model.rules import SlowPolicy
+from ropewalk.ports import Connection
+from ropewalk.protocol.codec import Meter, SessionCodec
+
+
+class MeteredLink(Link):
+    __slots__ = ("_meter",)
+
+    drain_bytes = 1  # one frame at a time
+
+    def __init__(
+        self,
+        owner: LinkOwner,
+        connection: Connection,
+        codec: SessionCodec,
+        rules: Rulebook,
+        stats: Stats,
+        limit: int,
+        meter: Meter,
+    ) -> None:
+        super().__init__(owner, connection, codec, rules, stats, limit)
+        self._meter = meter
+
+    def granted(self) -> None:
+        """The meter has more than before."""
+        self._go_on()
+
+    def send(self, frame: bytes) -> None:
+        """History, or what has its place among it."""
+        if frame:
+            self._deliver(None, SlowPolicy.DISCONNECT, frame)
+
+    def answer(self, frame: bytes) -> None:
+        """Past what waits. How many answers may wait is bounded by what is read while the transport takes nothing: no more."""
+        if self.open and frame:
+            self._connection.write(frame)
+
+    def _takes(self) -> bool:
+        return self._meter.left > 0 and super()._takes()
+
+    def _writer(self, group: Group) -> Callable[[bytes], None]:
+        return partial(self._deliver, group, self._rules.of(group.stream).slow_consumer)
+
+    def _deliver(self, group: Group | None, policy: SlowPolicy, data: bytes) -> None:
+        if self._outbox is None and len(data) <= self._meter.left:
+            if self.open:
+                self._write(data)
+            return
+        before = group.written if group else None
+        for part in self._meter.parts(data):
+            after = part.position or before
+            if not self.open:
+                return
+            if self._outbox is None:
+                self._write(part.frame)
+            elif not self._outbox.offer(group or part.stream, part.frame, policy, before, after):
+                self.overflow()
+            before = after
+
+    def _write(self, frame: bytes) -> None:
+        super()._write(frame)
+        self._meter.left -= self._meter.counted(frame)
+        if self._meter.left <= 0 and self._outbox is None:
+            self._outbox = Outbox(self.limit)

@@ -1,0 +1,133 @@
+"""Subscriptions to all streams whose key begins with something: whatever is registered from now on, and nothing of the past.
+
+Each message comes once for each such subscription, in the order of its stream. What is lost on its way here cannot be found
+again, because nobody knows which streams there are: so it is said that something may be missing.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Container, Sequence
+from functools import partial
+from itertools import groupby
+from operator import attrgetter
+
+from ropewalk.core.prefix_table import PrefixTable
+from ropewalk.engine.hub import Audience, Group, Hub
+from ropewalk.engine.link import Link
+from ropewalk.engine.subscription import Subscription
+from ropewalk.model.commands import SubscribePrefix
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.history import Gap, GapReason
+from ropewalk.model.messages import Deliverable, Position
+from ropewalk.model.sessions import NotGranted
+from ropewalk.ports import Feed, PrefixFeed
+from ropewalk.protocol.codec import MessageCodec
+
+MOST_PREFIXES = 256
+"""Different ones in one process. Every message that is registered is compared with them."""
+
+NOT_HERE = NotGranted("unavailable", "with this broker there are no subscriptions by prefix: subscribe to each key")
+TOO_MANY = NotGranted("overflow", f"more than {MOST_PREFIXES} prefixes are subscribed to here: subscribe to each key")
+AWAY = NotGranted("unavailable", "the store does not answer: subscribe again")
+
+
+class PrefixCodec:
+    """A `MessageCodec` for messages of several streams. A gap names the prefix and has no position."""
+
+    def __init__(self, codec: MessageCodec) -> None:
+        self._codec = codec
+        self.head = codec.head
+
+    def batch(self, head: bytes, messages: Sequence[Deliverable]) -> bytes:
+        return b"".join(self._codec.batch(head, list(some)) for _, some in groupby(messages, attrgetter("stream")))
+
+    def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
+        return self._codec.reject_history(identifier, [Gap(gap.stream, gap.reason, "", 1, 0) for gap in gaps])
+
+
+class Prefixes:
+    """`by_length` is empty while nobody has such a subscription. `heard_changed` is told which streams anybody here listens to,
+    when that becomes another question."""
+
+    def __init__(
+        self, feed: Feed, hub: Hub, key_of: Callable[[str], bytes], heard_changed: Callable[[Container[str]], None]
+    ) -> None:
+        self._key_of = key_of
+        self._heard_changed = heard_changed
+        self._feed = feed if isinstance(feed, PrefixFeed) else None
+        self._hub = hub
+        self._audiences: PrefixTable[Audience] = PrefixTable()
+        self._joining: Counter[bytes] = Counter()
+        self._codecs: dict[MessageCodec, PrefixCodec] = {}
+        self.by_length = self._audiences.by_length
+
+    async def join(self, link: Link, subscription: Subscription, wanted: SubscribePrefix) -> NotGranted | None:
+        """After it everything that is registered comes to the link. Why it does not, if it does not."""
+        prefix = wanted.prefix
+        if self._feed is None:
+            return NOT_HERE
+        if prefix not in self._audiences and len(self._audiences) + len(self._joining) >= MOST_PREFIXES:
+            return TOO_MANY
+        self._joining[prefix] += 1
+        refused = None
+        try:
+            await self._feed.listen_prefix(prefix)
+        except Unavailable:
+            refused = AWAY
+        self._joining -= Counter([prefix])
+        if refused is None and link.open:
+            group = self._group(wanted, self._codec_for(link.codec.messages))
+            self._hub.enter(group, link)
+            subscription.groups = (group,)
+        self._unlisten_if_unwanted(prefix)
+        return refused
+
+    def _codec_for(self, codec: MessageCodec) -> PrefixCodec:
+        """The same one for all who have the same, so that they are one group."""
+        return self._codecs.setdefault(codec, PrefixCodec(codec))
+
+    def _group(self, wanted: SubscribePrefix, codec: PrefixCodec) -> Group:
+        prefix, identifier = wanted.prefix, wanted.identifier
+        audience = self._audiences.get(prefix)
+        if audience is None:
+            audience = Audience(wanted.name)
+            self._audiences.put(prefix, audience)
+            self._heard_changed(self)
+        group = audience.groups.get((identifier, codec))
+        if group is None:
+            group = audience.groups[identifier, codec] = Group(wanted.name, identifier, codec)
+            group.left = partial(self._left, prefix, identifier, codec)
+        return group
+
+    def _left(self, prefix: bytes, identifier: str, codec: MessageCodec) -> None:
+        audience = self._audiences.get(prefix)
+        if audience is not None:
+            audience.groups.pop((identifier, codec), None)
+            if not audience.groups:
+                self._audiences.remove(prefix)
+                if not self.by_length:
+                    self._heard_changed(self._hub.heard)
+                self._unlisten_if_unwanted(prefix)
+
+    def _unlisten_if_unwanted(self, prefix: bytes) -> None:
+        if self._feed is not None and prefix not in self._audiences and not self._joining[prefix]:
+            self._feed.unlisten_prefix(prefix)
+
+    def __contains__(self, stream: object) -> bool:
+        """Whether anybody listens to it, by its prefix or otherwise."""
+        return stream in self._hub.heard or bool(isinstance(stream, str) and self._audiences.matching(self._key_of(stream)))
+
+    def deliver(self, messages: Sequence[Deliverable]) -> None:
+        """What the feed brings, before anybody else gets it."""
+        stream, wanting = "", list[Audience]()
+        for message in messages:
+            if message.stream != stream:
+                stream = message.stream
+                wanting = self._audiences.matching(self._key_of(stream))
+            for audience in wanting:
+                self._hub.deliver(audience, message)
+
+    def missed(self) -> None:
+        """Messages of any stream may be lost."""
+        for audience in self._audiences.values():
+            gap = Gap(audience.stream, GapReason.TRIMMED, "", 1, 0)
+            self._hub.say_gap(audience, gap, Position("", 0))

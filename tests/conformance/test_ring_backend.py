@@ -1,0 +1,17 @@
+"""The backend of a ring of three nodes, over real links in one process, through the suite of shared backends."""
+
+from ropewalk.ports import Backend
+from ropewalk.testing.backend import SharedBackendConformance
+from ropewalk.testing.backend_rig import BackendSetup, StoreFault
+from tests.ring_nodes import RingInProcess, RingNodeInProcess
+
+
+class TestRingBackend(SharedBackendConformance):
+    def make_two(self, setup: BackendSetup) -> tuple[Backend, Backend]:
+        ring = RingInProcess(setup)
+        ring.prepare("abc")
+        return ring.nodes["a"], ring.nodes["b"]
+
+    def disturb(self, backend: Backend, fault: StoreFault) -> None:
+        assert isinstance(backend, RingNodeInProcess)
+        backend.fault = fault

@@ -1,0 +1,485 @@
+"""What a ring of nodes does when shards move, links break and nodes are lost; over real links in one process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from ropewalk.core.ring import shard_of
+from ropewalk.model.errors import Unanswered, Unavailable
+from ropewalk.model.history import Gap, Replay
+from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, one_by_one
+from ropewalk.model.presence import Member
+from ropewalk.model.ring import LeaveRing
+from ropewalk.model.rules import StreamRules
+from ropewalk.model.sessions import SessionSnapshot, SessionWrite
+from ropewalk.testing.backend_rig import BackendSetup
+from ropewalk.testing.clock import ManualClock
+from tests.ring_nodes import SHARDS, RingInProcess, RingNodeInProcess
+
+STREAMS = [f"chat/{number}" for number in range(60)]
+SNAPSHOT = SessionSnapshot("bo", {})
+MEMBER = Member("bo")
+
+
+@pytest.fixture
+async def ring() -> AsyncIterator[RingInProcess]:
+    ring = RingInProcess(BackendSetup(ManualClock(), StreamRules(history_limit=1000, history_ttl=300.0)))
+    await ring.start("abc")
+    await ring.settled()
+    yield ring
+    await ring.stop()
+
+
+async def publish(node: RingNodeInProcess, stream: str, payload: bytes = b"1", uid: str = "") -> Position:
+    (receipt,) = await node.streams.append([Publication(stream, payload, uid=uid)])
+    return Position(receipt.epoch, receipt.offset)
+
+
+def held_by(node: RingNodeInProcess) -> list[int]:
+    return [shard for shard in range(SHARDS) if node.state.serves(shard)]
+
+
+def each_served_once(ring: RingInProcess) -> bool:
+    return sorted(shard for node in ring.nodes.values() for shard in held_by(node)) == list(range(SHARDS))
+
+
+class Heard:
+    """What came to one node through its feed, in order of streams."""
+
+    def __init__(self) -> None:
+        self.messages: list[Registered] = []
+        self.missed = 0
+        self.orders: list[object] = []
+
+    async def start(self, node: RingNodeInProcess) -> "Heard":
+        await node.feed.start(self._deliver, self._obey, self._miss)
+        return self
+
+    def _deliver(self, messages: Sequence[Deliverable]) -> None:
+        self.messages += one_by_one(messages)
+
+    async def _obey(self, order: object) -> int:
+        self.orders.append(order)
+        return 1
+
+    def _miss(self) -> None:
+        self.missed += 1
+
+
+async def test_a_node_that_joins_gets_its_share_and_every_stream_goes_on_in_its_epoch(ring: RingInProcess) -> None:
+    a = ring.nodes["a"]
+    before = {stream: await publish(a, stream, uid="first") for stream in STREAMS}
+    await ring.start("d")
+    await ring.settled()
+    assert each_served_once(ring)
+    assert len(held_by(ring.nodes["d"])) == SHARDS // 4
+    for stream in STREAMS:
+        for name in "abcd":
+            assert await publish(ring.nodes[name], stream, uid="first") == before[stream]
+        assert await publish(ring.nodes["d"], stream) == Position(before[stream].epoch, 2)
+        answer = await ring.nodes["b"].streams.replay(stream, Position(before[stream].epoch, 0))
+        assert isinstance(answer, Replay)
+        assert [message.offset for message in answer.messages] == [1, 2]
+
+
+async def test_publishers_see_a_pause_and_no_error_while_shards_move(ring: RingInProcess) -> None:
+    joined = asyncio.Event()
+
+    async def many(name: str) -> dict[str, list[Position]]:
+        given: dict[str, list[Position]] = {}
+        while not joined.is_set():
+            for stream in STREAMS:
+                given.setdefault(stream, []).append(await publish(ring.nodes[name], stream))
+        return given
+
+    publishers = [asyncio.ensure_future(many(name)) for name in "abc"]
+    await ring.start("d")
+    await ring.settled()
+    joined.set()
+    given = await asyncio.gather(*publishers)
+    for stream in STREAMS:
+        positions = [position for each in given for position in each[stream]]
+        assert len({position.epoch for position in positions}) == 1
+        assert sorted(position.offset for position in positions) == list(range(1, len(positions) + 1))
+
+
+async def test_listeners_hear_what_is_registered_at_the_new_holder(ring: RingInProcess) -> None:
+    heard = await Heard().start(ring.nodes["b"])
+    for stream in STREAMS:
+        await ring.nodes["b"].feed.listen(stream)
+    await ring.start("d")
+    await ring.settled()
+    assert heard.missed
+    for stream in STREAMS:
+        await publish(ring.nodes["c"], stream)
+    await ring.until(lambda: {message.stream for message in heard.messages} == set(STREAMS))
+
+
+async def test_sessions_and_members_move_along(ring: RingInProcess) -> None:
+    a, clock = ring.nodes["a"], ring.setup.clock
+    await a.leases.renew(60.0, ())
+    sids = [f"sid{number}" for number in range(60)]
+    await a.leases.write(
+        [SessionWrite(sid, SNAPSHOT, 1, 60.0, live=number % 2 == 0, began=clock()) for number, sid in enumerate(sids)]
+    )
+    for stream in STREAMS:
+        await a.presence.join(stream, "sid0", MEMBER)
+    await ring.start("d")
+    await ring.settled()
+    for stream in STREAMS:
+        assert (await ring.nodes["c"].presence.page(stream, "", 10)).members == (MEMBER,)
+    assert [await ring.nodes["d"].sessions.take(sid, f"{sid}~") for sid in sids] == [SNAPSHOT] * len(sids)
+    assert (await ring.nodes["d"].presence.adopt("sid0", "sid0~")).keys() == set(STREAMS)
+
+
+async def test_a_node_that_leaves_hands_everything_over(ring: RingInProcess) -> None:
+    before = {stream: await publish(ring.nodes["a"], stream) for stream in STREAMS}
+    b = ring.nodes["b"]
+    b.state.make(LeaveRing("1", "b"))
+    b._follow()
+    await ring.settled()
+    assert held_by(b) == []
+    await ring.kill("b")
+    for stream in STREAMS:
+        assert await publish(ring.nodes["c"], stream) == Position(before[stream].epoch, 2)
+
+
+async def test_the_shards_of_a_node_that_is_declared_lost_begin_anew_at_others(ring: RingInProcess) -> None:
+    before = {stream: await publish(ring.nodes["a"], stream) for stream in STREAMS}
+    lost = held_by(ring.nodes["b"])
+    await ring.kill("b")
+    a = ring.nodes["a"]
+    lease = (await a.leases.renew(60.0, ())).lease
+    a.remove("b", lost=True)
+    del ring.members["b"]
+    await ring.settled()
+    assert each_served_once(ring)
+    for stream in STREAMS:
+        after = await publish(ring.nodes["c"], stream)
+        if shard_of(stream, SHARDS) in lost:
+            assert (after.offset, after.epoch != before[stream].epoch) == (1, True)
+        else:
+            assert after == Position(before[stream].epoch, 2)
+    assert (await a.leases.renew(60.0, ())).lease != lease
+
+
+async def test_a_dead_node_makes_its_own_shards_unavailable_and_no_others(ring: RingInProcess) -> None:
+    lost = held_by(ring.nodes["b"])
+    await ring.kill("b")
+    a = ring.nodes["a"]
+    a.router._patience = 0.1
+    for stream in STREAMS:
+        if shard_of(stream, SHARDS) in lost:
+            with pytest.raises(Unavailable, match="node b"):
+                await publish(a, stream)
+        else:
+            assert (await publish(a, stream)).offset == 1
+    assert a.health() == ""
+    assert "node b" in a.impairments()[0]
+
+
+async def test_a_node_that_starts_again_with_nothing_begins_its_shards_anew(ring: RingInProcess) -> None:
+    before = {stream: await publish(ring.nodes["a"], stream) for stream in STREAMS}
+    lost = held_by(ring.nodes["b"])
+    lease = (await ring.nodes["a"].leases.renew(60.0, ())).lease
+    await ring.kill("b")
+    await ring.start("b")
+    await ring.settled()
+    assert held_by(ring.nodes["b"]) == lost
+    for stream in STREAMS:
+        after = await publish(ring.nodes["a"], stream)
+        assert (after.epoch == before[stream].epoch) is (shard_of(stream, SHARDS) not in lost)
+    assert (await ring.nodes["a"].leases.renew(60.0, ())).lease != lease
+
+
+# --- a hand-over that breaks ------------------------------------------------------------------------------------------
+
+
+def broken(node: RingNodeInProcess, method: str, after: bool) -> Callable[[], None]:
+    """The link over which this is asked is lost, before or after it was done. Returns what mends it."""
+    links = {name: link for name, link in node._links.items() if name == "d"}
+    assert links
+    link = links["d"]
+    call = link.call
+
+    async def breaking(asked: str, *arguments: object) -> Any:
+        if asked != method:
+            return await call(asked, *arguments)
+        if after:
+            await call(asked, *arguments)
+        assert link._connection is not None
+        link._connection.close()
+        raise Unanswered("the link is lost")
+
+    link.call = breaking  # type: ignore[method-assign,assignment]
+
+    def mend() -> None:
+        link.call = call  # type: ignore[method-assign]
+
+    return mend
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["not heard", "heard"])
+@pytest.mark.parametrize("method", ["receive", "received"])
+async def test_a_hand_over_whose_link_breaks_leaves_the_shard_with_its_holder_and_is_tried_again(
+    ring: RingInProcess, method: str, after: bool
+) -> None:
+    before = {stream: await publish(ring.nodes["a"], stream) for stream in STREAMS}
+    sources = [ring.nodes[name] for name in "abc"]
+    ring.prepare("d")
+    mends = []
+    for node in sources:
+        reach = node._reach_members
+
+        def reach_and_break(node: RingNodeInProcess = node, reach: Callable[[], None] = reach) -> None:
+            new = "d" not in node._links
+            reach()
+            if new and "d" in node._links:
+                mends.append(broken(node, method, after))
+
+        node._reach_members = reach_and_break  # type: ignore[method-assign]
+    await ring.nodes["d"].run()
+    await ring.until(lambda: len(mends) == 3)
+    for _ in range(3):  # while it fails again and again everything goes on where it is
+        for stream in STREAMS:
+            await publish(ring.nodes["b"], stream)
+        assert held_by(ring.nodes["d"]) == []
+    for mend in mends:
+        mend()
+    await ring.settled()
+    assert each_served_once(ring)
+    for stream in STREAMS:
+        assert await publish(ring.nodes["d"], stream) == Position(before[stream].epoch, 5)
+
+
+async def test_a_receiver_that_dies_before_the_decision_leaves_the_shard_with_its_holder(ring: RingInProcess) -> None:
+    before = {stream: await publish(ring.nodes["a"], stream) for stream in STREAMS}
+    ring.prepare("d")
+    d = ring.nodes["d"]
+    dying = asyncio.Event()
+
+    async def die(*arguments: object) -> None:
+        dying.set()
+        await asyncio.Event().wait()
+
+    d._receiver.received = die  # type: ignore[method-assign,assignment]
+    await d.run()
+    await dying.wait()
+    await ring.kill("d")
+    ring.nodes["a"].remove("d", lost=True)
+    await ring.settled()
+    assert each_served_once(ring)
+    for stream in STREAMS:
+        assert await publish(ring.nodes["c"], stream) == Position(before[stream].epoch, 2)
+
+
+class Transit:
+    """Stops the hand-overs of three nodes to one that joins, while a shard of each is in neither store."""
+
+    def __init__(self, ring: RingInProcess) -> None:
+        self._ring = ring
+        ring.prepare("d")
+        self._node = ring.nodes["d"]
+        self._go_on = asyncio.Event()
+        self._stopped = 0
+        received = self._node._receiver.received
+
+        async def stop(*arguments: Any) -> None:
+            self._stopped += 1
+            await self._go_on.wait()
+            await received(*arguments)
+
+        self._node._receiver.received = stop  # type: ignore[method-assign,assignment]
+
+    async def begin(self) -> None:
+        await self._node.run()
+        await self._ring.until(lambda: self._stopped == 3)
+
+    async def go_on(self, meanwhile: asyncio.Future[Any]) -> None:
+        """Not before `meanwhile` is done, or had time enough to be done wrongly."""
+        await asyncio.wait([meanwhile], timeout=0.2)
+        self._go_on.set()
+
+
+async def test_whoever_leaves_while_a_shard_is_on_its_way_is_gone_when_it_has_come(ring: RingInProcess) -> None:
+    a = ring.nodes["a"]
+    await a.leases.renew(60.0, ())
+    for stream in STREAMS:
+        await a.presence.join(stream, f"sid of {stream}", MEMBER)
+    transit = Transit(ring)
+    await transit.begin()
+    leaving = asyncio.gather(*(a.presence.detach(f"sid of {stream}", 0.0) for stream in STREAMS))
+    await transit.go_on(leaving)
+    await leaving
+    await ring.settled()
+    await a.presence.expire()
+    for stream in STREAMS:
+        assert (await a.presence.page(stream, "", 10)).members == ()
+
+
+async def test_sessions_that_are_on_their_way_are_revoked_too(ring: RingInProcess) -> None:
+    a, clock = ring.nodes["a"], ring.setup.clock
+    sids = [f"sid{number}" for number in range(60)]
+    await a.leases.write([SessionWrite(sid, SNAPSHOT, 1, 60.0, live=False, began=clock()) for sid in sids])
+    transit = Transit(ring)
+    await transit.begin()
+    revoking = asyncio.ensure_future(a.sessions.revoke("bo"))
+    await transit.go_on(revoking)
+    assert sorted(sid for sid, _ in await revoking) == sorted(sids)
+    await ring.settled()
+    assert [await a.sessions.peek(sid) for sid in sids] == [None] * len(sids)
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_link_that_breaks_costs_a_pause_and_what_was_missed_is_looked_for(ring: RingInProcess) -> None:
+    a = ring.nodes["a"]
+    heard = await Heard().start(a)
+    for stream in STREAMS:
+        await a.feed.listen(stream)
+    for link in a._links.values():
+        assert link._connection is not None
+        link._connection.close()
+    await asyncio.gather(*(publish(a, stream) for stream in STREAMS))
+    await ring.settled()
+    assert heard.missed >= 2
+    for stream in STREAMS:
+        await publish(ring.nodes["b"], stream)
+    await ring.until(lambda: {message.stream for message in heard.messages if message.offset == 2} == set(STREAMS))
+
+
+async def test_an_order_reaches_a_node_that_was_cut_off_meanwhile(ring: RingInProcess) -> None:
+    a, b = ring.nodes["a"], ring.nodes["b"]
+    heard = await Heard().start(b)
+    link = a._links["b"]
+    assert link._connection is not None
+    link._connection.close()
+    await ring.until(lambda: not link.connected)
+    await a.feed.command(RemoteDisconnect("bo"))
+    await ring.until(lambda: RemoteDisconnect("bo") in heard.orders)
+
+
+async def test_what_a_node_could_not_be_told_of_sessions_it_hears_when_it_is_back(ring: RingInProcess) -> None:
+    a, b, clock = ring.nodes["a"], ring.nodes["b"], ring.setup.clock
+    for node in (a, b):
+        await node.leases.renew(60.0, ())
+    sid = next(f"sid{number}" for number in range(1000) if a.router.holder(f"sid{number}") == "b")
+    link = a._links["b"]
+    link.retry_seconds = 0.3
+    assert link._connection is not None
+    link._connection.close()
+    await ring.until(lambda: not link.connected)
+    assert await a.leases.write([SessionWrite(sid, SNAPSHOT, 1, 60.0, began=clock())]) == []
+    assert await b.sessions.peek(sid) is None
+    await ring.settled()
+    assert await b.sessions.peek(sid) == SNAPSHOT
+
+
+async def test_a_gap_is_told_for_what_was_lost_with_a_node(ring: RingInProcess) -> None:
+    positions = {stream: await publish(ring.nodes["a"], stream) for stream in STREAMS}
+    lost = [stream for stream in STREAMS if ring.nodes["a"].router.holder(stream) == "b"]
+    await ring.kill("b")
+    await ring.start("b")
+    await ring.settled()
+    for stream in lost:
+        assert isinstance(await ring.nodes["c"].streams.replay(stream, positions[stream]), Gap)
+
+
+# --- nodes that were not told -----------------------------------------------------------------------------------------
+
+
+async def removed(ring: RingInProcess, name: str) -> None:
+    """It hands over everything, and is out of the table; it goes on running."""
+    at = next(node for other, node in ring.nodes.items() if other != name)
+    at.remove(name, lost=False)
+    await ring.settled()
+    at.remove(name, lost=False)
+
+
+async def test_a_node_that_was_removed_while_it_was_down_joins_again_when_it_starts(ring: RingInProcess) -> None:
+    a, b = ring.nodes["a"], ring.nodes["b"]
+    a.remove("b", lost=False)
+    await ring.settled()
+    kept = b.state.news  # as the file has it: in the table, and leaving
+    await ring.kill("b")
+    a.remove("b", lost=False)
+    ring.prepare("b")
+    again = ring.nodes["b"]
+    again.state.table, again.state._possessions = kept.table, list(kept.possessions)
+    await again.run()
+    await ring.until(lambda: again.state.table == a.state.table and again.state.table.member("b") is not None)
+    await ring.settled()
+    assert each_served_once(ring)
+    assert held_by(again)
+
+
+async def test_a_node_that_was_removed_while_it_runs_stays_out_and_says_so(ring: RingInProcess) -> None:
+    b = ring.nodes["b"]
+    await removed(ring, "b")
+    await ring.until(lambda: b.impairments() == ["this node is not in the table of its ring"])
+    await ring.until(lambda: len({node.state.table.term for node in ring.nodes.values()}) == 1)
+    assert not b.state.belongs
+
+
+async def test_a_node_outside_of_the_table_hears_of_changes_and_misses_nothing(ring: RingInProcess) -> None:
+    a, b = ring.nodes["a"], ring.nodes["b"]
+    await removed(ring, "b")
+    heard = await Heard().start(b)
+    for stream in STREAMS:
+        await b.feed.listen(stream)
+    await ring.until(lambda: b.state.news == a.state.news)
+    await ring.start("d")
+    await ring.until(lambda: len(held_by(ring.nodes["d"])) == 5)
+    missed = heard.missed
+    for stream in STREAMS:  # it finds out by being refused, and long before it would give up
+        assert (await publish(b, stream)).offset == 1
+    await ring.until(lambda: b.state.news == a.state.news and heard.missed > missed)
+    for stream in STREAMS:
+        await publish(a, stream)
+    await ring.until(lambda: {message.stream for message in heard.messages if message.offset == 2} == set(STREAMS))
+
+
+async def test_news_that_a_busy_link_does_not_take_are_told_later(ring: RingInProcess) -> None:
+    for node in ring.nodes.values():
+        for link in node._links.values():
+            call, failed = link.call, [False]
+
+            async def busy(method: str, *arguments: object, call: Any = call, failed: list[bool] = failed) -> Any:
+                if method == "news" and not failed[0]:
+                    failed[0] = True
+                    raise Unavailable("too many calls wait")
+                return await call(method, *arguments)
+
+            link.call = busy  # type: ignore[method-assign]
+    ring.nodes["a"].state.make(LeaveRing("1", "c"))
+    ring.nodes["a"]._follow()
+    await ring.settled()
+    assert each_served_once(ring)
+    await ring.until(lambda: len({repr(node.state.news) for node in ring.nodes.values()}) == 1)
+
+
+async def test_a_shard_is_listened_to_that_moves_to_a_node_which_is_just_being_reached(ring: RingInProcess) -> None:
+    a = ring.nodes["a"]
+    heard = await Heard().start(a)
+    for stream in STREAMS:
+        await a.feed.listen(stream)
+    ready, pay = asyncio.Event(), a._owed.pay
+
+    async def late(node: str, tell: Any) -> None:
+        if node == "d":
+            await ready.wait()
+        await pay(node, tell)
+
+    a._owed.pay = late  # type: ignore[method-assign]
+    await ring.start("d")
+    d = ring.nodes["d"]
+    await ring.until(lambda: len(held_by(d)) >= 2)  # from the others
+    await ring.until(lambda: all(a.state.holder(shard) == "d" for shard in held_by(d)))
+    ready.set()
+    await ring.settled()
+    for stream in STREAMS:
+        await publish(ring.nodes["c"], stream)
+    await ring.until(lambda: {message.stream for message in heard.messages} == set(STREAMS))

@@ -1,0 +1,41 @@
+"""The page that goes through Broky: what it names exists, and what it counts is as many."""
+
+import re
+import shlex
+
+from ropewalk.app.settings import load, require_startable
+from ropewalk.app.settings.sections import SETTINGS
+from ropewalk.protocol.broky.forwarding import PREFIX
+from tests.docs.pages import ROOT, blocks
+
+PAGE = ROOT / "docs" / "topics" / "broky.md"
+REFERENCE = ROOT / "docs" / "reference" / "broky.md"
+
+
+def test_it_counts_the_settings_honestly() -> None:
+    [said] = re.findall(r"some (\d+) settings", PAGE.read_text())
+    assert int(said) == round(len(SETTINGS), -1)
+
+
+def test_its_metrics_are_among_those_that_there_are() -> None:
+    listed = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    named = set(re.findall(r"`((?:ropewalk|process)_\w+)`", PAGE.read_text()))
+    assert len(named) > 10
+    assert [name for name in sorted(named) if f"| `{name}` |" not in listed] == []
+
+
+def test_its_servers_could_start() -> None:
+    commands = [block.text.replace("\\\n", " ") for block in blocks(PAGE)]
+    assert len(commands) == 2
+    for command in commands:
+        _, _, *flags = shlex.split(command)
+        require_startable(load(flags, {"ROPEWALK_CONFIG_PATH": ""}))
+
+
+def test_the_reference_shows_the_schema_as_it_is() -> None:
+    schema = (ROOT / "src/ropewalk/protocol/broky/broky.fbs").read_text().strip()
+    assert f"```text\n{schema}\n```" in REFERENCE.read_text()
+
+
+def test_the_reference_shows_the_bytes_that_every_run_begins_with() -> None:
+    assert PREFIX.hex() in "".join(REFERENCE.read_text().split())

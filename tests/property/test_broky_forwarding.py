@@ -1,0 +1,171 @@
+"""Damaged runs on the fast path: whatever is passed on to subscribers is sound, and what its producer meant."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from ropewalk.adapters.endpoints.broky_pushes import CollectedRuns, Pushes
+from ropewalk.core.stats import Stats
+from ropewalk.engine.broker import EVERYTHING
+from ropewalk.model.errors import MalformedFrame
+from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun
+from ropewalk.protocol.broky import splitter
+from ropewalk.protocol.broky.frames import Format, Run
+from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of, run_of
+from ropewalk.protocol.publications import PublicationLimits
+from tests.broky_frames import built, damaged
+
+FRAMES = int(os.environ.get("FUZZ_FRAMES", "20000"))
+SEED = int(os.environ.get("FUZZ_SEED", "20261116"))
+SCHEMA = Path(splitter.__file__).with_name("broky.fbs")
+VERIFIER = Path(__file__).with_name("broky_verifier.cpp")
+NOW = 1_800_000_000.0
+LIMIT = 1 << 20
+
+
+class Recorder:
+    """A `RunPublisher` for which every stream is ephemeral."""
+
+    def __init__(self, *heard: str) -> None:
+        self.runs: list[TransientRun] = []
+        self.heard: Container[str] = heard
+
+    def is_ephemeral(self, stream: str) -> bool:
+        return True
+
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
+        self.runs += runs
+
+    async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
+        raise NotImplementedError
+
+    async def disconnect(self, order: RemoteDisconnect) -> int:
+        raise NotImplementedError
+
+
+def road(publisher: Recorder, stats: Stats | None = None) -> CollectedRuns:
+    return CollectedRuns(Pushes(publisher, PublicationLimits(max_batch=5), stats or Stats(), lambda: NOW, True))
+
+
+def answer_of(runs: CollectedRuns) -> bytes:
+    answer = runs.hand_over()
+    assert isinstance(answer, bytes)
+    return answer
+
+
+def passed_on(frame: bytes) -> list[TransientRun]:
+    publisher = Recorder()
+    publisher.heard = EVERYTHING
+    runs = road(publisher)
+    if not runs.take(frame, 0, LIMIT):
+        try:
+            body = decode(frame)
+        except MalformedFrame:
+            return []
+        if not isinstance(body, Run) or not runs.add(body):
+            return []
+    answer_of(runs)
+    return publisher.runs
+
+
+def forwarded_frames(seed: int) -> Iterator[tuple[bytes, TransientRun]]:
+    for frame in damaged(seed, FRAMES):
+        for run in passed_on(frame):
+            yield frame, run
+
+
+def test_what_is_passed_on_of_damaged_frames_is_what_is_read_of_them() -> None:
+    total = 0
+    for frame, passed in forwarded_frames(SEED + 3):
+        body, read = decode(passed.frame), decode(frame[: int.from_bytes(frame[:4], "little") + 4])  # what follows is the next
+        assert isinstance(read, Run)
+        assert body == replace(read, ref=0, offset=0, ts_broker=int(NOW * 1_000_000), epoch=b"")
+        assert len(passed.frame) % 8 == 0
+        messages = passed.messages()
+        assert len(messages) == passed.count == read.count <= 5
+        assert {message.stream for message in messages} == {passed.stream}
+        total += 1
+    assert total > FRAMES // 20
+
+
+@pytest.mark.needs_flatc
+def test_what_is_passed_on_of_damaged_frames_passes_the_verifier_for_cpp(tmp_path: Path) -> None:
+    compiler, flatc = shutil.which("g++"), shutil.which("flatc")
+    assert flatc is not None
+    if compiler is None:
+        pytest.skip("apt-get install g++")
+    subprocess.run([flatc, "--cpp", "-o", tmp_path, SCHEMA], check=True)
+    program = tmp_path / "verifier"
+    subprocess.run([compiler, "-O1", "-I", tmp_path, "-o", program, VERIFIER], check=True)
+    frames = [passed.frame for _, passed in forwarded_frames(SEED + 4)]
+    answers = subprocess.run(
+        [program], input=b"".join(len(frame).to_bytes(4, "little") + frame for frame in frames), capture_output=True, check=True
+    ).stdout
+    assert len(answers) == len(frames) > FRAMES // 20
+    assert [frame.hex() for frame, answer in zip(frames, answers, strict=True) if answer != ord("1")] == []
+
+
+# --- runs that are sound ----------------------------------------------------------------------------------------------
+
+
+def test_runs_to_nobody_are_counted_by_their_key_unless_they_want_an_answer() -> None:
+    publisher, stats = Recorder("heard"), Stats()
+    runs = road(publisher, stats)
+    data = b"".join(
+        encode_run(run)
+        for run in (
+            run_of(b"nobody", [b"1", b"2"]),
+            run_of(b"heard", [b"3"]),
+            run_of(b"nobody", [b"4"], ref=9),
+            run_of(b"heard", [b"5", b"6", b"7"], ref=10),
+        )
+    )
+    assert runs.take(data, 0, LIMIT) == len(data)
+    answer = decode(answer_of(runs))
+    assert (answer.refs, answer.offsets, answer.epochs) == ((9, 10), (0, 0), b"\0\0")  # type: ignore[union-attr]
+    assert [(run.stream, run.count) for run in publisher.runs] == [("heard", 1), ("heard", 3)]
+    assert (stats.publications, stats.publications_unheard) == (3, 3)  # those that are heard count where they are published
+    assert not runs
+
+
+@pytest.mark.parametrize("count", [1, 2, 64, 65, 300])
+def test_an_answer_without_positions_is_what_the_writer_of_all_frames_writes(count: int) -> None:
+    publisher = Recorder()
+    runs = road(publisher)
+    data = b"".join(encode_run(run_of(b"k", [b"x"], ref=number + 1)) for number in range(count))
+    assert runs.take(data, 0, LIMIT) == len(data)
+    answer = decode(answer_of(runs))
+    assert answer.refs == tuple(range(1, count + 1))  # type: ignore[union-attr]
+    assert answer.offsets == (0,) * count  # type: ignore[union-attr]
+    assert answer.epochs == bytes(count)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        run_of(b"", [b"x"]),
+        run_of(b"k" * 10_000, [b"x"]),
+        run_of(b"k", [b"x"] * 6),
+        run_of(b"k", [bytes(1_000_000)]),
+        run_of(b"k", [b"x"], key_partition=b"p" * 10_000),
+        run_of(b"k", [b"{}"], format=Format.JSON),
+        replace(run_of(b"k", [b"x"]), epoch=b"e"),
+    ],
+)
+def test_what_needs_a_closer_look_is_left_to_others(run: Run) -> None:
+    publisher = Recorder("", "k", "k" * 10_000)
+    assert road(publisher).take(encode_run(run), 0, 1 << 22) == 0
+
+
+def test_a_run_of_another_layout_is_rebuilt() -> None:
+    pushed = run_of(b"key", [b"one", b"two"], 7, Format.BYTES, b"part", bytes(40), (1, 2))
+    (passed,) = passed_on(built(pushed))
+    body = decode(passed.frame)
+    assert isinstance(body, Run)
+    assert payloads_of(body) == [b"one", b"two"]
+    assert passed.frame == encode_run(replace(pushed, ref=0, ts_broker=int(NOW * 1_000_000)))

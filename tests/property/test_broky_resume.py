@@ -1,0 +1,252 @@
+"""The state of a client over TCP against a model of the server, with frames under way, cuts, lost pasts and trimmed history.
+
+Whatever happens: offsets of an epoch rise, every offset that is missing between two messages lies in a gap that was said, and a
+push is registered once and answered with its position.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import groupby
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ropewalk.client.broky_state import BrokyEffect, BrokyState, DeliverEvents, PushRegistered, WriteBytes, WriteFrame
+from ropewalk.client.broky_track import BrokyTrack
+from ropewalk.client.events import Event, Gap, Message
+from ropewalk.core.history import BEFORE_ALL, HistoryTotals, StreamLog
+from ropewalk.model.history import Gap as ServerGap
+from ropewalk.model.history import GapReason, Replay, steps
+from ropewalk.model.messages import Position, Publication
+from ropewalk.model.messages import Registered as Kept
+from ropewalk.model.rules import StreamRules
+from ropewalk.protocol.broky import frames
+from ropewalk.protocol.broky.frames import Body, Reason, Run
+from ropewalk.protocol.broky.runs import decode, encode_run, run_of
+from tests.property.effort import EFFORT
+
+KEYS = (b"a", b"b")
+MAX_UNACKED = 600  # bytes: two or three pushes of this test
+REASONS = {
+    GapReason.TRIMMED: Reason.TRIMMED,
+    GapReason.EPOCH_CHANGED: Reason.EPOCH_CHANGED,
+    GapReason.AHEAD: Reason.AHEAD,
+    GapReason.DROPPED: Reason.SLOW,
+}
+
+
+class Server:
+    """One connection at a time, as the engine serves it: commands are read at once, handled one after another, and an answer
+    names the last subscription to its key that was read. `longest`: messages of one run."""
+
+    def __init__(self, limit: int, longest: int) -> None:
+        self._rules = StreamRules(limit, 1e9)
+        self._longest = longest
+        self._lives = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Everything is lost; a stream is there again when something is published to it."""
+        self._lives += 1
+        self.logs: dict[bytes, StreamLog] = {}
+        self.uids: dict[bytes, Position] = {}
+        self.cut()
+
+    def cut(self) -> None:
+        self.to_client: deque[Body] = deque()
+        self.to_server: deque[Body] = deque()
+        self.commands: deque[Body] = deque()
+        self.subscribed: set[bytes] = set()
+        self.refs: dict[bytes, int] = {}
+
+    def welcome(self) -> None:
+        self.to_client.append(frames.Welcome(max_unacked=MAX_UNACKED))
+
+    def publish(self, key: bytes, payloads: Iterable[bytes], silently: bool = False) -> list[Kept]:
+        """`silently`: the connection is too slow for them, and is told which it missed."""
+        name = key.decode()
+        log = self.logs.setdefault(key, StreamLog(name, f"{name}{self._lives}", self._rules, HistoryTotals()))
+        registered = [log.append(Publication(name, payload), 0.0) for payload in payloads]
+        if key in self.subscribed and silently:
+            self.to_client.append(_gap(ServerGap(name, GapReason.DROPPED, log.epoch, log.tip + 1, log.tip)))
+        elif key in self.subscribed:
+            self._send(registered)
+        return registered
+
+    def read(self, body: Body) -> None:
+        match body:
+            case frames.Subscribe(ref, key):
+                self.refs[key] = ref
+                self.commands.append(body)
+            case frames.Unsubscribe():
+                self.commands.append(body)
+            case Run():
+                position = self.uids.get(body.uid)
+                if position is None:
+                    (kept,) = self.publish(body.key, [body.payload])
+                    position = self.uids[body.uid] = Position(kept.epoch, kept.offset)
+                epoch = position.epoch.encode()
+                self.to_client.append(frames.Pushed((body.ref,), (position.offset,), len(epoch).to_bytes() + epoch))
+
+    def handle(self) -> None:
+        match self.commands.popleft():
+            case frames.Subscribe(_, key) as wish:
+                self._subscribe(self.refs.pop(key, 0), key, wish)
+            case frames.Unsubscribe(_, key):
+                self.subscribed.discard(key)
+
+    def _subscribe(self, ref: int, key: bytes, wish: frames.Subscribe) -> None:
+        log = self.logs.get(key)
+        answer = self._answer(log, key, wish)
+        tip = Position(log.epoch, log.tip) if log else BEFORE_ALL
+        self.to_client.append(frames.Subscribed(ref, tip.epoch.encode(), tip.offset))
+        for piece in steps(answer):
+            self._send(list(piece.messages))
+            if isinstance(piece, ServerGap):
+                self.to_client.append(_gap(piece))
+        self.subscribed.add(key)
+
+    def _answer(self, log: StreamLog | None, key: bytes, wish: frames.Subscribe) -> Replay | ServerGap:
+        if wish.epoch:
+            if log is not None:
+                return log.after(Position(wish.epoch.decode(), wish.offset), 0.0)
+            return ServerGap(key.decode(), GapReason.EPOCH_CHANGED, "", 1, 0) if wish.offset else Replay(key.decode(), "", 0)
+        if log is not None and wish.history:
+            return log.after(BEFORE_ALL, 0.0)
+        return Replay(key.decode(), log.epoch if log else "", log.tip if log else 0)
+
+    def _send(self, messages: list[Kept]) -> None:
+        for first in range(0, len(messages), self._longest):
+            some = messages[first : first + self._longest]
+            run = run_of(some[0].stream.encode(), [message.payload for message in some])
+            at, epoch = some[0].offset, some[0].epoch.encode()
+            self.to_client.append(Run(0, run.count, at, 0, run.key, b"", run.sizes, (), b"", epoch, run.payload))
+
+
+def _gap(gap: ServerGap) -> frames.Gap:
+    last = gap.tip if gap.reason is GapReason.AHEAD else gap.oldest - 1
+    return frames.Gap(gap.stream.encode(), REASONS[gap.reason], gap.epoch.encode(), 0, last)
+
+
+class World:
+    def __init__(self, limit: int, longest: int) -> None:
+        self.server = Server(limit, longest)
+        self.state = BrokyState()
+        self.events: list[Event] = []
+        self.pushed: list[bytes] = []
+        self.answers: dict[int, Position] = {}
+        for key in KEYS:
+            self.carry_out(self.state.subscribe(key.decode(), key, key, BrokyTrack(key.decode(), BEFORE_ALL)))
+        self.server.welcome()
+
+    def step(self, name: str) -> None:
+        match name:
+            case "publish a" | "publish b":
+                self.server.publish(name[-1].encode(), [b"1", b"2", b"3"])
+            case "too slow":
+                self.server.publish(b"a", [b"4"], silently=True)
+            case "client reads" if self.server.to_client:
+                self.carry_out(self.state.receive(self.server.to_client.popleft()))
+            case "server reads" if self.server.to_server:
+                self.server.read(self.server.to_server.popleft())
+            case "server works" if self.server.commands:
+                self.server.handle()
+            case "push":
+                self.push()
+            case "cut":
+                self.come_back(self.server.cut)
+            case "restart":
+                self.come_back(self.server.restart)
+            case "leave and return":
+                self.leave_and_return(b"a")
+
+    def push(self) -> None:
+        ref = self.state.next_ref()
+        uid = ref.to_bytes(20)
+        self.pushed.append(uid)
+        self.carry_out(self.state.push(ref, encode_run(run_of(b"a", [uid], ref, uid=uid))))
+
+    def leave_and_return(self, key: bytes) -> None:
+        """And go on where it was left."""
+        position = next((event for event in reversed(self.events) if event_of(event, key)), None)
+        after = BEFORE_ALL
+        if isinstance(position, Message):
+            after = Position(position.epoch, position.offset)
+        elif isinstance(position, Gap):
+            after = Position(position.epoch or "", (position.resumes_at or 1) - 1)
+        self.carry_out(self.state.unsubscribe(key.decode()))
+        self.carry_out(self.state.subscribe(key.decode(), key, key, BrokyTrack(key.decode(), after)))
+
+    def carry_out(self, effects: list[BrokyEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case WriteFrame(frame):
+                    self.server.to_server.append(frame)
+                case WriteBytes(pushes):
+                    self.server.to_server.extend(map(decode, pushes))
+                case DeliverEvents(_, events):
+                    self.events += events
+                case PushRegistered(ref, position):
+                    assert ref not in self.answers
+                    self.answers[ref] = position
+
+    def come_back(self, lose: Callable[[], None]) -> None:
+        lose()
+        self.state.lost()
+        self.server.welcome()
+
+    def settle(self) -> None:
+        while self.server.to_client or self.server.to_server or self.server.commands:
+            self.step("server reads")
+            self.step("server works")
+            self.step("client reads")
+
+
+def event_of(event: Event, key: bytes) -> bool:
+    return isinstance(event, Message | Gap) and event.stream == key.decode()
+
+
+def check_positions(world: World) -> None:
+    for key in KEYS:
+        expected = BEFORE_ALL
+        for event in world.events:
+            if isinstance(event, Gap) and event_of(event, key):
+                assert event.resumes_at is not None
+                assert event.reason, "every gap is one that the server told"
+                expected = Position(event.epoch or "", event.resumes_at - 1)
+            if isinstance(event, Message) and event_of(event, key):
+                assert event.offset == expected.offset + 1
+                assert event.epoch == expected.epoch or not expected.epoch
+                expected = Position(event.epoch, event.offset)
+        log = world.server.logs.get(key)
+        assert expected.offset == (log.tip if log else 0) or (log is None and not expected.epoch)
+
+
+LINE = ["client reads", "server reads", "server works"]
+STEPS = [*LINE, "publish a", "publish b", "cut", "restart", "too slow", "push", "leave and return"]
+WEIGHTED = STEPS + [*LINE, "publish a", "push"] * 3
+
+
+@EFFORT
+@given(st.integers(1, 8), st.integers(1, 4), st.lists(st.sampled_from(WEIGHTED), max_size=80))
+def test_every_position_comes_once_and_in_order_or_is_said_to_be_lost(limit: int, longest: int, names: list[str]) -> None:
+    world = World(limit, longest)
+    for name in names:
+        world.step(name)
+    world.settle()
+    check_positions(world)
+
+
+@EFFORT
+@given(st.lists(st.sampled_from(["push", "push", *LINE, "cut"]), max_size=80))
+def test_a_push_is_registered_once_in_its_order_and_answered(names: list[str]) -> None:
+    world = World(1000, 3)
+    for name in names:
+        world.step(name)
+    world.settle()
+    assert len(world.state.pushes) == 0
+    payloads = [event.data for event in world.events if isinstance(event, Message)]
+    assert payloads == world.pushed
+    offsets = [world.answers[int.from_bytes(uid)].offset for uid in world.pushed]
+    assert offsets == list(range(1, len(world.pushed) + 1))
+    assert [key for key, _ in groupby(world.answers)] == sorted(world.answers)

@@ -1,0 +1,149 @@
+"""Tables of a ring: balance, how little moves, and that nodes which hear of the same changes end with the same table."""
+
+from math import ceil
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from ropewalk.core.ring_state import RingState
+from ropewalk.core.ring_table import changed, first_table, joined, leaving, loads, moves, newer, removed
+from ropewalk.model.errors import Conflict
+from ropewalk.model.ring import AddNode, Lost, Possession, RemoveNode, RingChange, RingMember, RingTable
+from tests.property.effort import EFFORT
+
+NAMES = "abcdefghijklmnop"
+
+
+def member(name: str) -> RingMember:
+    return RingMember(name, f"{name}:8080")
+
+
+def ring(size: int, shards: int) -> RingTable:
+    return first_table([member(name) for name in NAMES[:size]], shards)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> RingTable:
+    """As they come about: from the first table, by nodes that come and go."""
+    table = ring(draw(st.integers(1, 6)), draw(st.integers(1, 70)))
+    for name in draw(st.lists(st.sampled_from(NAMES), max_size=12)):
+        if table.member(name) is None:
+            table = joined(table, member(name))
+        elif len(table.members) > 1:
+            table = removed(table, name)
+    return table
+
+
+@EFFORT
+@given(tables())
+def test_no_member_owns_two_shards_more_than_another(table: RingTable) -> None:
+    owned = loads(table).values()
+    assert sum(owned) == table.shards
+    assert max(owned) - min(owned) <= 1
+
+
+@EFFORT
+@given(tables())
+def test_a_node_that_comes_takes_its_share_and_nothing_else_moves(table: RingTable) -> None:
+    after = joined(table, member("z"))
+    moved = moves(table, after)
+    assert {move.target for move in moved} <= {"z"}
+    assert len(moved) <= ceil(table.shards / len(after.members))
+    assert after.term == table.term + 1
+
+
+@EFFORT
+@given(tables(), st.data(), st.booleans())
+def test_of_a_node_that_leaves_exactly_its_shards_move(table: RingTable, data: st.DataObject, at_once: bool) -> None:
+    name = data.draw(st.sampled_from([each.name for each in table.members]))
+    if len(table.members) == 1:
+        with pytest.raises(Conflict):
+            removed(table, name)
+        return
+    after = removed(table, name) if at_once else leaving(table, name)
+    assert [move.shard for move in moves(table, after)] == [shard for shard, owner in enumerate(table.owners) if owner == name]
+    assert {move.source for move in moves(table, after)} <= {name}
+    assert after.term == table.term + 1
+    remaining = [count for other, count in loads(after).items() if other != name]
+    assert max(remaining) - min(remaining) <= 1
+
+
+@EFFORT
+@given(st.permutations(NAMES[:6]), st.integers(1, 70))
+def test_the_order_of_the_settings_does_not_matter(names: list[str], shards: int) -> None:
+    assert first_table(map(member, names), shards) == ring(6, shards)
+
+
+@EFFORT
+@given(tables())
+def test_a_table_is_read_back_as_it_was_written(table: RingTable) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(table), type=RingTable) == table
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(table), type=RingTable) == table
+
+
+@EFFORT
+@given(tables(), st.lists(st.sampled_from(NAMES), min_size=2, max_size=5, unique=True), st.permutations(range(5)))
+def test_of_any_tables_the_same_one_counts_in_whichever_order_they_come(
+    table: RingTable, names: list[str], order: list[int]
+) -> None:
+    rivals = [joined(table, RingMember(name, "elsewhere:1")) for name in names]
+    shuffled = [rivals[place] for place in order if place < len(rivals)]
+    assert _counting(rivals) == _counting(shuffled)
+    assert newer(_counting(rivals), table) == _counting(rivals)
+
+
+def _counting(tables: list[RingTable]) -> RingTable:
+    counts = tables[0]
+    for table in tables[1:]:
+        counts = newer(counts, table)
+    return counts
+
+
+def test_a_node_with_another_address_moves_nothing_whoever_has_one_shard_more() -> None:
+    table = replace(ring(3, 4), owners=("a", "b", "c", "c"))
+    after = joined(table, RingMember("b", "elsewhere:1"))
+    assert after.owners == table.owners
+    assert after.member("b") == RingMember("b", "elsewhere:1")
+
+
+def test_a_change_is_made_once() -> None:
+    table = ring(3, 8)
+    change = AddNode("1", member("d"))
+    assert changed(changed(table, change), change) == changed(table, change)
+
+
+def test_shards_that_are_declared_lost_twice_begin_anew_once() -> None:
+    table = ring(3, 8)
+    lost = tuple(Lost(shard, 1) for shard, owner in enumerate(table.owners) if owner == "b")
+    once = changed(table, RemoveNode("1", "b", lost))
+    assert sum(once.generations) == len(lost)
+    assert changed(once, RemoveNode("2", "b", lost)).generations == once.generations
+
+
+@EFFORT
+@given(st.data(), st.integers(2, 5))
+def test_changes_that_nodes_make_at_once_are_all_in_the_table_they_agree_on(data: st.DataObject, size: int) -> None:
+    table = ring(size, 16)
+    begun = (Possession(0, 0, "a"),) * table.shards
+    states = [RingState(each.name, table, begun) for each in table.members]
+    steps = data.draw(st.lists(st.tuples(st.integers(0, size - 1), st.integers(0, size - 1), st.booleans()), max_size=30))
+    made: list[RingChange] = []
+    for sender, hearer, makes in steps:
+        terms = [state.table.term for state in states]
+        if makes:
+            made.append(AddNode(f"{len(made)}", RingMember(f"n{len(made)}", "x:1")))
+            states[sender].make(made[-1])
+        else:
+            states[hearer].hear(states[sender].me, states[sender].news)
+        assert all(state.table.term >= term for state, term in zip(states, terms, strict=True))
+    for _ in range(2 * len(made) + 2):
+        for sender_state in states:
+            for state in states:
+                state.hear(sender_state.me, sender_state.news)
+    assert len({msgspec.json.encode(state.news) for state in states}) == 1
+    assert {change.member.name for change in made if isinstance(change, AddNode)} <= {
+        each.name for each in states[0].table.members
+    }

@@ -1,0 +1,268 @@
+"""Shards that move back and forth between two stores, against a store that keeps everything: random calls to both, in the same
+order and at the same times, have the same answers, and nobody is told anything else."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+
+from ropewalk.adapters.backends.workers.shards import ShardContent, put_in, take_out
+from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
+from ropewalk.core.ring import shard_of
+from ropewalk.core.rules import Rulebook
+from ropewalk.model.messages import Position, Publication, Registered
+from ropewalk.model.presence import Member
+from ropewalk.model.rules import StreamRules
+from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
+from ropewalk.testing.clock import ManualClock
+
+SHARDS = 3
+NODES = ("one", "two")
+STREAMS = tuple(f"stream{number}" for number in range(9))
+IDENTITIES = ("bo", "cy")
+CALLS = 400
+
+
+class Told:
+    """What a store tells, by stream and by node."""
+
+    def __init__(self) -> None:
+        self.messages: dict[str, list[Registered]] = {}
+        self.orders: list[tuple[str, SessionTaken]] = []
+
+    def carry(self, messages: Sequence[Registered]) -> None:
+        for message in messages:
+            self.messages.setdefault(message.stream, []).append(message)
+
+    def order(self, node: str, order: SessionTaken) -> None:
+        self.orders.append((node, order))
+
+
+class Twins:
+    """`whole` has everything; each shard is in one of the `halves`."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = Random(seed)
+        self.clock = ManualClock()
+        self.step = self.version = 0
+        self.sequences = [0]
+        self.sids = [f"sid{number}" for number in range(18)]
+        self.told = {"whole": Told(), "halves": Told()}
+        self.whole = self._store(self.told["whole"])
+        self.halves = [self._store(self.told["halves"]) for _ in range(2)]
+        self.place = [self.chance.randrange(2) for _ in range(SHARDS)]
+
+    def _store(self, told: Told) -> SharedStore:
+        rules = Rulebook(StreamRules(history_limit=5, history_ttl=20.0))
+        store = SharedStore(rules, self.clock, told, presence_ttl=4.0, dedup_ttl=15.0, idle_factor=1.0, shards=SHARDS)
+        store.memory._table._new_epoch = lambda: f"epoch{self.step}"
+        return store
+
+    @property
+    def stores(self) -> list[SharedStore]:
+        return [self.whole, *self.halves]
+
+    def half(self, name: str) -> SharedStore:
+        return self.halves[self.place[shard_of(name, SHARDS)]]
+
+    async def start(self) -> None:
+        for store in self.stores:
+            await store.start()
+            for node in NODES:
+                store.renew(node, 10.0, ())
+
+    async def call(self) -> None:
+        self.step += 1
+        name = self.chance.choice(sorted(each for each in dir(self) if each.startswith("do_")))
+        await getattr(self, name)()
+        assert self.told["whole"].messages == self.told["halves"].messages, name
+        assert sorted(map(repr, self.told["whole"].orders)) == sorted(map(repr, self.told["halves"].orders)), name
+
+    async def both(self, name: str, ask: Callable[[SharedStore], Any]) -> Any:
+        """The same of the whole store and of the one that has the shard."""
+        whole, half = await ask(self.whole), await ask(self.half(name))
+        assert whole == half, name
+        return whole
+
+    async def everywhere(self, ask: Callable[[SharedStore], Any]) -> None:
+        """What all stores are asked together."""
+        whole, halves = await ask(self.whole), [await ask(store) for store in self.halves]
+        assert sorted(map(repr, whole)) == sorted(repr(each) for half in halves for each in half)
+
+    # --- streams
+
+    async def do_publish(self) -> None:
+        chance = self.chance
+        stream = chance.choice(STREAMS)
+        some = [
+            Publication(
+                stream,
+                f"{self.step}".encode(),
+                uid=chance.choice(("", "u1", "u2")),
+                producer=chance.choice(("", "", "p")),
+                sequence=self.step if chance.random() < 0.7 else chance.choice(self.sequences[-9:]),
+                transient=chance.random() < 0.1,
+                exclude_socket=chance.choice(("", "x")),
+            )
+            for _ in range(chance.randrange(1, 4))
+        ]
+        await self.both(stream, lambda store: store.memory.streams.append(some))
+        self.sequences.append(self.step)
+
+    do_publish_more = do_publish
+
+    async def do_read(self) -> None:
+        stream = self.chance.choice(STREAMS)
+        tip: Position = await self.both(stream, lambda store: store.memory.streams.tip(stream))
+        position = Position(tip.epoch, max(0, tip.offset - self.chance.randrange(8)))
+        at = self.clock.now - self.chance.choice((0.0, 1.0, 5.0, 30.0))
+        await self.both(stream, lambda store: store.memory.streams.replay(stream, position))
+        await self.both(stream, lambda store: store.memory.streams.since(stream, at))
+        await self.both(stream, lambda store: store.memory.streams.page(stream, 0, 3))
+
+    async def do_list(self) -> None:
+        await self.everywhere(lambda store: store.memory.streams.summaries("", 100))
+        gauges = [store.gauges() for store in self.halves]
+        assert self.whole.gauges() == {name: gauges[0][name] + gauges[1][name] for name in gauges[0]}
+
+    # --- sessions
+
+    def _new_sid(self, former: str) -> str:
+        """One that belongs to the same shard: otherwise the session would have to move by itself, too."""
+        candidates = (f"sid{self.step}.{number}" for number in count())
+        sid = next(each for each in candidates if shard_of(each, SHARDS) == shard_of(former, SHARDS))
+        self.sids = [*self.sids[1:], sid]
+        return sid
+
+    async def do_write(self) -> None:
+        chance = self.chance
+        self.version += 1
+        sid, node = chance.choice(self.sids), chance.choice(NODES)
+        snapshot = SessionSnapshot(chance.choice(IDENTITIES), {}, expires_at=float(self.version))
+        began = chance.choice((None, self.clock.now, self.clock.now - 3))
+        write = SessionWrite(sid, snapshot, self.version, chance.choice((0.0, 5.0, 10.0)), chance.random() < 0.7, began)
+        await self.both(sid, lambda store: NodeSessions(store, node).write([write]))
+
+    async def do_take(self) -> None:
+        sid, node = self.chance.choice(self.sids), self.chance.choice(NODES)
+        successor = self.chance.choice((self._new_sid(sid), self.sids[-1], ""))
+        if shard_of(successor, SHARDS) != shard_of(sid, SHARDS) or successor == sid:
+            successor = ""
+        await self.both(sid, lambda store: NodeSessions(store, node).peek(sid))
+        await self.both(sid, lambda store: NodeSessions(store, node).take(sid, successor))
+
+    async def do_revoke(self) -> None:
+        ids = self.chance.choice(IDENTITIES)
+        await self.everywhere(lambda store: NodeSessions(store, "one").revoke(ids))
+
+    async def do_expired(self) -> None:
+        await self.everywhere(lambda store: NodeSessions(store, "one").expired(100))
+
+    async def do_renew(self) -> None:
+        node, heard = self.chance.choice(NODES), self.chance.sample(self.sids, 3)
+
+        async def taken(store: SharedStore) -> Any:
+            return store.renew(node, 10.0, heard).taken
+
+        await self.everywhere(taken)
+
+    # --- presence
+
+    async def do_join(self) -> None:
+        chance = self.chance
+        stream, sid, node = chance.choice(STREAMS), chance.choice(self.sids), chance.choice(NODES)
+        member = Member(chance.choice("mno"), chance.choice((b"", b"1")))
+        for store in self.stores:
+            await NodePresence(store, node).adopt(sid, sid)  # as a session that lives is known to be attached everywhere
+        await self.both(stream, lambda store: NodePresence(store, node).join(stream, sid, member))
+        await self.both(stream, lambda store: NodePresence(store, node).page(stream, "", 2))
+
+    async def do_leave(self) -> None:
+        stream, sid = self.chance.choice(STREAMS), self.chance.choice(self.sids)
+        await self.both(stream, lambda store: NodePresence(store, "one").leave(stream, sid))
+
+    async def do_detach(self) -> None:
+        sid, ttl = self.chance.choice(self.sids), self.chance.choice((0.0, 4.0, 15.0))
+        for store in self.stores:
+            await NodePresence(store, "one").detach(sid, ttl)
+
+    async def do_adopt(self) -> None:
+        old, new = self.chance.sample(self.sids, 2)
+
+        async def adopted(store: SharedStore) -> Any:
+            return (await NodePresence(store, "two").adopt(old, new)).items()
+
+        await self.everywhere(adopted)
+
+    # --- time, and what it is all about
+
+    async def do_pass_time(self) -> None:
+        self.clock.advance(self.chance.choice((0.5, 1.0, 3.0, 7.0)))
+        for store in self.stores:
+            await store.sweep()
+        await self.everywhere(lambda store: NodePresence(store, "one").expire())
+
+    async def do_move(self) -> None:
+        shard = self.chance.randrange(SHARDS)
+        content = await take_out(self.halves[self.place[shard]], shard)
+        if self.chance.random() < 0.2:
+            put_in(self.halves[self.place[shard]], content)  # the other one could not be reached
+            return
+        self.place[shard] = 1 - self.place[shard]
+        arrived = ShardContent(shard)
+        for piece in content.pieces(size=self.chance.choice((1, 300, 100_000))):
+            arrived.add(piece)
+        put_in(self.halves[self.place[shard]], arrived)
+
+    do_move_more = do_move
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_a_shard_that_moves_is_as_if_it_had_not(seed: int) -> None:
+    twins = Twins(seed)
+    await twins.start()
+    for _ in range(CALLS):
+        await twins.call()
+
+
+async def test_nothing_is_left_of_a_shard_that_was_taken_out() -> None:
+    twins = Twins(1)
+    await twins.start()
+    for _ in range(CALLS):
+        await twins.call()
+    for shard in range(SHARDS):
+        await take_out(twins.halves[twins.place[shard]], shard)
+    assert all(size == 0 for store in twins.halves for size in store.gauges().values())
+    assert all(not store.sessions.nodes() and not store.presence.nodes() for store in twins.halves)
+
+
+async def test_a_session_that_was_revoked_does_not_come_back_where_its_shard_has_gone() -> None:
+    one, other = Twins(3).halves
+    one.sessions.revoke("bo")
+    put_in(other, await take_out(one, shard_of("sid0", SHARDS)))
+    write = SessionWrite("sid0", SessionSnapshot("bo", {}), 1, 5.0, began=one.clock() - 1)
+    assert other.sessions.write("two", write) == SessionTaken("sid0", revoked=True)
+
+
+async def test_what_a_store_has_left_of_a_shard_gives_way_to_what_comes() -> None:
+    one, other = Twins(4).halves
+    for store in (one, other):
+        await store.memory.streams.append([Publication("stream0", b"1")])
+    await one.memory.streams.append([Publication("stream0", b"2")])
+    stale = next(f"old{number}" for number in count() if shard_of(f"old{number}", SHARDS) == shard_of("stream0", SHARDS))
+    await other.memory.streams.append([Publication(stale, b"1")])
+    put_in(other, await take_out(one, shard_of("stream0", SHARDS)))
+    assert (await other.memory.streams.tip("stream0")).offset == 2
+    assert (await other.memory.streams.tip(stale)).offset == 0
+
+
+async def test_pieces_are_bounded() -> None:
+    twins = Twins(2)
+    store = twins.whole
+    await store.memory.streams.append([Publication(STREAMS[0], b"x" * 900) for _ in range(5)])
+    content = await take_out(store, shard_of(STREAMS[0], SHARDS))
+    pieces = list(content.pieces(size=2100))
+    assert len(pieces) > 1
+    assert max(map(len, pieces)) < 2100

@@ -1,0 +1,180 @@
+"""Nodes of a ring in one process, with real links between them over the loopback."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, cast
+
+from ropewalk.adapters.backends.ring.backend import RingBackend
+from ropewalk.adapters.backends.ring.server import NodeServer
+from ropewalk.adapters.backends.ring.tunnel import Tunnel
+from ropewalk.adapters.backends.workers.store import SharedStore
+from ropewalk.core.ring_state import RingState
+from ropewalk.core.ring_table import first_table
+from ropewalk.core.rules import Rulebook
+from ropewalk.model.errors import Unanswered, Unavailable
+from ropewalk.model.ring import RingMember
+from ropewalk.protocol.broky import frames
+from ropewalk.protocol.broky.tables import encode, read
+from ropewalk.testing.backend_rig import BackendSetup, StoreFault
+
+SLOW_SECONDS = 0.2
+TOKEN = "nodes of this ring"
+SHARDS = 16
+NAMES = "abc"
+SECONDS = 30.0
+
+
+class PortOfNode(asyncio.Protocol):
+    """The ordinary port of a node, as far as other nodes see it."""
+
+    def __init__(self, backend: RingBackend) -> None:
+        self._backend = backend
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        hello = read(data)
+        assert isinstance(hello, frames.Hello)
+        assert hello.token.decode() == TOKEN
+        self._transport.write(encode(frames.Welcome(node=self._backend.state.me)))
+        tunnel = Tunnel(self._backend.accept())
+        self._transport.set_protocol(tunnel)
+        tunnel.begin(self._transport)
+
+
+class RingNodeInProcess(RingBackend):
+    """One node, with a port of its own. `run` is another number for each start of it."""
+
+    def __init__(self, ring: "RingInProcess", name: str, port: socket.socket, members: list[RingMember], run: int) -> None:
+        self._ring = ring
+        self._socket = port
+        self._port: asyncio.Server | None = None
+        setup = ring.setup
+        state = RingState(name, first_table(members, SHARDS))
+        server = NodeServer(state, str(run))
+        store = SharedStore(
+            Rulebook(setup.default, setup.rules),
+            setup.clock,
+            server,
+            presence_ttl=setup.presence_ttl,
+            dedup_ttl=setup.dedup_ttl,
+            dedup_limit=setup.dedup_limit,
+            max_members=setup.max_members,
+            shards=SHARDS,
+            first_lease=run * 1000,
+        )
+        member = next(member for member in members if member.name == name)
+        super().__init__(state, member, store, server, TOKEN)
+        self.fault = StoreFault.NONE
+
+    def disturb(self, calls: Any) -> None:
+        call = calls.call
+
+        async def disturbed(method: str, *arguments: object) -> Any:
+            if self.fault is StoreFault.UNAVAILABLE:
+                raise Unavailable("disturbed")
+            if self.fault is StoreFault.SLOW:
+                await asyncio.sleep(SLOW_SECONDS)
+            answer = await call(method, *arguments)
+            if self.fault is StoreFault.UNANSWERED:
+                raise Unanswered("disturbed")
+            return answer
+
+        calls.call = disturbed
+
+    async def run(self) -> None:
+        self._port = await asyncio.get_running_loop().create_server(lambda: PortOfNode(self), sock=self._socket)
+        await super().start()
+
+    async def end(self) -> None:
+        if self._port is not None:
+            self._port.close()
+        await super().stop()
+
+    # As one of the backends of a conformance suite, which start and stop their ring:
+
+    async def start(self) -> None:
+        await self._ring.begin()
+
+    async def stop(self) -> None:
+        await self._ring.end()
+
+    async def sweep(self) -> None:
+        for node in self._ring.nodes.values():
+            await node._store.sweep()
+
+    def gauges(self) -> dict[str, float]:
+        gauges = [node._store.gauges() for node in self._ring.nodes.values()]
+        return {name: sum(each[name] for each in gauges) for name in gauges[0]}
+
+
+class RingInProcess:
+    """`start` nodes one by one, or `begin` for all at once: then whoever comes last to `end` stops them."""
+
+    def __init__(self, setup: BackendSetup) -> None:
+        self.setup = setup
+        self.nodes: dict[str, RingNodeInProcess] = {}
+        self.members: dict[str, RingMember] = {}
+        self._runs = 0
+        self._users = 0
+
+    def prepare(self, names: str) -> None:
+        """Nodes that are told of each other and of those that were there before; not started."""
+        ports: dict[str, socket.socket] = {}
+        for name in names:
+            ports[name] = port = socket.socket()
+            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            before = self.members.get(name)
+            port.bind(("127.0.0.1", 0 if before is None else int(before.address.rpartition(":")[2])))
+            self.members[name] = RingMember(name, f"127.0.0.1:{port.getsockname()[1]}")
+        for name, port in ports.items():
+            self._runs += 1
+            self.nodes[name] = RingNodeInProcess(self, name, port, list(self.members.values()), self._runs)
+
+    async def start(self, names: str) -> None:
+        self.prepare(names)
+        for name in names:
+            await self.nodes[name].run()
+
+    async def settled(self) -> None:
+        """Every node reaches every other, and every shard is where it belongs."""
+        await self.until(lambda: not any(node.health() or node.impairments() for node in self.nodes.values()))
+        await self.until(
+            lambda: all(
+                node.state.serves(shard) == (node.state.table.owners[shard] == name)
+                for name, node in self.nodes.items()
+                for shard in range(SHARDS)
+            )
+        )
+
+    @staticmethod
+    async def until(holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not holds():
+                await asyncio.sleep(0.005)
+
+    async def kill(self, name: str) -> None:
+        """With everything that it holds."""
+        await self.nodes.pop(name).end()
+
+    async def stop(self) -> None:
+        for name in list(self.nodes):
+            await self.kill(name)
+
+    async def begin(self) -> None:
+        self._users += 1
+        if self._users > 1:
+            return
+        for name in NAMES:
+            await self.nodes[name].run()
+        await self.settled()
+        for node in self.nodes.values():
+            for calls in node._nodes.values():
+                node.disturb(calls)
+
+    async def end(self) -> None:
+        self._users -= 1
+        if self._users == 0:
+            await self.stop()

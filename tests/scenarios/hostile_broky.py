@@ -1,0 +1,152 @@
+"""Clients over TCP that mean harm, as a program of its own: `python -m tests.scenarios.hostile_broky URL attack…` runs these
+attacks at once. What holds for those of `hostile` holds for these.
+"""
+
+import asyncio
+import random
+import sys
+
+from ropewalk.protocol.broky.frames import Credit, Format, Hello, Ping, Subscribe, Unsubscribe, Welcome
+from ropewalk.protocol.broky.runs import encode_run, run_of
+from ropewalk.protocol.broky.tables import encode
+from tests.broky_frames import damaged
+from tests.scenarios.hostile import (
+    FIREHOSE,
+    HEAD_SECONDS,
+    STALL_SECONDS,
+    TICKER,
+    Attack,
+    connection,
+    main,
+    send_over_and_over,
+    together,
+)
+from tests.server import Address
+
+HELLO = encode(Hello())
+LARGEST = b'"' + b"." * ((1 << 20) - 100) + b'"'  # nearly as long as a message may be
+LARGE = b'"' + b"." * 300_000 + b'"'
+PUSHES = 20  # of those, by each of two
+KEYS = 100_000
+
+
+def size(number: int) -> bytes:
+    return number.to_bytes(4, "little")
+
+
+async def half_hellos(server: Address) -> None:
+    """Connections that say nothing, a size, the size of a frame and nothing behind it, half a Hello, or all but its end."""
+    beginnings = (b"", HELLO[:2], size(16_000), size(16_000) + HELLO[4:12], HELLO[:20], HELLO[:-1])
+
+    async def attack(number: int) -> None:
+        async with connection(server, opening=beginnings[number % len(beginnings)]) as link:
+            await link.to_the_end()
+
+    await together(120, attack, HEAD_SECONDS)
+
+
+async def commands(server: Address) -> None:
+    """Pings, subscriptions to a hundred thousand keys, to one key, to none any more, a megabyte at a time; of clients that read
+    the answers, and of clients that do not."""
+    floods = (
+        encode(Ping(1)) * 20_000,
+        b"".join(encode(Subscribe(1, b"hostile/%d" % number)) for number in range(KEYS)),
+        encode(Subscribe(1, b"hostile/one", history=True)) * 10_000,
+        (encode(Subscribe(1, b"hostile/one")) * 2 + encode(Unsubscribe(1, b"hostile/one"))) * 5_000,
+    )
+
+    async def attack(number: int) -> None:
+        async with connection(server, 8192 if number % 2 else 0, HELLO) as link:
+            sending = asyncio.create_task(send_over_and_over(link, floods[number // 2 % 4], 200))
+            await (asyncio.sleep(HEAD_SECONDS) if number % 2 else link.to_the_end())
+            sending.cancel()
+
+    await together(16, attack, HEAD_SECONDS)
+
+
+async def pushes(server: Address) -> None:
+    """Pushes as small as can be, that are refused, that all have the same ref, and that want no answer; of producers that read
+    the answers, and of producers that do not."""
+    runs = (
+        run_of(b"hostile/small", [b""], 1),
+        run_of(b"", [b""], 1),
+        run_of(b"hostile/json", [b"{" * 30], 1, Format.JSON),
+        run_of(b"k" * 600, [b""]),
+    )
+
+    async def attack(number: int) -> None:
+        flood = encode_run(runs[number // 2 % 4]) * 2000
+        async with connection(server, 8192 if number % 2 else 0, HELLO) as link:
+            sending = asyncio.create_task(send_over_and_over(link, flood, 200 if number // 2 % 4 else 5))
+            await (asyncio.sleep(HEAD_SECONDS) if number % 2 else link.to_the_end())
+            sending.cancel()
+
+    await together(8, attack)
+
+
+async def unread_runs(server: Address) -> None:
+    """Subscribers that do not read, on streams with large messages. Those of TICKER may be dropped."""
+
+    async def attack(number: int) -> None:
+        key = (FIREHOSE, TICKER)[number % 2].encode()
+        async with connection(server, 8192, HELLO + encode(Subscribe(1, key, history=True))):
+            await asyncio.sleep(STALL_SECONDS)
+
+    async def push(number: int) -> None:
+        frame = encode_run(run_of((FIREHOSE, TICKER)[number].encode(), [LARGE], 1, Format.JSON))
+        async with connection(server, opening=HELLO) as link:
+            await link.some()  # the Welcome, after which frames may be large
+            for _ in range(PUSHES):
+                await link.send(frame)
+                await asyncio.sleep(STALL_SECONDS / PUSHES / 2)
+
+    await asyncio.gather(together(12, attack, STALL_SECONDS), together(2, push, STALL_SECONDS))
+
+
+async def frames_that_do_not_end(server: Address) -> None:
+    """The largest frames that there may be, without their last byte, and small ones byte by byte."""
+    frame = encode_run(run_of(b"hostile/never", [LARGEST], 1, Format.JSON))[:-1]
+    small = encode_run(run_of(b"hostile/small", [b""], 1))
+
+    async def attack(number: int) -> None:
+        async with connection(server, opening=HELLO) as link:
+            await link.some()
+            if number % 2:
+                await link.send(frame)
+            while True:
+                for byte in small:
+                    await link.send(b"" if number % 2 else bytes([byte]))
+                    await asyncio.sleep(0.001)
+
+    await together(16, attack)
+
+
+async def bad_frames(server: Address) -> None:
+    """Frames that are none, too large, not for a server, or not for now; and ends in the middle of everything."""
+    wrong = (
+        size(5 << 20),
+        size(2**32 - 1),
+        size(0),
+        HELLO,
+        encode(Credit(1)),
+        encode(Welcome()),
+        b"GET / HTTP/1.1\r\n\r\n",
+        *damaged(random.randrange(10**9), 40),
+    )
+
+    async def attack(number: int) -> None:
+        for each in wrong:
+            async with connection(server, opening=HELLO + each) as link:
+                if number % 2:
+                    await asyncio.wait_for(link.to_the_end(), 0.2)
+
+    await together(4, attack)
+
+
+ATTACKS: dict[str, Attack] = {
+    attack.__name__: attack for attack in (half_hellos, commands, pushes, unread_runs, frames_that_do_not_end, bad_frames)
+}
+
+
+if __name__ == "__main__":
+    asyncio.run(main(ATTACKS, sys.argv[1], sys.argv[2:]))

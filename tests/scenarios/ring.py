@@ -1,0 +1,128 @@
+"""Servers that are the nodes of one ring, as child processes on fixed ports of the loopback."""
+
+import asyncio
+import contextlib
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from ropewalk.core.ring import shard_of
+from tests.clients.credentials import SECRET
+from tests.server import STOP_SECONDS, RunningServer
+
+SHARDS = 16
+FLAGS = ("--public", "--secret", "ring", "--jwt_secret", SECRET, "--streams_presence", "--history_limit", "1000")
+WITHIN = 30.0
+
+
+class Ring:
+    """`nodes` by name. `journal`: every node has one, which outlives it."""
+
+    def __init__(self, home: Path, names: str, journal: bool, flags: tuple[str, ...]) -> None:
+        self._home = home
+        self._flags = (*FLAGS, *flags)
+        self._journal = journal
+        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self.nodes: dict[str, RunningServer] = {}
+
+    def start(self, name: str, seeds: str = "") -> RunningServer:
+        """`seeds`: the nodes that it is told of besides itself; all that were planned, unless it joins later."""
+        told = ",".join(f"{each}=127.0.0.1:{self.ports[each]}" for each in sorted({*(seeds or self.ports), name}))
+        home = self._home / name
+        home.mkdir(exist_ok=True)
+        flags = ["--port", str(self.ports[name]), "--journal_shards", str(SHARDS)]
+        if self._journal:
+            flags += ["--data_dir", str(home / "data"), "--durability", "fsync"]
+        flags += ["--ring", told, "--ring_node", name]
+        self.nodes[name] = RunningServer((*self._flags, *flags), home)
+        return self.nodes[name]
+
+    def join(self, name: str) -> RunningServer:
+        seeds = "".join(self.nodes)
+        (self.ports[name],) = free_ports(1)
+        return self.start(name, seeds)
+
+    def kill(self, name: str) -> None:
+        self.nodes.pop(name).kill()
+
+    def lose(self, name: str) -> None:
+        """As `kill`, and with its journal."""
+        self.kill(name)
+        shutil.rmtree(self._home / name)
+
+    def exchange_directories(self, one: str, other: str) -> None:
+        aside = self._home / "aside"
+        for source, target in ((self._home / one, aside), (self._home / other, self._home / one), (aside, self._home / other)):
+            source.rename(target)
+
+    def stop(self, name: str) -> int:
+        return self.nodes.pop(name).stop()
+
+    async def healthy(self) -> None:
+        """All nodes reach each other."""
+        async with aiohttp.ClientSession() as http:
+            for name, node in self.nodes.items():
+                deadline = time.monotonic() + WITHIN
+                while (await _health(http, f"{node.url}/health")) != {"status": "ok"}:
+                    assert time.monotonic() < deadline, f"{name} is not healthy: {node.log()}"
+                    await asyncio.sleep(0.05)
+
+    def end(self) -> None:
+        for node in self.nodes.values():
+            if node.process.poll() is None:
+                node.process.terminate()
+        for node in self.nodes.values():
+            try:
+                node.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                node.kill()
+
+
+async def _health(http: aiohttp.ClientSession, url: str) -> Any:
+    async with http.get(url) as response:
+        return await response.json()
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+@contextlib.contextmanager
+def running_ring(names: str = "abc", *flags: str, journal: bool = False) -> Iterator[Ring]:
+    with tempfile.TemporaryDirectory() as home:
+        ring = Ring(Path(home), names, journal, flags)
+        try:
+            for name in names:
+                ring.start(name)
+            yield ring
+        finally:
+            ring.end()
+
+
+def streams_of_all_shards(count: int = SHARDS) -> list[str]:
+    """One stream of each shard."""
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < count:
+        found.setdefault(shard_of(f"chat/{number}", SHARDS), f"chat/{number}")
+        number += 1
+    return [found[shard] for shard in sorted(found)]
+
+
+async def try_to_publish(node: RunningServer, stream: str, data: object, **extra: Any) -> tuple[int, dict[str, Any]]:
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{node.url}/_broadcast", json={"stream": stream, "data": data, **extra}) as response,
+    ):
+        return response.status, await response.json()

@@ -1,0 +1,197 @@
+"""The storm over TCP: subscribers that are cut off at any byte and come back by position, and producers that are cut off in the
+middle of their pushes and push again.
+
+A subscriber keeps what it received and the epochs, nothing else: what a frame lacks when the connection ends, it lacks whole.
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+import random
+from collections.abc import Sequence
+
+from ropewalk.protocol.broky.frames import Body, Format, Hello, Ping, Pong, Pushed, Run, Subscribe, Subscribed, Welcome
+from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
+from ropewalk.protocol.broky.tables import encode
+from tests.scenarios.broky_link import BrokyLink, positions
+from tests.scenarios.storm import END, PAUSE, REQUESTS, STREAMS, Sea, as_text
+from tests.server import Address
+
+HELLO = encode(Hello())
+
+
+class BrokyStormClient:
+    """Subscribes to some streams from their beginning on. `_tips`: where they stood when they were subscribed to on this
+    connection."""
+
+    def __init__(self, server: Address, sea: Sea, chance: random.Random) -> None:
+        self._server = server
+        self._sea = sea
+        self._chance = chance
+        self._streams = chance.sample(STREAMS, chance.randint(2, 5))
+        self._got: dict[str, list[str]] = {stream: [] for stream in self._streams}
+        self._tips: dict[str, int] = {}
+        self._welcomed = False
+        self._pinged = False
+
+    async def run(self) -> None:
+        """Until everything is there, over as many connections as it takes; and it is what was published."""
+        while True:
+            link = await BrokyLink.open(self._server)
+            self._welcomed, self._tips, self._pinged = False, {}, False
+            await self._listen(link)
+            if self._done():
+                break
+            await self._fall(link)
+        await self._nothing_more(link)
+        link.hang_up()
+        await self._sea.calm.wait()
+        for stream, payloads in self._got.items():
+            assert payloads == self._sea.written[stream], f"{stream}: not what was published"
+
+    def _done(self) -> bool:
+        return all(payloads[-1:] == [END] for payloads in self._got.values())
+
+    async def _listen(self, link: BrokyLink) -> None:
+        """So many bytes, or until all is there."""
+        few, more, most = (self._chance.randrange(size) for size in (150, 20_000, 200_000))
+        limit = self._chance.choice((few, more, most, 10**7))
+        link.write(HELLO + b"".join(map(self._subscribe, range(len(self._streams)), self._streams)))
+        if self._chance.random() < 0.2:  # what the first one brings does not come again
+            link.write(self._subscribe(0, self._streams[0]))
+        while link.taken < limit and not self._done():
+            for body in await link.some(limit - link.taken):
+                self._take(body)
+        self._sea.counts["cuts in a frame"] += link.whole < link.taken
+
+    def _subscribe(self, place: int, stream: str) -> bytes:
+        """The stream is known by its place."""
+        offset = len(self._got[stream])
+        epoch = self._sea.epochs[stream].encode() if offset else b""
+        return encode(Subscribe(place + 1, stream.encode(), epoch=epoch, offset=offset, history=not offset))
+
+    def _take(self, body: Body) -> None:
+        match body:
+            case Run() as run:
+                self._run(run)
+            case Subscribed(ref, epoch, offset):
+                stream = self._streams[ref - 1]
+                if epoch:
+                    self._sea.told_epoch(stream, epoch.decode())
+                self._tips.setdefault(stream, offset)
+                self._sea.counts["subscriptions"] += 1
+            case Welcome():
+                self._welcomed = True
+            case Pong():
+                self._pinged = True
+            case other:
+                raise AssertionError(f"in a storm where nothing is trimmed: {other}")
+
+    def _run(self, run: Run) -> None:
+        stream = run.key.decode()
+        received = self._got[stream]
+        assert stream in self._tips, f"{stream}: a delivery before the subscription was answered"
+        assert run.offset == len(received) + 1, f"{stream}: offset {run.offset} after {len(received)}"
+        self._sea.told_epoch(stream, run.epoch.decode())
+        for payload in payloads_of(run):
+            received.append(text_of(payload, run.format))
+
+    async def _fall(self, link: BrokyLink) -> None:
+        counts = self._sea.counts
+        counts["cuts"] += 1
+        counts["cuts before the welcome"] += not self._welcomed
+        counts["cuts before the history"] += any(len(self._got[stream]) < tip for stream, tip in self._tips.items())
+        link.cut() if self._chance.random() < 0.7 else link.hang_up()
+        if self._chance.random() < 0.3:
+            await self._sea.calm.wait()
+
+    async def _nothing_more(self, link: BrokyLink) -> None:
+        """What a ping's answer overtakes would be something twice."""
+        had = {stream: len(payloads) for stream, payloads in self._got.items()}
+        link.write(encode(Ping(1)))
+        while not self._pinged:
+            for body in await link.some():
+                self._take(body)
+        assert had == {stream: len(payloads) for stream, payloads in self._got.items()}
+
+
+def text_of(payload: bytes, format: Format) -> str:
+    """As clients of text are told it. JSON comes here as its publisher wrote it."""
+    if format is Format.BYTES:
+        return as_text({"$bytes": base64.b64encode(payload).decode()})
+    text = json.loads(payload)
+    assert payload == json.dumps(text).encode(), "not the bytes that were published"
+    return as_text(text)
+
+
+class BrokyStormPublisher:
+    """Pushes runs, several in one write. Those with uids are cut off at any byte now and then, and pushed again until they are
+    answered; and some again after that, as after a lost answer."""
+
+    def __init__(self, name: str, server: Address, sea: Sea, chance: random.Random) -> None:
+        self._name = name
+        self._server = server
+        self._sea = sea
+        self._chance = chance
+        self._written = 0
+        self._link: BrokyLink | None = None
+
+    async def run(self) -> None:
+        for _ in range(REQUESTS):
+            with_uids = self._chance.random() < 0.6
+            runs = [self._run(ref, with_uids) for ref in range(1, self._chance.choice((2, 2, 2, 4, 11)))]
+            if with_uids:
+                while self._chance.random() < 0.3:
+                    await self._cut_off(runs)
+            first = await self._push(runs)
+            if with_uids and self._chance.random() < 0.3:
+                self._sea.counts["retries"] += sum(run.count for run in runs)
+                assert await self._push(runs) == first, "a uid got another position"
+            await asyncio.sleep(self._chance.random() * PAUSE)
+        if self._link is not None:
+            self._link.hang_up()
+
+    def _run(self, ref: int, with_uids: bool) -> Run:
+        stream = self._chance.choice(STREAMS)
+        format = self._chance.choice(tuple(Format))
+        payloads = [self._payload(format) for _ in range(self._chance.choice((1, 1, 3, 8)))]
+        uid = b"".join(hashlib.sha1(payload).digest() for payload in payloads) if with_uids else b""  # 20 bytes, as a KSUID
+        return run_of(stream.encode(), payloads, ref, format, uid=uid)
+
+    def _payload(self, format: Format) -> bytes:
+        self._written += 1
+        text = f"{self._name}/{self._written}" + "." * self._chance.choice((0, 0, 1000, 5000))
+        return json.dumps(text).encode() if format is Format.JSON else b"\x00\xff" + text.encode()
+
+    async def _connected(self) -> BrokyLink:
+        if self._link is None:
+            self._link = await BrokyLink.open(self._server)
+            self._link.write(HELLO)
+            assert isinstance(await self._link.next(), Welcome)
+        return self._link
+
+    async def _cut_off(self, runs: Sequence[Run]) -> None:
+        """Nobody knows whether they were registered."""
+        link, self._link = await self._connected(), None
+        data = b"".join(map(encode_run, runs))
+        link.write(data[: self._chance.randrange(len(data) + 1)])
+        await link.flush()
+        link.cut() if self._chance.random() < 0.5 else link.hang_up()
+        self._sea.counts["pushes cut off"] += 1
+        self._sea.counts["repeats"] += sum(run.count for run in runs)
+
+    async def _push(self, runs: Sequence[Run]) -> dict[int, tuple[bytes, int]]:
+        """Epoch and first offset by ref."""
+        link = await self._connected()
+        link.write(b"".join(map(encode_run, runs)))
+        answers: dict[int, tuple[bytes, int]] = {}
+        while len(answers) < len(runs):
+            for body in await link.some():
+                assert isinstance(body, Pushed), body
+                answers |= positions(body)
+        for run in runs:
+            epoch, offset = answers[run.ref]
+            for place, payload in enumerate(payloads_of(run)):
+                self._sea.note(text_of(payload, run.format), run.key.decode(), epoch.decode(), offset + place)
+        return answers

@@ -1,0 +1,318 @@
+"""What one client over TCP can make the server keep, handle or wait for is bounded, and what is refused is counted. Whoever
+stays within the bounds notices nothing."""
+
+import asyncio
+import os
+import random
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from ropewalk.core.signatures import BROADCAST_PHRASE, derive
+from ropewalk.protocol.broky.frames import (
+    Error,
+    Gap,
+    Hello,
+    Ping,
+    Pong,
+    Pushed,
+    Reason,
+    Refused,
+    Run,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    Welcome,
+)
+from ropewalk.protocol.broky.runs import encode_run, run_of
+from ropewalk.protocol.broky.tables import encode
+from tests.broky_client import BrokyClient, client, stranger
+from tests.cable import Cable, cable
+from tests.metrics import metrics, metrics_when
+from tests.process_tree import children
+from tests.server import RunningServer, running_server
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+CERTIFICATE, KEY = FIXTURES / "tls_cert.pem", FIXTURES / "tls_key.pem"
+SECRET = "a secret that is long enough for everybody"
+PUBLISHING = derive(SECRET, BROADCAST_PHRASE)
+LARGE = bytes(60_000)
+PLENTY = 400  # large messages: more than the kernel's buffers of a loopback connection and the outbox hold together
+DEAF = 3  # clients that do not read
+FLOOD = 40 << 20  # bytes that each of them pushes at most
+MEMORY = 12 << 20  # bytes by which they may make the server grow
+TIMEOUT = 60.0
+
+
+@pytest.fixture(scope="module", params=["alone", "workers with a journal"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One that registers a push before it has read the next frame, and one where that takes a while."""
+    journal = ("--workers", "2", "--data_dir", str(tmp_path_factory.mktemp("data")))
+    with running_server("--public", *(journal if request.param != "alone" else ())) as running:
+        yield running
+        assert "Traceback" not in running.log(), running.log()
+
+
+def key() -> bytes:
+    """Of a stream that nobody else uses."""
+    return random.randbytes(12).hex().encode()
+
+
+async def offsets(broky: BrokyClient, count: int) -> list[int]:
+    """Of the next messages, however they are put together."""
+    found: list[int] = []
+    while len(found) < count:
+        run = await broky.expect(Run)
+        found += range(run.offset, run.offset + run.count)
+    return found
+
+
+# --- what is asked twice, said in pieces, or said last --------------------------------------------------------------------
+
+
+async def test_every_subscription_is_answered_under_its_own_ref_also_a_repeated_one(server: RunningServer) -> None:
+    stream = key()
+    async with client(server) as broky:
+        broky.send(run_of(stream, [b"1", b"2", b"3"], ref=9))
+        epoch = (await broky.expect(Pushed)).epochs[1:]
+        asked = (Subscribe(2, stream, history=True), Subscribe(3, stream, epoch=epoch, offset=1))
+        broky.send(Subscribe(1, stream), *asked, Ping(4))
+        assert await broky.expect(Subscribed) == Subscribed(1, epoch, 3)
+        assert (await broky.expect(Subscribed)).ref == 2
+        assert await offsets(broky, 3) == [1, 2, 3]
+        assert (await broky.expect(Subscribed)).ref == 3
+        assert (await broky.expect(Pong)).ref == 4
+        broky.send(Subscribe(5, b""), Subscribe(6, b""))
+        assert [refused.ref for refused in await broky.some(Refused, 2)] == [5, 6]
+
+
+async def test_a_ref_that_is_used_again_is_answered_again(server: RunningServer) -> None:
+    stream = key()
+    async with client(server) as broky:
+        broky.send(*[run_of(stream, [b"%d" % number], ref=7) for number in range(1, 4)], Ping(7))
+        answers: list[tuple[int, int]] = []
+        while not isinstance(answer := await broky.receive(), Pong):
+            assert isinstance(answer, Pushed)
+            answers += zip(answer.refs, answer.offsets, strict=True)
+        assert answers == [(7, 1), (7, 2), (7, 3)]
+
+
+async def test_a_conversation_may_come_byte_by_byte(server: RunningServer) -> None:
+    stream = key()
+    said = [encode(Hello()), encode(Subscribe(1, stream)), encode_run(run_of(stream, [b"x"], ref=2)), encode(Ping(3))]
+    async with stranger(server) as broky:
+        for byte in b"".join(said):
+            broky.writer.write(bytes([byte]))
+            await broky.writer.drain()
+            await asyncio.sleep(0)
+        got: list[object] = []
+        while not {Welcome, Subscribed, Pushed, Pong} <= {type(each) for each in got}:
+            got.append(await broky.receive())
+
+
+@pytest.mark.parametrize("runs", [1, 2500])
+async def test_what_was_pushed_before_a_client_ended_its_side_is_answered(server: RunningServer, runs: int) -> None:
+    """More than one batch, so that some still wait when the end comes."""
+    stream = key()
+    async with client(server) as broky:
+        broky.send(*[run_of(stream, [b"x"], ref=ref) for ref in range(1, runs + 1)])
+        broky.writer.write_eof()
+        answered: list[int] = []
+        while (answer := await broky.receive()) is not None:
+            assert isinstance(answer, Pushed)
+            answered += answer.refs
+        assert answered == list(range(1, runs + 1))
+
+
+# --- limits ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_one_connection_too_many_is_told_so_whatever_it_speaks_and_producers_count() -> None:
+    with running_server("--secret", SECRET, "--public_streams", "--noauth", "--max_conn", "3") as running:
+        async with client(running) as subscriber, client(running, PUBLISHING) as producer, cable(running):
+            await metrics_when(running, lambda now: now["connections"] == 3)
+            async with stranger(running) as late:
+                late.send(Hello())
+                error = await late.ended()
+                assert (error.reason, error.reconnect) == (Reason.OVERFLOW, True)
+            with pytest.raises(aiohttp.WSServerHandshakeError, match="503"):
+                await Cable.connect(running.cable)
+            assert (await metrics(running))["refusals_total{connections}"] == 2
+            await subscriber.subscribe(b"k")
+            producer.send(run_of(b"k", [b"x"]))
+            assert (await subscriber.expect(Run)).payload == b"x"
+        await metrics_when(running, lambda now: now["connections"] == 0 and now["connections_closed_total"] == 3)
+        async with client(running):
+            pass
+
+
+async def test_names_and_subscriptions_beyond_their_limits_are_refused_and_counted() -> None:
+    with running_server("--public", "--max_stream_name", "20", "--max_subscriptions", "2") as running:
+        async with client(running) as broky:
+            broky.send(run_of(b"k" * 21, [b"x"], ref=1), run_of(b"k" * 20, [b"x"], ref=2))
+            answers = {type(body): body for body in (await broky.receive(), await broky.receive())}
+            assert set(answers) == {Refused, Pushed}
+            keys = (b"k" * 21, b"k" * 20, b"b", b"c", b"b")
+            broky.send(*[Subscribe(ref, each) for ref, each in enumerate(keys, start=1)])
+            got = [await broky.receive() for _ in range(5)]
+            assert [(type(each), getattr(each, "ref", 0)) for each in got] == [
+                *((Refused, 1), (Subscribed, 2), (Subscribed, 3), (Refused, 4), (Subscribed, 5))
+            ]
+            broky.send(Unsubscribe(0, b"b"), Subscribe(6, b"c"))
+            assert (await broky.expect(Subscribed)).ref == 6
+            found = await metrics(running)
+            assert (found["refusals_total{subscriptions}"], found["publications_refused_total"]) == (1, 1)
+
+
+async def test_commands_beyond_the_rate_wait_and_none_is_lost_and_nobody_waits_for_ever() -> None:
+    flags = ("--command_rate", "50", "--command_burst", "5", "--command_backlog", "1s")
+    with running_server("--public", *flags) as running:
+        async with client(running) as patient, client(running) as hasty:
+            patient.send(*[Subscribe(ref, b"%d" % ref) for ref in range(1, 31)])
+            assert [each.ref for each in await patient.some(Subscribed, 30)] == list(range(1, 31))
+            hasty.send(*map(Ping, range(1, 1000)))
+            pongs = 0
+            while isinstance(last := await hasty.receive(), Pong):
+                pongs += 1
+            assert isinstance(last, Error)
+            assert (last.reason, pongs < 200) == (Reason.OVERFLOW, True)
+            assert (await metrics(running))["refusals_total{backlog}"] == 1
+            patient.send(*[run_of(b"1", [b"x"], ref=ref) for ref in range(1, 1000)])  # pushes are no commands
+            delivered = 0
+            while delivered < 999:
+                body = await patient.receive()
+                delivered += body.count if isinstance(body, Run) else 0
+
+
+async def test_what_is_malformed_too_big_or_too_late_is_counted(server: RunningServer) -> None:
+    before = await metrics(server)
+    async with client(server) as bad, client(server) as big, stranger(server) as silent:
+        silent.writer.write(encode(Hello())[:-1])
+        bad.writer.write(bytes(4))
+        big.writer.write((5 << 20).to_bytes(4, "little"))
+        assert (await bad.ended()).reason is Reason.MALFORMED
+        assert (await big.ended()).reason is Reason.TOO_BIG
+        assert (await silent.ended()).reason is Reason.NOT_READY
+    reasons = [f"refusals_total{{{reason}}}" for reason in ("bad_frame", "message_too_big", "head_timeout")]
+    await metrics_when(server, lambda now: all(now[reason] > before.get(reason, 0) for reason in reasons))
+
+
+# --- those who do not read ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def deaf(server: RunningServer, hello: Hello, *said: bytes) -> AsyncIterator[asyncio.StreamWriter]:
+    """A client that says something and reads nothing."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", server.port))
+    reader, writer = await asyncio.open_connection(sock=sock, limit=8192)
+    try:
+        writer.write(encode(hello))
+        await reader.read(1000)  # the welcome
+        for each in said:
+            writer.write(each)
+        yield writer
+    finally:
+        writer.transport.abort()
+
+
+def peak_memory(server: RunningServer) -> int:
+    """The largest that its processes ever were, in bytes."""
+    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in (server.process.pid, *children(server))]
+    return sum(int(size) * 1024 for status in statuses for size in re.findall(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE))
+
+
+@pytest.mark.parametrize("token", ["", PUBLISHING], ids=["sessions", "producers"])
+async def test_producers_that_do_not_read_their_answers_are_not_read_and_sent_away(token: str) -> None:
+    """Every push is refused, which is the longest answer that it can have."""
+    flood = encode_run(run_of(b"", [b""], ref=1)) * 2000
+    access = ("--secret", SECRET) if token else ("--public",)
+    with running_server(*access, "--ws_write_timeout", "2s") as running:
+        async with client(running, token) as neighbour:
+            neighbour.send(run_of(b"k", [b"x"], ref=1))
+            assert (await neighbour.expect(Pushed)).refs == (1,)
+            before = peak_memory(running)
+
+            async def attack(number: int) -> None:
+                written = 0
+                async with deaf(running, Hello(token=token.encode())) as writer:
+                    while not writer.is_closing() and written < FLOOD:
+                        writer.write(flood)
+                        written += len(flood)
+                        try:
+                            await writer.drain()
+                        except ConnectionError:
+                            break
+
+            async with asyncio.timeout(TIMEOUT):
+                await asyncio.gather(*map(attack, range(DEAF)))
+            assert peak_memory(running) - before < MEMORY
+            neighbour.send(run_of(b"k", [b"x"], ref=2))
+            assert (await neighbour.expect(Pushed)).refs == (2,)
+            found = await metrics_when(running, lambda now: now["connections"] == 1)
+            assert found["refusals_total{write_timeout}"] == DEAF
+
+
+async def test_a_slow_subscriber_of_a_dropping_stream_is_told_of_the_gap_and_gets_the_newest(tmp_path: Path) -> None:
+    settings = tmp_path / "ropewalk.toml"
+    settings.write_text('[[streams]]\npattern = "ticker"\nslow_consumer = "drop"\n')
+    flags = ("--config_path", str(settings), "--ws_max_pending_size", "300000", "--history_limit", "1000")
+    with running_server("--public", *flags) as running:
+        async with client(running) as slow, client(running) as producer:
+            begun = await slow.subscribe(b"ticker")
+            slow.writer.transport.pause_reading()  # type: ignore[attr-defined]  # the stream reader's own transport
+            for number in range(1, PLENTY + 1):
+                producer.send(run_of(b"ticker", [LARGE], ref=number))
+                assert (await producer.expect(Pushed)).refs == (number,)
+            slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            at, gaps = begun.offset, 0
+            while at < PLENTY:
+                match await slow.receive():
+                    case Run(offset=offset, count=count):
+                        assert offset == at + 1
+                        at += count
+                    case Gap(reason=Reason.SLOW, last=last):
+                        assert last > at
+                        at, gaps = last, gaps + 1
+                    case other:
+                        raise AssertionError(other)
+            assert gaps > 0
+            found = await metrics(running)
+            assert found["gaps_total{dropped}"] == gaps
+            assert found["outbox_drops_total"] > 0
+
+
+# --- bytes beneath TLS ----------------------------------------------------------------------------------------------------
+
+
+async def test_garbage_beneath_tls_costs_its_sender_the_connection_and_nobody_else_anything() -> None:
+    trust = ssl.create_default_context(cafile=str(CERTIFICATE))
+    trust.check_hostname = False
+
+    def spoil(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as sock, trust.wrap_socket(sock) as inside:
+            inside.settimeout(TIMEOUT)
+            inside.sendall(encode(Hello()))
+            assert inside.recv(1000)
+            os.write(inside.fileno(), random.Random(20261116).randbytes(5000))
+            try:
+                while inside.recv(1000):
+                    pass
+            except OSError:  # an alert, or the end
+                pass
+
+    with running_server("--public", "--ssl_cert", str(CERTIFICATE), "--ssl_key", str(KEY)) as running:
+        async with client(running, tls=trust) as neighbour:
+            await neighbour.subscribe(b"k")
+            await asyncio.gather(*(asyncio.to_thread(spoil, running.port) for _ in range(5)))
+            neighbour.send(run_of(b"k", [b"x"]))
+            assert (await neighbour.expect(Run)).payload == b"x"
+        assert "Traceback" not in running.log(), running.log()

@@ -1,0 +1,329 @@
+"""Ephemeral streams on real sockets: runs stay whole, nothing is kept, and topics that come and go leave nothing behind."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from msgspec.structs import replace
+
+from ropewalk.protocol.broky.frames import (
+    Format,
+    Gap,
+    Ping,
+    Pong,
+    Pushed,
+    Reason,
+    Refused,
+    Run,
+    Subscribed,
+    Unsubscribe,
+)
+from ropewalk.protocol.broky.ksuid import new_ksuid
+from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
+from ropewalk.protocol.broky.tables import encode
+from tests.broky_client import BrokyClient, client
+from tests.cable import Cable, cable, identifier
+from tests.process_tree import store
+from tests.server import RunningServer, publish, running_server
+
+FLAGS = ("--public", "--history_limit", "0")
+
+
+@pytest.fixture(scope="module", params=["one process", "two workers"])
+def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
+    with running_server(*FLAGS, *(("--workers", "2") if request.param == "two workers" else ())) as running:
+        yield running
+
+
+def key() -> bytes:
+    return random.randbytes(12).hex().encode()
+
+
+async def counted(server: RunningServer) -> dict[str, float]:
+    async with aiohttp.ClientSession() as http, http.get(f"{server.url}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    pairs = [line.rsplit(" ", 1) for line in lines if line.startswith("ropewalk_") and "{" not in line]
+    return {name: float(value) for name, value in pairs}
+
+
+async def test_a_run_reaches_tcp_subscribers_as_it_was_pushed_and_is_answered_without_a_position(server: RunningServer) -> None:
+    stream = key()
+    pushed = run_of(
+        stream,
+        [b"\xff", b"", b"three"],
+        ref=7,
+        key_partition=b"part",
+        uid=b"".join(new_ksuid(1.0) for _ in range(3)),
+        ts_producer=(1, 2, 3),
+    )
+    async with client(server) as producer, client(server) as subscriber:
+        subscribed = await subscriber.subscribe(stream)
+        assert (subscribed.epoch, subscribed.offset) == (b"", 0)
+        producer.send(replace(pushed, offset=99, ts_broker=99, epoch=b"forged"), replace(pushed, ref=8))
+        answers: list[tuple[int, int]] = []
+        while len(answers) < 2:
+            answer = await producer.expect(Pushed)
+            assert answer.epochs == bytes(len(answer.refs))
+            answers += zip(answer.refs, answer.offsets, strict=True)
+        assert answers == [(7, 0), (8, 0)]
+        for run in await subscriber.some(Run, 2):
+            assert run.ts_broker > 99
+            assert run == replace(pushed, ref=0, ts_broker=run.ts_broker)
+
+
+async def test_text_clients_get_its_messages_one_by_one(server: RunningServer) -> None:
+    stream = key()
+    async with client(server) as broky:
+        browser = await Cable.connect(server.cable)
+        try:
+            await browser.expect("welcome")
+            await browser.send(command="subscribe", identifier=identifier(stream.decode()))
+            await browser.expect("confirm_subscription")
+            await broky.subscribe(stream)
+            broky.send(run_of(stream, [b"\x00\xff", b"x"]), run_of(stream, [b'{"a": 1.0e3}', b"null"], format=Format.JSON))
+            shown = [await browser.expect("message") for _ in range(4)]
+            assert [each["message"] for each in shown] == [
+                {"$bytes": "AP8="},
+                {"$bytes": "eA=="},
+                {"a": 1000.0},
+                {"$json": None},
+            ]
+            assert all("offset" not in each for each in shown)
+            assert [payloads_of(run) for run in await broky.some(Run, 2)] == [[b"\x00\xff", b"x"], [b'{"a": 1.0e3}', b"null"]]
+            receipt = await publish(server, stream.decode(), '{"from": "http"}', uid="u")
+            assert receipt == {"stream": stream.decode()}
+            assert await publish(server, stream.decode(), '{"from": "http"}', uid="u") == receipt
+            delivered = await broky.messages(2)  # a uid is not remembered for a stream that keeps nothing
+            assert [(run.payload, run.offset, run.epoch) for run in delivered] == [(b'{"from": "http"}', 0, b"")] * 2
+            assert "offset" not in await browser.expect("message")
+        finally:
+            await browser.close()
+
+
+async def test_nothing_is_kept_and_a_position_of_the_past_is_said_to_be_over(server: RunningServer) -> None:
+    stream = key()
+    async with client(server) as broky:
+        broky.send(run_of(stream, [b"1"], ref=1))
+        await broky.expect(Pushed)
+        assert (await broky.subscribe(stream, history=True)).offset == 0
+        broky.send(Unsubscribe(1, stream))
+        assert (await broky.subscribe(stream, b"epoch", 3)).epoch == b""
+        assert (await broky.expect(Gap)).reason is Reason.EPOCH_CHANGED
+        broky.send(run_of(stream, [b"2"]))
+        assert (await broky.expect(Run)).payload == b"2"
+    async with aiohttp.ClientSession() as http:
+        async with http.get(f"{server.url}/api/streams/{stream.decode()}") as response:
+            assert response.status == 404
+        async with http.get(f"{server.url}/api/streams") as response:
+            assert stream.decode() not in await response.text()
+
+
+async def test_what_is_wrong_with_a_run_is_said_by_its_place_and_nobody_gets_any_of_it(server: RunningServer) -> None:
+    stream = key()
+    async with client(server) as broky:
+        await broky.subscribe(stream)
+        broky.send(
+            run_of(stream, [b"1", b"{", b"3"], ref=1, format=Format.JSON),
+            run_of(stream, [b"x"] * 1001, ref=2),
+            run_of(b"", [b"x"], ref=3),
+            run_of(stream * 100, [b"x"], ref=4),
+            run_of(stream, [b"x", bytes(800_000)], ref=5),
+            run_of(stream, [b"x"], ref=6, key_partition=stream * 100),
+            run_of(stream, [b"good"], ref=7),
+        )
+        refused = [await broky.expect(Refused) for _ in range(1)]
+        rest = [await broky.receive() for _ in range(7)]
+        refused += [body for body in rest if isinstance(body, Refused)]
+        assert [(each.ref, each.index) for each in refused] == [(1, 1), (2, 1000), (3, 0), (4, 0), (5, 1), (6, 0)]
+        assert {each.reason for each in refused} == {Reason.MALFORMED}
+        assert [run.payload for run in rest if isinstance(run, Run)] == [b"good"]
+
+
+async def test_what_was_pushed_on_one_connection_is_handled_in_order_whatever_its_streams_keep(tmp_path: Path) -> None:
+    config = tmp_path / "ropewalk.toml"
+    config.write_text('[[streams]]\npattern = "fleeting/*"\nhistory_limit = 0\n')
+    for workers in ("1", "2"):
+        with running_server("--public", "--workers", workers, "--config_path", str(config)) as server:
+            async with client(server) as broky, client(server) as subscriber:
+                await subscriber.subscribe(b"kept")
+                await subscriber.subscribe(b"fleeting/a")
+                for round in range(20):
+                    broky.send(
+                        run_of(b"kept", [b"%d" % round], ref=4 * round + 1),
+                        run_of(b"fleeting/a", [b"%d" % round], ref=4 * round + 2),
+                        run_of(b"fleeting/a", [b"{}"], ref=4 * round + 3, format=Format.JSON),
+                        Ping(round),
+                    )
+                refs: list[int] = []
+                pongs = 0
+                while pongs < 20:
+                    match await broky.receive():
+                        case Pushed(answered):
+                            refs += answered
+                        case Pong(number):
+                            assert number == pongs
+                            assert len(refs) >= 3 * (pongs + 1)
+                            pongs += 1
+                assert refs == [4 * round + place for round in range(20) for place in (1, 2, 3)]
+                got: dict[bytes, list[bytes]] = {b"kept": [], b"fleeting/a": []}
+                for run in await subscriber.messages(60):
+                    got[run.key].append(run.payload)
+                assert got[b"kept"] == [b"%d" % round for round in range(20)]
+                assert got[b"fleeting/a"] == [payload for round in range(20) for payload in (b"%d" % round, b"{}")]
+
+
+async def test_runs_that_name_a_partition_key_keep_their_order_across_keys(server: RunningServer) -> None:
+    keys = [key() for _ in range(3)]
+    async with client(server) as producer, client(server) as subscriber:
+        for each in keys:
+            await subscriber.subscribe(each)
+        chosen = [random.choice(keys) for _ in range(300)]
+        for number, each in enumerate(chosen):
+            producer.send(run_of(each, [b"%d" % number], key_partition=b"together"))
+            if number % 50 == 0:
+                await producer.writer.drain()
+        runs = await subscriber.some(Run, 300)
+        assert [(run.key, int(run.payload)) for run in runs] == [(each, number) for number, each in enumerate(chosen)]
+
+
+async def test_a_malformed_run_ends_its_sender_and_what_came_before_it_is_delivered(server: RunningServer) -> None:
+    stream = key()
+    async with client(server) as subscriber, client(server) as producer:
+        await subscriber.subscribe(stream)
+        good, bad = encode_run(run_of(stream, [b"1", b"2"])), bytearray(encode_run(run_of(stream, [b"3", b"4"])))
+        bad[124 + 4] += 1  # sizes that are not the payload's
+        producer.writer.write(good + bytes(bad) + good)
+        assert (await producer.ended()).reason is Reason.MALFORMED
+        assert payloads_of(await subscriber.expect(Run)) == [b"1", b"2"]
+        await publish(server, stream.decode(), "5")
+        assert (await subscriber.expect(Run)).payload == b"5"
+
+
+async def test_a_frame_in_pieces_is_put_together_whatever_comes_before_and_behind_it(server: RunningServer) -> None:
+    stream = key()
+    data = b"".join(encode_run(run_of(stream, [b"%d" % number], ref=number + 1)) for number in range(50)) + encode(Ping(1))
+    async with client(server) as producer, client(server) as subscriber:
+        await subscriber.subscribe(stream)
+        while data:
+            size = random.randrange(1, 700)
+            producer.writer.write(data[:size])
+            data = data[size:]
+            await producer.writer.drain()
+            await asyncio.sleep(0)
+        refs: list[int] = []
+        while isinstance(answer := await producer.receive(), Pushed):
+            refs += answer.refs
+        assert refs == list(range(1, 51))
+        assert [run.payload for run in await subscriber.messages(50)] == [b"%d" % number for number in range(50)]
+
+
+async def test_subscribers_of_workers_are_told_when_the_store_was_away_and_something_may_be_lost() -> None:
+    stream = key()
+    with running_server(*FLAGS, "--workers", "2") as running:
+        async with client(running) as subscriber, cable(running) as browser:
+            await subscriber.subscribe(stream)
+            await browser.subscribe(stream.decode())
+            os.kill(store(running), signal.SIGKILL)
+            gap = await subscriber.expect(Gap)
+            assert (gap.key, gap.reason, gap.epoch, gap.last) == (stream, Reason.TRIMMED, b"", 0)
+            assert (await browser.until("reject_history"))["reason"] == "trimmed"
+
+
+async def test_a_push_is_answered_when_it_was_passed_on() -> None:
+    stream = key()
+    with running_server(*FLAGS, "--workers", "2") as running:
+        async with client(running) as subscriber, client(running) as producer:
+            await subscriber.subscribe(stream)
+            kept = store(running)
+            os.kill(kept, signal.SIGSTOP)
+            try:
+                producer.send(run_of(stream, [b"1"], ref=1), Ping(2))
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.3):
+                        await producer.receive()
+            finally:
+                os.kill(kept, signal.SIGCONT)
+            assert (await producer.expect(Pushed)).refs == (1,)
+            assert (await subscriber.expect(Run)).payload == b"1"
+
+
+async def test_history_that_is_switched_on_and_off_by_a_reload_counts_from_then_on(tmp_path: Path) -> None:
+    config = tmp_path / "ropewalk.toml"
+    config.write_text("[broker]\nhistory_limit = 0\n")
+    with running_server("--public", "--config_path", str(config)) as server:
+        async with client(server) as broky:
+            assert await offset_of_a_push(broky) == 0
+            config.write_text("[broker]\nhistory_limit = 5\n")
+            server.process.send_signal(1)
+            async with asyncio.timeout(20):
+                while await offset_of_a_push(broky) == 0:
+                    await asyncio.sleep(0.05)
+            config.write_text("[broker]\nhistory_limit = 0\n")
+            server.process.send_signal(1)
+            async with asyncio.timeout(20):
+                while await offset_of_a_push(broky):
+                    await asyncio.sleep(0.05)
+
+
+async def offset_of_a_push(broky: BrokyClient) -> int:
+    broky.send(run_of(b"k", [b"x"], ref=1))
+    (offset,) = (await broky.expect(Pushed)).offsets
+    return offset
+
+
+async def test_where_a_journal_is_written_nothing_is_ephemeral(tmp_path: Path) -> None:
+    with running_server(*FLAGS, "--data_dir", str(tmp_path)) as journaled:
+        async with client(journaled) as broky:
+            assert [await offset_of_a_push(broky), await offset_of_a_push(broky)] == [1, 2]
+
+
+# --- topics that come and go ------------------------------------------------------------------------------------------
+
+TOPICS = 1_000_000
+PER_RUN, PER_WRITE = 1, 500
+SUBSCRIBED_EACH = 10_000
+MOST_GROWTH = 8 << 20
+
+
+def resident(server: RunningServer) -> int:
+    pages = Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]
+    return int(pages) * 4096
+
+
+async def test_a_million_topics_that_nobody_keeps_leave_no_memory_behind() -> None:
+    with running_server(*FLAGS) as server:
+        async with client(server) as producer, client(server) as subscriber:
+            await push_topics(producer, subscriber, 0, TOPICS // 10)
+            before = resident(server)
+            await push_topics(producer, subscriber, TOPICS // 10, TOPICS + TOPICS // 10)
+            assert resident(server) - before < MOST_GROWTH
+            found = await counted(server)
+            assert found["ropewalk_streams"] == 0
+            assert found["ropewalk_streams_listened"] <= 1
+            assert found["ropewalk_publications_total"] == TOPICS + TOPICS // 10
+            heard = (TOPICS + TOPICS // 10) // SUBSCRIBED_EACH
+            assert found["ropewalk_publications_unheard_total"] == TOPICS + TOPICS // 10 - heard
+
+
+async def push_topics(producer: BrokyClient, subscriber: BrokyClient, first: int, last: int) -> None:
+    """Each number is a topic of its own. Every so often somebody listens to one."""
+    template = encode_run(run_of(b"topic/%012d" % 0, [b"payload"]))
+    before, after = template.split(b"topic/%012d" % 0)
+    for number in range(first, last, PER_WRITE):
+        if number % SUBSCRIBED_EACH == 0:
+            topic = b"topic/%012d" % number
+            assert isinstance(await subscriber.subscribe(topic), Subscribed)
+        producer.writer.write(
+            b"".join([b"%btopic/%012d%b" % (before, each, after) for each in range(number, number + PER_WRITE)])
+        )
+        await producer.writer.drain()
+        if number % SUBSCRIBED_EACH == 0:
+            assert (await subscriber.expect(Run)).key == topic
+            subscriber.send(Unsubscribe(1, topic))
+    producer.send(Ping(1))
+    await producer.expect(Pong)

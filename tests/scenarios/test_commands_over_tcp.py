@@ -1,0 +1,142 @@
+"""`ropewalk tail` and `ropewalk bench` over TCP, as a person uses them."""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ropewalk.adapters.apps.jwt import issue
+from ropewalk.client import Format, Pusher
+from ropewalk.core.signatures import API_PHRASE, derive, sign_stream
+from tests.scenarios.command_line import run_ropewalk, running_program
+from tests.server import RunningServer, running_server
+from tests.services import free_port
+
+SECRET = "qwerty"
+CERTIFICATE = Path(__file__).parents[1] / "fixtures" / "tls_cert.pem"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running_server("--public", "--history_limit", "5") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def closed_server() -> Iterator[RunningServer]:
+    with running_server("--secret", SECRET, "--enforce_jwt") as server:
+        yield server
+
+
+def tcp(server: RunningServer) -> str:
+    return f"tcp://127.0.0.1:{server.port}"
+
+
+def token() -> str:
+    return issue(SECRET, '{"user":1}', int(time.time()) + 600)
+
+
+# --- tail -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+async def test_tail_prints_the_same_as_over_web_socket(server: RunningServer, flags: tuple[str, ...]) -> None:
+    name = f"cli/tcp/{len(flags)}"
+    async with Pusher(tcp(server)) as pusher:
+        await pusher.push(name, b"\xff\x00")
+        await pusher.push(name, [b' {"a":\n1.10}', b'"text"'], format=Format.JSON)
+    words = ("tail", name, "--from", "1", "--count", "3", *flags, "--url")
+    here, there = run_ropewalk(*words, tcp(server)), run_ropewalk(*words, server.url)
+    assert here.returncode == 0, here.stderr
+    assert here.stdout == there.stdout
+    assert len(here.stdout.splitlines()) == 3
+
+
+async def test_tail_follows_and_tells_gaps(server: RunningServer) -> None:
+    async with Pusher(tcp(server)) as pusher:
+        await pusher.push("cli/tcp/gap", [b"x"] * 8)
+        words = ("-m", "ropewalk", "tail", "cli/tcp/gap", "--from", "2", "--json", "--url", tcp(server))
+        async with running_program(*words) as program:
+            assert [json.loads(await program.line())["offset"] for _ in range(5)] == [4, 5, 6, 7, 8]
+            await pusher.push("cli/tcp/gap", b"live")
+            assert json.loads(await program.line())["replayed"] is False
+            assert await program.interrupt() == 130
+    result = run_ropewalk("tail", "cli/tcp/gap", "--from", "2", "--count", "1", "--url", tcp(server))
+    assert "gap in cli/tcp/gap: messages lost (trimmed)" in result.stderr
+
+
+async def test_tail_needs_a_token_and_a_signed_name_where_the_server_does(closed_server: RunningServer) -> None:
+    async with Pusher(tcp(closed_server), derive(SECRET, API_PHRASE)) as pusher:
+        await pusher.push("cli/signed", b"x")
+    signed = sign_stream("cli/signed", SECRET)
+    words = ("--from", "1", "--count", "1", "--url", tcp(closed_server))
+    good = run_ropewalk("tail", signed, "--signed", "--token", token(), *words)
+    assert good.stdout.startswith("cli/signed epoch="), good.stderr
+    for wrong, hint in (
+        (("tail", signed, "--signed", *words), "--token brings a token"),
+        (("tail", "cli/signed", "--token", token(), *words), "(this key may not be subscribed to): public streams need"),
+        (("tail", signed, "--signed", "--token", derive(SECRET, API_PHRASE), *words), "(a publishing key is for pushes only)"),
+    ):
+        result = run_ropewalk(*wrong)
+        assert (result.returncode, hint in result.stderr) == (2, True), result.stderr
+
+
+def test_tail_says_when_there_is_no_server() -> None:
+    result = run_ropewalk("tail", "a", "--url", f"tcp://127.0.0.1:{free_port()}")
+    assert (result.returncode, "is the server running there?" in result.stderr) == (1, True)
+
+
+# --- bench ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("--tcp", "--url", "URL"), ("--url", "TCP"), ("--tcp", "--url", "URL", "--in_flight", "8")])
+def test_bench_counts_every_delivery(server: RunningServer, words: tuple[str, ...]) -> None:
+    places = {"URL": server.url, "TCP": tcp(server)}
+    flags = [places.get(word, word) for word in words]
+    result = run_ropewalk("bench", *flags, "--subscribers", "3", "--messages", "250", "--batch", "20")
+    assert result.returncode == 0, result.stderr
+    first, *rates = result.stdout.splitlines()
+    assert re.fullmatch(r"250 messages to 3 subscribers in \d+\.\d\d s, every one delivered", first)
+    assert [line.split()[0] for line in rates] == ["deliveries/s", "latency", "latency"]
+
+
+def test_bench_speaks_tls() -> None:
+    flags = ("--public", "--ssl_cert", str(CERTIFICATE), "--ssl_key", str(CERTIFICATE.with_name("tls_key.pem")))
+    with running_server(*flags) as server:
+        words = ("bench", "--tcp", "--url", server.url, "--subscribers", "2", "--messages", "5")
+        result = run_ropewalk(*words, "--ca_file", str(CERTIFICATE))
+        assert "every one delivered" in result.stdout, result.stderr
+        assert "--ca_file names a file" in run_ropewalk(*words).stderr
+
+
+async def test_bench_fails_if_the_counts_are_wrong(server: RunningServer) -> None:
+    words = ("bench", "--tcp", "--url", server.url, "--stream", "cli/shared", "--rate", "5", "--messages", "10")
+    async with (
+        Pusher(tcp(server)) as pusher,
+        running_program("-m", "ropewalk", *words, "--subscribers", "1") as program,
+    ):
+        ended = asyncio.create_task(program.ended())
+        while not ended.done():
+            await pusher.push("cli/shared", [b"another"] * 10)
+        assert (ended.result(), "somebody else publishes" in await program.complaint()) == (1, True)
+
+
+def test_bench_says_what_is_wrong(server: RunningServer, closed_server: RunningServer) -> None:
+    for words, hint, code in (
+        (("--url", server.url, "--in_flight", "2"), "--in_flight is for --tcp", 2),
+        (("--tcp", "--url", server.url, "--in_flight", "0"), "must be at least 1", 2),
+        (("--tcp", "--url", closed_server.url), "--token brings a token", 2),
+        (("--tcp", "--url", closed_server.url, "--token", token()), "is the stream public", 2),
+        (("--tcp", "--url", f"tcp://127.0.0.1:{free_port()}"), "is the server running there?", 1),
+    ):
+        result = run_ropewalk("bench", *words, "--subscribers", "2", "--messages", "3")
+        assert (result.returncode, hint in result.stderr) == (code, True), result.stderr
+    signed = ("--stream", "cli/bench", "--signed-stream", sign_stream("cli/bench", SECRET), "--key", derive(SECRET, API_PHRASE))
+    result = run_ropewalk(
+        "bench", "--tcp", "--url", closed_server.url, "--token", token(), *signed, "--subscribers", "2", "--messages", "3"
+    )
+    assert "every one delivered" in result.stdout, result.stderr

@@ -1,0 +1,259 @@
+"""The one file of `make dist`, built here, on machines that have nothing: no Python, no settings, no programs."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from PyInstaller.archive.readers import CArchiveReader, ZlibArchiveReader
+
+from distribution.one_file import build, carried, modules_of
+from ropewalk import __version__
+from ropewalk.cli.main import COMMANDS
+from ropewalk.protocol.broky.frames import Format, Run
+from ropewalk.protocol.broky.runs import run_of
+from tests.broky_client import client
+from tests.cable import cable
+from tests.process_tree import is_running
+from tests.server import STOP_SECONDS, RunningServer, publish, running_server
+from tests.services import free_port, redis_server
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60.0
+GLIBC = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libutil.so.1", "libresolv.so.2")
+ENTER = 'for each in proc dev; do mount --rbind "/$each" "$0/$each" || exit 1; done; exec chroot "$0" /ropewalk "$@"'
+
+
+@pytest.fixture(scope="module")
+def file() -> Path:
+    """`make dist` and the tests make the same one, and neither makes it again where nothing has changed."""
+    return build(ROOT / "dist" / "ropewalk")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`program`: how the file is started there. `temporary`: where its temporary files go."""
+
+    program: tuple[str, ...]
+    temporary: Path
+    variables: dict[str, str]
+
+
+def empty_environment(file: Path, home: Path) -> Machine:
+    """This machine, and not a single variable beside where temporary files go."""
+    temporary = home / "tmp"
+    temporary.mkdir()
+    return Machine((str(file),), temporary, {"TMPDIR": str(temporary)})
+
+
+def bare_root(file: Path, home: Path) -> Machine:
+    """A root directory in which there are the file, the C library, and /tmp."""
+    for name in ("proc", "dev", "tmp"):
+        (home / name).mkdir()
+    shutil.copy2(file, home / "ropewalk")
+    words = subprocess.run(["ldd", str(file)], capture_output=True, text=True, check=True).stdout.split()
+    needed = [Path(word) for word in words if word.startswith("/")]
+    [libc] = [path for path in needed if path.name == "libc.so.6"]
+    for path in {*needed, *(libc.with_name(name) for name in GLIBC)}:
+        (home / path.relative_to("/")).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, home / path.relative_to("/"))
+    shell = ("/bin/sh", "-c", ENTER, str(home))
+    return Machine((str(shutil.which("unshare")), "-rm", *shell), home / "tmp", {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+
+
+@pytest.fixture(params=["empty environment", pytest.param("bare root", marks=pytest.mark.needs_namespaces)])
+def machine(request: pytest.FixtureRequest, file: Path, tmp_path: Path) -> Machine:
+    return (bare_root if request.param == "bare root" else empty_environment)(file, tmp_path)
+
+
+@pytest.fixture
+def here(file: Path, tmp_path: Path) -> Machine:
+    return empty_environment(file, tmp_path)
+
+
+def run(machine: Machine, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [*machine.program, *words]
+    return subprocess.run(command, env=machine.variables, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
+def served(machine: Machine, *flags: str) -> AbstractContextManager[RunningServer]:
+    return running_server("--public", *flags, inherited=None, program=machine.program, **machine.variables)
+
+
+def descendants(pid: int) -> list[int]:
+    found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [*found, *(each for child in found for each in descendants(child))]
+
+
+def wait_for(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def status_of(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=SECONDS) as answer:
+        status: int = answer.status
+        return status
+
+
+# --- a server ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [(), ("--workers", "2")], ids=["alone", "workers"])
+async def test_it_serves_and_delivers_and_leaves_nothing_behind(machine: Machine, flags: tuple[str, ...]) -> None:
+    with served(machine, *flags) as server:
+        processes = [server.process.pid, *descendants(server.process.pid)]
+        assert status_of(f"{server.url}/health") == 200
+        async with cable(server) as browser, client(server) as subscriber:
+            await browser.subscribe("news")
+            await subscriber.subscribe(b"news")
+            await publish(server, "news", '{"n":1}')
+            assert (await browser.expect("message"))["message"] == {"n": 1}
+            assert (await subscriber.expect(Run)).payload == b'{"n":1}'
+            subscriber.send(run_of(b"news", [b'{"n":2}'], format=Format.JSON))
+            assert (await browser.expect("message"))["message"] == {"n": 2}
+        assert server.stop() == 0, server.log()
+        wait_for(lambda: not any(map(is_running, processes)), "a process outlives the one that was started")
+    assert os.listdir(machine.temporary) == []
+
+
+async def test_a_whole_cluster_of_one_is_in_it(machine: Machine) -> None:
+    """With a NATS server, which it carries."""
+    with served(machine, "--broker", "nats", "--embed_nats", "--enats_addr", "nats://127.0.0.1:0") as server:
+        [nats] = [pid for pid in descendants(server.process.pid) if os.readlink(f"/proc/{pid}/exe").endswith("/nats-server")]
+        async with cable(server) as browser:
+            await browser.subscribe("news")
+            assert (await publish(server, "news", "1"))["offset"] == 1
+            assert (await browser.expect("message"))["message"] == 1
+        assert server.stop() == 0, server.log()
+        wait_for(lambda: not is_running(nats), "nats-server outlives the server")
+    assert os.listdir(machine.temporary) == []
+
+
+async def test_redis_is_spoken_by_it(here: Machine) -> None:
+    with redis_server() as redis, served(here, "--broker", "redis", "--redis_url", redis.url) as server:
+        assert (await publish(server, "news", "1"))["offset"] == 1
+        assert (await publish(server, "news", "2"))["offset"] == 2
+
+
+def test_the_files_of_the_demo_page_are_in_it(here: Machine) -> None:
+    with served(here, "--demo") as server:
+        with urllib.request.urlopen(f"{server.url}/demo") as answer:
+            page = answer.read().decode()
+        assert "<title>" in page
+        for name in ("cable.js", "demo.css", "icon.svg"):
+            assert status_of(f"{server.url}/demo/{name}") == 200
+
+
+def test_channels_of_somebody_else_may_use_the_standard_library(here: Machine, tmp_path: Path) -> None:
+    (tmp_path / "rooms.py").write_text(
+        "import colorsys, difflib, statistics, xml.dom.minidom\n"
+        "from ropewalk import App, Channel\n"
+        "app = App()\n"
+        "@app.channel\n"
+        "class Room(Channel):\n"
+        "    async def subscribed(self):\n"
+        "        self.stream_from('rooms')\n"
+    )
+    with served(here, "--app", "rooms:app", "--app_dir", str(tmp_path)) as server:
+        assert status_of(f"{server.url}/health") == 200
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+async def test_ctrl_c_in_a_terminal_ends_it_in_order(here: Machine) -> None:
+    """The terminal tells all processes, and the one that unpacked the file tells its child once more."""
+    with served(here, "--shutdown_delay", "300ms") as server:
+        async with cable(server) as browser:
+            for pid in (server.process.pid, *descendants(server.process.pid)):
+                os.kill(pid, signal.SIGINT)
+            assert (await browser.expect("disconnect"))["reconnect"] is True
+        assert server.process.wait(STOP_SECONDS) == 0, server.log()
+
+
+def test_sighup_reaches_the_supervisor_which_starts_new_workers(here: Machine) -> None:
+    with served(here, "--workers", "2") as server:
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "all workers were replaced" in server.log(), server.log())
+        assert status_of(f"{server.url}/health") == 200
+
+
+@pytest.mark.parametrize("flags", [(), ("--workers", "2")], ids=["alone", "workers"])
+def test_killing_what_was_started_ends_all_of_it(here: Machine, flags: tuple[str, ...]) -> None:
+    with served(here, *flags) as server:
+        processes = descendants(server.process.pid)
+        assert processes
+        server.process.kill()
+        wait_for(lambda: not any(map(is_running, processes)), "the server outlives the process that was killed")
+        assert "Traceback" not in server.log()
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_tells_its_version(machine: Machine) -> None:
+    ended = run(machine, "--version")
+    assert (ended.stdout, ended.stderr, ended.returncode) == (f"ropewalk {__version__}\n", "", 0)
+
+
+def test_it_speaks_tls_without_a_library_of_the_machine(machine: Machine) -> None:
+    ended = run(machine, "health", "--url", f"https://127.0.0.1:{free_port()}")
+    assert ended.returncode == 1
+    assert "Connection refused" in ended.stderr
+
+
+def test_it_has_the_reference_of_all_settings(here: Machine) -> None:
+    assert (
+        run(here, "config", "--config_path=", "--format", "markdown").stdout
+        == (ROOT / "docs/reference/settings.md").read_text()
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_can_be_loaded(here: Machine, command: str) -> None:
+    ended = run(here, command, "--help")
+    assert (ended.stderr, ended.returncode) == ("", 0)
+    assert ended.stdout.startswith("usage: ropewalk")
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("serve", "--public", "--data_dir", "data"), "journal"),
+        (("serve", "--public", "--rpc_host", "127.0.0.1:1"), "grpc"),
+        (("pipeline", "run", "archive"), "spark"),
+    ],
+)
+def test_what_it_does_not_carry_is_said_and_where_to_get_it(here: Machine, words: tuple[str, ...], extra: str) -> None:
+    ended = run(here, *words)
+    assert ended.returncode == 2
+    assert f"this one file does not carry it; use a Ropewalk installed with pip install '.[{extra}]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+# --- what is in it ----------------------------------------------------------------------------------------------------
+
+
+def test_it_carries_the_libraries_of_its_extras_and_no_others(file: Path) -> None:
+    """Whatever else is installed where it was built."""
+    modules = CArchiveReader(str(file)).open_embedded_archive("PYZ.pyz")
+    assert isinstance(modules, ZlibArchiveReader)
+    found = {name.partition(".")[0] for name in modules.toc} - sys.stdlib_module_names
+    assert {"aiohttp", "redis", "nats", "uvloop"} < {*modules_of(carried())}
+    assert {name for name in found if not name.startswith("_sysconfigdata")} <= {"ropewalk", *modules_of(carried())}
+
+
+def test_it_is_not_built_again_where_nothing_has_changed(file: Path) -> None:
+    before = file.stat()
+    assert build(file).stat() == before

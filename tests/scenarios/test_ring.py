@@ -1,0 +1,174 @@
+"""A ring of three servers is one server: whichever node a client or a publisher talks to."""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import pairwise
+
+import aiohttp
+import pytest
+
+from ropewalk.protocol.broky.frames import Format, Hello, Match, Pushed, Reason, Run, Subscribe, Subscribed
+from tests import broky_client
+from tests.cable import cable
+from tests.clients.credentials import token
+from tests.scenarios.ring import Ring, running_ring, streams_of_all_shards
+from tests.server import publish
+
+
+@pytest.fixture(scope="module")
+def shared_ring() -> Iterator[Ring]:
+    with running_ring() as ring:
+        yield ring
+
+
+@pytest.fixture
+async def ring(shared_ring: Ring) -> Ring:
+    await shared_ring.healthy()
+    return shared_ring
+
+
+async def test_what_is_published_at_any_node_comes_to_clients_of_all_in_one_order(ring: Ring) -> None:
+    a, b, c = (ring.nodes[name] for name in "abc")
+    for stream in streams_of_all_shards():
+        async with cable(a) as first, cable(b) as second, cable(c) as third:
+            for client in (first, second, third):
+                await client.subscribe(stream)
+            positions = [await publish(node, stream, str(number)) for number, node in enumerate((a, b, c) * 3)]
+            assert [position["offset"] for position in positions] == list(range(1, 10))
+            for client in (first, second, third):
+                assert [message["offset"] for message in await client.messages_up_to(9)] == list(range(1, 10))
+
+
+async def test_publishers_at_all_nodes_at_once_leave_no_hole_and_no_double(ring: Ring) -> None:
+    async with cable(ring.nodes["a"]) as first, cable(ring.nodes["b"]) as second:
+        for client in (first, second):
+            await client.subscribe("crowd")
+
+        async def many(name: str) -> None:
+            for number in range(50):
+                await publish(ring.nodes[name], "crowd", f"{name}{number}")
+
+        await asyncio.gather(*map(many, "abc"))
+        heard = [await client.messages_up_to(150) for client in (first, second)]
+        assert heard[0] == heard[1]
+        assert all(after["offset"] == before["offset"] + 1 for before, after in pairwise(heard[0]))
+        for name in "abc":
+            mine = [message["message"] for message in heard[0] if message["message"].startswith(name)]
+            assert mine == [f"{name}{number}" for number in range(50)]
+
+
+async def test_a_batch_over_many_shards_is_registered(ring: Ring) -> None:
+    streams = [f"batch/{number}" for number in range(20)]
+    batch = [{"stream": stream, "data": "1"} for stream in streams]
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{ring.nodes['b'].url}/_broadcast", json=batch) as response,
+    ):
+        assert response.status == 201
+        receipts = (await response.json())["publications"]
+    assert [(receipt["stream"], receipt["offset"]) for receipt in receipts] == [(stream, 1) for stream in streams]
+
+
+async def test_a_push_over_tcp_comes_to_tcp_and_websocket_clients_of_other_nodes(ring: Ring) -> None:
+    async with (
+        cable(ring.nodes["a"]) as web,
+        broky_client.client(ring.nodes["b"]) as subscriber,
+        broky_client.client(ring.nodes["c"]) as pusher,
+    ):
+        await web.subscribe("pushed")
+        await subscriber.subscribe(b"pushed")
+        pusher.send(Run(7, 1, key=b"pushed", payload=b'"x"', format=Format.JSON))
+        assert (await pusher.expect(Pushed)).refs == (7,)
+        assert (await web.expect("message"))["offset"] == 1
+        assert (await subscriber.expect(Run)).offset == 1
+
+
+async def test_history_is_had_from_every_node(ring: Ring) -> None:
+    for number in range(5):
+        await publish(ring.nodes["a"], "past", str(number))
+    for node in ring.nodes.values():
+        async with cable(node) as client:
+            assert [each["offset"] for each in await client.subscribe("past", history={"since": 1})] == [1, 2, 3, 4, 5]
+
+
+async def test_a_session_goes_on_at_another_node_again_and_again(ring: Ring) -> None:
+    async with cable(ring.nodes["a"]) as client:
+        await client.subscribe("roaming")
+        await publish(ring.nodes["b"], "roaming", "0")
+        await client.messages_up_to(1)
+        sid, position = client.sid, client.positions["roaming"]
+    for number, name in enumerate("bcabcabca", 1):
+        await publish(ring.nodes["a"], "roaming", str(number))
+        async with cable(ring.nodes[name], sid=sid) as client:
+            missed = await client.ask_history("roaming", position)
+            assert [message["message"] for message in missed] == [number]
+            assert client.sid != sid
+            sid, position = client.sid, client.positions["roaming"]
+
+
+async def test_who_is_there_is_known_at_every_node(ring: Ring) -> None:
+    async with cable(ring.nodes["a"]) as first, cable(ring.nodes["b"]) as second, cable(ring.nodes["c"]) as third:
+        await third.subscribe("room")
+        await first.subscribe("room", presence={"id": "anna"})
+        assert (await third.until("presence"))["message"]["id"] == "anna"
+        await second.subscribe("room", presence={"id": "bo"})
+        assert (await third.until("presence"))["message"]["id"] == "bo"
+        for node in ring.nodes.values():
+            async with aiohttp.ClientSession() as http, http.get(f"{node.url}/api/presence/room/users") as response:
+                assert response.status == 200, await response.text()
+                assert [record["id"] for record in (await response.json())["records"]] == ["anna", "bo"]
+
+
+async def test_an_order_to_disconnect_reaches_every_node_and_ends_kept_sessions_too(ring: Ring) -> None:
+    user = {"jid": token("user/1")}
+    async with cable(ring.nodes["b"], params=user) as away:
+        await away.subscribe("s")
+        sid = away.sid
+    async with cable(ring.nodes["a"], params=user) as first, cable(ring.nodes["c"], params=user) as second:
+        order = {"command": "disconnect", "payload": {"identifier": "user/1", "reconnect": False}}
+        async with aiohttp.ClientSession() as http, http.post(f"{ring.nodes['b'].url}/_broadcast", json=order) as response:
+            assert response.status == 201, await response.text()
+        for client in (first, second):
+            await client.until("disconnect")
+            await client.closed()
+    async with cable(ring.nodes["c"], welcome=False, sid=sid, params=user) as client:
+        await client.welcomed(restored=False)
+
+
+async def test_who_does_not_know_the_secret_is_no_node(ring: Ring) -> None:
+    async with broky_client.stranger(ring.nodes["a"]) as stranger:
+        stranger.send(Hello(token=b"a guess", name="b"))
+        assert (await stranger.ended()).reason is Reason.UNAUTHORIZED
+
+
+async def test_a_subscription_by_prefix_hears_the_streams_of_every_node(ring: Ring) -> None:
+    streams = [f"prefixed/{number}" for number in range(20)]
+    async with broky_client.client(ring.nodes["b"]) as subscriber:
+        subscriber.send(Subscribe(1, b"prefixed/", match=Match.PREFIX))
+        await subscriber.expect(Subscribed)
+        for stream in streams:
+            await publish(ring.nodes["a"], stream, "1")
+        heard = [run.key.decode() for run in await subscriber.some(Run, len(streams))]
+    assert sorted(heard) == sorted(streams)
+
+
+async def test_runs_of_streams_that_keep_nothing_come_whole_to_clients_of_all_nodes() -> None:
+    with running_ring("abc", "--history_limit", "0") as ring:
+        await ring.healthy()
+        async with (
+            cable(ring.nodes["a"]) as web,
+            broky_client.client(ring.nodes["b"]) as subscriber,
+            broky_client.client(ring.nodes["c"]) as pusher,
+        ):
+            keys = [f"now/{number}" for number in range(12)]
+            for key in keys:
+                await web.subscribe(key)
+                await subscriber.subscribe(key.encode())
+            for ref, key in enumerate(keys, 1):
+                pusher.send(Run(ref, 2, key=key.encode(), sizes=(3, 3), payload=b'"1""2"', format=Format.JSON))
+            answered: list[int] = []
+            while len(answered) < len(keys):
+                answered += (await pusher.expect(Pushed)).refs
+            runs = await subscriber.some(Run, len(keys))
+            assert sorted((run.key.decode(), run.count, run.offset) for run in runs) == sorted((key, 2, 0) for key in keys)
+            assert sorted(await web.messages(2 * len(keys))) == ["1"] * len(keys) + ["2"] * len(keys)

@@ -1,0 +1,189 @@
+"""`ropewalk ring` and `/api/ring` at a ring that runs."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ropewalk.cli.main import main
+from ropewalk.model.ring import RingReport
+from tests.scenarios.ring import FLAGS, SHARDS, WITHIN, Ring, free_ports, running_ring
+from tests.server import RunningServer, running_server
+
+
+@pytest.fixture
+def ring() -> Iterator[Ring]:
+    with running_ring("abc") as ring:
+        until(ring.nodes["a"], lambda report: all_held(report, 3))
+        yield ring
+
+
+def asked(node: RunningServer, change: object = None) -> tuple[int, dict[str, object]]:
+    body = None if change is None else json.dumps(change).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(f"{node.url}/api/ring", body)) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def until(node: RunningServer, holds: Callable[[dict[str, object]], bool]) -> dict[str, object]:
+    deadline = time.monotonic() + WITHIN
+    while True:
+        status, report = asked(node)
+        if status == 200 and holds(report):
+            return report
+        assert time.monotonic() < deadline, report
+        time.sleep(0.05)
+
+
+def nodes(report: dict[str, object]) -> dict[str, dict[str, object]]:
+    listed = report["nodes"]
+    assert isinstance(listed, list)
+    return {node["name"]: node for node in listed}
+
+
+def all_held(report: dict[str, object], count: int) -> bool:
+    """So many nodes are there, and each holds what it owns."""
+    listed = nodes(report)
+    return (
+        len(listed) == count
+        and report["moving"] == report["unavailable"] == 0
+        and all(node["owns"] == node["holds"] and node["alive"] for node in listed.values())
+    )
+
+
+def test_a_node_that_is_removed_hands_over_and_is_then_taken_out(ring: Ring, capsys: pytest.CaptureFixture[str]) -> None:
+    a, url = ring.nodes["a"], ring.nodes["a"].url
+    assert main(["ring", "--url", url]) == 0
+    assert f"A ring of {SHARDS} shards on 3 nodes: term 1, seen by a" in capsys.readouterr().out
+
+    assert main(["ring", "remove", "b", "--url", url]) == 0
+    assert "alive, leaving" in capsys.readouterr().out
+    until(a, lambda report: nodes(report)["b"]["holds"] == 0 and report["moving"] == 0)
+
+    assert main(["ring", "remove", "b", "--url", url, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [node["name"] for node in report["nodes"]] == ["a", "c"]
+    assert report["term"] == 3
+    for name in "ac":
+        until(ring.nodes[name], lambda report: all_held(report, 2))
+
+
+def test_a_node_that_is_gone_is_only_removed_if_its_shards_are_declared_lost(
+    ring: Ring, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, url = ring.nodes["a"], ring.nodes["a"].url
+    ring.kill("b")
+    report = until(a, lambda report: not nodes(report)["b"]["alive"])
+    assert report["unavailable"] == nodes(report)["b"]["holds"] != 0
+
+    assert main(["ring", "remove", "b", "--url", url]) == 1
+    assert "b does not answer and holds" in capsys.readouterr().err
+    assert asked(a, {"remove": "b"})[0] == 409
+
+    assert main(["ring", "remove", "b", "--lost", "--url", url]) == 0
+    for name in "ac":
+        until(ring.nodes[name], lambda report: all_held(report, 2))
+
+
+def test_a_node_may_be_added_before_it_is_there(ring: Ring) -> None:
+    a = ring.nodes["a"]
+    status, report = asked(a, {"add": "z=127.0.0.1:1"})
+    assert (status, nodes(report)["z"]["alive"], nodes(report)["z"]["holds"]) == (200, False, 0)
+    assert nodes(report)["z"]["owns"] == SHARDS // 4
+    assert report["unavailable"] == 0
+    assert asked(a, {"remove": "z"})[0] == 200
+    until(a, lambda report: all_held(report, 3))
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({}, 400),
+        ({"add": "d"}, 400),
+        ({"add": "d=h:1", "remove": "a"}, 400),
+        ({"add": "d=h:1", "lost": True}, 400),
+        ({"delete": "a"}, 400),
+        ([], 400),
+        ({"remove": "nobody"}, 409),
+    ],
+)
+def test_what_is_no_change_is_refused_and_changes_nothing(shared: Ring, change: object, status: int) -> None:
+    node = shared.nodes["a"]
+    term = asked(node)[1]["term"]
+    answered, body = asked(node, change)
+    assert (answered, asked(node)[1]["term"]) == (status, term)
+    assert body["error"]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Ring]:
+    with running_ring("ab") as ring:
+        until(ring.nodes["a"], lambda report: all_held(report, 2))
+        yield ring
+
+
+def test_a_report_has_what_it_says_it_has(shared: Ring) -> None:
+    assert set(asked(shared.nodes["b"])[1]) == set(RingReport.__struct_fields__)
+
+
+def test_a_server_alone_has_no_ring(capsys: pytest.CaptureFixture[str]) -> None:
+    with running_server("--public") as server:
+        assert main(["ring", "--url", server.url]) == 2
+    assert "started without --ring" in capsys.readouterr().err
+
+
+def test_a_stranger_learns_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with running_ring("a", "--public=false") as ring:
+        assert main(["ring", "--url", ring.nodes["a"].url, "--key", "wrong"]) == 2
+    assert "the key is not accepted" in capsys.readouterr().err
+
+
+def test_a_node_that_lives_is_not_given_another_address(ring: Ring) -> None:
+    before = asked(ring.nodes["a"])[1]
+    for name in "ab":  # itself, and another one
+        status, answer = asked(ring.nodes["a"], {"add": f"{name}=127.0.0.1:1"})
+        assert (status, f"{name} is alive" in str(answer["error"])) == (409, True), answer
+    assert asked(ring.nodes["a"])[1] == before
+
+
+def test_a_second_process_of_the_same_name_does_not_enter_and_says_why(ring: Ring) -> None:
+    before = asked(ring.nodes["a"])[1]
+    (port,) = free_ports(1)
+    told = ",".join(f"{name}=127.0.0.1:{port if name == 'b' else ring.ports[name]}" for name in "abc")
+    with running_server(*FLAGS, "--ring", told, "--ring_node", "b", "--port", str(port)) as twin:
+        until_health(twin, "another process is the node b")
+        assert "another process is the node b" in twin.log()
+        assert asked(ring.nodes["a"])[1] == before
+        ring.kill("b")  # then there is no other any more
+        until(ring.nodes["a"], lambda report: all_held(report, 3) and nodes(report)["b"]["address"] == f"127.0.0.1:{port}")
+        until_health(twin, '{"status":"ok"}')
+
+
+def until_health(node: RunningServer, says: str) -> None:
+    deadline = time.monotonic() + WITHIN
+    while says not in (said := health(node)):
+        assert time.monotonic() < deadline, said
+        time.sleep(0.05)
+
+
+def health(node: RunningServer) -> str:
+    try:
+        with urllib.request.urlopen(f"{node.url}/health") as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+
+
+def test_the_directory_of_another_node_is_refused() -> None:
+    with running_ring("ab", journal=True) as ring:
+        until(ring.nodes["a"], lambda report: all_held(report, 2))
+        ring.stop("a")
+        ring.stop("b")
+        ring.exchange_directories("a", "b")
+        with pytest.raises(AssertionError, match="is the directory of the node b, and this is a"):
+            ring.start("a")

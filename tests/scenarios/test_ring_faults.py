@@ -1,0 +1,137 @@
+"""A ring with journals whose nodes are killed while its shards move: nothing that was acknowledged is lost or comes twice."""
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.cable import cable
+from tests.scenarios.ring import WITHIN, Ring, running_ring, streams_of_all_shards, try_to_publish
+from tests.server import publish
+
+FAULTS = 8
+LARGE_MESSAGES, LARGE_BYTES = 20, 100_000
+SECONDS = 120.0
+
+
+class Publisher:
+    """Sends everything under a uid until it is acknowledged, to whichever node lives."""
+
+    def __init__(self, ring: Ring, name: str, streams: list[str], chance: random.Random) -> None:
+        self._ring = ring
+        self._name = name
+        self._streams = streams
+        self._chance = chance
+        self.acknowledged: dict[str, dict[str, tuple[str, int]]] = {stream: {} for stream in streams}
+        self.ending = False
+
+    async def run(self) -> None:
+        number = 0
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as http:
+            while not self.ending:
+                number += 1
+                stream, uid = self._chance.choice(self._streams), f"{self._name}-{number}"
+                deadline = time.monotonic() + SECONDS
+                while (position := await self._sent(http, stream, uid)) is None:
+                    assert time.monotonic() < deadline, f"{stream} is not published to"
+                    await asyncio.sleep(0.05)
+                self.acknowledged[stream][uid] = position
+
+    async def _sent(self, http: aiohttp.ClientSession, stream: str, uid: str) -> tuple[str, int] | None:
+        node = self._chance.choice(list(self._ring.nodes.values()))
+        body = {"stream": stream, "data": uid, "uid": uid}
+        try:
+            async with http.post(f"{node.url}/_broadcast", json=body) as response:
+                if response.status != 201:
+                    assert response.status == 503, await response.text()
+                    return None
+                (position,) = (await response.json())["publications"]
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+        return position["epoch"], position["offset"]
+
+
+@pytest.fixture
+def ring() -> Iterator[Ring]:
+    with running_ring("abc", "--history_limit", "100000", journal=True) as ring:
+        yield ring
+
+
+async def history(ring: Ring, stream: str) -> list[tuple[str, int, Any]]:
+    async with cable(ring.nodes["a"]) as client:
+        frames = await client.subscribe(stream, history={"since": 1})
+        return [(frame["epoch"], frame["offset"], frame["message"]) for frame in frames]
+
+
+async def move_shards(ring: Ring, chance: random.Random) -> None:
+    """The fourth node comes or goes. Whoever is asked may not know enough to do it now."""
+    node = chance.choice([ring.nodes[name] for name in "abc"])
+    async with aiohttp.ClientSession() as http:
+        async with http.get(f"{node.url}/api/ring") as response:
+            members = {member["name"]: member["leaving"] for member in (await response.json())["nodes"]}
+        there = members.get("d") is False
+        change = {"remove": "d"} if there else {"add": f"d=127.0.0.1:{ring.ports['d']}"}
+        async with http.post(f"{node.url}/api/ring", json=change) as response:
+            assert response.status in (200, 409), await response.text()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_nothing_acknowledged_is_lost_while_nodes_die_and_shards_move(ring: Ring, seed: int) -> None:
+    chance = random.Random(seed)
+    streams = streams_of_all_shards()
+    await ring.healthy()
+    ring.join("d")
+    for stream in streams:  # so much that a hand-over takes a while
+        for number in range(LARGE_MESSAGES):
+            await publish(ring.nodes["a"], stream, "x" * LARGE_BYTES, uid=f"large-{number}")
+    publishers = [Publisher(ring, name, streams, random.Random(f"{seed}{name}")) for name in "xyz"]
+    running = [asyncio.ensure_future(publisher.run()) for publisher in publishers]
+    for _ in range(FAULTS):
+        await move_shards(ring, chance)
+        await asyncio.sleep(chance.uniform(0.0, 0.5))
+        name = chance.choice("abcd")
+        ring.kill(name)
+        await asyncio.sleep(chance.uniform(0.0, 0.5))
+        await asyncio.get_running_loop().run_in_executor(None, ring.start, name)
+        assert not any(task.done() for task in running), await asyncio.gather(*running)
+    for publisher in publishers:
+        publisher.ending = True
+    await asyncio.gather(*running)
+    for stream in streams:
+        kept = await history(ring, stream)
+        offsets = [offset for _, offset, _ in kept]
+        assert offsets == list(range(1, len(kept) + 1)), stream
+        assert len({epoch for epoch, _, _ in kept}) == 1, stream
+        uids = [uid for _, _, uid in kept[LARGE_MESSAGES:]]
+        assert len(set(uids)) == len(uids), f"{stream} has something twice"
+        at = {uid: (epoch, offset) for epoch, offset, uid in kept}
+        for publisher in publishers:
+            for uid, position in publisher.acknowledged[stream].items():
+                assert at.get(uid) == position, (stream, uid, position, at.get(uid))
+
+
+async def test_a_node_that_stands_still_is_noticed_and_its_streams_are_back_when_it_goes_on() -> None:
+    with running_ring() as ring:
+        await ring.healthy()
+        streams = streams_of_all_shards()
+        for stream in streams:
+            assert (await try_to_publish(ring.nodes["a"], stream, "1"))[0] == 201
+        ring.nodes["b"].process.send_signal(signal.SIGSTOP)
+        try:
+            # Nobody tells that it stands still. What is asked of it ends, and from then on nobody waits for it.
+            statuses = await asyncio.gather(*(try_to_publish(ring.nodes["a"], stream, "2") for stream in streams))
+            assert sorted({status for status, _ in statuses}) == [201, 503]
+            deadline = time.monotonic() + WITHIN
+            lost = next(stream for stream, (status, _) in zip(streams, statuses, strict=True) if status == 503)
+            while "not reached" not in (await try_to_publish(ring.nodes["a"], lost, "3"))[1].get("error", ""):
+                assert time.monotonic() < deadline
+        finally:
+            ring.nodes["b"].process.send_signal(signal.SIGCONT)
+        await ring.healthy()
+        for stream in streams:
+            assert (await try_to_publish(ring.nodes["a"], stream, "4"))[0] == 201

@@ -1,0 +1,166 @@
+"""The wheel of `make dist` and the container image: what is in them, and that it serves."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import urllib.request
+import venv
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from ropewalk.app.settings import load, require_startable
+from ropewalk.model.errors import UserMistake
+from tests.scenarios.command_line import run_ropewalk
+from tests.server import publish, running_server
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
+GENERATED = re.compile(r"__pycache__|\.egg-info")
+INSTRUCTION = re.compile(r"^([A-Z]+) +((?:.*\\\n)*.*)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a container is built from: nothing but what .dockerignore lets in."""
+    place = tmp_path_factory.mktemp("context")
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        if line.startswith("!"):
+            path = ROOT / line[1:]
+            copy = shutil.copytree if path.is_dir() else shutil.copy2
+            copy(path, place / path.name)
+    for path in [path for path in place.rglob("*") if GENERATED.search(path.name)]:
+        shutil.rmtree(path, ignore_errors=True)
+    return place
+
+
+@pytest.fixture(scope="module")
+def built(context: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the wheel and the source distribution."""
+    place = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(place), str(context)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return place
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    [found] = built.glob("*.whl")
+    return found
+
+
+# --- the wheel --------------------------------------------------------------------------------------------------------
+
+
+def test_the_wheel_has_every_module_and_data_file_and_nothing_else(wheel: Path) -> None:
+    ours = [path for path in SOURCE.rglob("*") if path.is_file() and not GENERATED.search(str(path))]
+    names = zipfile.ZipFile(wheel).namelist()
+    found = [name for name in names if ".dist-info/" not in name]
+    assert sorted(found) == sorted(str(path.relative_to(SOURCE)) for path in ours)
+    assert {"ropewalk/py.typed", "ropewalk/protocol/broky/broky.fbs", "ropewalk/dashboard/static/demo.html"} < {*found}
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_there_is_a_source_distribution_beside_it(built: Path, wheel: Path) -> None:
+    version = wheel.name.split("-")[1]
+    assert [path.name for path in built.glob("*.tar.gz")] == [f"ropewalk-{version}.tar.gz"]
+
+
+async def test_the_wheel_serves_from_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
+    """Its libraries are those of the tests, by a line that Python reads for paths and not for other installations there."""
+    place = tmp_path / "venv"
+    venv.create(place, with_pip=False, symlinks=True)
+    python = str(place / "bin" / "python")
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    outer = sys.executable if find_spec("pip") else "python3"  # an environment made without ensurepip has no pip of its own
+    pip = [outer, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps", str(wheel)]
+    subprocess.run(pip, check=True, env=environ)
+    [packages] = place.glob("lib/python*/site-packages")
+    (packages / "libraries.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    where = [python, "-c", "import ropewalk; print(ropewalk.__file__)"]
+    assert str(place) in subprocess.run(where, check=True, env={}, capture_output=True, text=True).stdout
+
+    with running_server("--demo", program=(str(place / "bin" / "ropewalk"),)) as server:
+        assert (await publish(server, "news", "1"))["offset"] == 1
+        for path in ("/health", "/demo", "/demo/cable.js"):
+            assert urllib.request.urlopen(f"{server.url}{path}").status == 200  # noqa: ASYNC210
+        assert server.stop() == 0
+
+
+# --- the container ----------------------------------------------------------------------------------------------------
+
+
+class Image:
+    """The last stage of the Dockerfile, as far as one can tell without building it."""
+
+    def __init__(self) -> None:
+        self.instructions = INSTRUCTION.findall((ROOT / "Dockerfile").read_text())
+        starts = [number for number, (word, _) in enumerate(self.instructions) if word == "FROM"]
+        self.stage = self.instructions[starts[-1] :]
+
+    def only(self, word: str) -> str:
+        [found] = [rest for instruction, rest in self.stage if instruction == word]
+        return str(found)
+
+    def words(self, word: str) -> list[str]:
+        found: list[str] = json.loads(self.only(word).partition("[")[1] + self.only(word).partition("[")[2])
+        return found
+
+    @property
+    def variables(self) -> dict[str, str]:
+        pairs = (pair.partition("=") for pair in self.only("ENV").replace("\\\n", " ").split())
+        return {name: value for name, _, value in pairs if name.startswith("ROPEWALK_")}
+
+
+@pytest.fixture
+def image() -> Image:
+    return Image()
+
+
+def test_its_command_is_one_that_there_is_and_opens_nothing_by_itself(image: Image) -> None:
+    command, *flags = image.words("CMD")
+    assert (image.words("ENTRYPOINT"), command) == (["ropewalk"], "serve")
+    variables = {**image.variables, "ROPEWALK_CONFIG_PATH": ""}
+    with pytest.raises(UserMistake, match="--secret"):
+        require_startable(load(flags, variables))
+    settings = load(flags, {**variables, "ROPEWALK_SECRET": "a secret that is long enough for everybody"})
+    require_startable(settings)
+    assert settings.server.host == "0.0.0.0"
+    assert image.only("EXPOSE") == str(settings.server.port)
+
+
+def test_it_does_not_run_as_root_and_may_write_where_its_volume_is(image: Image) -> None:
+    [made] = [rest for word, rest in image.stage if word == "RUN" and "useradd" in rest]
+    [volume] = image.words("VOLUME")
+    assert image.only("USER") == "ropewalk"
+    assert f"--home-dir {volume} --create-home ropewalk" in made
+    assert image.only("WORKDIR") == volume
+
+
+def test_it_installs_extras_that_there_are_on_a_python_that_is_supported(image: Image) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert any("--constraint constraints.txt" in rest for word, rest in image.instructions if word == "RUN")
+    [extras] = [rest.removeprefix("EXTRAS=") for word, rest in image.instructions if word == "ARG"]
+    assert {*extras.split(",")} <= project["optional-dependencies"].keys()
+    versions = {re.findall(r"^python:([\d.]+)-slim", rest)[0] for word, rest in image.instructions if word == "FROM"}
+    assert [f"Programming Language :: Python :: {version}" in project["classifiers"] for version in versions] == [True]
+
+
+def test_its_health_check_tells_a_server_that_answers_from_one_that_does_not(image: Image) -> None:
+    program, *words = image.words("HEALTHCHECK")
+    assert program == "ropewalk"
+    with running_server("--public", "--host", "0.0.0.0") as server:
+        place = {**image.variables, "ROPEWALK_PORT": str(server.port)}
+        answered = run_ropewalk(*words, **place)
+        assert (answered.stdout, answered.returncode) == ("ok\n", 0)
+        server.stop()
+        refused = run_ropewalk(*words, **place)
+    assert refused.returncode == 1
+    assert "is the server running there?" in refused.stderr

@@ -1,0 +1,98 @@
+"""A shard that moves between two stores with journals: whichever store is killed, its journal has the streams that it held."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ropewalk.adapters.backends.workers.shards import put_in, take_out
+from ropewalk.adapters.backends.workers.store import SharedStore
+from ropewalk.core.ring import shard_of
+from ropewalk.core.rules import Rulebook
+from ropewalk.model.journal import Recovered
+from ropewalk.model.messages import Position, Publication, Registered
+from ropewalk.model.rules import StreamRules
+from ropewalk.model.sessions import SessionTaken
+from ropewalk.ports import Journal
+from ropewalk.testing.clock import ManualClock
+from tests.journals import as_if_killed, running
+
+SHARDS = 3
+STREAM = "chat"
+SHARD = shard_of(STREAM, SHARDS)
+
+
+class Nobody:
+    def carry(self, messages: Sequence[Registered]) -> None: ...
+    def order(self, node: str, order: SessionTaken) -> None: ...
+
+
+def made(clock: ManualClock, journal: Journal | None, limit: int = 8) -> SharedStore:
+    rules = Rulebook(StreamRules(history_limit=limit, history_ttl=300.0))
+    return SharedStore(rules, clock, Nobody(), journal=journal, shards=SHARDS)
+
+
+async def publish(store: SharedStore, clock: ManualClock, first: int, last: int) -> None:
+    for number in range(first, last + 1):
+        clock.advance(1.0)
+        one = Publication(STREAM, b"%d" % number, uid=f"u{number}", producer="p", sequence=number)
+        assert (await store.memory.streams.append([one]))[0].offset == number
+
+
+async def move(one: SharedStore, other: SharedStore, journal: Journal) -> None:
+    content = await take_out(one, SHARD)
+    await journal.write(content.rows())
+    put_in(other, content)
+
+
+async def recovered(directory: Path, copy: Path, clock: ManualClock) -> SharedStore:
+    async with running(as_if_killed(directory, copy), clock) as (_, found):
+        store = made(clock, None)
+        store.recover(Recovered(*(getattr(found, name) for name in Recovered.__struct_fields__)), 300.0, 15.0)
+        return store
+
+
+async def same(store: SharedStore, after: SharedStore) -> None:
+    """The same positions and messages, and the same idempotency keys."""
+    before, streams = store.memory.streams, after.memory.streams
+    tip = await before.tip(STREAM)
+    assert await streams.tip(STREAM) == tip
+    for offset in range(tip.offset + 1):
+        position = Position(tip.epoch, offset)
+        assert await streams.replay(STREAM, position) == await before.replay(STREAM, position)
+    for number in range(max(1, tip.offset - 7), tip.offset + 1):
+        for again in (Publication(STREAM, b"", uid=f"u{number}"), Publication(STREAM, b"", producer="p", sequence=number)):
+            receipts = await streams.append([again])
+            assert (receipts[0].offset, receipts[0].duplicate) == (number, True)
+
+
+async def test_whoever_is_killed_has_in_its_journal_what_it_holds(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path / "a", clock) as (journal_a, _), running(tmp_path / "b", clock) as (journal_b, _):
+        a, b = made(clock, journal_a), made(clock, journal_b)
+        await publish(a, clock, 1, 3)
+        await move(a, b, journal_b)
+        await publish(b, clock, 4, 5)
+        await same(b, await recovered(tmp_path / "b", tmp_path / "b1", clock))
+
+        await move(b, a, journal_a)
+        await same(a, await recovered(tmp_path / "a", tmp_path / "a1", clock))
+        await publish(a, clock, 6, 15)
+        await same(a, await recovered(tmp_path / "a", tmp_path / "a2", clock))
+
+        await move(a, b, journal_b)
+        await publish(b, clock, 16, 18)
+        await same(b, await recovered(tmp_path / "b", tmp_path / "b2", clock))
+
+
+async def test_what_was_kept_before_a_shard_went_away_does_not_mix_with_what_is_kept_when_it_is_back(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with running(tmp_path / "a", clock) as (journal_a, _):
+        a, b = made(clock, journal_a), made(clock, None, limit=2)
+        await publish(a, clock, 1, 3)
+        put_in(b, await take_out(a, SHARD))
+        await publish(b, clock, 4, 9)
+        await move(b, a, journal_a)
+        after = await recovered(tmp_path / "a", tmp_path / "killed", clock)
+        page = await after.memory.streams.page(STREAM, 0, 100)
+        assert page == await a.memory.streams.page(STREAM, 0, 100)
+        assert page is not None
+        assert [message.offset for message in page.messages] == [8, 9]

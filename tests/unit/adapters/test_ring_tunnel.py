@@ -1,0 +1,172 @@
+"""The tunnel between two nodes of a ring, over a real connection on the loopback."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import uvloop
+from msgspec import Raw
+
+from ropewalk.adapters.backends.ring import tunnel
+from ropewalk.adapters.backends.ring.tunnel import Tunnel, enter
+from ropewalk.adapters.backends.workers.wire import NOTE, BusConnection, arguments, frame
+from ropewalk.model.errors import Unavailable
+from ropewalk.protocol.broky import frames
+from ropewalk.protocol.broky.tables import encode
+
+TOKEN = "token"
+WELCOME = frames.Welcome(node="b")
+
+
+class End:
+    """One end of a bus, and what came to it."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.lost = asyncio.Event()
+        self.bus = BusConnection(self._receive, lambda bus: self.lost.set())
+
+    def _receive(self, bus: BusConnection, kind: int, number: int, name: str, body: Raw) -> None:
+        self.heard += arguments(name, body)
+
+    def say(self, text: str) -> None:
+        self.bus.send(frame(NOTE, 0, "unlisten", (text,)))
+
+
+class Port(asyncio.Protocol):
+    """Answers a Hello with what it is told to, and then is a tunnel, or deaf."""
+
+    def __init__(self, end: End, answer: frames.Body, deaf: bool) -> None:
+        self._end = end
+        self._answer = answer
+        self._deaf = deaf
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(encode(self._answer))
+        if not self._deaf:
+            there = Tunnel(self._end.bus)
+            self.transport.set_protocol(there)
+            there.begin(self.transport)
+
+
+@asynccontextmanager
+async def port(
+    end: End, answer: frames.Body = WELCOME, deaf: bool = False
+) -> AsyncIterator[tuple[tuple[str, int], list[Port]]]:
+    made: list[Port] = []
+
+    def accept() -> Port:
+        made.append(Port(end, answer, deaf))
+        return made[-1]
+
+    server = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname(), made
+    finally:
+        for each in made:
+            each.transport.abort()
+        server.close()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def test_what_is_said_comes_in_order_however_large() -> None:
+    here, there = End(), End()
+    async with port(there) as (address, _):
+        await enter(here.bus, address, None, TOKEN, "a")
+        said = ["first", "x" * (3 * tunnel.PIECE), "", "last"]
+        for text in said:
+            here.say(text)
+        await until(lambda: len(there.heard) == len(said))
+        assert there.heard == said
+        there.say("answer")
+        await until(lambda: here.heard)
+        here.bus.close()
+        await there.lost.wait()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [frames.Welcome(), frames.Error(frames.Reason.UNAUTHORIZED, "no"), frames.Pong()],
+    ids=["as a client", "refused", "nonsense"],
+)
+async def test_who_is_not_taken_for_a_node_does_not_enter(answer: frames.Body) -> None:
+    here = End()
+    async with port(End(), answer, deaf=True) as (address, _):
+        with pytest.raises(Unavailable, match="--secret"):
+            await enter(here.bus, address, None, TOKEN, "a")
+
+
+async def test_a_refusal_for_another_reason_is_told_as_it_is() -> None:
+    here = End()
+    answer = frames.Error(frames.Reason.DRAINING, "the server restarts")
+    async with port(End(), answer, deaf=True) as (address, _):
+        with pytest.raises(Unavailable, match=r"^it refuses this node: the server restarts$"):
+            await enter(here.bus, address, None, TOKEN, "a")
+
+
+async def test_an_end_that_says_nothing_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tunnel, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(tunnel, "SILENT_SECONDS", 0.1)
+    here = End()
+    async with port(End(), deaf=True) as (address, _):
+        await enter(here.bus, address, None, TOKEN, "a")
+        async with asyncio.timeout(10):
+            await here.lost.wait()
+
+
+async def test_two_ends_with_nothing_to_say_stay_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tunnel, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(tunnel, "SILENT_SECONDS", 0.5)
+    beats = 0
+    beat = Tunnel._beat
+
+    def counted(self: Tunnel) -> None:
+        nonlocal beats
+        beats += 1
+        beat(self)
+
+    monkeypatch.setattr(Tunnel, "_beat", counted)
+    here, there = End(), End()
+    async with port(there) as (address, _):
+        await enter(here.bus, address, None, TOKEN, "a")
+        await until(lambda: beats > 100)  # longer than silence is borne
+        assert not here.lost.is_set()
+        assert not there.lost.is_set()
+
+
+async def test_what_is_no_frame_ends_the_connection() -> None:
+    here, there = End(), End()
+    async with port(there, deaf=True) as (address, made):
+        await enter(here.bus, address, None, TOKEN, "a")
+        made[0].transport.write(b"\x00" * 64)
+        async with asyncio.timeout(10):
+            await here.lost.wait()
+
+
+def test_what_is_said_in_the_tick_in_which_the_connection_ends_is_forgotten() -> None:
+    """On the event loop of the server: asyncio's own bears writes to a closed transport."""
+    failures: list[dict[str, Any]] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+        here, there = End(), End()
+        async with port(there) as (address, _):
+            await enter(here.bus, address, None, TOKEN, "a")
+            assert here.bus._transport is not None
+            here.bus._transport.abort()
+            here.say("too late")
+            await here.lost.wait()
+            await there.lost.wait()
+
+    uvloop.run(scenario())
+    assert failures == []

@@ -1,0 +1,150 @@
+"""The hub: what one tick brings is encoded together, once for each group."""
+
+from collections.abc import Sequence
+
+from ropewalk.core.stats import Stats
+from ropewalk.engine.hub import Group, Hub
+from ropewalk.model.history import Gap
+from ropewalk.model.messages import Deliverable, Position, Registered, TransientRun
+from ropewalk.protocol.broky.codec import MESSAGES as BROKY
+from ropewalk.protocol.broky.codec import MOST_TOGETHER
+from ropewalk.protocol.broky.frames import Format, Run
+from ropewalk.protocol.broky.runs import decode, payloads_of
+from ropewalk.protocol.broky.splitter import FrameSplitter
+from ropewalk.protocol.codec import MessageCodec
+from ropewalk.protocol.websocket_frame import MESSAGES as CABLE
+from tests.unit.engine.workbench import Workbench
+
+HEAD = CABLE.head("")
+
+
+class Listener:
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.written: list[bytes] = []
+
+    def attach(self, group: Group) -> None:
+        group.writers[self] = self.written.append
+
+    def detach(self, group: Group) -> None: ...
+
+    def missed(self, group: Group, after: Position, upto: Position) -> None: ...
+
+
+def registered(offset: int, payload: bytes = b"1", at: float = 1.0, **extra: str) -> Registered:
+    return Registered("s", payload, at, "e" if offset else "", offset, **extra)
+
+
+def taken_apart(run: TransientRun) -> list[Registered]:
+    return [Registered(run.stream, b'"%d"' % number, run.timestamp) for number in range(run.count)]
+
+
+def delivered(codec: MessageCodec, *messages: Deliverable, stats: Stats | None = None) -> list[bytes]:
+    """The writes of one tick to one listener."""
+    hub, listener = Hub(stats or Stats(), lambda: 2.0), Listener()
+    hub.join("s", "", codec, listener)
+    _deliver(hub, messages)
+    return listener.written
+
+
+def _deliver(hub: Hub, messages: Sequence[Deliverable]) -> None:
+    for message in messages:
+        hub.deliver(hub.audiences["s"], message)
+    hub.flush()
+
+
+def runs_in(blob: bytes) -> list[Run]:
+    bodies = [decode(frame) for frame in FrameSplitter().feed(blob)]
+    return [body for body in bodies if isinstance(body, Run)]
+
+
+async def test_what_was_registered_together_is_one_run_in_one_write() -> None:
+    stats = Stats()
+    (blob,) = delivered(BROKY, registered(7), registered(8, b'{"$bytes":"aGk="}'), registered(9), registered(10), stats=stats)
+    assert [(run.offset, run.count, payloads_of(run), run.format, run.epoch) for run in runs_in(blob)] == [
+        (7, 1, [b"1"], Format.JSON, b"e"),
+        (8, 1, [b"hi"], Format.BYTES, b"e"),
+        (9, 2, [b"1", b"1"], Format.JSON, b"e"),
+    ]
+    assert (stats.deliveries, stats.delivered_bytes) == (4, len(blob))
+    assert (sum(stats.publish_to_deliver.counts), stats.publish_to_deliver.total) == (4, 4.0)
+
+
+async def test_messages_of_other_times_or_epochs_or_with_a_hole_between_them_are_no_run() -> None:
+    later, jump = registered(2, at=1.5), registered(4, at=1.5)
+    other = Registered("s", b"1", 1.5, "f", 5)
+    (blob,) = delivered(BROKY, registered(1), later, jump, other, registered(0), registered(0), registered(6))
+    assert [(run.offset, run.count) for run in runs_in(blob)] == [(1, 1), (2, 1), (4, 1), (5, 1), (0, 2), (6, 1)]
+
+
+async def test_a_run_is_no_longer_than_any_client_reads() -> None:
+    payload = b'"%b"' % bytes(MOST_TOGETHER // 2).replace(b"\0", b"x")
+    (blob,) = delivered(BROKY, *(registered(offset, payload) for offset in range(1, 4)))
+    assert [run.count for run in runs_in(blob)] == [1, 1, 1]
+
+
+async def test_what_only_the_cable_has_words_for_is_left_out() -> None:
+    (blob,) = delivered(BROKY, registered(0, broadcast_type="presence"), registered(1), registered(2, broadcast_type="x"))
+    assert [(run.offset, run.count) for run in runs_in(blob)] == [(1, 2)]
+
+
+async def test_a_run_that_came_whole_is_passed_on_as_it_is_and_taken_apart_for_text_clients() -> None:
+    stats = Stats()
+    run = TransientRun("s", b"a frame", 3, 1.0, taken_apart)
+    assert delivered(BROKY, run, stats=stats) == [b"a frame"]
+    assert (stats.deliveries, stats.delivered_bytes) == (3, 7)
+    assert sum(stats.publish_to_deliver.counts) == 3
+    (mixed,) = delivered(BROKY, registered(1), run, registered(2))
+    first, last = (delivered(BROKY, registered(offset))[0] for offset in (1, 2))
+    assert mixed == first + b"a frame" + last
+    texts = delivered(CABLE, registered(1), run)
+    assert texts == [b"".join(CABLE.message(HEAD, each) for each in (registered(1), *taken_apart(run)))]
+
+
+async def test_a_message_that_is_not_for_everybody_keeps_its_place() -> None:
+    hub, told, excluded = Hub(Stats(), lambda: 2.0), Listener("a"), Listener("b")
+    for listener in (told, excluded):
+        hub.join("s", "", CABLE, listener)
+    _deliver(hub, [registered(1), registered(2, exclude_socket="b"), registered(3)])
+    one, two, three = (CABLE.message(HEAD, registered(offset)) for offset in (1, 2, 3))
+    assert b"".join(told.written) == one + two + three
+    assert b"".join(excluded.written) == one + three
+
+
+async def test_only_what_is_ordered_keeps_its_place_among_other_streams() -> None:
+    async with Workbench() as bench:
+        hub, listener = bench.node.hub, Listener()
+        for stream in ("a", "b"):
+            hub.join(stream, "", BROKY, listener)
+        for ordered in (False, True):
+            runs = [
+                TransientRun(stream, frame, 1, 1.0, taken_apart, ordered)
+                for stream, frame in (("a", b"1"), ("a", b"2"), ("b", b"3"), ("a", b"4"))
+            ]
+            bench.backend.feed.publish_runs(runs)
+            hub.flush()
+        assert listener.written == [b"124", b"3", b"12", b"3", b"4"]
+
+
+class Choosy:
+    """A codec that cannot write everything."""
+
+    def head(self, identifier: str) -> bytes:
+        return b""
+
+    def batch(self, head: bytes, messages: Sequence[Deliverable]) -> bytes:
+        if any(message.offset == 2 for message in messages):
+            raise ValueError
+        return b"".join(b"%d" % message.offset for message in messages)
+
+    def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
+        return b""
+
+
+async def test_a_message_that_cannot_be_encoded_costs_nobody_the_others() -> None:
+    hub, listener, other = Hub(Stats(), lambda: 2.0), Listener(), Listener()
+    hub.join("s", "", Choosy(), listener)
+    hub.join("s", "", CABLE, other)
+    _deliver(hub, [registered(1), registered(2), registered(3)])
+    assert listener.written == [b"13"]
+    assert other.written == [b"".join(CABLE.message(HEAD, registered(offset)) for offset in (1, 2, 3))]

@@ -1,0 +1,204 @@
+"""Clients that grant credit: deliveries wait for it in order, answers do not, and nothing else ends such a connection."""
+
+from ropewalk.engine.timeouts import TICK
+from ropewalk.model.limits import Limits
+from ropewalk.model.rules import SlowPolicy, StreamRule
+from ropewalk.protocol.broky import frames
+from ropewalk.protocol.broky.codec import BrokyCodec
+from ropewalk.protocol.broky.credit import CreditMeter
+from ropewalk.protocol.broky.frames import Body, Gap, Ping, Pong, Reason, Refused, Run, Subscribe, Subscribed, Unsubscribe
+from ropewalk.protocol.broky.runs import decode, encode_run
+from ropewalk.protocol.broky.splitter import FrameSplitter
+from ropewalk.protocol.broky.tables import encode
+from tests.unit.engine.workbench import Client, Workbench, settle
+
+SMALL = Limits(ping_interval=0, max_pending=3000, write_timeout=2.0)
+DROP = StreamRule("ticker", slow_consumer=SlowPolicy.DROP)
+
+
+class Subscriber:
+    """A session over Broky that has some credit."""
+
+    def __init__(self, bench: Workbench, credit: int) -> None:
+        self.meter = CreditMeter(credit)
+        bench.codec = BrokyCodec(frames.Welcome(), None, self.meter)
+        self.client: Client = bench.open_connection()
+        self.session = self.client.session
+
+    async def send(self, *bodies: Body) -> None:
+        for body in bodies:
+            self.session.receive(encode(body))
+        await settle()
+
+    async def grant(self, more: int) -> None:
+        self.meter.grant(more)
+        self.session.granted()
+        await settle()
+
+    def got(self) -> list[Body]:
+        """After the welcome."""
+        cut = FrameSplitter()
+        return [decode(frame) for data in self.client.connection.written for frame in cut.feed(data)][1:]
+
+    def seen(self) -> list[int | type]:
+        return [body.offset if isinstance(body, Run) else type(body) for body in self.got()]
+
+    def runs(self) -> list[Run]:
+        return [body for body in self.got() if isinstance(body, Run)]
+
+
+async def subscriber(bench: Workbench, credit: int) -> Subscriber:
+    opened = Subscriber(bench, credit)
+    await opened.session.opened()
+    return opened
+
+
+def size(run: Run) -> int:
+    return len(encode_run(run))
+
+
+async def test_deliveries_stop_when_credit_is_used_up_and_go_on_where_they_stopped() -> None:
+    async with Workbench() as bench:
+        client = await subscriber(bench, 1)
+        await client.send(Subscribe(1, b"s"))
+        for number in range(1, 6):
+            await bench.publish("s", str(number))
+        assert client.seen() == [Subscribed, 1]
+        one = size(client.runs()[0])
+        await client.grant(one - 1)  # the first took more than there was, and that is taken off
+        assert client.seen() == [Subscribed, 1]
+        await client.grant(1)
+        assert client.seen() == [Subscribed, 1, 2]
+        await client.grant(one + 1)
+        assert client.seen() == [Subscribed, 1, 2, 3]
+        await client.grant(100 * one)
+        await bench.publish("s", "6")
+        assert client.seen() == [Subscribed, 1, 2, 3, 4, 5, 6]
+        assert client.meter.left == 1 + one - 1 + 1 + one + 1 + 100 * one - sum(map(size, client.runs()))
+
+
+async def test_of_what_one_turn_brings_only_as_many_runs_are_sent_as_there_is_credit_for() -> None:
+    async with Workbench() as bench:
+        client = await subscriber(bench, 500)
+        await client.send(Subscribe(1, b"s"))
+        await bench.publish("s", *['"%s"' % ("x" * 100)] * 20)
+        runs = client.runs()
+        assert sum(map(size, runs[:-1])) < 500
+        await client.grant(100_000)
+        assert [run.offset for run in client.runs()][-1] + client.runs()[-1].count - 1 == 20
+
+
+async def test_answers_do_not_wait_for_credit() -> None:
+    async with Workbench() as bench:
+        client = await subscriber(bench, 1)
+        await client.send(Subscribe(1, b"s"))
+        await bench.publish("s", "1")
+        await bench.publish("s", "2")
+        await client.send(Ping(7), Subscribe(2, b"t"), Subscribe(3, b""))
+        assert client.seen() == [Subscribed, 1, Pong, Subscribed, Refused]
+        await client.grant(10_000)
+        assert client.seen()[5:] == [2]
+
+
+async def test_nothing_of_a_key_comes_after_it_was_unsubscribed_and_nothing_twice_when_it_is_subscribed_again() -> None:
+    async with Workbench() as bench:
+        for number in "123":
+            bench.clock.now += 1  # messages of one time may be one run
+            (receipt,) = await bench.publish("s", number)
+        bench.clock.now += 1
+        client = await subscriber(bench, 1)
+        await client.send(Subscribe(1, b"s", epoch=receipt.epoch.encode(), offset=0), Subscribe(2, b"t"))
+        await bench.publish("s", "4")
+        await bench.publish("t", '"kept"')
+        before = client.seen()
+        await client.send(Unsubscribe(3, b"s"), Ping(4))
+        assert client.seen()[len(before) :] == [Pong]
+        await client.send(Subscribe(5, b"s", epoch=receipt.epoch.encode(), offset=2))
+        await client.grant(100_000)
+        tail = client.got()[len(before) + 1 :]
+        assert isinstance(tail[0], Subscribed)
+        assert [(body.key, body.offset) for body in tail[1:] if isinstance(body, Run)] == [(b"t", 1), (b"s", 3), (b"s", 4)]
+
+
+async def test_history_waits_for_credit_piece_by_piece_and_live_messages_come_behind_it() -> None:
+    async with Workbench() as bench:
+        payload = '"%s"' % ("x" * 20_000)
+        (receipt, *_) = await bench.publish("s", *[payload] * 20)
+        client = await subscriber(bench, 1)
+        await client.send(Subscribe(1, b"s", epoch=receipt.epoch.encode()))
+        await bench.publish("s", '"live"')
+        assert client.seen() == [Subscribed, 1]
+        for _ in range(200):
+            await client.grant(10_000)
+        assert client.seen() == [Subscribed, *range(1, 22)]
+
+
+async def test_a_client_that_grants_nothing_is_ended_when_more_waits_than_may_and_not_by_a_timeout() -> None:
+    async with Workbench(SMALL) as bench:
+        client = await subscriber(bench, 1)
+        await client.send(Subscribe(1, b"s"))
+        await bench.publish("s", "1")
+        await bench.publish("s", "2")
+        bench.pass_time(100 * TICK)
+        assert client.client.connection.closed is None
+        client.session.writing_paused()
+        client.session.writing_resumed()
+        bench.pass_time(100 * TICK)
+        assert client.client.connection.closed is None
+        for _ in range(50):
+            await bench.publish("s", '"filler"')
+        assert client.client.connection.closed == (1000, "Too slow")
+        assert client.seen() == [Subscribed, 1, frames.Error]
+
+
+async def test_a_client_without_credit_that_does_not_read_either_is_ended_by_the_timeout() -> None:
+    async with Workbench(SMALL) as bench:
+        client = await subscriber(bench, 1)
+        await client.send(Subscribe(1, b"s"))
+        await bench.publish("s", "1")
+        client.session.writing_paused()
+        bench.pass_time(100 * TICK)
+        assert client.client.connection.closed == (1000, "Too slow")
+
+
+async def test_a_stream_that_may_skip_goes_on_with_its_newest_and_the_gap_says_exactly_what_is_missing() -> None:
+    async with Workbench(SMALL, [DROP]) as bench:
+        client = await subscriber(bench, 1)
+        await client.send(Subscribe(1, b"ticker"))
+        for _ in range(20):
+            await bench.publish("ticker", *['"filler"'] * 7)
+        await client.grant(1_000_000)
+        expected = 1
+        for body in client.got()[1:]:
+            if isinstance(body, Gap):
+                assert (body.reason, body.last >= expected) == (Reason.SLOW, True)
+                expected = body.last + 1
+            else:
+                assert isinstance(body, Run)
+                assert body.offset == expected
+                expected += body.count
+        assert expected == 141
+        assert bench.stats.gaps
+        await bench.publish("ticker", "141")
+        assert client.seen()[-1] == 141
+
+
+async def test_a_pause_of_the_transport_and_one_for_credit_end_only_together() -> None:
+    async with Workbench() as bench:
+        client = await subscriber(bench, 1)
+        await client.send(Subscribe(1, b"s"))
+        for number in range(1, 4):
+            await bench.publish("s", str(number))
+        client.session.writing_paused()
+        await client.grant(10_000)
+        assert client.seen() == [Subscribed, 1]
+        client.session.writing_resumed()
+        assert client.seen() == [Subscribed, 1, 2, 3]
+        client.session.writing_paused()
+        await bench.publish("s", "4")
+        client.meter.left = 1
+        client.session.writing_resumed()
+        await bench.publish("s", "5")
+        assert client.seen() == [Subscribed, 1, 2, 3, 4]
+        await client.grant(10_000)
+        assert client.seen() == [Subscribed, 1, 2, 3, 4, 5]

@@ -1,0 +1,174 @@
+"""Subscriptions by prefix in the engine: who gets what, and what is asked of the feed for it."""
+
+import asyncio
+
+import pytest
+
+from ropewalk.core.rules import Rulebook
+from ropewalk.core.stats import Stats
+from ropewalk.engine.hub import Group, Hub
+from ropewalk.engine.link import Link
+from ropewalk.engine.prefixes import AWAY, MOST_PREFIXES, NOT_HERE, TOO_MANY, Prefixes
+from ropewalk.engine.subscription import Subscription
+from ropewalk.model.commands import SubscribePrefix
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.messages import Position, Registered
+from ropewalk.model.rules import StreamRules
+from ropewalk.model.sessions import Subscribed
+from ropewalk.protocol.broky.codec import MESSAGES, BrokyCodec
+from ropewalk.protocol.broky.frames import Body, Gap, Reason, Run, Welcome
+from ropewalk.protocol.broky.runs import decode, payloads_of
+from ropewalk.protocol.broky.splitter import FrameSplitter
+from tests.unit.engine.workbench import RecordingConnection, settle
+
+
+class Nobody:
+    def overflowed(self) -> None:
+        raise AssertionError("an outbox is full")
+
+    def skipped(self, group: Group, after: Position, upto: Position) -> None:
+        pass
+
+
+class HearingFeed:
+    """A `PrefixFeed` that remembers what it should hear, and answers when it is told to."""
+
+    exact = False
+    tells_losses = True
+
+    def __init__(self) -> None:
+        self.hears: list[bytes] = []
+        self.answer: asyncio.Future[None] | None = None
+
+    async def listen_prefix(self, prefix: bytes) -> None:
+        self.hears.append(prefix)
+        if self.answer is not None:
+            await asyncio.shield(self.answer)
+
+    def unlisten_prefix(self, prefix: bytes) -> None:
+        self.hears = [each for each in self.hears if each != prefix]
+
+
+class Bench:
+    def __init__(self, feed: object | None = None) -> None:
+        self.feed = HearingFeed()
+        self.hub = Hub(Stats(), lambda: 0.0)
+        self.heard: list[object] = []
+        self.prefixes = Prefixes(feed or self.feed, self.hub, str.encode, self.heard.append)  # type: ignore[arg-type]
+
+    def link(self) -> tuple[Link, RecordingConnection]:
+        connection = RecordingConnection()
+        rules = Rulebook(StreamRules(), ())
+        return Link(Nobody(), connection, BrokyCodec(Welcome(), None), rules, Stats(), 10_000), connection
+
+    async def deliver(self, *streams: str) -> None:
+        self.prefixes.deliver([Registered(stream, b"1", 1.0, "", 0) for stream in streams])
+        await settle()
+
+
+def wanted(prefix: str) -> tuple[Subscription, SubscribePrefix]:
+    return Subscription(prefix, Subscribed(())), SubscribePrefix(prefix, prefix, prefix.encode())
+
+
+def got(connection: RecordingConnection) -> list[Body]:
+    cut = FrameSplitter()
+    return [decode(frame) for data in connection.written for frame in cut.feed(data)]
+
+
+def keys(connection: RecordingConnection) -> list[str]:
+    return [body.key.decode() for body in got(connection) if isinstance(body, Run) for _ in payloads_of(body)]
+
+
+async def test_messages_of_several_streams_keep_their_keys_in_one_write() -> None:
+    bench = Bench()
+    link, connection = bench.link()
+    assert await bench.prefixes.join(link, *wanted("a/")) is None
+    await bench.deliver("a/1", "a/2", "b/1", "a/2", "a/", "a")
+    assert keys(connection) == ["a/1", "a/2", "a/2", "a/"]
+    assert len(connection.written) == 1
+
+
+async def test_who_leaves_gets_nothing_more_and_the_feed_is_told_when_nobody_is_left() -> None:
+    bench = Bench()
+    (first, one), (second, two) = bench.link(), bench.link()
+    subscription, command = wanted("a")
+    other, _ = wanted("a")
+    await bench.prefixes.join(first, subscription, command)
+    await bench.prefixes.join(second, other, command)
+    bench.hub.leave(subscription.groups[0], first)
+    await bench.deliver("ab")
+    assert (keys(one), keys(two), bench.feed.hears) == ([], ["ab"], [b"a", b"a"])
+    assert bench.heard == [bench.prefixes]
+    assert "ab" in bench.prefixes
+    assert "b" not in bench.prefixes
+    bench.hub.leave(other.groups[0], second)
+    assert bench.feed.hears == []
+    assert bench.heard == [bench.prefixes, bench.hub.heard]
+    assert not bench.prefixes.by_length
+
+
+async def test_who_comes_while_the_last_one_leaves_is_not_deaf() -> None:
+    bench = Bench()
+    (first, _), (second, connection) = bench.link(), bench.link()
+    subscription, command = wanted("a")
+    await bench.prefixes.join(first, subscription, command)
+    bench.feed.answer = asyncio.get_running_loop().create_future()
+    joining = asyncio.create_task(bench.prefixes.join(second, *wanted("a")))
+    await settle()
+    bench.hub.leave(subscription.groups[0], first)
+    bench.feed.answer.set_result(None)
+    await joining
+    assert b"a" in bench.feed.hears
+    await bench.deliver("ab")
+    assert keys(connection) == ["ab"]
+
+
+async def test_who_is_gone_before_the_feed_listens_leaves_nothing_behind() -> None:
+    bench = Bench()
+    link, _ = bench.link()
+    bench.feed.answer = asyncio.get_running_loop().create_future()
+    joining = asyncio.create_task(bench.prefixes.join(link, *wanted("a")))
+    await settle()
+    link.lose()
+    bench.feed.answer.set_result(None)
+    assert await joining is None
+    assert (bench.feed.hears, bench.prefixes.by_length) == ([], {})
+
+
+async def test_a_feed_that_fails_and_one_that_cannot_are_told_apart() -> None:
+    bench = Bench()
+    bench.feed.answer = asyncio.get_running_loop().create_future()
+    bench.feed.answer.set_exception(Unavailable("away"))
+    link, _ = bench.link()
+    assert await bench.prefixes.join(link, *wanted("a")) is AWAY
+    assert bench.feed.hears == []
+    assert await Bench(object()).prefixes.join(link, *wanted("a")) is NOT_HERE
+
+
+async def test_there_is_a_bound_on_prefixes_and_those_that_are_there_may_be_joined() -> None:
+    bench = Bench()
+    link, _ = bench.link()
+    for number in range(MOST_PREFIXES):
+        assert await bench.prefixes.join(link, *wanted(f"{number}")) is None
+    assert await bench.prefixes.join(link, *wanted("one more")) is TOO_MANY
+    assert await bench.prefixes.join(bench.link()[0], *wanted("7")) is None
+
+
+async def test_that_messages_may_be_lost_is_said_with_the_prefix_and_without_a_position() -> None:
+    bench = Bench()
+    link, connection = bench.link()
+    await bench.prefixes.join(link, *wanted("a/"))
+    bench.prefixes.missed()
+    assert got(connection) == [Gap(b"a/", Reason.TRIMMED, b"", 0, 0)]
+
+
+@pytest.mark.parametrize("times", [(1.0, 1.0), (1.0, 2.0)])
+async def test_transient_messages_of_two_streams_are_never_one_run(times: tuple[float, float]) -> None:
+    bench = Bench()
+    link, connection = bench.link()
+    await bench.prefixes.join(link, *wanted(""))
+    bench.prefixes.deliver([Registered("x", b"1", times[0]), Registered("y", b"2", times[1])])
+    await settle()
+    runs = [body for body in got(connection) if isinstance(body, Run)]
+    assert [(run.key, run.payload) for run in runs] == [(b"x", b"1"), (b"y", b"2")]
+    assert link.codec.messages is MESSAGES
