@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 
+from ropewalk.protocol.event_ids import parse_event_id
 from tests.cable import TIMEOUT, identifier
 from tests.scenarios.storm import STREAMS, Sea, as_text
 from tests.server import RunningServer
@@ -95,7 +96,7 @@ class SseStormClient:
         if kind == "confirm_subscription":
             for each in self._streams if self._get else [json.loads(data)["identifier"]]:
                 if each not in self._base:
-                    self._base[each] = _offset(event_id, self._streams[each])
+                    self._base[each] = self._told(event_id, each)
         elif not kind and data:
             self._message(data, event_id)
         elif kind == "confirm_history":
@@ -110,8 +111,8 @@ class SseStormClient:
     def _message(self, data: str, event_id: str) -> None:
         if self._get:
             # A bare message does not say which stream it is of: it is the one whose position moved.
-            (each,) = [stream for stream in self._streams if _offset(event_id, stream) > self._at(stream)]
-            offset, payload = _offset(event_id, each), data
+            (each,) = [stream for stream in self._streams if self._told(event_id, stream) > self._at(stream)]
+            offset, payload = self._told(event_id, each), data
         else:
             message = json.loads(data)
             each, offset, payload = message["identifier"], message["offset"], as_text(message["message"])
@@ -122,6 +123,11 @@ class SseStormClient:
 
     def _at(self, each: str) -> int:
         return self._base[each] + len(self._got[each])
+
+    def _told(self, event_id: str, each: str) -> int:
+        """The offset that an event id has for one of the subscriptions: two of one stream may have come differently far."""
+        position = parse_event_id(event_id).of(each).get(self._streams[each])
+        return position.offset if position else 0
 
     async def _fall(self, response: aiohttp.ClientResponse) -> None:
         self._sea.counts["cuts"] += 1
@@ -141,12 +147,3 @@ class SseStormClient:
         self._partial = b""
         self._take(text)
         assert had == {each: len(payloads) for each, payloads in self._got.items()}
-
-
-def _offset(event_id: str, stream: str) -> int:
-    """The position of a stream in an event id, of two subscriptions' the newer; 0 where it has none yet.
-
-    Names in the storm need no decoding.
-    """
-    entries = [entry.rpartition(":")[2] for entry in event_id.removeprefix(";").split(";")]
-    return max((int(entry.split("/")[0]) for entry in entries if entry.endswith(f"/{stream}")), default=0)
