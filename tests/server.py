@@ -45,7 +45,11 @@ class Address:
     """Where a server listens."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        return self._url
 
     @property
     def port(self) -> int:

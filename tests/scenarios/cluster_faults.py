@@ -134,7 +134,7 @@ class ClusterNode(NamedAddress):
         port = ("--port", str(self.port)) if self.url else ()
         flags = (*FLAGS, *self._flags, "--node_id", self.name, *port)
         self._starts.append(await asyncio.to_thread(RunningServer, flags, home))
-        self.url = self.process.url
+        self._url = self.process.url
 
     def end(self) -> None:
         for server in self._starts:

@@ -70,8 +70,24 @@ class Ring:
         async with aiohttp.ClientSession() as http:
             for name, node in self.nodes.items():
                 deadline = time.monotonic() + WITHIN
-                while (await _health(http, f"{node.url}/health")) != {"status": "ok"}:
+                while (await _answer(http, f"{node.url}/health")) != {"status": "ok"}:
                     assert time.monotonic() < deadline, f"{name} is not healthy: {node.log()}"
+                    await asyncio.sleep(0.05)
+
+    async def change(self, name: str, change: dict[str, object]) -> dict[str, object]:
+        """Asked of one node; returns what it says of the ring then."""
+        async with aiohttp.ClientSession() as http, http.post(f"{self.nodes[name].url}/api/ring", json=change) as response:
+            assert response.status == 200, await response.text()
+            report: dict[str, object] = await response.json()
+            return report
+
+    async def settled(self) -> None:
+        """Every shard is held by its owner, as all nodes see it."""
+        deadline = time.monotonic() + WITHIN
+        async with aiohttp.ClientSession() as http:
+            for name, node in self.nodes.items():
+                while (report := await _answer(http, f"{node.url}/api/ring"))["moving"] or report["unavailable"]:
+                    assert time.monotonic() < deadline, (name, report, node.log())
                     await asyncio.sleep(0.05)
 
     def end(self) -> None:
@@ -85,7 +101,7 @@ class Ring:
                 node.kill()
 
 
-async def _health(http: aiohttp.ClientSession, url: str) -> Any:
+async def _answer(http: aiohttp.ClientSession, url: str) -> Any:
     async with http.get(url) as response:
         return await response.json()
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from tests.cable import MESSAGE, Cable, Closed, Frame, identifier, kind
-from tests.server import RunningServer
+from tests.server import Address
 
 STREAMS = [f"storm/{number}" for number in range(20)]
 PUBLISHERS = 4
@@ -59,9 +59,9 @@ class Sea:
 class StormPublisher:
     """Writes single publications and batches; some carry a uid and are sent again, as after a lost answer."""
 
-    def __init__(self, name: str, server: RunningServer, sea: Sea, chance: random.Random) -> None:
+    def __init__(self, name: str, server: Address, sea: Sea, chance: random.Random) -> None:
         self._name = name
-        self._address = f"{server.url}/_broadcast"
+        self._server = server
         self._sea = sea
         self._chance = chance
         self._written = 0
@@ -92,7 +92,7 @@ class StormPublisher:
         return {"stream": self._chance.choice(STREAMS), "data": json.dumps(payload), **uid}
 
     async def _send(self, http: aiohttp.ClientSession, batch: list[dict[str, str]]) -> list[dict[str, Any]]:
-        async with http.post(self._address, json=batch if len(batch) > 1 else batch[0]) as response:
+        async with http.post(f"{self._server.url}/_broadcast", json=batch if len(batch) > 1 else batch[0]) as response:
             assert response.status == 201, await response.text()
             publications: list[dict[str, Any]] = (await response.json())["publications"]
             return publications
@@ -105,7 +105,7 @@ class StormPublisher:
 class StormClient:
     """`got` holds what it received, in order, of each stream it stays subscribed to; `left` is one it gives up on the way."""
 
-    def __init__(self, server: RunningServer, sea: Sea, chance: random.Random) -> None:
+    def __init__(self, server: Address, sea: Sea, chance: random.Random) -> None:
         self._server = server
         self._sea = sea
         self._chance = chance
@@ -204,12 +204,12 @@ class Runs(Protocol):
     async def run(self) -> None: ...
 
 
-AnyClient = Callable[[RunningServer, Sea, random.Random], Runs]
-AnyPublisher = Callable[[str, RunningServer, Sea, random.Random], Runs]
+AnyClient = Callable[[Address, Sea, random.Random], Runs]
+AnyPublisher = Callable[[str, Address, Sea, random.Random], Runs]
 
 
 async def storm(
-    server: RunningServer, seed: int, count: int, clients: Sequence[AnyClient], publishers: Sequence[AnyPublisher]
+    server: Address, seed: int, count: int, clients: Sequence[AnyClient], publishers: Sequence[AnyPublisher]
 ) -> Sea:
     """Let it rage, with so many clients, as many of each kind; returns when every client has everything."""
     sea = Sea()

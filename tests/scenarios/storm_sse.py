@@ -14,7 +14,7 @@ import aiohttp
 from ropewalk.protocol.event_ids import parse_event_id
 from tests.cable import TIMEOUT, identifier
 from tests.scenarios.storm import STREAMS, Sea, as_text
-from tests.server import RunningServer
+from tests.server import Address
 
 LONG = 65_536  # a history above this does not fit into the server's buffers
 RETURNS = ("at once", "at once", "late")
@@ -27,8 +27,8 @@ class SseStormClient:
     0 for those that ask for the past.
     """
 
-    def __init__(self, server: RunningServer, sea: Sea, chance: random.Random) -> None:
-        self._address = f"{server.url}/events"
+    def __init__(self, server: Address, sea: Sea, chance: random.Random) -> None:
+        self._server = server
         self._sea = sea
         self._chance = chance
         self._last_id = ""
@@ -63,15 +63,16 @@ class SseStormClient:
         return all(self._at(each) >= len(self._sea.written[stream]) for each, stream in self._streams.items())
 
     async def _open(self, http: aiohttp.ClientSession) -> aiohttp.ClientResponse:
+        address = f"{self._server.url}/events"
         headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
         params = {"pi": "1"}
         if self._get:
             params["identifier"] = json.dumps({"channel": "SeveralChannel", "streams": list(self._streams)})
             past = {"history_since": "1"} if self._past else {}
-            return await http.get(self._address, params={**params, **past}, headers=headers)
+            return await http.get(address, params={**params, **past}, headers=headers)
         history: dict[str, Any] = {"history": {"since": 1}} if self._past else {}
         commands = [{"command": "subscribe", "identifier": each, **history} for each in self._streams]
-        return await http.post(self._address, params=params, data="\n".join(map(json.dumps, commands)), headers=headers)
+        return await http.post(address, params=params, data="\n".join(map(json.dumps, commands)), headers=headers)
 
     async def _listen(self, response: aiohttp.ClientResponse) -> None:
         """So many bytes, or until all is there."""

@@ -143,26 +143,6 @@ async def test_sessions_and_members_outlive_the_node_that_their_client_was_on() 
 # --- a ring that changes ----------------------------------------------------------------------------------------------
 
 
-async def changed(ring: Ring, name: str, change: dict[str, object]) -> dict[str, object]:
-    async with aiohttp.ClientSession() as http, http.post(f"{ring.nodes[name].url}/api/ring", json=change) as response:
-        assert response.status == 200, await response.text()
-        report: dict[str, object] = await response.json()
-        return report
-
-
-async def until_everything_is_in_its_place(ring: Ring) -> None:
-    deadline = time.monotonic() + WITHIN
-    async with aiohttp.ClientSession() as http:
-        for name, node in ring.nodes.items():
-            while True:
-                async with http.get(f"{node.url}/api/ring") as response:
-                    report = await response.json()
-                if not report["moving"] and not report["unavailable"]:
-                    break
-                assert time.monotonic() < deadline, (name, report, node.log())
-                await asyncio.sleep(0.05)
-
-
 class Load:
     """Publishers at some nodes, each with its own uids; and what they were answered."""
 
@@ -199,12 +179,12 @@ async def test_a_fourth_node_joins_under_load_and_a_node_leaves_and_nobody_misse
             load = Load(ring, "ab", streams)
             ring.join("d")
             await ring.healthy()
-            await until_everything_is_in_its_place(ring)
-            report = await changed(ring, "a", {"remove": "c"})
+            await ring.settled()
+            report = await ring.change("a", {"remove": "c"})
             assert report["term"] == 3
-            await until_everything_is_in_its_place(ring)
+            await ring.settled()
             assert ring.stop("c") == 0
-            await changed(ring, "b", {"remove": "c"})
+            await ring.change("b", {"remove": "c"})
             await ring.healthy()
             await load.end()
             total = sum(map(len, load.positions.values()))
@@ -231,9 +211,9 @@ async def test_the_shards_of_a_node_that_is_removed_as_lost_begin_anew_and_it_do
             http.post(f"{ring.nodes['a'].url}/api/ring", json={"remove": "b"}) as response,
         ):
             assert response.status == 409, await response.text()  # not without saying that it is lost
-        await changed(ring, "a", {"remove": "b", "lost": True})
+        await ring.change("a", {"remove": "b", "lost": True})
         await ring.healthy()
-        await until_everything_is_in_its_place(ring)
+        await ring.settled()
         anew = 0
         for stream in streams:
             after = await until_published(ring.nodes["c"], stream, "2")
@@ -243,13 +223,13 @@ async def test_the_shards_of_a_node_that_is_removed_as_lost_begin_anew_and_it_do
 
 
 async def taken_out_and_started_again(ring: Ring, name: str) -> None:
-    await changed(ring, "a", {"remove": name})
-    await until_everything_is_in_its_place(ring)
+    await ring.change("a", {"remove": name})
+    await ring.settled()
     ring.kill(name)
-    await changed(ring, "a", {"remove": name})
+    await ring.change("a", {"remove": name})
     ring.start(name)
     await ring.healthy()
-    await until_everything_is_in_its_place(ring)
+    await ring.settled()
 
 
 async def test_a_node_that_was_taken_out_joins_again_when_it_starts_and_its_clients_miss_nothing() -> None:
