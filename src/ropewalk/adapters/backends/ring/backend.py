@@ -191,6 +191,7 @@ class RingBackend:
         await self._owed.pay(link.node, link.again)
         if link.away_since is not None:
             await self.feed.order_again(link.again, link.away_since)
+        await self.feed.listen_to_prefixes(link.again)  # the last, so that none can come between this and the link's use
 
     def _follow(self) -> None:
         """Do what follows from what is known of the ring now."""

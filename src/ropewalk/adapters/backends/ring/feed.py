@@ -106,9 +106,17 @@ class RingFeed:
         streams = [stream for shard in wanted for stream in self._streams[shard]]
         for begin in range(0, len(streams), LISTENED_AT_ONCE):
             await call("listen", streams[begin : begin + LISTENED_AT_ONCE])
-        if self._prefixes and shards is None:
-            await call("listen_prefixes", list(self._prefixes))
         self._missed()
+
+    async def listen_to_prefixes(self, call: Call) -> None:
+        """At a node that is about to be reached. When this returns, it knows of all: also of those that came meanwhile, which
+        were told to the nodes that are reached already."""
+        told: set[bytes] = set()
+        while untold := self._prefixes - told:
+            await call("listen_prefixes", list(untold))
+            told |= untold
+        if told:
+            self._missed()
 
     def not_at(self, node: str, shards: Sequence[int]) -> None:
         """It does not hold these any more."""

@@ -1,0 +1,38 @@
+"""What the feed of a node tells another one that is being reached."""
+
+from ropewalk.adapters.backends.ring.feed import RingFeed
+from ropewalk.adapters.backends.ring.router import Router
+from ropewalk.adapters.backends.ring.server import NodeServer
+from ropewalk.core.ring_state import RingState
+from ropewalk.core.ring_table import first_table
+from ropewalk.model.ring import RingMember
+
+STATE = RingState("a", first_table([RingMember("a", "h:1"), RingMember("b", "h:2")], 4))
+
+
+class ReachedNode:
+    """It takes what it is told."""
+
+    connected = True
+    away_since: float | None = None
+
+    async def call(self, method: str, *arguments: object) -> None:
+        pass
+
+    def note(self, method: str, *arguments: object) -> bool:
+        return True
+
+
+async def test_a_node_that_is_being_reached_hears_also_of_prefixes_that_come_meanwhile() -> None:
+    feed = RingFeed(Router(STATE, {"a": ReachedNode()}), NodeServer(STATE, "1"))
+    told: list[object] = []
+
+    async def call(method: str, prefixes: list[bytes]) -> None:
+        """The node is not reached yet, so what comes now is not told to it otherwise."""
+        told.append((method, prefixes))
+        if len(told) == 1:
+            await feed.listen_prefix(b"later")
+
+    await feed.listen_prefix(b"first")
+    await feed.listen_to_prefixes(call)
+    assert told == [("listen_prefixes", [b"first"]), ("listen_prefixes", [b"later"])]
