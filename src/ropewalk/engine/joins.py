@@ -103,10 +103,11 @@ class Joiner:
             self._hub.leave(group, link)
 
     async def replay(self, link: Link, subscription: Subscription, request: HistoryRequest) -> None:
-        """Answer a history request of a subscription that is live already: only what this connection was not sent."""
+        """Answer a history request of a subscription that is live already: only what this connection was not sent. A store that
+        fails is asked until it answers where the client cannot ask again."""
         await link.ready()
         try:
-            found = await self._answers(link, subscription.granted.streams, request)
+            found = await self._answers(link, subscription.granted.streams, request, forever=link.codec.one_way)
         except Unavailable:
             link.send(link.codec.messages.reject_history(subscription.identifier, ()))
             return

@@ -7,10 +7,18 @@ from collections.abc import Mapping
 import pytest
 
 from ropewalk.adapters.backends.memory import MemoryBackend
+from ropewalk.core.backoff import Backoff
 from ropewalk.core.rules import Rulebook
+from ropewalk.engine import joins
+from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import Gap, Replay
 from ropewalk.model.messages import Position, Publication
 from ropewalk.model.rules import StreamRule, StreamRules
+from ropewalk.protocol.broky.codec import BrokyCodec
+from ropewalk.protocol.broky.frames import Run, Subscribe, Subscribed, Welcome
+from ropewalk.protocol.broky.runs import decode
+from ropewalk.protocol.broky.splitter import FrameSplitter
+from ropewalk.protocol.broky.tables import encode
 from ropewalk.protocol.sse import SseCodec
 from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
 
@@ -22,6 +30,32 @@ async def test_history_comes_between_its_confirmations_and_live_comes_after() ->
         await client.send(command="subscribe", identifier=public("s"), history={"since": 1})
         await bench.publish("s", "4")
         assert client.seen() == ["welcome", "confirm_subscription", 1, 2, 3, "confirm_history", 4]
+
+
+async def test_a_history_over_tcp_waits_for_a_store_that_fails_because_nothing_would_say_that_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Workbench() as bench:
+        bench.codec = BrokyCodec(Welcome(), None)
+        since, failures = bench.backend.streams.since, [Unavailable("away")] * (joins.ATTEMPTS + 1)
+
+        async def fail_at_first(stream: str, time: float) -> Replay | Gap:
+            if failures:
+                raise failures.pop()
+            return await since(stream, time)
+
+        await bench.publish("s", "1", "2", "3")
+        client = await bench.connect()
+        client.session.receive(encode(Subscribe(1, b"s")))
+        await settle()
+        monkeypatch.setattr(joins, "BETWEEN_ATTEMPTS", Backoff(0.0, 0.0))
+        monkeypatch.setattr(bench.backend.streams, "since", fail_at_first)
+        client.session.receive(encode(Subscribe(2, b"s", history=True)))
+        await settle()
+        cut = FrameSplitter()
+        got = [decode(frame) for data in client.connection.written for frame in cut.feed(data)]
+        assert [type(body) for body in got] == [Welcome, Subscribed, Subscribed, Run]
+        assert not failures
 
 
 async def test_a_message_of_the_same_tick_is_in_the_snapshot_or_live_but_never_both() -> None:
