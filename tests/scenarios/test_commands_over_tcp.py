@@ -12,6 +12,7 @@ import pytest
 from ropewalk.adapters.apps.jwt import issue
 from ropewalk.client import Format, Pusher
 from ropewalk.core.signatures import API_PHRASE, derive, sign_stream
+from tests.metrics import metrics_when
 from tests.scenarios.command_line import run_ropewalk, running_program
 from tests.server import RunningServer, running_server
 from tests.services import free_port
@@ -67,6 +68,20 @@ async def test_tail_follows_and_tells_gaps(server: RunningServer) -> None:
             assert await program.interrupt() == 130
     result = run_ropewalk("tail", "cli/tcp/gap", "--from", "2", "--count", "1", "--url", tcp(server))
     assert "gap in cli/tcp/gap: messages lost (trimmed)" in result.stderr
+
+
+async def test_tail_follows_all_streams_with_a_beginning(server: RunningServer) -> None:
+    words = ("-m", "ropewalk", "tail", "cli/begins/", "--prefix", "--json", "--url", tcp(server))
+    async with running_program(*words) as program, Pusher(tcp(server)) as pusher:
+        await metrics_when(server, lambda now: now["subscriptions"] == 1)
+        for name in ("cli/begins/1", "cli/other", "cli/begins/2"):
+            await pusher.push(name, b"x")
+        assert [json.loads(await program.line())["stream"] for _ in range(2)] == ["cli/begins/1", "cli/begins/2"]
+        assert await program.interrupt() == 130
+    result = run_ropewalk("tail", "cli/begins/", "--prefix", "--url", server.url)
+    assert (result.returncode, "tcp://" in result.stderr) == (1, True), result.stderr
+    result = run_ropewalk("tail", "cli/begins/", "--prefix", "--signed", "--url", tcp(server))
+    assert (result.returncode, "--prefix is for public streams" in result.stderr) == (2, True), result.stderr
 
 
 async def test_tail_needs_a_token_and_a_signed_name_where_the_server_does(closed_server: RunningServer) -> None:

@@ -41,6 +41,8 @@ NOT_PUBLIC = "public streams need `--public` at the server, others --signed"
 
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
+    if wanted.prefix and wanted.signed:
+        raise UserMistake("--prefix is for public streams: there are no signed beginnings of names")
     try:
         with explained():
             asyncio.run(_tail(wanted, url_of(wanted.url)))
@@ -63,6 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     start = parser.add_mutually_exclusive_group()
     start.add_argument("--since", type=_moment, metavar="WHEN", help="begin with what came since: 10m ago, or a UNIX time")
     start.add_argument("--from", type=count, metavar="OFFSET", dest="first", help="begin at this offset; 1 is the oldest")
+    start.add_argument(
+        "--prefix", action="store_true", help="the names are beginnings: whatever comes on any such stream, over tcp:// only"
+    )
     parser.add_argument("--token", default="", help="the JWT to connect with")
     parser.add_argument(
         "--signed", action="store_true", help="the names are signed ones, as `ropewalk token stream` makes them"
@@ -100,6 +105,8 @@ async def _tail(wanted: argparse.Namespace, url: str) -> None:
 
 
 async def _open(client: Client, name: str, wanted: argparse.Namespace) -> Stream:
+    if wanted.prefix:
+        return await client.subscribe(name, prefix=True)
     # Before the first message, in whichever epoch: all that is kept follows, or the gap that says where that begins.
     position = Position("", 0) if wanted.first else None
     subscribe = client.subscribe_signed if wanted.signed else client.subscribe
