@@ -8,9 +8,9 @@ import pytest
 
 from ropewalk.adapters.archives import DeltaArchive
 from ropewalk.adapters.journals.arrow import ArrowJournal
-from ropewalk.model.journal import Row, RowKind
+from ropewalk.model.journal import Row, RowKind, publication_detail
 from ropewalk.model.limits import JournalLimits
-from ropewalk.model.messages import Registered
+from ropewalk.model.messages import MessageFields, Registered
 from ropewalk.ports import Archive
 from ropewalk.testing.archive import ArchiveConformance, key_of
 from ropewalk.testing.clock import ManualClock
@@ -73,6 +73,7 @@ class TestDeltaArchiveBeforeAJournal(TestDeltaArchive):
 
 
 def _row(each: Registered) -> Row:
+    fields = each.fields or MessageFields()
     return Row(
         RowKind.PUBLISH,
         key_of(each.stream),
@@ -81,6 +82,8 @@ def _row(each: Registered) -> Row:
         each.epoch,
         each.offset,
         each.payload,
-        exclude_socket=each.exclude_socket,
-        broadcast_type=each.broadcast_type,
+        fields.uid,
+        each.exclude_socket,
+        each.broadcast_type,
+        detail=publication_detail(fields.ts_producer),
     )

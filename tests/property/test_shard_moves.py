@@ -12,7 +12,7 @@ from ropewalk.adapters.backends.workers.shards import ShardContent, put_in, take
 from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
 from ropewalk.core.ring import shard_of
 from ropewalk.core.rules import Rulebook
-from ropewalk.model.messages import Position, Publication, Registered
+from ropewalk.model.messages import LAST_KSUID, Position, Publication, Registered
 from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
@@ -100,11 +100,12 @@ class Twins:
             Publication(
                 stream,
                 f"{self.step}".encode(),
-                uid=chance.choice(("", "u1", "u2")),
+                uid=chance.choice(("", "u1", LAST_KSUID)),
                 producer=chance.choice(("", "", "p")),
                 sequence=self.step if chance.random() < 0.7 else chance.choice(self.sequences[-9:]),
                 transient=chance.random() < 0.1,
                 exclude_socket=chance.choice(("", "x")),
+                ts_producer=chance.choice((0, self.step)),
             )
             for _ in range(chance.randrange(1, 4))
         ]

@@ -23,16 +23,16 @@ _decode_json = msgspec.json.decode
 def events_of(run: Run, stream: str, tip: Position = NOWHERE) -> list[Event]:
     """One for each message, and in the place of one that cannot be decoded a gap of one; nothing if it has no position. `tip`:
     up to where it is the past."""
-    offset, at = run.offset, run.ts_broker
+    offset, at, part = run.offset, run.ts_broker, run.key_partition
     epoch = run.epoch.decode()
     replayed = 0 < offset <= tip.offset and epoch == tip.epoch
     if run.format is Format.JSON:
         return _decoded(run, stream, epoch, replayed)
     if not run.sizes and not run.uid and not run.ts_producer:
-        return [BrokyMessage(run.payload, stream, epoch, offset, "", replayed, run.payload, Format.BYTES, at)]
+        return [BrokyMessage(run.payload, stream, epoch, offset, "", replayed, run.payload, Format.BYTES, at, 0, b"", part)]
     payloads = payloads_of(run)
     return [
-        BrokyMessage(payload, stream, epoch, place, "", replayed, payload, Format.BYTES, at, time, uid)
+        BrokyMessage(payload, stream, epoch, place, "", replayed, payload, Format.BYTES, at, time, uid, part)
         for payload, place, time, uid in zip(payloads, _offsets(run), *_of_producer(run), strict=False)
     ]
 
@@ -49,7 +49,8 @@ def _decoded(run: Run, stream: str, epoch: str, replayed: bool) -> list[Event]:
             if offset:
                 events.append(Gap(stream, UNREADABLE, Position(epoch, offset - 1), epoch, offset + 1, offset))
             continue
-        events.append(BrokyMessage(data, stream, epoch, offset, "", replayed, payload, Format.JSON, run.ts_broker, time, uid))
+        at, part = run.ts_broker, run.key_partition
+        events.append(BrokyMessage(data, stream, epoch, offset, "", replayed, payload, Format.JSON, at, time, uid, part))
     return events
 
 

@@ -35,7 +35,7 @@ class BrokyMessage(Message, frozen=True, gc=False):
     """A message that came over TCP: a Message, and what only Broky tells of it.
 
     `data` is what was published if its format is JSON, else the bytes of `payload` themselves. Times are microseconds since
-    1970, 0 where there is none. `uid` is a KSUID of 20 bytes, or empty.
+    1970, 0 where there is none. `uid` is a KSUID of 20 bytes, or empty. `key_partition` is empty where it is the key.
     """
 
     payload: bytes = b""
@@ -43,6 +43,7 @@ class BrokyMessage(Message, frozen=True, gc=False):
     ts_broker: int = 0
     ts_producer: int = 0
     uid: bytes = b""
+    key_partition: bytes = b""
 
     @property
     def key(self) -> bytes:

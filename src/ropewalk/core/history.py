@@ -8,7 +8,7 @@ from itertools import islice
 from math import inf
 
 from ropewalk.model.history import Gap, GapReason, HistoryPage, Replay, StreamSummary
-from ropewalk.model.messages import Position, Publication, Registered
+from ropewalk.model.messages import Position, Publication, Registered, fields_of
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.shards import StreamContent
 
@@ -29,13 +29,15 @@ class StreamLog:
     A message is kept while fewer than `history_limit` newer ones exist and it is younger than `history_ttl`. The tip outlives
     the messages, so a client that has everything is still told so after all of them have expired. `trimmed_at` is the time of
     the newest message that is not kept any more, so that a request by time is told whether something is missing.
+    `partition_key` is "" where it is the stream's name.
     """
 
-    __slots__ = ("_entries", "_kept", "_limit", "_ttl", "epoch", "newest", "stream", "tip", "trimmed_at")
+    __slots__ = ("_entries", "_kept", "_limit", "_ttl", "epoch", "newest", "partition_key", "stream", "tip", "trimmed_at")
 
     def __init__(self, stream: str, epoch: str, rules: StreamRules, kept: HistoryTotals) -> None:
         self.stream = stream
         self.epoch = epoch
+        self.partition_key = ""
         self.tip = 0
         self.newest = 0.0  # the time of the newest message, kept or not
         self.trimmed_at = -inf
@@ -68,6 +70,7 @@ class StreamLog:
         if now > self.newest:
             self.newest = now
         self.tip += 1
+        uid, time, key = publication.uid, publication.ts_producer, self.partition_key
         registered = Registered(
             publication.stream,
             publication.payload,
@@ -76,6 +79,7 @@ class StreamLog:
             self.tip,
             publication.exclude_socket,
             publication.broadcast_type,
+            fields_of(uid, time, key) if uid or time or key else None,  # no call for most of them
         )
         if self._limit > 0:
             self._keep(registered)
@@ -101,10 +105,10 @@ class StreamLog:
         """It had come this far before a restart; of what was kept then nothing is here yet."""
         self.tip, self.newest, self.trimmed_at = tip, timestamp, timestamp
 
-    def content(self, partition_key: str) -> StreamContent:
+    def content(self) -> StreamContent:
         """All of it, for another store."""
         messages = tuple(self._entries)
-        return StreamContent(self.stream, self.epoch, self.tip, self.newest, self.trimmed_at, partition_key, messages)
+        return StreamContent(self.stream, self.epoch, self.tip, self.newest, self.trimmed_at, self.partition_key, messages)
 
     def restore(self, content: StreamContent, rules: StreamRules) -> None:
         """What it was in another store, and as much of it as these rules keep. Call it only for a new log."""

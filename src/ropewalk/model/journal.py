@@ -9,6 +9,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Self
 
+import msgspec
 from msgspec import Meta, Struct, field
 
 GENERATION_BITS = 40
@@ -91,7 +92,12 @@ COLUMNS = (
     Column("exclude_socket", ColumnType.TEXT, "as [published](http.md#publish)", sent=True),
     Column("broadcast_type", ColumnType.TEXT, "as [published](http.md#publish)", sent=True),
     Column("sid", ColumnType.TEXT, "the session"),
-    Column("detail", ColumnType.TEXT, "what else is known of a session's row, as JSON text"),
+    Column(
+        "detail",
+        ColumnType.TEXT,
+        "what else is known, as JSON text: of what a session did; of a publication `ts_producer`, its producer's own time in "
+        "microseconds, where [one was given](broky.md#run)",
+    ),
     Column(
         "producer",
         ColumnType.TEXT,
@@ -107,8 +113,8 @@ class Row(Struct, frozen=True, gc=False):
     is the column `event`.
 
     `key` decides the shard: the stream's partition key, or the sid for what a session does. `detail` is JSON text of what this
-    kind needs to be understood again after a restart, see `session_log`. `producer` and `sequence` name a publication that came
-    by a transaction: the application, and batch << 32 | index of the row in it.
+    kind needs to be understood again after a restart, see `session_log` and `PublicationDetail`. `producer` and `sequence` name
+    a publication that came by a transaction: the application, and batch << 32 | index of the row in it.
     """
 
     kind: RowKind
@@ -125,6 +131,23 @@ class Row(Struct, frozen=True, gc=False):
     detail: str = ""
     producer: str = ""
     sequence: int = 0
+
+
+class PublicationDetail(Struct, frozen=True):
+    """The `detail` of a publication. It has none where this is 0."""
+
+    ts_producer: int = 0
+
+
+_publication_detail = msgspec.json.Decoder(PublicationDetail).decode
+
+
+def publication_detail(ts_producer: int) -> str:
+    return msgspec.json.encode(PublicationDetail(ts_producer)).decode() if ts_producer else ""
+
+
+def ts_producer_of(detail: str) -> int:
+    return _publication_detail(detail).ts_producer if detail else 0
 
 
 class QueuedRows(Struct, frozen=True):

@@ -18,12 +18,18 @@ class Position(Struct, frozen=True, gc=False):
     offset: int
 
 
-class Publication(Struct, frozen=True, gc=False):
+KSUID_LENGTH = 27
+LAST_KSUID = "aWgEPTl1tmebfsQzFP4bxwgy80V"
+"""KSUIDs as text: characters of each, which are letters and digits of ASCII, and the one that comes last."""
+
+
+class Publication(Struct, frozen=True, gc=False, omit_defaults=True):
     """A message as a publisher sent it, validated by its endpoint.
 
     A `uid` deduplicates within its stream for a limited time. `producer` and `sequence` deduplicate without limit: a sequence
     that is not above the producer's last registered one is a repetition. `partition_key` decides the stream's shard: the first
-    publication of a stream sets it, "" leaves it as it is, and without any it is the stream's name.
+    publication of a stream sets it, "" leaves it as it is, and without any it is the stream's name. `ts_producer` is a time of
+    its producer's own, in microseconds since 1970; 0 is none.
     """
 
     stream: str
@@ -35,9 +41,25 @@ class Publication(Struct, frozen=True, gc=False):
     producer: str = ""
     sequence: int = 0
     partition_key: str = ""
+    ts_producer: int = 0
 
 
-class Registered(Struct, frozen=True, gc=False):
+class MessageFields(Struct, frozen=True, array_like=True, gc=False):
+    """What only clients of Broky are told of a message. `uid` is the text of a KSUID, `partition_key` that of the stream where
+    it is another than its name, `ts_producer` as it was published. Each of them may be missing."""
+
+    uid: str = ""
+    ts_producer: int = 0
+    partition_key: str = ""
+
+
+def fields_of(uid: str, ts_producer: int, partition_key: str) -> MessageFields | None:
+    """None where there is nothing to tell, as of most messages. A uid that is no KSUID is an idempotency key only."""
+    shown = uid if len(uid) == KSUID_LENGTH and uid.isascii() and uid.isalnum() and uid <= LAST_KSUID else ""
+    return MessageFields(shown, ts_producer, partition_key) if shown or ts_producer or partition_key else None
+
+
+class Registered(Struct, frozen=True, gc=False, omit_defaults=True):
     """A publication with its position and the broker's time. A transient one has no position: offset 0, epoch empty."""
 
     stream: str
@@ -47,6 +69,7 @@ class Registered(Struct, frozen=True, gc=False):
     offset: int = 0
     exclude_socket: str = ""
     broadcast_type: str = ""
+    fields: MessageFields | None = None
 
     count: ClassVar[int] = 1
     ordered: ClassVar[bool] = False

@@ -31,7 +31,8 @@ class StreamStore(Protocol):
         """`append` never suspends: run to its end in one step, it needs no task."""
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
-        """Register all of them in this order, or none; a receipt for each. Raises `PartitionChanged`.
+        """Register all of them in this order, or none; a receipt for each. Raises `PartitionChanged`. Their `fields` are what
+        `fields_of` makes of each and of the stream's partition key.
 
         Everything new enters the feed in the order of positions, and not before it can be read; transient publications keep
         their place among the others. Nobody is called back: this process hears of it through the feed, like all others.

@@ -67,7 +67,8 @@ class Archive(Protocol):
         self, stream: str, partition_key: str, epoch: str, first: int, last: int, limit: int, since: float = 0.0
     ) -> ColdPiece:
         """Offsets [first, last] of that epoch that are there, registered at or after `since`: in order, each once, at most
-        `limit`. Whether they are dense is for the caller to see. Times are kept to the microsecond. Never on the event loop.
+        `limit`. Whether they are dense is for the caller to see. Times are kept to the microsecond, and `fields` are those that
+        they had. Never on the event loop.
 
         Raises `Unavailable` where something in the range may be there and cannot be read: an answer with less would tell the
         caller that it does not exist.

@@ -12,7 +12,7 @@ import pytest
 
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.history import ColdPiece
-from ropewalk.model.messages import Registered
+from ropewalk.model.messages import LAST_KSUID, MessageFields, Registered, fields_of
 from ropewalk.ports import Archive
 
 NOON = 1_772_366_400.0
@@ -46,7 +46,9 @@ ODD_NAMES = (
 def message(stream: str, offset: int, epoch: str = "e", minute: float = 0.0) -> Registered:
     """Minutes are counted from noon."""
     payload = f'{{"at":"{epoch}/{offset}"}}'.encode()
-    return Registered(stream, payload, NOON + 60 * minute, epoch, offset)
+    key = key_of(stream)
+    fields = fields_of("", 0, key if key != stream else "")
+    return Registered(stream, payload, NOON + 60 * minute, epoch, offset, fields=fields)
 
 
 def run(stream: str, first: int, last: int, epoch: str = "e") -> tuple[Registered, ...]:
@@ -67,8 +69,8 @@ class ArchiveRig:
         raise NotImplementedError("return an archive over this directory")
 
     async def store(self, directory: Path, messages: Sequence[Registered]) -> None:
-        """Archive one batch as the archive's writer does, each stream under the partition key that `key_of` gives. A batch may
-        repeat messages of earlier ones, and batches need not come in order."""
+        """Archive one batch as the archive's writer does, each stream under the partition key that `key_of` gives, as the
+        messages' `fields` do. A batch may repeat messages of earlier ones, and batches need not come in order."""
         raise NotImplementedError("archive these messages")
 
     def unreadable(self, directory: Path) -> AbstractContextManager[None]:
@@ -99,10 +101,11 @@ class ArchiveConformance(ArchiveRig):
             Registered("a", b"", NOON, "e", 1),
             Registered("a", b'{"n":1.10}', NOON + 0.000001, "e", 2, exclude_socket="sid", broadcast_type="whisper"),
             Registered("a", "\u2028 \U0001f600".encode(), NOON + 0.999999, "e", 3, broadcast_type="presence"),
+            Registered("a", b"4", NOON + 1, "e", 4, fields=MessageFields(LAST_KSUID, 2**64 - 1)),
         )
         await self.store(tmp_path, told)
         async with self.running(tmp_path) as archive:
-            assert await archive.read("a", "a", "e", 1, 3, 10) == ColdPiece(told)
+            assert await archive.read("a", "a", "e", 1, 4, 10) == ColdPiece(told)
             assert archive.health() == ""
 
     @pytest.mark.parametrize(("first", "last"), [(1, 60), (1, 1), (17, 31), (60, 60), (30, 29)])

@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, TransientRun
+from ropewalk.model.messages import (
+    LAST_KSUID,
+    Deliverable,
+    MessageFields,
+    Position,
+    Publication,
+    Registered,
+    RemoteDisconnect,
+    TransientRun,
+)
 from ropewalk.model.presence import Member
 from ropewalk.model.sessions import SessionTaken, SessionWanted
 from ropewalk.ports import Backend
@@ -67,12 +76,16 @@ class FeedConformance(BackendRig):
         async with self.running() as backend:
             here = await Process().start(backend)
             await backend.feed.listen("a")
-            batch = [Publication("a", b"1", exclude_socket="sid", broadcast_type="kind"), Publication("a", b"2")]
+            batch = [Publication("a", b"1", "sid", "kind", uid=LAST_KSUID, ts_producer=7), Publication("a", b"2")]
             receipts = await backend.streams.append(batch)
             await until(lambda: len(here.messages) >= 2)
             assert sorted(map(at, here.messages), key=lambda position: position.offset) == [at(item) for item in receipts]
             first = next(message for message in here.messages if message.offset == 1)
             assert (first.payload, first.exclude_socket, first.broadcast_type) == (b"1", "sid", "kind")
+            assert [message.fields for message in sorted(here.messages, key=lambda each: each.offset)] == [
+                MessageFields(LAST_KSUID, 7),
+                None,
+            ]
             assert first.timestamp == self.clock.now
 
     async def test_a_message_can_be_read_when_it_comes(self) -> None:

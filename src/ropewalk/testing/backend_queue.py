@@ -1,6 +1,6 @@
 """What every `ports.RecordQueue` must do: what waits to be recorded in a journal is lost for nobody and given to one node."""
 
-from ropewalk.model.journal import Row, RowKind
+from ropewalk.model.journal import Row, RowKind, ts_producer_of
 from ropewalk.model.messages import Publication
 from ropewalk.testing.backend_rig import SharedBackendRig, SharingNode
 
@@ -35,13 +35,14 @@ class RecordQueueConformance(SharedBackendRig):
     async def test_a_row_has_everything_that_was_published(self) -> None:
         async with self.two_nodes() as (one, _):
             await one.queue.claim(TTL)
-            sent = Publication("s", b'"x"', uid="u", exclude_socket="e", broadcast_type="b", partition_key="key")
+            sent = Publication("s", b'"x"', uid="u", exclude_socket="e", broadcast_type="b", partition_key="key", ts_producer=9)
             numbered = Publication("t", b"1", producer="p", sequence=7)
             await one.backend.streams.append([sent, numbered])
             rows = {row.stream: row for row in (await one.queue.read(10)).rows}
             row = rows["s"]
             assert (row.key, row.value, row.uid) == ("key", b'"x"', "u")
             assert (row.exclude_socket, row.broadcast_type) == ("e", "b")
+            assert [ts_producer_of(rows[stream].detail) for stream in ("s", "t")] == [9, 0]
             assert row.timestamp == (await self._time_of(one, "s"))
             assert (rows["t"].key, rows["t"].producer, rows["t"].sequence) == ("t", "p", 7)
 

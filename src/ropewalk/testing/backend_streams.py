@@ -6,7 +6,7 @@ import pytest
 
 from ropewalk.model.errors import PartitionChanged
 from ropewalk.model.history import Gap, GapReason, Replay
-from ropewalk.model.messages import Position, Publication
+from ropewalk.model.messages import LAST_KSUID, MessageFields, Position, Publication
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.testing.backend_rig import BackendRig, at, offsets, publish
 
@@ -45,6 +45,31 @@ class StreamConformance(BackendRig):
             ]
             assert (answer.messages[0].exclude_socket, answer.messages[0].broadcast_type) == ("sid", "kind")
             assert answer.messages[0].timestamp == self.clock.now
+
+    async def test_messages_keep_what_only_some_clients_are_told_of_them(self) -> None:
+        async with self.running() as backend:
+            batch = [
+                Publication("a", b"1", uid=LAST_KSUID, partition_key="k", ts_producer=2**64 - 1),
+                Publication("a", b"2"),
+                Publication("a", b"3", uid="not a KSUID", ts_producer=5),
+                Publication("b", b"1"),
+                Publication("b", b"2", partition_key="b", ts_producer=6),
+            ]
+            receipts = await backend.streams.append(batch)
+            expected = {
+                "a": [MessageFields(LAST_KSUID, 2**64 - 1, "k"), MessageFields("", 0, "k"), MessageFields("", 5, "k")],
+                "b": [None, MessageFields("", 6)],
+            }
+            for stream, epoch in (("a", receipts[0].epoch), ("b", receipts[3].epoch)):
+                page = await backend.streams.page(stream, 0, 10)
+                assert page is not None
+                answers = (
+                    await backend.streams.replay(stream, Position(epoch, 0)),
+                    await backend.streams.since(stream, 0.0),
+                    page,
+                )
+                for answer in answers:
+                    assert [message.fields for message in answer.messages] == expected[stream]
 
     async def test_an_append_that_is_said_to_be_instant_never_suspends(self) -> None:
         async with self.running() as backend:

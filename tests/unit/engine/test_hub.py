@@ -31,8 +31,10 @@ class Listener:
     def missed(self, group: Group, after: Position, upto: Position) -> None: ...
 
 
-def registered(offset: int, payload: bytes = b"1", at: float = 1.0, **extra: str) -> Registered:
-    return Registered("s", payload, at, "e" if offset else "", offset, **extra)
+def registered(
+    offset: int, payload: bytes = b"1", at: float = 1.0, exclude_socket: str = "", broadcast_type: str = ""
+) -> Registered:
+    return Registered("s", payload, at, "e" if offset else "", offset, exclude_socket, broadcast_type)
 
 
 def taken_apart(run: TransientRun) -> list[Registered]:

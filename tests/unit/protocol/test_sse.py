@@ -50,8 +50,8 @@ def read(text: bytes) -> list[Event]:
     return events
 
 
-def registered(payload: bytes, stream: str = "chat", **more: str) -> Registered:
-    return Registered(stream, payload, 100.0, "e1", 7, **more)
+def registered(payload: bytes, stream: str = "chat", broadcast_type: str = "") -> Registered:
+    return Registered(stream, payload, 100.0, "e1", 7, broadcast_type=broadcast_type)
 
 
 def sent(codec: SseCodec, message: Registered) -> bytes:

@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 
 from ropewalk.core.digests import as_written
 from ropewalk.model.history import ColdPiece
-from ropewalk.model.messages import Registered
+from ropewalk.model.journal import ts_producer_of
+from ropewalk.model.messages import Registered, fields_of
 
 # --- what a Parquet file says of its row groups ----------------------------------------------------------------------
 
@@ -110,7 +111,7 @@ def _seconds(value: object) -> float:
 # --- rows as registered messages -------------------------------------------------------------------------------------
 
 NAMES = ["stream", "epoch"]
-CELLS = ["offset", "timestamp", "value", "exclude_socket", "broadcast_type"]
+CELLS = ["offset", "timestamp", "value", "exclude_socket", "broadcast_type", "uid", "detail", "key"]
 KEYS = [*NAMES, "offset", "timestamp"]
 COLUMNS = [*NAMES, *CELLS]
 FAR_FUTURE = 9e12
@@ -149,8 +150,17 @@ def registered(rows: pa.Table, stream: str, epoch: str) -> list[Registered]:
     """All rows are of this epoch of this stream: their names are not made again for each."""
     columns = [microseconds(rows).to_pylist() if name == "timestamp" else rows[name].to_pylist() for name in CELLS]
     return [
-        Registered(stream, value or b"", time / 1e6, epoch, offset, exclude or "", kind or "")
-        for offset, time, value, exclude, kind in zip(*columns, strict=True)
+        Registered(
+            stream,
+            value or b"",
+            time / 1e6,
+            epoch,
+            offset,
+            exclude or "",
+            kind or "",
+            fields_of(uid or "", ts_producer_of(detail or ""), key if key != stream else ""),
+        )
+        for offset, time, value, exclude, kind, uid, detail, key in zip(*columns, strict=True)
     ]
 
 

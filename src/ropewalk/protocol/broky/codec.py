@@ -14,12 +14,13 @@ from ropewalk.model.application import Reply
 from ropewalk.model.closing import Closing
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.history import Gap, GapReason, HistoryPart, HistoryRequest, Tip
-from ropewalk.model.messages import Deliverable, Position, Registered, TransientRun
+from ropewalk.model.messages import Deliverable, MessageFields, Position, Registered, TransientRun
 from ropewalk.model.presence import PresencePage
 from ropewalk.model.sessions import NotGranted
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.credit import CreditMeter
 from ropewalk.protocol.broky.frames import Format, Match, Reason, Run
+from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_of
 from ropewalk.protocol.broky.runs import decode, encode_run
 from ropewalk.protocol.broky.tables import encode, malformed
 from ropewalk.protocol.broky.texts import payload_of
@@ -32,7 +33,10 @@ EVERYTHING = 1e-9
 MICROSECONDS = 1_000_000
 
 MOST_TOGETHER = 256 * 1024
-"""Bytes of payload of a run that is made of several messages."""
+"""Bytes of a run that is made of several messages: their payloads, uids and times."""
+
+FIELD_BYTES = KSUID_BYTES + 8
+"""Of the uid and the time of one message."""
 
 FORBIDDEN = NotGranted("forbidden", "this key may not be subscribed to")
 NOT_PUBLIC = NotGranted("forbidden", "subscriptions by prefix are for servers whose streams are public")
@@ -77,28 +81,28 @@ class BrokyMessages:
             return messages[0].frame
         written: list[bytes] = []
         run: list[bytes] = []  # payloads of a run that goes on
-        first = last = Registered("", b"", 0.0)
+        members: list[Registered] = []  # whose they are
         format, room = Format.BYTES, 0
         for message in messages:
             if isinstance(message, TransientRun):
                 if run:
-                    written.append(_run(first, run, format))
-                    run = []
+                    written.append(_run(members, run, format))
+                    run, members = [], []
                 written.append(message.frame)
                 continue
             if message.broadcast_type and not message.offset:
                 continue
             payload, kind = payload_of(message.payload)
-            if run and not (kind is format and len(payload) <= room and _follows(last, message)):
-                written.append(_run(first, run, format))
-                run = []
+            if run and not (kind is format and len(payload) <= room and _follows(members[-1], message)):
+                written.append(_run(members, run, format))
+                run, members = [], []
             if not run:
-                first, format, room = message, kind, MOST_TOGETHER
+                format, room = kind, MOST_TOGETHER
             run.append(payload)
-            room -= len(payload)
-            last = message
+            members.append(message)
+            room -= len(payload) if message.fields is None else len(payload) + FIELD_BYTES
         if run:
-            written.append(_run(first, run, format))
+            written.append(_run(members, run, format))
         return written[0] if len(written) == 1 else b"".join(written)
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
@@ -108,15 +112,39 @@ class BrokyMessages:
 def _follows(last: Registered, message: Registered) -> bool:
     """Whether it may be in the same run."""
     dense = message.offset == last.offset + 1 if last.offset else not message.offset
-    return dense and message.timestamp == last.timestamp and message.epoch == last.epoch
+    return (
+        dense
+        and message.timestamp == last.timestamp
+        and message.epoch == last.epoch
+        and (message.fields is last.fields or _alike(message.fields, last.fields))
+    )
 
 
-def _run(first: Registered, payloads: list[bytes], format: Format) -> bytes:
+def _alike(one: MessageFields | None, other: MessageFields | None) -> bool:
+    """Whether both have a uid or none has, and so with the time. The partition key is one for all of a run."""
+    if one is None or other is None:
+        return False  # no record is without any field
+    return (
+        (not one.uid) is (not other.uid)
+        and (not one.ts_producer) is (not other.ts_producer)
+        and one.partition_key == other.partition_key
+    )
+
+
+def _run(messages: Sequence[Registered], payloads: list[bytes], format: Format) -> bytes:
+    first = messages[0]
     at = int(first.timestamp * MICROSECONDS)
     count = len(payloads)
     sizes = tuple(map(len, payloads)) if count > 1 else ()
     key, epoch = shown_key(first.stream), first.epoch.encode()
-    return encode_run(Run(0, count, first.offset, at, key, b"", sizes, (), b"", epoch, b"".join(payloads), format))
+    partition = uid = b""
+    times: tuple[int, ...] = ()
+    if (has := first.fields) is not None:
+        fields = [each.fields for each in messages if each.fields is not None]  # all of them have what the first one has
+        partition = shown_key(has.partition_key)
+        times = tuple([each.ts_producer for each in fields]) if has.ts_producer else ()
+        uid = b"".join([ksuid_of(each.uid) for each in fields]) if has.uid else b""
+    return encode_run(Run(0, count, first.offset, at, key, partition, sizes, times, uid, epoch, b"".join(payloads), format))
 
 
 def _gap(gap: Gap) -> bytes:

@@ -3,12 +3,14 @@
 import secrets
 from collections.abc import Callable
 
+from ropewalk.model.messages import KSUID_LENGTH, LAST_KSUID
+
 KSUID_BYTES = 20
-TEXT_LENGTH = 27
 
 _BEGIN = 1_400_000_000  # seconds since 1970 at which their time begins
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
+_VALUES = bytes(max(0, _DIGITS.find(chr(code))) for code in range(256))
+_PAIRS = [first + second for first in _DIGITS for second in _DIGITS]  # two digits at a time take half of the divisions
 
 
 def new_ksuid(now: float, chance: Callable[[int], bytes] = secrets.token_bytes) -> bytes:
@@ -18,22 +20,22 @@ def new_ksuid(now: float, chance: Callable[[int], bytes] = secrets.token_bytes) 
 def ksuid_text(ksuid: bytes) -> str:
     number = int.from_bytes(ksuid)
     digits = []
-    for _ in range(TEXT_LENGTH):
-        number, digit = divmod(number, 62)
-        digits.append(_DIGITS[digit])
+    for _ in range(KSUID_LENGTH // 2):
+        number, pair = divmod(number, 62 * 62)
+        digits.append(_PAIRS[pair])
+    digits.append(_DIGITS[number])
     return "".join(reversed(digits))
 
 
 def ksuid_of(text: str) -> bytes:
     """Raises ValueError for what is no KSUID."""
-    if len(text) != TEXT_LENGTH:
-        raise ValueError(f"a KSUID has {TEXT_LENGTH} characters")
+    if len(text) != KSUID_LENGTH:
+        raise ValueError(f"a KSUID has {KSUID_LENGTH} characters")
+    if not (text.isascii() and text.isalnum()):
+        raise ValueError("a KSUID has digits and letters only")
+    if text > LAST_KSUID:
+        raise ValueError("too large for a KSUID")
     number = 0
-    for digit in text:
-        if digit not in _VALUES:
-            raise ValueError("a KSUID has digits and letters only")
-        number = number * 62 + _VALUES[digit]
-    try:
-        return number.to_bytes(KSUID_BYTES)
-    except OverflowError:
-        raise ValueError("too large for a KSUID") from None
+    for digit in text.encode().translate(_VALUES):
+        number = number * 62 + digit
+    return number.to_bytes(KSUID_BYTES)

@@ -1,5 +1,7 @@
 """A run as publications: names for its keys, JSON text for its payloads. All of a run can be registered, or nothing of it."""
 
+from itertools import repeat
+
 from ropewalk.model.errors import MalformedPublication
 from ropewalk.model.messages import Publication
 from ropewalk.protocol.broky.frames import Run
@@ -19,8 +21,8 @@ def publications_of(run: Run, limits: PublicationLimits) -> list[Publication]:
     if len(partition.encode()) > limits.max_stream_name:
         raise MalformedPublication(f"key_partition is longer than {limits.max_stream_name} bytes")
     return [
-        Publication(stream, _text(run, payload, index, limits), uid=_uid(run, index), partition_key=partition)
-        for index, payload in enumerate(payloads_of(run))
+        Publication(stream, _text(run, payload, index, limits), uid=_uid(run, index), partition_key=partition, ts_producer=time)
+        for index, (payload, time) in enumerate(zip(payloads_of(run), run.ts_producer or repeat(0), strict=False))
     ]
 
 

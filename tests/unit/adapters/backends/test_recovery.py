@@ -11,7 +11,7 @@ from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.history import Gap, GapReason, Replay, steps
 from ropewalk.model.journal import Recovered, Row, RowKind, StreamTip
-from ropewalk.model.messages import Position, Publication, Receipt
+from ropewalk.model.messages import LAST_KSUID, Position, Publication, Receipt
 from ropewalk.model.rules import StreamRules
 from ropewalk.testing.clock import ManualClock
 from tests.property.effort import EFFORT
@@ -41,9 +41,10 @@ publications = st.builds(
     st.binary(max_size=3),
     exclude_socket=st.sampled_from(("", "sid")),
     broadcast_type=st.sampled_from(("", "kind")),
-    uid=st.sampled_from(("", "", "u", "v")),
+    uid=st.sampled_from(("", "", "u", LAST_KSUID)),
     producer=st.sampled_from(("", "", "p", "q")),
     sequence=st.integers(0, 6),
+    ts_producer=st.sampled_from((0, 1, 2**64 - 1)),
 ).map(lambda publication: replace(publication, partition_key="k") if publication.stream == "c" else publication)
 appends = st.lists(st.tuples(st.sampled_from((0.0, 1.0, 40.0)), st.lists(publications, min_size=1, max_size=5)), max_size=12)
 

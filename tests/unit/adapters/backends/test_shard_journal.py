@@ -30,10 +30,15 @@ def made(clock: ManualClock, journal: Journal | None, limit: int = 8) -> SharedS
     return SharedStore(rules, clock, Nobody(), journal=journal, shards=SHARDS)
 
 
+def uid(number: int) -> str:
+    """A KSUID, so that it belongs to what clients of Broky are told."""
+    return f"{number:027}"
+
+
 async def publish(store: SharedStore, clock: ManualClock, first: int, last: int) -> None:
     for number in range(first, last + 1):
         clock.advance(1.0)
-        one = Publication(STREAM, b"%d" % number, uid=f"u{number}", producer="p", sequence=number)
+        one = Publication(STREAM, b"%d" % number, uid=uid(number), producer="p", sequence=number, ts_producer=number)
         assert (await store.memory.streams.append([one]))[0].offset == number
 
 
@@ -59,7 +64,7 @@ async def same(store: SharedStore, after: SharedStore) -> None:
         position = Position(tip.epoch, offset)
         assert await streams.replay(STREAM, position) == await before.replay(STREAM, position)
     for number in range(max(1, tip.offset - 7), tip.offset + 1):
-        for again in (Publication(STREAM, b"", uid=f"u{number}"), Publication(STREAM, b"", producer="p", sequence=number)):
+        for again in (Publication(STREAM, b"", uid=uid(number)), Publication(STREAM, b"", producer="p", sequence=number)):
             receipts = await streams.append([again])
             assert (receipts[0].offset, receipts[0].duplicate) == (number, True)
 

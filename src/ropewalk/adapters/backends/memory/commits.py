@@ -12,8 +12,8 @@ from ropewalk.adapters.backends.memory.feed import LocalFeed
 from ropewalk.adapters.backends.memory.streams import StreamTable
 from ropewalk.core.idempotency import Registrations
 from ropewalk.model.errors import PartitionChanged, Unavailable
-from ropewalk.model.journal import Row, RowKind
-from ropewalk.model.messages import Position, Publication, Receipt, Registered, transient
+from ropewalk.model.journal import Row, RowKind, publication_detail
+from ropewalk.model.messages import Position, Publication, Receipt, Registered, fields_of, transient
 from ropewalk.ports import Clock, Journal
 
 MOST_WAITING = 100_000
@@ -130,6 +130,7 @@ class AppendPlan:
             self._partition_keys[stream] = publication.partition_key or self._table.partition_key(stream)
         else:
             epoch, tip, newest = last.epoch, last.offset, last.timestamp
+        key = self._partition_keys[stream]
         registered = self._last[stream] = Registered(
             stream,
             publication.payload,
@@ -138,6 +139,7 @@ class AppendPlan:
             tip + 1,
             publication.exclude_socket,
             publication.broadcast_type,
+            fields_of(publication.uid, publication.ts_producer, key if key != stream else ""),
         )
         return registered
 
@@ -173,7 +175,7 @@ def row_of(publication: Publication, registered: Registered, partition_key: str)
         publication.exclude_socket,
         publication.broadcast_type,
         "",
-        "",
+        publication_detail(publication.ts_producer),
         publication.producer,
         publication.sequence,
     )

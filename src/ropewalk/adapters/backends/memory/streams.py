@@ -45,7 +45,6 @@ class StreamTable:
         self._deadlines = Expiry()
         self.logs: dict[str, StreamLog] = {}
         self.names = OrderedNames()
-        self._partition_keys: dict[str, str] = {}  # of streams that have another one than their name
         self.kept = HistoryTotals()
         self._outdated: list[str] = []  # streams that have not been told of new rules yet
         self.since = 0.0  # no stream is idle for longer than this: before, nobody could publish
@@ -62,12 +61,13 @@ class StreamTable:
         return registered
 
     def partition_key(self, stream: str) -> str:
-        return self._partition_keys.get(stream, stream)
+        log = self.logs.get(stream)
+        return stream if log is None else log.partition_key or stream
 
     def assign(self, stream: str, partition_key: str) -> None:
         """Of a stream that begins, or comes back; "" and its name say nothing special."""
         if partition_key and partition_key != stream:
-            self._partition_keys[stream] = partition_key
+            self.logs[stream].partition_key = partition_key
 
     def reach(self, stream: str) -> tuple[str, int, float]:
         """How far the stream has come, or where it would begin: its epoch, its tip and the time of that."""
@@ -104,7 +104,7 @@ class StreamTable:
     def take_out(self, stream: str) -> StreamContent:
         """It goes on in another store, in its epoch."""
         log = self.logs[stream]
-        content = log.content(self._partition_keys.get(stream, ""))
+        content = log.content()
         log.trim(inf)  # so that the totals are right
         self._deadlines.discard(stream)
         self._forget(log)
@@ -161,7 +161,6 @@ class StreamTable:
 
     def _forget(self, log: StreamLog) -> None:
         self.names.remove(log.stream)
-        self._partition_keys.pop(log.stream, None)
         del self.logs[log.stream]
 
 

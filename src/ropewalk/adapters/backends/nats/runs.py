@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from ropewalk.model.messages import Publication, Registered
+from ropewalk.model.messages import Publication, Registered, fields_of
 
-ITEM_BYTES = 40
+ITEM_BYTES = 50
 """What an item has beside its payload and its text."""
 
 MOST = 2**63 - 1
@@ -24,6 +24,7 @@ class Item(Struct, frozen=True, array_like=True, gc=False):
     producer: str = ""
     sequence: int = 0
     transient: bool = False
+    ts_producer: int = 0
 
 
 class Run(Struct, frozen=True, array_like=True):
@@ -55,7 +56,10 @@ class Run(Struct, frozen=True, array_like=True):
         return found
 
     def _message(self, item: Item, epoch: str, offset: int) -> Registered:
-        return Registered(self.stream, item.payload, self.timestamp, epoch, offset, item.exclude_socket, item.broadcast_type)
+        fields = fields_of(item.uid, item.ts_producer, self.partition_key) if offset else None
+        return Registered(
+            self.stream, item.payload, self.timestamp, epoch, offset, item.exclude_socket, item.broadcast_type, fields
+        )
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -79,6 +83,7 @@ def item_of(publication: Publication) -> Item:
         publication.producer,
         publication.sequence,
         publication.transient,
+        publication.ts_producer,
     )
 
 

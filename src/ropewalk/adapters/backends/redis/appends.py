@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from ropewalk.adapters.backends.redis.entries import body_of
+from ropewalk.adapters.backends.redis.entries import body_of, elements_of
 from ropewalk.adapters.backends.redis.links import RedisLink
 from ropewalk.adapters.backends.redis.shard import Shard
 from ropewalk.core.rules import Rulebook
@@ -194,6 +194,7 @@ def _described(publication: Publication, streams: dict[str, int], producers: dic
         f"{publication.sequence:020d}",
         publication.partition_key,
         len(publication.payload),
+        elements_of(publication),
     )
 
 

@@ -1,7 +1,7 @@
 """How messages are written in Redis: in the history of a stream, and in what goes out to its listeners.
 
 An entry is a msgpack array. Its first three elements are written by the script, which gives offset and time; the rest comes as
-it is from the node that registers it. Entries are self-contained, so that a reader needs nothing else for a row of a journal.
+it is from the node that registers it. The last two are left out where they say nothing; entries of older versions have none.
 """
 
 from collections.abc import Iterable
@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from ropewalk.model.messages import Publication, Registered
+from ropewalk.model.messages import Publication, Registered, fields_of
 
 _encode = Encoder().encode
 
 
 class Entry(Struct, frozen=True, array_like=True, gc=False):
-    """`at` is in milliseconds; a transient message has offset 0."""
+    """`at` is in milliseconds; a transient message has offset 0. `partition_key` is the stream's, and written by the script;
+    "" where it is the stream's name."""
 
     offset: int
     at: int
@@ -26,6 +27,8 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
     uid: str
     producer: str
     sequence: int
+    ts_producer: int = 0
+    partition_key: str = ""
 
 
 class Packet(Struct, frozen=True, array_like=True):
@@ -44,17 +47,21 @@ decode_packet = Decoder(Packet).decode
 
 def body_of(publication: Publication) -> bytes:
     """What follows the first three elements."""
-    whole = _encode(
-        (
-            publication.payload,
-            publication.exclude_socket,
-            publication.broadcast_type,
-            publication.uid,
-            publication.producer,
-            publication.sequence,
-        )
+    elements = (
+        publication.payload,
+        publication.exclude_socket,
+        publication.broadcast_type,
+        publication.uid,
+        publication.producer,
+        publication.sequence,
     )
-    return whole[1:]  # without the head of an array of six
+    whole = _encode((*elements, publication.ts_producer) if publication.ts_producer else elements)
+    return whole[1:]  # without the head of the array
+
+
+def elements_of(publication: Publication) -> int:
+    """How many an entry has with this body."""
+    return 10 if publication.ts_producer else 9
 
 
 def registered(stream: str, epoch: str, entry: Entry) -> Registered:
@@ -66,6 +73,7 @@ def registered(stream: str, epoch: str, entry: Entry) -> Registered:
         entry.offset,
         entry.exclude_socket,
         entry.broadcast_type,
+        fields_of(entry.uid, entry.ts_producer, entry.partition_key) if entry.offset else None,
     )
 
 

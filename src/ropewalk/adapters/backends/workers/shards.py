@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.core.ring import shard_of
-from ropewalk.model.journal import Row, RowKind
-from ropewalk.model.messages import Position, Registered
+from ropewalk.model.journal import Row, RowKind, publication_detail
+from ropewalk.model.messages import MessageFields, Position, Registered
 from ropewalk.model.shards import (
     MemberContent,
     ProducerContent,
@@ -159,6 +159,7 @@ def _row(
 ) -> Row:
     position = Position(message.epoch, message.offset)
     producer, sequence = producers.get(position, ("", 0))
+    fields = message.fields or MessageFields()
     return Row(
         RowKind.PUBLISH,
         content.partition_key or content.stream,
@@ -167,9 +168,10 @@ def _row(
         message.epoch,
         message.offset,
         message.payload,
-        uids.get((content.stream, position), ""),
+        uids.get((content.stream, position), fields.uid),
         message.exclude_socket,
         message.broadcast_type,
+        detail=publication_detail(fields.ts_producer),
         producer=producer,
         sequence=sequence,
     )

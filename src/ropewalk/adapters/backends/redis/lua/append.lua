@@ -131,15 +131,20 @@ local function register(publication)
   place = place + 1
   local index, transient, uid, producer, sequence = unpack(publication, 1, 5)
   local stream, size = stream_of(index), publication[7]
+  local body, elements = ARGV[place], publication[8]
   if transient == 1 then
-    stream.live[#stream.live + 1] = entry_of(0, now, size, ARGV[place])
+    stream.live[#stream.live + 1] = entry_of(0, now, size, body, elements)
     return 0
   end
   local first = producer > 0 and find_sequence(producer, sequence) or uid ~= '' and known_uids[uid]
   if first then return first end
   stream.tip = stream.tip + 1
   stream.partition_key = stream.partition_key or (publication[6] ~= '' and publication[6]) or stream.name
-  local entry = entry_of(stream.tip, stream.at, size, ARGV[place])
+  if stream.partition_key ~= stream.name then
+    if elements == 9 then body = body .. '\0' end -- no time of the producer
+    body, elements = body .. cmsgpack.pack(stream.partition_key), 11
+  end
+  local entry = entry_of(stream.tip, stream.at, size, body, elements)
   stream.entries[#stream.entries + 1] = entry
   stream.live[#stream.live + 1] = entry
   stream.bytes = stream.bytes + size

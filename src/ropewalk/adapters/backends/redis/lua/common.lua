@@ -38,8 +38,8 @@ local function within(stream, name)
 end
 
 -- An entry is a msgpack array that begins with offset, milliseconds and length of the payload.
-local function entry_of(offset, at, size, body)
-  return '\153' .. cmsgpack.pack(offset, at, size) .. body
+local function entry_of(offset, at, size, body, elements)
+  return string.char(144 + (elements or 9)) .. cmsgpack.pack(offset, at, size) .. body
 end
 
 local function read_entry(entry)
