@@ -144,6 +144,7 @@ async def witnesses(server: RunningServer) -> AsyncIterator[list[int]]:
         assert got[: len(pushed)] == pushed
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("kind", "workers", "at_once"), [(hostile, 1, 1), (hostile, 4, 3), (hostile_broky, 1, 6), (hostile_broky, 4, 6)]
 )
