@@ -27,8 +27,8 @@ def held(path: Path, how: int) -> Iterator[None]:
 
 
 @contextmanager
-def turn(alone: bool) -> Iterator[None]:
-    with ExitStack() as room:
-        with held(GATE, fcntl.LOCK_EX):
-            room.enter_context(held(ROOM, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+def turn(alone: bool, gate: Path = GATE, room: Path = ROOM) -> Iterator[None]:
+    with ExitStack() as stack:
+        with held(gate, fcntl.LOCK_EX):
+            stack.enter_context(held(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
         yield
