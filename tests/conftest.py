@@ -1,17 +1,34 @@
-"""What all tests share: markers for what a test needs of the machine, see `tests.prerequisites`."""
+"""What all tests share: markers for what a test needs of the machine, see `tests.prerequisites` and `tests.turns`."""
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from tests.prerequisites import PREREQUISITES, chromium_path, must_not_skip
 from tests.server import all_servers_with
+from tests.turns import turn
 
 # Assertions of the shipped suites are shown in full, as those of test files are.
 pytest.register_assert_rewrite("ropewalk.testing")
 
-_hints: dict[str, int] = {}
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that must be alone come last: then they wait for others once, rather than each time."""
+    items.sort(key=_alone)
+
+
+def _alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    if not hasattr(item.config, "workerinput"):  # not one of several processes
+        return (yield)
+    with turn(_alone(item)):
+        return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -20,14 +37,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if hint and must_not_skip(os.environ) and not prerequisite.of_the_system:
             pytest.fail(hint, pytrace=False)
         if hint:
-            _hints[hint] = _hints.get(hint, 0) + 1
             pytest.skip(hint)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for hint, count in _hints.items():
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", ()))
+    hints = {prerequisite.missing() for prerequisite in PREREQUISITES}
+    for hint in sorted(hints & reasons.keys()):
         terminalreporter.section("NOT TESTED", sep="!", red=True, bold=True)
-        terminalreporter.line(f"{count} tests were skipped, for this machine lacks something. Each {hint}", red=True)
+        terminalreporter.line(f"{reasons[hint]} tests were skipped, for this machine lacks something. Each {hint}", red=True)
 
 
 @pytest.fixture(scope="module", params=[(), ("--workers", "2")], ids=["alone", "workers"])

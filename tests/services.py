@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -18,14 +19,22 @@ import redis
 
 START_SECONDS = 30
 STOP_SECONDS = 10
+EPHEMERAL = 32_000  # from here on systems take ports for outgoing connections
+
+_given: set[int] = set()
 
 
-def free_port(below: int = 65536) -> int:
+def free_port(below: int = EPHEMERAL) -> int:
+    """One that was not given before, and that no outgoing connection has before the server does. Processes that run tests at
+    the same time draw from different numbers."""
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-            if port < below:
+        port = random.randrange(10_000 + process, below, processes)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
                 return port
 
 
@@ -160,7 +169,7 @@ def redis_cluster(size: int = 3) -> Iterator[list[RedisServer]]:
         for _ in range(size):
             home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--appendonly", "no")
-            server = RedisServer(home, options, free_port(below=65536 - CLUSTER_BUS))
+            server = RedisServer(home, options, free_port(below=EPHEMERAL - CLUSTER_BUS))
             server.start()
             stack.callback(server.stop)
             servers.append(server)

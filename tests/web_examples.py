@@ -4,7 +4,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from msgspec import Struct
 
 from tests.cable import Cable, cable
 from tests.server import START_SECONDS, STOP_SECONDS, RunningServer, running_server
+from tests.services import free_port
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SECRET = "one secret for both halves of an example"
@@ -41,7 +41,7 @@ def fastapi_chat() -> Iterator[Site]:
         _environ(CHAT_SECRET=secrets.token_hex(32)),
         running_server("--secret", SECRET, "--app", "channels:app", "--app_dir", str(home)) as server,
     ):
-        port = _free_port()
+        port = free_port()
         with _web_process(home, server, port, "-m", "uvicorn", "main:app", "--port", str(port)) as url:
             yield Site(url, server)
 
@@ -56,7 +56,7 @@ def django_chat() -> Iterator[Site]:
     ):
         subprocess.run([sys.executable, "manage.py", "migrate", "-v", "0"], cwd=home, check=True, timeout=START_SECONDS)
         with running_server("--secret", SECRET, "--app", "chat.channels:app", "--app_dir", str(home)) as server:
-            port = _free_port()
+            port = free_port()
             with _web_process(home, server, port, "manage.py", "runserver", str(port), "--noreload") as url:
                 yield Site(url, server)
 
@@ -97,14 +97,6 @@ def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes]) -> None:
             return
         time.sleep(0.05)
     raise AssertionError(f"{process.args!r} does not answer")
-
-
-def _free_port() -> int:
-    """Django's server cannot be asked for one and tell it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Visitor:

@@ -3,13 +3,10 @@
 What a page exports stays exported in its later blocks. Everything that was started ends with the reader.
 """
 
-import contextlib
 import os
-import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.docs.pages import ROOT, Block
-from tests.services import redis_executable
+from tests.services import free_port, redis_executable
 
 TIMEOUT = 20.0
 TOGETHER = 120.0  # for several servers that wait for each other
@@ -130,7 +127,7 @@ class Reader:
         for port in wanted:
             if port in self._servers:
                 _end(self._servers.pop(port))
-            self._ports.setdefault(port, _free_port())
+            self._ports.setdefault(port, str(free_port()))
         if "redis-server" in block.text and not shutil.which("redis-server"):
             (self._programs / "redis-server").symlink_to(redis_executable())
         text = PORT_FLAG.sub(lambda found: self._ports[found[0]], block.text)
@@ -190,15 +187,6 @@ def _is_healthy(port: str) -> bool:
             return True
     except OSError:  # also what a server answers that is not ready
         return False
-
-
-def _free_port() -> str:
-    """From below the range that systems take for outgoing connections, so that none of these has it before the server does."""
-    while True:
-        port = random.randrange(10_000, 30_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return str(port)
 
 
 def _wait_until(condition: Callable[[], bool], complaint: Callable[[], str], seconds: float = TIMEOUT) -> None:

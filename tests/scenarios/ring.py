@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,7 @@ import aiohttp
 from ropewalk.core.ring import shard_of
 from tests.clients.credentials import SECRET
 from tests.server import STOP_SECONDS, RunningServer
+from tests.services import free_port
 
 SHARDS = 16
 FLAGS = ("--public", "--secret", "ring", "--jwt_secret", SECRET, "--streams_presence", "--history_limit", "1000")
@@ -29,7 +29,7 @@ class Ring:
         self._home = home
         self._flags = (*FLAGS, *flags)
         self._journal = journal
-        self.ports = dict(zip(names, free_ports(len(names)), strict=True))
+        self.ports = {name: free_port() for name in names}
         self.nodes: dict[str, RunningServer] = {}
 
     def start(self, name: str, seeds: str = "") -> RunningServer:
@@ -46,7 +46,7 @@ class Ring:
 
     def join(self, name: str) -> RunningServer:
         seeds = "".join(self.nodes)
-        (self.ports[name],) = free_ports(1)
+        self.ports[name] = free_port()
         return self.start(name, seeds)
 
     def kill(self, name: str) -> None:
@@ -104,14 +104,6 @@ class Ring:
 async def _answer(http: aiohttp.ClientSession, url: str) -> Any:
     async with http.get(url) as response:
         return await response.json()
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import random
-import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -37,6 +36,7 @@ from tests.broky_client import BrokyClient, client, one_by_one, stranger
 from tests.broky_frames import damaged
 from tests.cable import Cable, identifier
 from tests.server import Address, RunningServer, publish, running_server
+from tests.services import free_port
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CERTIFICATE, KEY = FIXTURES / "tls_cert.pem", FIXTURES / "tls_key.pem"
@@ -318,9 +318,7 @@ async def test_it_is_spoken_over_tls() -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_a_second_port_may_be_opened(workers: str) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with running_server("--public", "--workers", workers, "--tcp_port", str(port)) as server:
         async with client(Address(f"tcp://127.0.0.1:{port}")) as here, client(server) as there:
             await there.subscribe(b"k")

@@ -21,14 +21,12 @@ CLIENTS = int(os.environ.get("CLUSTER_CLIENTS") or 30)
 SIZE = Size(CLIENTS, publishers=6, pause=0.2 if CLIENTS < 100 else 0.5, seconds=SECONDS)
 
 
-async def survived(engine: EngineMaker, capsys: pytest.CaptureFixture[str]) -> None:
+async def survived(engine: EngineMaker) -> None:
     seed = int(os.environ.get("CLUSTER_SEED") or secrets.randbelow(10**9))
     async with engine() as chosen, running_cluster(chosen) as cluster:
-        with capsys.disabled():
-            print(f"\ncluster on {chosen.name} with CLUSTER_SEED={seed}")
+        print(f"\ncluster on {chosen.name} with CLUSTER_SEED={seed}")
         world, found = await suffer(cluster, SIZE, seed)
-        with capsys.disabled():
-            print(f"  {figures(world, SIZE)}")
+        print(f"  {figures(world, SIZE)}")
         logs = "".join(node.logs() for node in cluster.nodes)
     assert found == [], f"with CLUSTER_SEED={seed}"
     assert "Traceback" not in logs, logs
@@ -36,14 +34,12 @@ async def survived(engine: EngineMaker, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("engine", [redis_engine, nats_engine, nats_r3_engine])
-async def test_nothing_acknowledged_is_lost_repeated_or_out_of_order_whatever_fails(
-    engine: EngineMaker, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await survived(engine, capsys)
+async def test_nothing_acknowledged_is_lost_repeated_or_out_of_order_whatever_fails(engine: EngineMaker) -> None:
+    await survived(engine)
 
 
 @pytest.mark.parametrize("engine", [forgetful_redis_engine, redis_pair_engine])
 async def test_an_engine_that_loses_what_it_acknowledged_changes_the_epoch_and_nothing_is_lost_in_silence(
-    engine: EngineMaker, capsys: pytest.CaptureFixture[str]
+    engine: EngineMaker,
 ) -> None:
-    await survived(engine, capsys)
+    await survived(engine)

@@ -69,6 +69,7 @@ async def post(server: RunningServer, path: str, body: bytes, **headers: str) ->
             return 0
 
 
+@pytest.mark.alone
 async def test_compressed_bodies_of_strangers_stall_nobody() -> None:
     data = bomb()
     paths = ("/_broadcast", "/api/publish", "/nowhere", "/health", "/cable", "/events", "/")
@@ -132,6 +133,7 @@ async def test_a_body_with_more_framing_than_body_is_refused(framing: str, path:
         assert "Traceback" not in server.log(), server.log()
 
 
+@pytest.mark.alone
 async def test_small_chunks_take_their_time_and_not_the_processor() -> None:
     """A sender that means well and writes a few bytes at a time gets through, whole, and leaves time to others."""
     payload = "a line\r\n" * 50_000

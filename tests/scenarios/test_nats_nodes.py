@@ -158,6 +158,7 @@ async def test_a_node_that_starts_without_nats_serves_and_has_it_later(tmp_path:
         assert node.stop() == 0
 
 
+@pytest.mark.alone
 async def test_a_start_waits_for_nats_about_as_long_as_for_redis() -> None:
     rules = Rulebook(StreamRules())
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -5,9 +5,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,14 +70,21 @@ def bare_root(file: Path, home: Path) -> Machine:
     return Machine((str(shutil.which("unshare")), "-rm", *shell), home / "tmp", {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
 
 
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """With a short name: the sockets between a server's processes are below it, and the system bounds the names of sockets."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
 @pytest.fixture(params=["empty environment", pytest.param("bare root", marks=pytest.mark.needs_namespaces)])
-def machine(request: pytest.FixtureRequest, file: Path, tmp_path: Path) -> Machine:
-    return (bare_root if request.param == "bare root" else empty_environment)(file, tmp_path)
+def machine(request: pytest.FixtureRequest, file: Path, home: Path) -> Machine:
+    return (bare_root if request.param == "bare root" else empty_environment)(file, home)
 
 
 @pytest.fixture
-def here(file: Path, tmp_path: Path) -> Machine:
-    return empty_environment(file, tmp_path)
+def here(file: Path, home: Path) -> Machine:
+    return empty_environment(file, home)
 
 
 def run(machine: Machine, *words: str) -> subprocess.CompletedProcess[str]:

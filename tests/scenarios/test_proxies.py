@@ -20,6 +20,7 @@ from ropewalk.client import connect
 from tests.docs.pages import ROOT, blocks
 from tests.prerequisites import proxy_path
 from tests.server import RunningServer, publish, running_server
+from tests.services import free_port
 from tests.tcp import Tcp, client_frame, tcp, upgrade_request
 
 PAGE = ROOT / "docs" / "how-to" / "deploy.md"
@@ -246,12 +247,6 @@ def caddy(directory: Path, port: int, upstream: int) -> list[str]:
     options = "".join(["{\n", *(f"    {line}\n" for line in words), "}\n"])
     (directory / "Caddyfile").write_text(options + site)
     return ["caddy", "run", "--adapter", "caddyfile", "--config", str(directory / "Caddyfile")]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.asynccontextmanager

@@ -16,14 +16,13 @@ from tests.broadcasts import healthy, kept, numbers, publication, unhealthy, unt
 from tests.cable import cable
 from tests.metrics import metrics
 from tests.server import running_server
-from tests.services import RedisServer, free_port, redis_server
+from tests.services import CLUSTER_BUS, EPHEMERAL, RedisServer, free_port, redis_server
 
 KEY, GROUP = "__anycable__", "bx"
 JWT_SECRET = "for tokens, thirty-two bytes long"
 DEAD_MILLISECONDS = 60_000
 FLOOD = 3000
 SLOTS = 16384
-BUS = 10_000  # how far the port for other servers of a cluster is from that for clients
 
 
 def client(store: RedisServer) -> Any:
@@ -126,7 +125,7 @@ def two_masters() -> Iterator[list[RedisServer]]:
         servers = []
         for _ in range(2):
             home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            port = next(port for port in iter(free_port, 0) if port < 65536 - BUS)
+            port = free_port(below=EPHEMERAL - CLUSTER_BUS)
             server = RedisServer(home, ("--cluster-enabled", "yes", "--appendonly", "yes"), port)
             server.start()
             stack.callback(server.stop)

@@ -84,6 +84,7 @@ def report(how: str, clients: list[Returning], start_up: float) -> float:
     return ratio
 
 
+@pytest.mark.alone
 async def test_with_an_inherited_socket_clients_wait_in_its_queue_for_the_next_process(tmp_path: Path) -> None:
     flags = ("--public", "--data_dir", str(tmp_path), "--shutdown_spread", "1s")
     with listening_socket() as listening, running_server(*flags, inherited=listening) as first:
@@ -104,6 +105,7 @@ async def test_with_an_inherited_socket_clients_wait_in_its_queue_for_the_next_p
     assert ratio < 6
 
 
+@pytest.mark.alone
 async def test_a_process_takes_over_from_the_one_that_runs(tmp_path: Path) -> None:
     flags = ("--public", "--data_dir", str(tmp_path), "--shutdown_spread", "1s", "--takeover")
     begun = time.monotonic()

@@ -10,8 +10,9 @@ import pytest
 
 from ropewalk.cli.main import main
 from ropewalk.model.ring import RingReport
-from tests.scenarios.ring import FLAGS, SHARDS, WITHIN, Ring, free_ports, running_ring
+from tests.scenarios.ring import FLAGS, SHARDS, WITHIN, Ring, running_ring
 from tests.server import RunningServer, running_server
+from tests.services import free_port
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ def test_a_node_that_lives_is_not_given_another_address(ring: Ring) -> None:
 
 def test_a_second_process_of_the_same_name_does_not_enter_and_says_why(ring: Ring) -> None:
     before = asked(ring.nodes["a"])[1]
-    (port,) = free_ports(1)
+    port = free_port()
     told = ",".join(f"{name}=127.0.0.1:{port if name == 'b' else ring.ports[name]}" for name in "abc")
     with running_server(*FLAGS, "--ring", told, "--ring_node", "b", "--port", str(port)) as twin:
         until_health(twin, "another process is the node b")

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from pyspark.sql import SparkSession
 from ropewalk.cli.main import main
 from ropewalk.pipeline.archive import archived_positions
 from tests.server import RunningServer, running_server
+from tests.services import free_port
 from tests.spark.journal import publish_all
 
 TIMEOUT = 150.0
@@ -101,13 +101,6 @@ class Terminal:
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@pytest.fixture
 def terminal(spark: SparkSession, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Terminal:
     return Terminal(server, tmp_path, capsys)
 
@@ -132,9 +125,10 @@ def test_a_job_that_goes_on_failing_is_given_up_and_the_run_fails(terminal: Term
     assert "not yet" in note["error"]
 
 
-def test_a_run_tells_how_it_does_until_it_is_stopped(terminal: Terminal, server: RunningServer, free_port: int) -> None:
+def test_a_run_tells_how_it_does_until_it_is_stopped(terminal: Terminal, server: RunningServer) -> None:
     publish_all(server, [("mine", n) for n in range(20)])
-    running = terminal.start("collect", "--set", "collect.trigger=100ms", "--metrics_port", str(free_port))
+    port = free_port()
+    running = terminal.start("collect", "--set", "collect.trigger=100ms", "--metrics_port", str(port))
     first = terminal.status_when(lambda found: "collect" in found and found["collect"]["progress"]["rows"] >= 20)
     before, total = terminal.batches(), first["collect"]["progress"]["rows"]
     publish_all(server, [("mine", n) for n in range(7)])
@@ -142,7 +136,7 @@ def test_a_run_tells_how_it_does_until_it_is_stopped(terminal: Terminal, server:
     found = terminal.status_when(
         lambda found: found["collect"]["progress"]["rows"] >= total + 7 and terminal.batches() == before + 7
     )
-    with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics") as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         page = answer.read().decode()
     assert terminal.run("collect") == 2, "one checkpoint, one driver"
     assert terminal.stop("collect") == 0
