@@ -17,7 +17,6 @@ from ropewalk.protocol.broky.runs import payloads_of, run_of
 from tests.broky_client import BrokyClient, client
 from tests.cable import cable
 from tests.scenarios.ring import running_ring, streams_of_all_shards
-from tests.scenarios.test_ring_failures import changed, until_everything_is_in_its_place
 from tests.server import Address, RunningServer, publish, running_server
 from tests.services import nats_server, redis_server
 
@@ -172,9 +171,9 @@ async def test_they_move_with_their_shards_to_other_nodes_of_a_ring(journal: boo
         for stream in streams:
             await push_all(ring.nodes["a"], stream)
         ring.join("c")
-        await until_everything_is_in_its_place(ring)
-        await changed(ring, "b", {"remove": "a"})
-        await until_everything_is_in_its_place(ring)
+        await ring.settled()
+        await ring.change("b", {"remove": "a"})
+        await ring.settled()
         for stream in streams:
             for node in ring.nodes.values():
                 assert await read(node, stream) == EXPECTED

@@ -78,7 +78,7 @@ class FeedReader:
         """What the feed calls. One message that cannot be delivered costs nobody the others."""
         if self._by_prefix:
             self._prefixes.deliver(messages)
-        audiences, deliver = self._hub.audiences, self._hub.deliver
+        audiences, deliver, keep_order = self._hub.audiences, self._hub.deliver, self._hub.keep_order
         for message in messages:
             audience = audiences.get(message.stream)
             if audience is None:
@@ -86,11 +86,9 @@ class FeedReader:
             try:
                 if audience.waiting is not None:
                     audience.waiting.add(message)
-                elif not message.offset:
+                elif not message.offset or (step := audience.cursor.take(message.epoch, message.offset)) is Step.NEXT:
                     if message.ordered:
-                        self._hub.keep_order(message.stream)
-                    deliver(audience, message)
-                elif (step := audience.cursor.take(message.epoch, message.offset)) is Step.NEXT:
+                        keep_order(message.stream)
                     deliver(audience, message)
                 elif step is not Step.OLD:
                     self._out_of_step(audience, message)
@@ -101,6 +99,8 @@ class FeedReader:
         if self._feed.exact:
             # It lacks nothing: the first message after somebody joined tells where the stream is, or that it began anew.
             audience.cursor.move(message.epoch, message.offset)
+            if message.ordered:
+                self._hub.keep_order(message.stream)
             self._hub.deliver(audience, message)
         else:
             self._fall_behind(audience).add(message)

@@ -72,7 +72,11 @@ class Registered(Struct, frozen=True, gc=False, omit_defaults=True):
     fields: MessageFields | None = None
 
     count: ClassVar[int] = 1
-    ordered: ClassVar[bool] = False
+
+    @property
+    def ordered(self) -> bool:
+        """It keeps its place also among messages of other streams: those with the same partition key are in one order."""
+        return self.fields is not None and self.fields.partition_key != ""
 
     @property
     def size(self) -> int:

@@ -1,11 +1,12 @@
 """The hub: what one tick brings is encoded together, once for each group."""
 
+import re
 from collections.abc import Sequence
 
 from ropewalk.core.stats import Stats
 from ropewalk.engine.hub import Group, Hub
 from ropewalk.model.history import Gap
-from ropewalk.model.messages import Deliverable, Position, Registered, TransientRun
+from ropewalk.model.messages import Deliverable, Position, Publication, Registered, TransientRun
 from ropewalk.protocol.broky.codec import MESSAGES as BROKY
 from ropewalk.protocol.broky.codec import MOST_TOGETHER
 from ropewalk.protocol.broky.frames import Format, Run
@@ -126,6 +127,21 @@ async def test_only_what_is_ordered_keeps_its_place_among_other_streams() -> Non
             bench.backend.feed.publish_runs(runs)
             hub.flush()
         assert listener.written == [b"124", b"3", b"12", b"3", b"4"]
+
+
+async def test_messages_with_a_partition_key_keep_their_place_among_other_streams() -> None:
+    async with Workbench() as bench:
+        hub, listener = bench.node.hub, Listener()
+        for partition_key in ("", "p"):
+            streams = [f"{stream}{partition_key}" for stream in ("a", "b")]
+            for stream in streams:
+                hub.join(stream, "", CABLE, listener)
+            await bench.node.broker.publish(
+                [Publication(streams[place], b"%d" % place, partition_key=partition_key) for place in (0, 1, 0)]
+            )
+            hub.flush()
+        seen = [re.findall(rb'"message":(\d)', blob) for blob in listener.written]
+        assert seen == [[b"0", b"0"], [b"1"], [b"0"], [b"1"], [b"0"]]
 
 
 class Choosy:
