@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from typing import Any
 
-from ropewalk.adapters.endpoints.broky import A_TURN, BrokyEndpoint
+from ropewalk.adapters.endpoints.broky import BrokyEndpoint
+from ropewalk.adapters.endpoints.broky_clients import BrokyClients
+from ropewalk.adapters.endpoints.broky_connection import A_TURN
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.core.stats import Stats
@@ -105,9 +107,8 @@ class Endpoint:
         self._endpoint = BrokyEndpoint(
             open_session=self._open_session,
             pushes=Pushes(self.register, PublicationLimits(), Stats(), time.time, instant=True),
-            guards=(KeyGuard("", Counter()),),
+            clients=BrokyClients((KeyGuard("", Counter()),), TrustedProxies(())),
             stats=Stats(),
-            proxies=TrustedProxies(()),
             max_command=65536,
             write_timeout=1.0,
             shards=1,
