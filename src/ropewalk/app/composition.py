@@ -22,6 +22,7 @@ from ropewalk.adapters.endpoints.ring import RingEndpoint
 from ropewalk.adapters.endpoints.shared_port import SharedPort
 from ropewalk.adapters.endpoints.sse import SseEndpoint
 from ropewalk.adapters.endpoints.store_proxy import StoreProxy
+from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.adapters.metrics.prometheus import MetricsPage
 from ropewalk.app.backends import Bus, backend_of
@@ -254,6 +255,7 @@ def _broky_endpoint(settings: Settings, parts: Parts) -> BrokyEndpoint:
         settings.websocket.ws_write_timeout,
         settings.journal.journal_shards,
         None if settings.auth.public_streams else unverified_name,
+        LoopTurns(),
     )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import cast
 
 from ropewalk.adapters.endpoints.broky_clients import BrokyClients
-from ropewalk.adapters.endpoints.broky_connection import BrokyConnection, BrokyShared
+from ropewalk.adapters.endpoints.broky_connection import BrokyConnection
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
+from ropewalk.adapters.endpoints.broky_shared import BrokyShared
 from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
 from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import Open
@@ -33,10 +34,11 @@ class BrokyEndpoint:
         write_timeout: float,
         shards: int,
         signed: Callable[[str], str | None] | None,
+        turns: LoopTurns,
     ) -> None:
         timeouts, write_timeouts = HeadTimeouts(HELLO_SECONDS), HeadTimeouts(write_timeout)
         self._shared = BrokyShared(
-            open_session, clients, pushes, stats, max_command, shards, signed, timeouts, write_timeouts, LoopTurns()
+            open_session, clients, pushes, stats, max_command, shards, signed, timeouts, write_timeouts, turns
         )
         self._connections: set[BrokyConnection] = set()
         self._uncounted: dict[BrokyConnection, None] = {}

@@ -1,21 +1,17 @@
 """One connection over TCP: pushes go to `broky_pushes`, everything else is its session's. Frames are handled in order."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from ropewalk.adapters.endpoints.broky_clients import BrokyClients, ClientKind, RingNodes
-from ropewalk.adapters.endpoints.broky_pushes import CollectedRuns, Push, Pushes
-from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
+from ropewalk.adapters.endpoints.broky_clients import ClientKind, RingNodes
+from ropewalk.adapters.endpoints.broky_pushes import CollectedRuns, Push
+from ropewalk.adapters.endpoints.broky_shared import MAX_UNACKED, BrokyShared
 from ropewalk.adapters.endpoints.publish import completed
-from ropewalk.adapters.endpoints.turns import LoopTurns
+from ropewalk.adapters.endpoints.turns import A_TURN, LITTLE
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
-from ropewalk.adapters.endpoints.websocket import Open
-from ropewalk.core.stats import Stats
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.refusals import Refusal
 from ropewalk.ports import SessionHandle
@@ -23,8 +19,9 @@ from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.codec import BrokyCodec, error, error_of, pong
 from ropewalk.protocol.broky.credit import CreditMeter
 from ropewalk.protocol.broky.frames import Reason
+from ropewalk.protocol.broky.read_ahead import ReadAhead
 from ropewalk.protocol.broky.runs import decode
-from ropewalk.protocol.broky.splitter import MAX_FRAME, FrameSplitter
+from ropewalk.protocol.broky.splitter import MAX_FRAME
 from ropewalk.protocol.broky.tables import encode
 from ropewalk.protocol.proxies import Peer
 from ropewalk.protocol.stream_keys import name_of
@@ -33,44 +30,11 @@ HELLO_SIZE = 16 * 1024
 """Bytes of a frame of somebody whom we do not know yet."""
 
 CLOSE_TIMEOUT = 1.0
-MAX_UNACKED = 1024 * 1024
-"""Bytes of frames that wait behind a push that is under way before no more is read."""
+ENOUGH = 32 * 1024
+"""Bytes of runs on the fast path after which the time is looked at."""
 
-AROUND_PAYLOADS = 64 * 1024
-"""Bytes of a frame of pushes that are no payload: keys, sizes, times and uids."""
-
-A_TURN = 1000
-"""Messages, and frames that are none, after which others are served before the rest of what a connection sent."""
-
-OFF_THE_FAST_PATH = 20
-"""What a push costs, in messages, that is refused, or stays whole and is in another layout than ours."""
-
-SOME_BYTES = 64 * 1024
-"""More of a connection waits for its turn also where each of its pushes is awaited."""
-
-
-@dataclass(frozen=True)
-class BrokyShared:
-    """What all connections use. `timeouts`: of Hellos; `write_timeouts`: of clients that do not take their answers. `signed`:
-    what tells the name in a signed one where subscriptions need them; None where streams are public."""
-
-    open_session: Open
-    clients: BrokyClients
-    pushes: Pushes
-    stats: Stats
-    max_command: int
-    shards: int
-    signed: Callable[[str], str | None] | None
-    timeouts: HeadTimeouts
-    write_timeouts: HeadTimeouts
-    turns: LoopTurns
-
-    @property
-    def max_frame(self) -> int:
-        return min(MAX_FRAME, self.pushes.limits.max_publish_size + AROUND_PAYLOADS)
-
-    def welcome(self, max_frame: int) -> frames.Welcome:
-        return frames.Welcome(max_frame=max_frame, max_unacked=MAX_UNACKED, shards=self.shards)
+FEW_BYTES = 4096
+"""Bytes of a connection that do not wait for its turn, however much others have sent."""
 
 
 class ConnectionTable(Protocol):
@@ -92,16 +56,14 @@ class BrokyConnection(asyncio.Protocol):
         self._transport = transport
         self._peer = peer
         self.write = transport.write
-        self._splitter = FrameSplitter(HELLO_SIZE)
+        self._unhandled = ReadAhead(HELLO_SIZE)
         self._session: SessionHandle | None = None
         self._greeted = False
         self._may_push = False
         self._runs = CollectedRuns(shared.pushes)
-        self._waiting: deque[bytes] = deque()
-        self._waiting_bytes = 0
-        self._mistake: MalformedFrame | None = None  # in what came after all that waits
+        self._runs_stay_whole = False  # those that came last
         self._under_way: asyncio.Task[None] | None = None
-        self._spent = 0  # of what it may do in this turn
+        self._until = 0.0  # by the clock of the turns, for how long it may work on in this one
         self._waits_for_turn = False
         self._meter: CreditMeter | None = None
         self._held = False
@@ -117,31 +79,22 @@ class BrokyConnection(asyncio.Protocol):
     # --- the transport calls ------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._closing or self._mistake is not None:
+        """A few runs that stay whole, behind others that did, are handed over at once: this is what most reads bring."""
+        if self._closing:
             return
-        try:
-            frame, start = self._splitter.complete(data)
-            collects = self._may_push and not self._waiting and self._under_way is None
-            if frame and not (collects and self._runs.take(frame, 0, self._splitter.limit)):
-                self._put(frame)
-                collects = False
-            if collects and start < len(data):
-                start = self._runs.take(data, start, self._splitter.limit)
-            if start < len(data):
-                for frame in self._splitter.cut(data, start):
-                    self._put(frame)
-        except MalformedFrame as mistake:
-            self._mistake = mistake
-        self._go_on()
-
-    def _put(self, frame: bytes) -> None:
-        self._waiting.append(frame)
-        self._waiting_bytes += len(frame)
+        if self._runs_stay_whole and len(data) <= FEW_BYTES and self._is_free() and self._unhandled.empty:
+            done = self._runs.take(data, 0, self._unhandled.limit, FEW_BYTES)
+            if done == len(data):
+                self._hand_over()
+                return
+            data = data[done:]
+        self._unhandled.put(data)
+        self._go_on_if_time_is_left()
 
     def eof_received(self) -> bool:
         """The client will say no more. What it pushed before is answered, where the transport can still carry that."""
         self._hung_up = True
-        return (self._under_way is not None or bool(self._waiting)) and self._transport.can_write_eof()
+        return (self._under_way is not None or self._unhandled.size > 0) and self._transport.can_write_eof()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -162,7 +115,7 @@ class BrokyConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._waiting.clear()
+        self._unhandled.clear()
         self._table.left(self)
         self._shared.stats.connections_closed += self._only_pushes
         if self._session is not None:
@@ -176,7 +129,7 @@ class BrokyConnection(asyncio.Protocol):
         if self._closing:
             return
         self._closing = True
-        self._waiting.clear()
+        self._unhandled.clear()
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._pace()
@@ -199,32 +152,48 @@ class BrokyConnection(asyncio.Protocol):
         if hold:
             self._pace()
         else:
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._go_on_if_time_is_left)
 
     # --- frames, in order ---------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
-        self._spent = 0
+    def _go_on_if_time_is_left(self) -> None:
+        """Without a turn, unless much waits here and others have worked without theirs."""
+        turns = self._shared.turns
+        left = turns.left
+        if left <= 0.0 and self._unhandled.size > FEW_BYTES and self._may_go_on():
+            self._wait_for_turn()
+            self._pace()
+            return
+        began = turns.clock()
+        self._go_on(began + max(left, LITTLE))
+        turns.worked(turns.clock() - began)
+
+    def _go_on(self, until: float) -> None:
+        """At least a step, and no further one after that time."""
+        self._until = until
+        clock = self._shared.turns.clock
         try:
-            while self._may_go_on() and self._spent < A_TURN:
-                self._handle_next(self._waiting[0])
+            while self._may_go_on():
+                self._handle_some()
+                if clock() >= until:
+                    break
             if self._runs and self._under_way is None:
                 self._hand_over()
-            if self._mistake is not None and not self._waiting and self._under_way is None:
-                raise self._mistake
         except MalformedFrame as mistake:
             self._refuse_frame(mistake)
         if self._draining and self._under_way is None:
             self.drain()
-        if self._hung_up and not self._waiting and self._under_way is None:
+        if self._hung_up and not self._unhandled.size and self._under_way is None:
             self._transport.close()
         if self._may_go_on():
             self._wait_for_turn()
         self._pace()
 
     def _may_go_on(self) -> bool:
-        free = self._under_way is None and not self._waits_for_turn
-        return free and bool(self._waiting) and not self._session_is_full() and not self._closing
+        return self._unhandled.size > 0 and self._is_free() and not self._closing
+
+    def _is_free(self) -> bool:
+        return self._under_way is None and not self._waits_for_turn and not self._session_is_full()
 
     def _session_is_full(self) -> bool:
         """Commands may wait for credit, which comes behind them: it has to be read, and handed on."""
@@ -236,21 +205,16 @@ class BrokyConnection(asyncio.Protocol):
 
     def take_turn(self) -> float:
         self._waits_for_turn = False
-        self._go_on()
+        self._go_on(self._shared.turns.clock() + A_TURN)
         return 0.0
 
-    def _take(self) -> bytes:
-        frame = self._waiting.popleft()
-        self._waiting_bytes -= len(frame)
-        return frame
-
-    def _handle_next(self, frame: bytes) -> None:
-        """Runs that stay whole are collected, and handed over before anything else is handled."""
-        self._spent += 1
-        if self._may_push and self._runs.take(frame, 0, self._splitter.limit):
-            self._take()
-            return
+    def _handle_some(self) -> None:
+        """A frame, or several runs that stay whole. These are collected, and handed over before anything else is handled."""
+        unhandled = self._unhandled
         try:
+            if not (stop := unhandled.end()) or (self._may_push and self._collect()):
+                return
+            frame = unhandled.data[unhandled.at : stop]
             body = decode(frame)
         except MalformedFrame:
             if self._runs:
@@ -258,12 +222,21 @@ class BrokyConnection(asyncio.Protocol):
                 return
             raise
         if self._may_push and isinstance(body, frames.Run) and self._runs.add(body):
-            self._take()
-            self._spent += OFF_THE_FAST_PATH
+            unhandled.pass_by(len(frame))
         elif self._runs:
             self._hand_over()
         else:
-            self._handle(body, self._take())
+            unhandled.pass_by(len(frame))
+            self._handle(body, frame)
+
+    def _collect(self) -> bool:
+        """Whether there were runs on the fast path."""
+        unhandled = self._unhandled
+        count = self._runs.take(unhandled.data, unhandled.at, unhandled.limit, ENOUGH) - unhandled.at
+        self._runs_stay_whole = count > 0
+        if count:
+            unhandled.pass_by(count)
+        return count > 0
 
     def _handle(self, body: frames.Body, frame: bytes) -> None:
         match body:
@@ -301,7 +274,7 @@ class BrokyConnection(asyncio.Protocol):
 
     def _pace(self) -> None:
         waits = self._session_is_full() or self._paused or self._waits_for_turn
-        reads = self._closing or not (waits or self._waiting_bytes > MAX_UNACKED)
+        reads = self._closing or not (waits or self._unhandled.size > MAX_UNACKED)
         if reads is not self._reads and not self._transport.is_closing():
             self._reads = reads
             if reads:
@@ -327,10 +300,10 @@ class BrokyConnection(asyncio.Protocol):
             return
         kind = shared.clients.kind_of(token)
         self._may_push = kind.may_push
-        self._splitter.limit = shared.max_frame if self._may_push else shared.max_command
+        self._unhandled.limit = shared.max_frame if self._may_push else shared.max_command
         if hello.credit and kind is not ClientKind.PUBLISHER:
             self._meter = CreditMeter(hello.credit)
-        codec = BrokyCodec(shared.welcome(self._splitter.limit), shared.signed, self._meter)
+        codec = BrokyCodec(shared.welcome(self._unhandled.limit), shared.signed, self._meter)
         if kind is ClientKind.PUBLISHER:
             self._only_pushes = True
             shared.stats.connections_accepted += 1
@@ -377,29 +350,28 @@ class BrokyConnection(asyncio.Protocol):
     # --- pushes -------------------------------------------------------------------------------------------------------
 
     def _push(self, run: frames.Run) -> None:
-        """With all runs that came right behind it and are registered too."""
-        pusher = self._shared.pushes
+        """With all runs that came right behind it and are registered too, as far as the time reaches."""
+        pusher, clock = self._shared.pushes, self._shared.turns.clock
         pushes: list[Push] = []
         refusals: list[bytes] = []
         size = 0
         while True:
             if isinstance(push := pusher.push_of(run, self._may_push), bytes):
                 refusals.append(push)
-                self._spent += OFF_THE_FAST_PATH
             else:
                 pushes.append((run, push))
                 size += len(push)
-            if size >= pusher.limits.max_batch or self._spent >= A_TURN or not self._waiting:
+            if size >= pusher.limits.max_batch or clock() >= self._until:
                 break
             try:
-                following = decode(self._waiting[0])
+                frame = self._unhandled.frame()
+                following = decode(frame) if frame else None
             except MalformedFrame:
                 break  # it is told when its turn comes
             if not isinstance(following, frames.Run) or pusher.publisher.is_ephemeral(name_of(following.key)):
                 break
-            self._take()
+            self._unhandled.pass_by(len(frame))
             run = following
-        self._spent += size
         if refusals:
             self.write(b"".join(refusals))
         if not pushes:
@@ -410,6 +382,7 @@ class BrokyConnection(asyncio.Protocol):
             self.write(answer)
 
     def _hand_over(self) -> None:
+        """What was collected; nothing, if it was to nobody."""
         answer = self._runs.hand_over()
         if not isinstance(answer, bytes):
             self._await(answer)
@@ -428,8 +401,4 @@ class BrokyConnection(asyncio.Protocol):
 
     def _finished(self) -> None:
         self._under_way = None
-        if self._waiting_bytes > SOME_BYTES and not self._waits_for_turn:
-            self._wait_for_turn()
-            self._pace()
-        else:
-            self._go_on()
+        self._go_on_if_time_is_left()
