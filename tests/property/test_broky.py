@@ -1,7 +1,7 @@
 """Broky's wire against generated code, and its text forms against their own inverses."""
 
 import json
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 
 import pytest
 from hypothesis import given, settings
@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from ropewalk.protocol.broky.frames import Format, Run
 from ropewalk.protocol.broky.ksuid import ksuid_of, ksuid_text
+from ropewalk.protocol.broky.read_ahead import ReadAhead
 from ropewalk.protocol.broky.runs import decode, encode_run
-from ropewalk.protocol.broky.splitter import FrameSplitter
+from ropewalk.protocol.broky.splitter import MAX_FRAME, FrameSplitter
 from ropewalk.protocol.broky.tables import encode, read
 from ropewalk.protocol.broky.texts import payload_of, text_of
 from ropewalk.protocol.stream_keys import MARK, key_of, name_of
@@ -52,6 +53,38 @@ def test_a_stream_is_cut_into_its_frames(frames: list[bytes], cuts: list[int]) -
     splitter = FrameSplitter()
     got = [frame for start, stop in pairwise(places) for frame in splitter.feed(stream[start:stop])]
     assert got == frames
+
+
+@given(
+    frames=st.lists(runs().map(encode_run), max_size=8),
+    cuts=st.lists(st.integers(0, 3000), max_size=20),
+    taken=st.lists(st.integers(0, 3), max_size=25),
+)
+@EFFORT
+def test_frames_come_out_of_what_was_read_ahead_whenever_they_are_asked_for(
+    frames: list[bytes], cuts: list[int], taken: list[int]
+) -> None:
+    stream = b"".join(frames)
+    places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    ahead = ReadAhead(MAX_FRAME)
+    got: list[bytes] = []
+
+    def take() -> bool:
+        if frame := ahead.frame():
+            assert ahead.frame() == frame == ahead.data[ahead.at : ahead.end()]
+            assert ahead.size >= len(frame)
+            ahead.pass_by(len(frame))
+            got.append(frame)
+        return bool(frame)
+
+    for (start, stop), count in zip(pairwise(places), chain(taken, repeat(0)), strict=False):
+        ahead.put(stream[start:stop])
+        for _ in range(count):
+            take()
+    while take():
+        pass
+    assert got == frames
+    assert ahead.size == 0
 
 
 @given(ksuid=st.binary(min_size=20, max_size=20))

@@ -62,7 +62,7 @@ def passed_on(frame: bytes) -> list[TransientRun]:
     publisher = Recorder()
     publisher.heard = EVERYTHING
     runs = road(publisher)
-    if not runs.take(frame, 0, LIMIT):
+    if not runs.take(frame, 0, LIMIT, LIMIT):
         try:
             body = decode(frame)
         except MalformedFrame:
@@ -125,7 +125,7 @@ def test_runs_to_nobody_are_counted_by_their_key_unless_they_want_an_answer() ->
             run_of(b"heard", [b"5", b"6", b"7"], ref=10),
         )
     )
-    assert runs.take(data, 0, LIMIT) == len(data)
+    assert runs.take(data, 0, LIMIT, LIMIT) == len(data)
     answer = decode(answer_of(runs))
     assert (answer.refs, answer.offsets, answer.epochs) == ((9, 10), (0, 0), b"\0\0")  # type: ignore[union-attr]
     assert [(run.stream, run.count) for run in publisher.runs] == [("heard", 1), ("heard", 3)]
@@ -138,7 +138,7 @@ def test_an_answer_without_positions_is_what_the_writer_of_all_frames_writes(cou
     publisher = Recorder()
     runs = road(publisher)
     data = b"".join(encode_run(run_of(b"k", [b"x"], ref=number + 1)) for number in range(count))
-    assert runs.take(data, 0, LIMIT) == len(data)
+    assert runs.take(data, 0, LIMIT, LIMIT) == len(data)
     answer = decode(answer_of(runs))
     assert answer.refs == tuple(range(1, count + 1))  # type: ignore[union-attr]
     assert answer.offsets == (0,) * count  # type: ignore[union-attr]
@@ -159,7 +159,7 @@ def test_an_answer_without_positions_is_what_the_writer_of_all_frames_writes(cou
 )
 def test_what_needs_a_closer_look_is_left_to_others(run: Run) -> None:
     publisher = Recorder("", "k", "k" * 10_000)
-    assert road(publisher).take(encode_run(run), 0, 1 << 22) == 0
+    assert road(publisher).take(encode_run(run), 0, 1 << 22, LIMIT) == 0
 
 
 def test_a_run_of_another_layout_is_rebuilt() -> None:

@@ -12,6 +12,7 @@ from ropewalk.adapters.apps.noauth import NoAuth
 from ropewalk.adapters.apps.streams import PubSubChannel, cable_ready, turbo_streams
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
+from ropewalk.adapters.endpoints.broky_clients import BrokyClients
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.operations import OperationsEndpoint
@@ -21,6 +22,7 @@ from ropewalk.adapters.endpoints.ring import RingEndpoint
 from ropewalk.adapters.endpoints.shared_port import SharedPort
 from ropewalk.adapters.endpoints.sse import SseEndpoint
 from ropewalk.adapters.endpoints.store_proxy import StoreProxy
+from ropewalk.adapters.endpoints.turns import LoopTurns
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.adapters.metrics.prometheus import MetricsPage
 from ropewalk.app.backends import Bus, backend_of
@@ -243,17 +245,17 @@ def shared_port_of(settings: Settings, parts: Parts) -> SharedPort:
 
 def _broky_endpoint(settings: Settings, parts: Parts) -> BrokyEndpoint:
     broker = parts.node.broker
+    guards = list(_publish_guards(settings, parts).values())
     return BrokyEndpoint(
         parts.node.open,
         Pushes(broker, publication_limits(settings), parts.stats, time.time, broker.instant),
-        list(_publish_guards(settings, parts).values()),
+        BrokyClients(guards, TrustedProxies(settings.server.trusted_proxies), parts.gate),
         parts.stats,
-        TrustedProxies(settings.server.trusted_proxies),
         settings.limits.max_message_size,
         settings.websocket.ws_write_timeout,
         settings.journal.journal_shards,
         None if settings.auth.public_streams else unverified_name,
-        parts.gate,
+        LoopTurns(),
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.protocol.broky import ksuid, splitter
 from ropewalk.protocol.broky.frames import Format, Hello, Ping, Run
+from ropewalk.protocol.broky.read_ahead import SMALL, ReadAhead
 from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of, run_of
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode, prefix_of, read
@@ -152,6 +153,39 @@ def test_what_was_whole_before_a_bad_size_comes_first() -> None:
     assert next(frames) == encode(Ping(1))
     with pytest.raises(MalformedFrame):
         next(frames)
+
+
+def test_a_bad_size_in_what_was_read_ahead_is_told_once_all_before_it_is_passed_by_and_again() -> None:
+    ahead, ping = ReadAhead(100), encode(Ping(1))
+    ahead.put(ping + ping)
+    ahead.put((101).to_bytes(4, "little"))
+    for _ in range(2):
+        assert ahead.frame() == ping
+        ahead.pass_by(len(ping))
+    for _ in range(2):
+        with pytest.raises(MalformedFrame):
+            ahead.frame()
+
+
+def test_the_limit_of_a_frame_counts_for_those_that_nobody_has_asked_for() -> None:
+    ahead, hello = ReadAhead(100), encode(Hello(token=bytes(1000)))
+    ahead.put(encode(Ping(1)) + hello)
+    ahead.pass_by(len(ahead.frame()))
+    ahead.limit = 2000
+    assert ahead.frame() == hello
+
+
+def test_small_pieces_that_nobody_asks_for_are_joined() -> None:
+    ahead, ping = ReadAhead(100), encode(Ping(1))
+    ahead.put(ping)
+    for byte in ping * 1000:
+        ahead.put(bytes([byte]))
+    pieces = set()
+    while ahead.frame():
+        pieces.add(ahead.data)
+        ahead.pass_by(len(ping))
+    assert max(map(len, pieces)) >= SMALL
+    assert ahead.size == 0
 
 
 # --- KSUIDs -----------------------------------------------------------------------------------------------------------

@@ -1,458 +1,45 @@
-"""Broky over TCP: pushes are handed to `broky_pushes`, everything else of a connection is its session's. Frames are handled in
-order.
-
-A client whose token is a publishing key only pushes, as a publisher over HTTP does, and has no session. Every other client
-has one, and may push as well where publishing needs no key.
-"""
+"""Broky over TCP: the connections that there are, and how many of them may be clients."""
 
 import asyncio
 import socket
-from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Callable
+from typing import cast
 
-from msgspec.structs import replace
-
-from ropewalk.adapters.endpoints.broky_pushes import CollectedRuns, Push, Pushes
+from ropewalk.adapters.endpoints.broky_clients import BrokyClients
+from ropewalk.adapters.endpoints.broky_connection import BrokyConnection
+from ropewalk.adapters.endpoints.broky_pushes import Pushes
+from ropewalk.adapters.endpoints.broky_shared import BrokyShared
 from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
-from ropewalk.adapters.endpoints.http_guard import KeyGuard
-from ropewalk.adapters.endpoints.publish import completed
 from ropewalk.adapters.endpoints.turns import LoopTurns
-from ropewalk.adapters.endpoints.unsent import unsent_bytes
 from ropewalk.adapters.endpoints.websocket import Open
 from ropewalk.core.stats import Stats
-from ropewalk.model.errors import MalformedFrame
-from ropewalk.model.refusals import Refusal
-from ropewalk.model.sessions import ClientOptions, ConnectRequest
-from ropewalk.ports import SessionHandle
-from ropewalk.protocol.broky import frames
-from ropewalk.protocol.broky.codec import BrokyCodec, error, error_of, pong
-from ropewalk.protocol.broky.credit import CreditMeter
-from ropewalk.protocol.broky.frames import Reason
-from ropewalk.protocol.broky.runs import decode
-from ropewalk.protocol.broky.splitter import MAX_FRAME, FrameSplitter
-from ropewalk.protocol.broky.tables import encode
-from ropewalk.protocol.proxies import Peer, TrustedProxies
-from ropewalk.protocol.stream_keys import name_of
-
-HELLO_SIZE = 16 * 1024
-"""Bytes of a frame of somebody whom we do not know yet."""
+from ropewalk.protocol.proxies import Peer
 
 HELLO_SECONDS = 5.0
 MOST_UNCOUNTED = 256
 """Connections to a node of a ring that have not said yet whether they are a node. Beyond that the oldest is dropped."""
 
-CLOSE_TIMEOUT = 1.0
-MAX_UNACKED = 1024 * 1024
-"""Bytes of frames that wait behind a push that is under way before no more is read."""
-
-AROUND_PAYLOADS = 64 * 1024
-"""Bytes of a frame of pushes that are no payload: keys, sizes, times and uids."""
-
-A_TURN = 1000
-"""Messages, and frames that are none, after which others are served before the rest of what a connection sent."""
-
-OFF_THE_FAST_PATH = 20
-"""What a push costs, in messages, that is refused, or stays whole and is in another layout than ours."""
-
-SOME_BYTES = 64 * 1024
-"""More of a connection waits for its turn also where each of its pushes is awaited."""
-
-
-class BrokyConnection(asyncio.Protocol):
-    """A `Connection`, if it has a session. `write` is the transport's own method, so that a delivery costs one call."""
-
-    def __init__(self, endpoint: "BrokyEndpoint", transport: asyncio.Transport, peer: Peer) -> None:
-        self._endpoint = endpoint
-        self._transport = transport
-        self._peer = peer
-        self.write = transport.write
-        self._splitter = FrameSplitter(HELLO_SIZE)
-        self._session: SessionHandle | None = None
-        self._greeted = False
-        self._may_push = False
-        self._runs = CollectedRuns(endpoint.pushes)
-        self._waiting: deque[bytes] = deque()
-        self._waiting_bytes = 0
-        self._mistake: MalformedFrame | None = None  # in what came after all that waits
-        self._under_way: asyncio.Task[None] | None = None
-        self._spent = 0  # of what it may do in this turn
-        self._waits_for_turn = False
-        self._meter: CreditMeter | None = None
-        self._held = False
-        self._held_bytes = 0
-        self._paused = False
-        self._reads = True
-        self._draining = False
-        self._hung_up = False
-        self._only_pushes = False
-        self._unsent = 0  # when it was last seen not to take its answers
-        self._closing = False
-
-    # --- the transport calls ------------------------------------------------------------------------------------------
-
-    def data_received(self, data: bytes) -> None:
-        if self._closing or self._mistake is not None:
-            return
-        try:
-            frame, start = self._splitter.complete(data)
-            collects = self._may_push and not self._waiting and self._under_way is None
-            if frame and not (collects and self._runs.take(frame, 0, self._splitter.limit)):
-                self._put(frame)
-                collects = False
-            if collects and start < len(data):
-                start = self._runs.take(data, start, self._splitter.limit)
-            if start < len(data):
-                for frame in self._splitter.cut(data, start):
-                    self._put(frame)
-        except MalformedFrame as mistake:
-            self._mistake = mistake
-        self._go_on()
-
-    def _put(self, frame: bytes) -> None:
-        self._waiting.append(frame)
-        self._waiting_bytes += len(frame)
-
-    def eof_received(self) -> bool:
-        """The client will say no more. What it pushed before is answered, where the transport can still carry that."""
-        self._hung_up = True
-        return (self._under_way is not None or bool(self._waiting)) and self._transport.can_write_eof()
-
-    def pause_writing(self) -> None:
-        self._paused = True
-        self._pace()
-        if self._session is not None:
-            self._session.writing_paused()
-        else:
-            self._unsent = self.unsent()
-            self._endpoint.write_timeouts.begin(self)
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self._pace()
-        if self._session is not None:
-            self._session.writing_resumed()
-        else:
-            self._endpoint.write_timeouts.end(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = True
-        self._waiting.clear()
-        self._endpoint.left(self)
-        self._endpoint.stats.connections_closed += self._only_pushes
-        if self._session is not None:
-            self._session.lost()
-            self._session = None  # it knows this connection: nothing but the garbage collector would free the two
-
-    # --- the engine calls ---------------------------------------------------------------------------------------------
-
-    def close(self, code: int, text: str) -> None:
-        """The codec has said why. What still comes is read and thrown away, so that no reset takes our last frame with it."""
-        if self._closing:
-            return
-        self._closing = True
-        self._waiting.clear()
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        self._pace()
-        asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self._transport.abort)
-
-    def pending(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    async def ready(self) -> None:
-        pass  # every subscription is answered as it comes
-
-    def unsent(self) -> int:
-        return unsent_bytes(self._transport)
-
-    def hold_reading(self, hold: bool) -> None:
-        """Nor is more handed on of what was read: the session's own bound is below what one read may bring. It gets that
-        before more is read."""
-        self._held = hold
-        self._held_bytes = 0
-        if hold:
-            self._pace()
-        else:
-            asyncio.get_running_loop().call_soon(self._go_on)
-
-    # --- frames, in order ---------------------------------------------------------------------------------------------
-
-    def _go_on(self) -> None:
-        self._spent = 0
-        try:
-            while self._may_go_on() and self._spent < A_TURN:
-                self._handle_next(self._waiting[0])
-            if self._runs and self._under_way is None:
-                self._hand_over()
-            if self._mistake is not None and not self._waiting and self._under_way is None:
-                raise self._mistake
-        except MalformedFrame as mistake:
-            self._refuse_frame(mistake)
-        if self._draining and self._under_way is None:
-            self.drain()
-        if self._hung_up and not self._waiting and self._under_way is None:
-            self._transport.close()
-        if self._may_go_on():
-            self._wait_for_turn()
-        self._pace()
-
-    def _may_go_on(self) -> bool:
-        free = self._under_way is None and not self._waits_for_turn
-        return free and bool(self._waiting) and not self._session_is_full() and not self._closing
-
-    def _session_is_full(self) -> bool:
-        """Commands may wait for credit, which comes behind them: it has to be read, and handed on."""
-        return self._held and (self._meter is None or self._held_bytes > MAX_UNACKED)
-
-    def _wait_for_turn(self) -> None:
-        self._waits_for_turn = True
-        self._endpoint.turns.wait(self)
-
-    def take_turn(self) -> float:
-        self._waits_for_turn = False
-        self._go_on()
-        return 0.0
-
-    def _take(self) -> bytes:
-        frame = self._waiting.popleft()
-        self._waiting_bytes -= len(frame)
-        return frame
-
-    def _handle_next(self, frame: bytes) -> None:
-        """Runs that stay whole are collected, and handed over before anything else is handled."""
-        self._spent += 1
-        if self._may_push and self._runs.take(frame, 0, self._splitter.limit):
-            self._take()
-            return
-        try:
-            body = decode(frame)
-        except MalformedFrame:
-            if self._runs:
-                self._hand_over()
-                return
-            raise
-        if self._may_push and isinstance(body, frames.Run) and self._runs.add(body):
-            self._take()
-            self._spent += OFF_THE_FAST_PATH
-        elif self._runs:
-            self._hand_over()
-        else:
-            self._handle(body, self._take())
-
-    def _handle(self, body: frames.Body, frame: bytes) -> None:
-        match body:
-            case frames.Hello() as hello if not self._greeted:
-                self._greet(hello)
-            case _ if not self._greeted:
-                self._end(error(Reason.NOT_READY, "the first frame is a Hello"))
-            case frames.Run() as run:
-                self._push(run)
-            case frames.Ping(ref) if self._session is None:
-                self.write(pong(ref))
-            case frames.Credit(more) if self._session is not None and self._meter is not None:
-                self._meter.grant(more)
-                self._session.granted()
-            case _ if self._session is not None:
-                self._held_bytes += len(frame)
-                self._session.receive(frame)
-            case frames.Subscribe(ref) | frames.History(ref):
-                self.write(encode(frames.Refused(ref, 0, Reason.FORBIDDEN, "a publishing key is for pushes only")))
-            case body:
-                raise MalformedFrame(f"{type(body).__name__} is not for a server, or not now", 1002)
-
-    def _refuse_frame(self, mistake: MalformedFrame) -> None:
-        if self._session is not None:
-            self._session.malformed(mistake.reason, mistake.code, mistake.refusal or Refusal.BAD_FRAME)
-        else:
-            self._endpoint.stats.refusals[mistake.refusal or Refusal.BAD_FRAME] += 1
-            self._end(error_of(mistake))
-
-    def _end(self, last: bytes) -> None:
-        """For a connection without a session."""
-        if not self._closing:
-            self.write(last)
-            self.close(1000, "")
-
-    def _pace(self) -> None:
-        waits = self._session_is_full() or self._paused or self._waits_for_turn
-        reads = self._closing or not (waits or self._waiting_bytes > MAX_UNACKED)
-        if reads is not self._reads and not self._transport.is_closing():
-            self._reads = reads
-            if reads:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
-
-    # --- Hello --------------------------------------------------------------------------------------------------------
-
-    def _greet(self, hello: frames.Hello) -> None:
-        self._greeted = True
-        endpoint = self._endpoint
-        endpoint.timeouts.end(self)
-        if hello.version != frames.VERSION:
-            self._end(error(Reason.UNKNOWN_VERSION, f"version {frames.VERSION} is spoken here"))
-            return
-        token = hello.token.decode("utf-8", "replace")
-        if endpoint.nodes is not None and endpoint.nodes.knows(token):
-            self._become_a_link(endpoint.nodes)
-            return
-        if not endpoint.counted(self):
-            self._end(error(Reason.OVERFLOW, "too many connections", reconnect=True))
-            return
-        publisher = endpoint.is_publisher(token)
-        self._may_push = publisher or endpoint.open_to_all()
-        self._splitter.limit = endpoint.max_frame if self._may_push else endpoint.max_command
-        if hello.credit and not publisher:
-            self._meter = CreditMeter(hello.credit)
-        codec = BrokyCodec(endpoint.welcome(self._splitter.limit), endpoint.signed, self._meter)
-        if publisher:
-            self._only_pushes = True
-            endpoint.stats.connections_accepted += 1
-            self.write(codec.welcome("", None))
-            return
-        self._session = endpoint.open_session(endpoint.request(token, self._peer), self, codec)
-        self._under_way = asyncio.get_running_loop().create_task(self._opened(self._session))
-
-    def _become_a_link(self, nodes: "RingNodes") -> None:
-        """A node of the ring has come, which says nothing before it is welcomed."""
-        self._closing = True
-        self._endpoint.left(self)
-        self.write(encode(replace(self._endpoint.welcome(MAX_FRAME), node=nodes.name)))
-        nodes.take_over(self._transport)
-
-    async def _opened(self, session: SessionHandle) -> None:
-        """Nobody pushes before they are known."""
-        await session.opened()
-        self._finished()
-
-    def time_out(self) -> None:
-        if self._greeted:
-            self._watch_progress()
-            return
-        self._endpoint.stats.refusals[Refusal.HEAD_TIMEOUT] += 1
-        self._end(error(Reason.NOT_READY, "no Hello came"))
-
-    def _watch_progress(self) -> None:
-        """Nobody took all that waits. Where nobody took anything, nobody would read an error either."""
-        unsent = self.unsent()
-        if unsent != self._unsent:
-            self._unsent = unsent
-            self._endpoint.write_timeouts.begin(self)
-        else:
-            self._endpoint.stats.refusals[Refusal.WRITE_TIMEOUT] += 1
-            self._transport.abort()
-
-    def drain(self) -> None:
-        """The server ends. A session is told by the engine."""
-        self._draining = True
-        if self._session is None and self._under_way is None:
-            self._end(error(Reason.DRAINING, "the server restarts", reconnect=True))
-
-    # --- pushes -------------------------------------------------------------------------------------------------------
-
-    def _push(self, run: frames.Run) -> None:
-        """With all runs that came right behind it and are registered too."""
-        pusher = self._endpoint.pushes
-        pushes: list[Push] = []
-        refusals: list[bytes] = []
-        size = 0
-        while True:
-            if isinstance(push := pusher.push_of(run, self._may_push), bytes):
-                refusals.append(push)
-                self._spent += OFF_THE_FAST_PATH
-            else:
-                pushes.append((run, push))
-                size += len(push)
-            if size >= pusher.limits.max_batch or self._spent >= A_TURN or not self._waiting:
-                break
-            try:
-                following = decode(self._waiting[0])
-            except MalformedFrame:
-                break  # it is told when its turn comes
-            if not isinstance(following, frames.Run) or pusher.publisher.is_ephemeral(name_of(following.key)):
-                break
-            self._take()
-            run = following
-        self._spent += size
-        if refusals:
-            self.write(b"".join(refusals))
-        if not pushes:
-            return
-        if not pusher.instant:
-            self._await(pusher.register(pushes))
-        elif answer := completed(pusher.register(pushes)):
-            self.write(answer)
-
-    def _hand_over(self) -> None:
-        answer = self._runs.hand_over()
-        if not isinstance(answer, bytes):
-            self._await(answer)
-        elif answer:
-            self.write(answer)
-
-    def _await(self, work: Coroutine[Any, Any, bytes]) -> None:
-        """Send what it answers later; until then nothing more is handled."""
-        self._under_way = asyncio.get_running_loop().create_task(self._answer(work))
-
-    async def _answer(self, work: Coroutine[Any, Any, bytes]) -> None:
-        answer = await work
-        if answer and not self._closing:
-            self.write(answer)
-        self._finished()
-
-    def _finished(self) -> None:
-        self._under_way = None
-        if self._waiting_bytes > SOME_BYTES and not self._waits_for_turn:
-            self._wait_for_turn()
-            self._pace()
-        else:
-            self._go_on()
-
-
-class RingNodes(Protocol):
-    """The other nodes of this one's ring. `name` is that of this node."""
-
-    @property
-    def name(self) -> str: ...
-
-    def knows(self, token: str) -> bool: ...
-
-    def take_over(self, transport: asyncio.Transport) -> None:
-        """The connection of one of them, which was welcomed."""
-
 
 class BrokyEndpoint:
-    """`guards`: whose keys are publishing keys; one with an empty key lets everybody push. `signed`: what tells the name in a
-    signed one where subscriptions need them; None where streams are public. `nodes`: those of a ring. Where there are some, a
-    connection counts as a client from its Hello on, if it `may_stay` then: clients must not take the places of nodes."""
+    """Implements `ConnectionTable`. On a node of a ring a connection counts as a client from its Hello on, if it `may_stay`
+    then: clients must not take the places of nodes."""
 
     def __init__(
         self,
         open_session: Open,
         pushes: Pushes,
-        guards: Sequence[KeyGuard],
+        clients: BrokyClients,
         stats: Stats,
-        proxies: TrustedProxies,
         max_command: int,
         write_timeout: float,
         shards: int,
         signed: Callable[[str], str | None] | None,
-        nodes: RingNodes | None = None,
+        turns: LoopTurns,
     ) -> None:
-        self.nodes = nodes
-        self.open_session = open_session
-        self.pushes = pushes
-        self.stats = stats
-        self.signed = signed
-        self.max_command = max_command
-        self.max_frame = min(MAX_FRAME, pushes.limits.max_publish_size + AROUND_PAYLOADS)
-        self.timeouts = HeadTimeouts(HELLO_SECONDS)
-        self.write_timeouts = HeadTimeouts(write_timeout)
-        self.turns = LoopTurns()
-        self._guards = guards
-        self._proxies = proxies
-        self._shards = shards
+        timeouts, write_timeouts = HeadTimeouts(HELLO_SECONDS), HeadTimeouts(write_timeout)
+        self._shared = BrokyShared(
+            open_session, clients, pushes, stats, max_command, shards, signed, timeouts, write_timeouts, turns
+        )
         self._connections: set[BrokyConnection] = set()
         self._uncounted: dict[BrokyConnection, None] = {}
         self.may_stay: Callable[[], bool] = lambda: True
@@ -461,14 +48,18 @@ class BrokyEndpoint:
     def connections(self) -> int:
         return len(self._connections)
 
+    @property
+    def in_a_ring(self) -> bool:
+        return self._shared.clients.nodes is not None
+
     def take_over(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
         """A connection becomes ours, with what was read of it."""
         sock = cast(socket.socket, transport.get_extra_info("socket"))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # for peers that are gone and to whom nothing is sent
-        connection = BrokyConnection(self, transport, peer)
+        connection = BrokyConnection(self, self._shared, transport, peer)
         transport.set_protocol(connection)
-        self.timeouts.begin(connection)
-        if self.nodes is None:
+        self._shared.timeouts.begin(connection)
+        if not self.in_a_ring:
             self._connections.add(connection)
         else:
             self._uncounted[connection] = None
@@ -479,13 +70,12 @@ class BrokyEndpoint:
         connection.data_received(data)
 
     def left(self, connection: BrokyConnection) -> None:
-        self.timeouts.end(connection)
-        self.write_timeouts.end(connection)
+        self._shared.timeouts.end(connection)
+        self._shared.write_timeouts.end(connection)
         self._connections.discard(connection)
         self._uncounted.pop(connection, None)
 
     def counted(self, connection: BrokyConnection) -> bool:
-        """It is a client. False where there is no place for one more."""
         if connection in self._connections:
             return True
         self._uncounted.pop(connection, None)
@@ -497,19 +87,3 @@ class BrokyEndpoint:
     def drain(self) -> None:
         for connection in [*self._connections, *self._uncounted]:
             connection.drain()
-
-    # --- who it is ----------------------------------------------------------------------------------------------------
-
-    def is_publisher(self, token: str) -> bool:
-        return any(guard.key and guard.knows(f"Bearer {token}") for guard in self._guards)
-
-    def open_to_all(self) -> bool:
-        return any(not guard.key for guard in self._guards)
-
-    def request(self, token: str, peer: Peer) -> ConnectRequest:
-        remote, _ = self._proxies.client(peer, "tcp", {}) if self._proxies else (peer.address, "")
-        options = ClientOptions(ping_interval=0.0, reconnect_in=True)
-        return ConnectRequest(url="tcp:///", path="/", headers={}, params={}, remote=remote, token=token, options=options)
-
-    def welcome(self, max_frame: int) -> frames.Welcome:
-        return frames.Welcome(max_frame=max_frame, max_unacked=MAX_UNACKED, shards=self._shards)

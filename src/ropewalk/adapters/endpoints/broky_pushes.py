@@ -118,14 +118,16 @@ class CollectedRuns:
     def __bool__(self) -> bool:
         return bool(self._runs or self._refs or self._refusals)
 
-    def take(self, data: bytes, start: int, limit: int) -> int:
+    def take(self, data: bytes, start: int, limit: int, enough: int) -> int:
         """Collect the runs that are whole in `data` from there on, up to the first that is not on the fast path: it is for
-        others to say what it is. Returns where that begins. `limit`: of the size of a frame."""
+        others to say what it is. Returns where that begins. `limit`: of the size of a frame. `enough`: bytes after which no
+        more are collected."""
         pushes = self._pushes
         longest, most = pushes.short_name, pushes.limits.max_batch
         stop, unheard, now = len(data), 0, pushes.clock()
+        last = min(stop - SHORTEST, start + enough - 1)
         name, stream, to_nobody = b"", "", False  # of the run before, which mostly has the same key
-        while stop - start >= SHORTEST:
+        while start <= last:
             size, ref, count, key, _ = peek(data, start)
             end = start + size + 4
             if end > stop or size > limit or end - start < SHORTEST or not data.startswith(PREFIX, start + 4):

@@ -75,7 +75,7 @@ class BrokyOnPort:
 
     def may_enter(self) -> bool:
         """Among nodes of a ring that is known when its Hello has come."""
-        return self._endpoint.nodes is not None or self._admission.client_may_enter()
+        return self._endpoint.in_a_ring or self._admission.client_may_enter()
 
     def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
         self._endpoint.take_over(transport, data, peer)

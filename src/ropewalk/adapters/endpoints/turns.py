@@ -4,11 +4,19 @@ So what many do at once holds the event loop no longer than what one does, and e
 """
 
 import asyncio
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 BURST_SECONDS = 0.05
 """How much of the time that turns ask for may be saved up: what timers are late by is made good, and not much more."""
+
+A_TURN = 0.001
+"""Seconds after which who has more to do should wait for another turn. All who work without one share as much."""
+
+LITTLE = 0.0001
+"""Seconds of work that nobody waits for: whoever has little to do must not wait for those who have much."""
 
 
 class Waiting(Protocol):
@@ -17,11 +25,30 @@ class Waiting(Protocol):
 
 
 class LoopTurns:
-    """First come, first served. Who has more to do waits again, behind the others."""
+    """First come, first served. Who has more to do waits again, behind the others. What can be done in the time that is `left`
+    needs no turn, if it is told afterwards. `clock` tells how long work takes: that of uvloop stands still meanwhile."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
         self._waiting: deque[Waiting] = deque()
         self._free_at = 0.0
+        self._worked = 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds that may be worked without a turn until the event loop has served everybody else. Not above 0: others have
+        worked that long already."""
+        return A_TURN - self._worked
+
+    def worked(self, seconds: float) -> None:
+        """Somebody did, without a turn."""
+        if seconds > LITTLE:  # most do not, and cost the event loop nothing more
+            if not self._worked:
+                asyncio.get_running_loop().call_soon(self._begin_anew)
+            self._worked += seconds
+
+    def _begin_anew(self) -> None:
+        self._worked = 0.0
 
     def wait(self, who: Waiting) -> None:
         self._waiting.append(who)

@@ -55,14 +55,25 @@ class FrameSplitter:
 
     def cut(self, data: bytes, start: int) -> Iterator[bytes]:
         """The frames that are whole in `data` from there on, where nothing is held of one before. What is left is held."""
-        end = len(data)
-        while end - start >= _SIZE:
-            stop = start + self._checked_size(data, start)
-            if stop > end:
-                break
+        while stop := self.end_of(data, start):
             yield data[start:stop]  # the same object where it is all of it
             start = stop
-        if start < end:
+        self.hold(data, start)
+
+    def end_of(self, data: bytes, start: int) -> int:
+        """Where the frame that begins there ends; 0 if it is not whole. Raises MalformedFrame."""
+        if len(data) - start < _SIZE:
+            return 0
+        stop = start + self._checked_size(data, start)
+        return stop if stop <= len(data) else 0
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._held)
+
+    def hold(self, data: bytes, start: int) -> None:
+        """The beginning of a frame is there, up to the end of `data`."""
+        if start < len(data):
             self._held += data[start:]
 
     def _checked_size(self, data: bytes | bytearray, start: int) -> int:

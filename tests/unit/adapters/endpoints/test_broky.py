@@ -1,21 +1,30 @@
 """A connection over TCP as a session and the publisher get it: frames in order, no more of them at once than they take."""
 
 import asyncio
+import random
 import time
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
+from itertools import pairwise
 from typing import Any
 
-from ropewalk.adapters.endpoints.broky import A_TURN, BrokyEndpoint
+import pytest
+
+from ropewalk.adapters.endpoints.broky import BrokyEndpoint
+from ropewalk.adapters.endpoints.broky_clients import BrokyClients
+from ropewalk.adapters.endpoints.broky_connection import ENOUGH
 from ropewalk.adapters.endpoints.broky_pushes import Pushes
 from ropewalk.adapters.endpoints.http_guard import KeyGuard
+from ropewalk.adapters.endpoints.turns import A_TURN, LoopTurns
 from ropewalk.core.stats import Stats
 from ropewalk.engine.inbox import MOST_FRAMES, Inbox
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun
 from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
-from ropewalk.protocol.broky.frames import Format, Hello, Ping
-from ropewalk.protocol.broky.runs import encode_run, run_of
+from ropewalk.protocol.broky.forwarding import SHORTEST
+from ropewalk.protocol.broky.frames import Error, Format, Hello, Ping, Pushed, Reason, Run
+from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of, run_of
+from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode
 from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.proxies import Peer, TrustedProxies
@@ -28,11 +37,13 @@ class Socket:
 
 
 class Wire(asyncio.Transport):
-    """A transport that knows whether it is read."""
+    """A transport that knows whether it is read, and what was written to it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.reads = True
+        self.closed = False
+        self.written = b""
         self.protocol: asyncio.Protocol | None = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -43,7 +54,7 @@ class Wire(asyncio.Transport):
         self.protocol = protocol
 
     def is_closing(self) -> bool:
-        return False
+        return self.closed
 
     def pause_reading(self) -> None:
         self.reads = False
@@ -52,7 +63,20 @@ class Wire(asyncio.Transport):
         self.reads = True
 
     def write(self, data: Any) -> None:
-        """Nobody reads it."""
+        assert not self.closed
+        self.written += data
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """Nobody waits for it."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
 
 
 class Session:
@@ -75,12 +99,13 @@ class Session:
 
 
 class Register:
-    """A publisher that never suspends, and keeps every stream."""
+    """A publisher that keeps every stream but one, and never suspends with them."""
 
-    heard: Container[str] = ()
+    heard: Container[str] = ("ephemeral",)
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
+        self.on_their_way: asyncio.Future[None] | None = None  # until when whoever brings runs is to wait
 
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         self.payloads += [publication.payload for publication in publications]
@@ -90,39 +115,65 @@ class Register:
         return 0
 
     def is_ephemeral(self, stream: str) -> bool:
-        return False
+        return stream == "ephemeral"
 
-    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
-        raise AssertionError("no stream is ephemeral")
+    def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> asyncio.Future[None] | None:
+        self.payloads += [payload for run in runs for payload in payloads_of(run_in(run.frame))]
+        return self.on_their_way
+
+
+def run_in(frame: bytes) -> Run:
+    run = decode(frame)
+    assert isinstance(run, Run)
+    return run
+
+
+class Work:
+    """A clock by which everything takes as long: what is between two looks at it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.seconds
+        return self.now
 
 
 class Endpoint:
-    """One where everybody may push, and where everything is real but the sessions and what is registered."""
+    """One where everybody may push, or who has the key, and where everything is real but the sessions, what is registered and
+    how long that takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: float = 0.0, key: str = "") -> None:
         self.sessions: list[Session] = []
         self.register = Register()
+        self.stats = Stats()
+        self._key = key
         self._endpoint = BrokyEndpoint(
             open_session=self._open_session,
-            pushes=Pushes(self.register, PublicationLimits(), Stats(), time.time, instant=True),
-            guards=(KeyGuard("", Counter()),),
-            stats=Stats(),
-            proxies=TrustedProxies(()),
+            pushes=Pushes(self.register, PublicationLimits(), self.stats, time.time, instant=True),
+            clients=BrokyClients((KeyGuard(key, Counter()),), TrustedProxies(())),
+            stats=self.stats,
             max_command=65536,
             write_timeout=1.0,
             shards=1,
             signed=None,
+            turns=LoopTurns(Work(work)),
         )
 
     def _open_session(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Any:
         self.sessions.append(Session(connection))
         return self.sessions[-1]
 
+    def drain(self) -> None:
+        self._endpoint.drain()
+
     async def connected(self) -> tuple[Wire, asyncio.Protocol]:
         """After the Hello."""
         wire = Wire()
-        self._endpoint.take_over(wire, encode(Hello()), Peer(""))
+        self._endpoint.take_over(wire, encode(Hello(token=self._key.encode())), Peer(""))
         await asyncio.sleep(0)
+        wire.written = b""
         assert wire.protocol is not None
         return wire, wire.protocol
 
@@ -143,31 +194,181 @@ async def test_a_session_gets_no_more_frames_than_it_takes_however_many_one_read
     assert wire.reads
 
 
-async def test_producers_that_push_much_take_turns() -> None:
-    endpoint = Endpoint()
-    producers = [await endpoint.connected() for _ in range(3)]
-    pushes = [b"%d" % number for number in range(3 * A_TURN)]
-    for _, connection in producers:
-        connection.data_received(b"".join(encode_run(run_of(b"k", [each], format=Format.JSON)) for each in pushes))
-    wires = [wire for wire, _ in producers]
-    assert not any(wire.reads for wire in wires)
-    registered = endpoint.register.payloads
-    before = len(registered)
-    assert before == len(producers) * A_TURN  # each of them as much as it may in one turn
+# --- turns ------------------------------------------------------------------------------------------------------------
+
+STEPS = 50  # looks at the clock after which a turn is over
+A_STEP = A_TURN / (STEPS - 0.5)
+PUSHES = 500
+PAYLOADS = [b"%d" % number for number in range(PUSHES)]
+
+
+def pushes(key: bytes, payloads: Sequence[bytes], ref: int = 0) -> bytes:
+    """Those of the ephemeral stream stay whole without a look at what they are."""
+    format = Format.BYTES if key == b"ephemeral" else Format.JSON
+    return b"".join(encode_run(run_of(key, [each], ref=ref, format=format)) for each in payloads)
+
+
+async def in_turns(wires: Sequence[Wire], done: Callable[[], int]) -> list[int]:
+    """How much was done in each turn of the event loop, until all of them are read again."""
+    seen = [done()]
     while not all(wire.reads for wire in wires):
         await asyncio.sleep(0)
-        assert len(registered) - before <= A_TURN  # one of them in a turn of the event loop
-        before = len(registered)
-    assert sorted(registered) == sorted(pushes * len(producers))
+        seen.append(done())
+    return [after - before for before, after in pairwise(seen)]
 
 
-async def test_producers_whose_pushes_are_refused_take_turns_sooner() -> None:
-    endpoint = Endpoint()
+async def test_producers_that_push_much_take_turns_and_keep_their_order() -> None:
+    endpoint = Endpoint(A_STEP)
+    producers = [await endpoint.connected() for _ in range(3)]
+    registered = endpoint.register.payloads
+    for number, (_, connection) in enumerate(producers):
+        connection.data_received(pushes(b"k", [b"%d" % (number * 1000 + each) for each in range(PUSHES)]))
+    wires = [wire for wire, _ in producers]
+    assert not any(wire.reads for wire in wires)
+    assert 0 < len(registered) <= STEPS  # all of them together: the second found no time left
+    assert max(await in_turns(wires, lambda: len(registered))) <= STEPS  # one of them
+    for number in range(3):
+        own = [int(payload) for payload in registered if int(payload) // 1000 == number]
+        assert own == list(range(number * 1000, number * 1000 + PUSHES))
+
+
+@pytest.mark.parametrize("key", [b"k", b"ephemeral"])
+async def test_who_pushes_little_does_not_wait_for_those_who_push_much(key: bytes) -> None:
+    endpoint = Endpoint(A_STEP)
     wire, connection = await endpoint.connected()
-    connection.data_received(encode_run(run_of(b"", [b"x"], ref=1)) * A_TURN)
+    for _, producer in [await endpoint.connected() for _ in range(5)]:
+        producer.data_received(pushes(b"k", PAYLOADS))
+    connection.data_received(pushes(key, [b"-1"]))
+    assert endpoint.register.payloads[-1] == b"-1"
+    assert wire.reads
+
+
+async def test_runs_that_stay_whole_are_passed_on_in_turns_too() -> None:
+    endpoint = Endpoint(A_TURN)
+    wire, connection = await endpoint.connected()
+    connection.data_received(pushes(b"ephemeral", PAYLOADS))
+    passed_on = endpoint.register.payloads
     assert not wire.reads
-    turns = 0
-    while not wire.reads:
+    assert 1 < len(passed_on) < PUSHES
+    assert max(await in_turns([wire], lambda: len(passed_on))) <= ENOUGH // SHORTEST
+    assert passed_on == PAYLOADS
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_everything_is_handled_once_and_in_order_however_it_comes(seed: int) -> None:
+    chance = random.Random(seed)
+    endpoint = Endpoint(A_TURN / chance.choice((1, 5, 1000)), key="secret")
+    wire, connection = await endpoint.connected()
+    keys = [chance.choice((b"ephemeral", b"ephemeral", b"k")) for _ in PAYLOADS]
+    stream = b"".join(
+        pushes(key, [each]) + encode(Ping(1)) * chance.randrange(2) for key, each in zip(keys, PAYLOADS, strict=True)
+    )
+    while stream:
+        size = chance.choice((1, 100, 200, 1000, 5000, 50_000))
+        connection.data_received(stream[:size])
+        stream = stream[size:]
+        while not wire.reads:
+            await asyncio.sleep(0)
+    assert endpoint.register.payloads == PAYLOADS
+
+
+async def test_a_frame_inside_of_a_payload_is_none() -> None:
+    endpoint = Endpoint()
+    _, connection = await endpoint.connected()
+    inner = encode_run(run_of(b"ephemeral", [b"inner"]))
+    outer = encode_run(run_of(b"ephemeral", [inner * 2]))
+    connection.data_received(encode_run(run_of(b"ephemeral", [b"first"])))
+    begin = outer.index(inner)
+    for piece in (outer[:begin], outer[begin : begin + len(inner)], outer[begin + len(inner) :]):
+        connection.data_received(piece)
+    assert endpoint.register.payloads == [b"first", inner * 2]
+
+
+async def test_runs_that_come_while_others_are_on_their_way_wait_for_them() -> None:
+    endpoint = Endpoint()
+    _, connection = await endpoint.connected()
+    connection.data_received(pushes(b"ephemeral", [b"1"]))
+    endpoint.register.on_their_way = asyncio.get_running_loop().create_future()
+    connection.data_received(pushes(b"ephemeral", [b"2"]))
+    connection.data_received(pushes(b"ephemeral", [b"3"]))
+    for _ in range(10):
         await asyncio.sleep(0)
-        turns += 1
-    assert turns > 10
+    assert endpoint.register.payloads == [b"1", b"2"]
+    endpoint.register.on_their_way.set_result(None)
+    while len(endpoint.register.payloads) < 3:
+        await asyncio.sleep(0)
+    assert endpoint.register.payloads == [b"1", b"2", b"3"]
+
+
+async def test_pushes_that_are_refused_take_turns() -> None:
+    endpoint = Endpoint(A_STEP)
+    wire, connection = await endpoint.connected()
+    connection.data_received(encode_run(run_of(b"", [b"x"])) * PUSHES)
+    assert not wire.reads
+    assert max(await in_turns([wire], lambda: endpoint.stats.publications_refused)) <= STEPS
+    assert endpoint.stats.publications_refused == PUSHES
+
+
+async def test_commands_for_a_session_take_turns() -> None:
+    endpoint = Endpoint(A_TURN / 9.5)
+    wire, connection = await endpoint.connected()
+    [session] = endpoint.sessions
+    connection.data_received(encode(Ping(1)) * (MOST_FRAMES - 1))
+    assert session.waiting <= 10
+    assert max(await in_turns([wire], lambda: session.waiting)) <= 10
+    assert session.waiting == MOST_FRAMES - 1
+
+
+async def test_a_producer_that_hangs_up_before_its_turn_is_answered_before_the_end() -> None:
+    endpoint = Endpoint(A_STEP, key="secret")
+    wire, connection = await endpoint.connected()
+    connection.data_received(pushes(b"k", PAYLOADS, ref=1))
+    assert connection.eof_received()
+    assert not wire.closed
+    while not wire.closed:
+        await asyncio.sleep(0)
+    assert endpoint.register.payloads == PAYLOADS
+    answers = [decode(frame) for frame in FrameSplitter().feed(wire.written)]
+    assert sum(len(answer.refs) for answer in answers if isinstance(answer, Pushed)) == PUSHES
+
+
+async def test_what_waits_for_its_turn_is_forgotten_with_its_connection() -> None:
+    endpoint = Endpoint(A_STEP, key="secret")
+    wire, connection = await endpoint.connected()
+    connection.data_received(pushes(b"k", PAYLOADS))
+    wire.close()
+    connection.connection_lost(None)
+    before = len(endpoint.register.payloads)
+    for _ in range(PUSHES):
+        await asyncio.sleep(0)
+    assert len(endpoint.register.payloads) == before < PUSHES
+
+
+async def test_a_mistake_is_told_last_and_nothing_behind_it_is_handled() -> None:
+    endpoint = Endpoint(A_STEP, key="secret")
+    wire, connection = await endpoint.connected()
+    connection.data_received(pushes(b"k", PAYLOADS, ref=1) + bytes(8) + pushes(b"k", [b"-1"]))
+    while endpoint.register.payloads != PAYLOADS or not wire.reads:
+        await asyncio.sleep(0)
+    connection.data_received(pushes(b"k", [b"-1"]))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert endpoint.register.payloads == PAYLOADS
+    answers = [decode(frame) for frame in FrameSplitter().feed(wire.written)]
+    assert isinstance(answers[-1], Error)
+    assert answers[-1].reason is Reason.MALFORMED
+    assert sum(len(answer.refs) for answer in answers[:-1] if isinstance(answer, Pushed)) == PUSHES
+
+
+async def test_a_server_that_ends_tells_a_producer_that_waits_for_its_turn() -> None:
+    endpoint = Endpoint(A_STEP, key="secret")
+    wire, connection = await endpoint.connected()
+    connection.data_received(pushes(b"k", PAYLOADS))
+    endpoint.drain()
+    before = len(endpoint.register.payloads)
+    for _ in range(PUSHES):
+        await asyncio.sleep(0)
+    [error] = [decode(frame) for frame in FrameSplitter().feed(wire.written)]
+    assert isinstance(error, Error)
+    assert error.reason is Reason.DRAINING
+    assert len(endpoint.register.payloads) == before

@@ -10,7 +10,7 @@ from aiohttp import StreamReader, web
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.read_pacing import FRAMES_A_SECOND, FRAMES_AT_ONCE, ReadPacing
 from ropewalk.adapters.endpoints.shared_port import SharedPort
-from ropewalk.adapters.endpoints.turns import BURST_SECONDS, LoopTurns
+from ropewalk.adapters.endpoints.turns import A_TURN, BURST_SECONDS, LITTLE, LoopTurns
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.protocol.proxies import TrustedProxies
 
@@ -97,6 +97,26 @@ async def test_who_asks_for_time_makes_all_the_others_wait() -> None:
     for _ in range(100):
         await asyncio.sleep(0)
     assert done == ["a", "b"]
+
+
+async def test_those_who_work_without_a_turn_share_the_time_of_one_until_everybody_was_served() -> None:
+    turns = LoopTurns()
+    turns.worked(A_TURN / 4)
+    turns.worked(A_TURN / 4)
+    assert turns.left == A_TURN / 2
+    turns.worked(A_TURN)
+    assert turns.left < 0
+    await asyncio.sleep(0)
+    assert turns.left == A_TURN
+    turns.worked(A_TURN)
+    assert turns.left == 0
+
+
+async def test_who_works_a_little_takes_no_time_from_anybody() -> None:
+    turns = LoopTurns()
+    for _ in range(1000):
+        turns.worked(LITTLE)
+    assert turns.left == A_TURN
 
 
 # --- HTTP -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,56 @@
+"""Who a client over TCP is, by its token."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from ropewalk.adapters.endpoints.broky_clients import BrokyClients, ClientKind
+from ropewalk.adapters.endpoints.http_guard import KeyGuard
+from ropewalk.protocol.proxies import Peer, TrustedProxies
+
+
+class Ring:
+    name = "here"
+
+    def knows(self, token: str) -> bool:
+        return token == "node"
+
+    def take_over(self, transport: asyncio.Transport) -> None:
+        raise AssertionError("nobody is handed over")
+
+
+def clients(*keys: str, nodes: Ring | None = None) -> BrokyClients:
+    return BrokyClients([KeyGuard(key, Counter()) for key in keys], TrustedProxies(()), nodes)
+
+
+@pytest.mark.parametrize(
+    ("keys", "token", "kind", "may_push"),
+    [
+        (("secret",), "secret", ClientKind.PUBLISHER, True),
+        (("other", "secret"), "secret", ClientKind.PUBLISHER, True),
+        (("secret",), "a JWT", ClientKind.SUBSCRIBER, False),
+        (("secret",), "", ClientKind.SUBSCRIBER, False),
+        ((), "", ClientKind.SUBSCRIBER, False),
+        (("",), "", ClientKind.SUBSCRIBER_THAT_MAY_PUSH, True),
+        (("", "secret"), "a JWT", ClientKind.SUBSCRIBER_THAT_MAY_PUSH, True),
+        (("", "secret"), "secret", ClientKind.PUBLISHER, True),
+    ],
+)
+def test_a_publishing_key_makes_a_publisher_and_everybody_else_subscribes(
+    keys: tuple[str, ...], token: str, kind: ClientKind, may_push: bool
+) -> None:
+    assert clients(*keys).kind_of(token) is kind
+    assert kind.may_push is may_push
+
+
+def test_a_node_is_one_of_this_ring() -> None:
+    ring = Ring()
+    assert clients("secret", nodes=ring).node_of("node") is ring
+    assert clients("secret", nodes=ring).node_of("secret") is None
+    assert clients("secret").node_of("node") is None
+
+
+def test_a_session_is_opened_with_the_token_and_the_address() -> None:
+    request = clients().request("a JWT", Peer("192.0.2.1"))
+    assert (request.token, request.remote) == ("a JWT", "192.0.2.1")
