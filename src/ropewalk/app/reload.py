@@ -59,9 +59,11 @@ def merged(old: Settings, new: Settings) -> Settings:
     return replace(old, streams=new.streams, **sections)
 
 
-def require_reloadable(old: Settings, new: Settings) -> None:
-    """Raises UserMistake for settings that would not start, or that switch something on or off which cannot be now."""
-    require_startable(new)
+def require_reloadable(old: Settings, new: Settings, whole: bool = True) -> None:
+    """Raises UserMistake for settings that would not start, or that switch something on or off which cannot be now. `whole`: as
+    for `apply`; settings of a part are those of a server that could start."""
+    if whole:
+        require_startable(new)
     if bool(old.server.ssl_cert) != bool(new.server.ssl_cert):
         raise UserMistake("TLS is switched on or off by a restart only")
     before, after = keys_of(old), keys_of(merged(old, new))
@@ -79,7 +81,7 @@ def apply(old: Settings, new: Settings, parts: Parts, admission: ConnectionAdmis
 
     `whole`: this process is all of the server. Otherwise the rest is taken over by processes that are started anew.
     """
-    require_reloadable(old, new)
+    require_reloadable(old, new, whole)
     settings = merged(old, new)
     keys = keys_of(settings)
     parts.authenticators[:] = composition.authenticators(settings, keys)
