@@ -74,11 +74,11 @@ class Bus:
             self._server.attach(self._store, streams)
         await self._server.start(self._path)
         if self._door is not None:
-            await self._door.start()
+            self._door.start()
 
     async def stop(self) -> None:
         if self._door is not None:
-            await self._door.stop()
+            self._door.stop()
         await self._server.stop()
 
 

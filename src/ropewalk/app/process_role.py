@@ -81,7 +81,7 @@ class Role(msgspec.Struct, frozen=True):
 
     @property
     def ring_socket(self) -> str:
-        """Where the store process takes processes of other nodes of its ring."""
+        """Where the store process gets connections of other nodes of its ring."""
         return os.path.join(self.directory, RING_SOCKET)
 
 

@@ -57,7 +57,6 @@ def test_these_may_start(argv: list[str]) -> None:
         ([*RING, "--node_id", "d"], "--node_id is d"),
         (RING, "Set --ring_node to one of: a, b"),
         ([*RING, "--ring_node", "a", "--broker", "redis"], "--broker=redis already keeps everything"),
-        ([*RING, "--ring_node", "a", "--workers", "2"], "leave --workers away"),
         ([*RING, "--ring_node", "a", "--takeover", "--data_dir", "d"], "--takeover is for a server alone"),
         ([*RING, "--ring_node", "a", "--host", "unix:/s"], "over TCP"),
         ([*RING, "--ring_node", "a", "--journal_shards", "1"], "needs as many shards"),

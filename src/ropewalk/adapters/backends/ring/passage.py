@@ -1,20 +1,31 @@
-"""How other nodes of a ring reach the store process of a node with workers: at the port, one of the workers takes them, and
-passes on what they say, byte for byte.
+"""How other nodes of a ring reach the store process of a node with workers: a worker takes them at the port, and hands the
+connection over to the store.
 
-Invariant: what comes at one end goes out at the other, no faster than that takes it, and both end together. Worker and store
-add nothing: the two ends of the bus hear each other's beats, and notice when the other stands still.
+A connection without TLS is handed over as it is, and nothing of it stays with the worker: it outlives it. Of one with TLS the
+worker has the keys. It stays in between, and the store gets the other end of a passage.
+
+Invariant: what comes at one end of a passage goes out at the other, no faster than that takes it, and both end together.
+Nothing is added: the two ends of the bus hear each other's beats, and notice when the other stands still.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
-from typing import cast
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
 
 from ropewalk.adapters.backends.ring.tunnel import Tunnel
 from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.signatures import matches
 
 logger = logging.getLogger("ropewalk.ring")
+
+SENT_SECONDS = 0.01
+"""After which it is looked again whether the welcome was sent."""
+
+_A_NODE = b"node"
 
 
 class PassageEnd(asyncio.Protocol):
@@ -69,37 +80,60 @@ class WorkerGate:
         self.name = name
         self._token = token
         self._path = path
-        self._opening: set[asyncio.Task[None]] = set()
+        self._under_way: set[asyncio.Task[None]] = set()
 
     def knows(self, token: str) -> bool:
         return matches(token, self._token)
 
     def take_over(self, transport: asyncio.Transport) -> None:
+        """Nothing of what the node says next may be read here where the store is to read it."""
         node = PassageEnd(transport)
         transport.set_protocol(node)
         node.read(False)
-        task = asyncio.get_running_loop().create_task(self._open(node))
-        self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        secret = transport.get_extra_info("ssl_object") is not None
+        self._spawn(self._pass_on(node) if secret else self._hand_over(node, transport))
 
-    async def _open(self, node: PassageEnd) -> None:
+    async def _hand_over(self, node: PassageEnd, transport: asyncio.Transport) -> None:
+        while transport.get_write_buffer_size() and not node.lost:  # noqa: ASYNC110 - a transport tells nobody that it is empty
+            await asyncio.sleep(SENT_SECONDS)
+        if not node.lost:
+            self._send(cast(socket.socket, transport.get_extra_info("socket")).fileno())
+            transport.abort()
+
+    async def _pass_on(self, node: PassageEnd) -> None:
+        mine, for_store = socket.socketpair()
         store = PassageEnd()
         node.join(store)
-        try:
-            await asyncio.get_running_loop().create_unix_connection(lambda: store, self._path)
-        except OSError as error:
-            logger.debug("a node of the ring comes, and the store process is away", extra={"reason": str(error)})
-            node.close()
-            return
+        with for_store:
+            if not self._send(for_store.fileno()):
+                mine.close()
+                node.close()
+                return
+        await asyncio.get_running_loop().create_unix_connection(lambda: store, sock=mine)
         if node.lost:
             store.close()
-        elif store.lost:
-            node.close()
         else:
             node.read(True)
 
+    def _send(self, descriptor: int) -> bool:
+        """A node that is not taken tries again."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
+            way.setblocking(False)
+            try:
+                way.connect(self._path)
+                socket.send_fds(way, [_A_NODE], [descriptor])
+            except OSError as error:
+                logger.debug("a node of the ring comes, and the store process is away", extra={"reason": str(error)})
+                return False
+        return True
 
-class _PassedTunnel(Tunnel):
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+
+class _WelcomedTunnel(Tunnel):
     """The end of a store process: whoever comes was welcomed by a worker."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -112,12 +146,39 @@ class StoreDoor:
     def __init__(self, accept: Callable[[], BusConnection], path: str) -> None:
         self._accept = accept
         self._path = path
-        self._server: asyncio.Server | None = None
+        self._socket: socket.socket | None = None
+        self._entering: set[asyncio.Task[object]] = set()
 
-    async def start(self) -> None:
+    def start(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)  # of a store process that was here before
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(self._path)
+        asyncio.get_running_loop().add_reader(self._socket, self._receive, self._socket)
+
+    def stop(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    def _receive(self, way: socket.socket) -> None:
+        try:
+            _, descriptors, _, _ = socket.recv_fds(way, len(_A_NODE), 1)
+        except BlockingIOError:
+            return
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+            task = asyncio.get_running_loop().create_task(self._enter(socket.socket(fileno=descriptor)))
+            self._entering.add(task)
+            task.add_done_callback(self._entering.discard)
+
+    async def _enter(self, node: socket.socket) -> None:
+        node.setblocking(False)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(lambda: _PassedTunnel(self._accept()), self._path)
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        try:
+            await loop.connect_accepted_socket(lambda: _WelcomedTunnel(self._accept()), node)
+        except OSError as error:  # it has gone meanwhile
+            node.close()
+            logger.debug("a node of the ring did not enter", extra={"reason": str(error)})
