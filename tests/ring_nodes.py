@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from ropewalk.adapters.backends.ring.backend import RingBackend
@@ -44,6 +45,23 @@ class PortOfNode(asyncio.Protocol):
         tunnel.begin(self._transport)
 
 
+def disturb(calls: Any, fault: Callable[[], StoreFault]) -> None:
+    """What is asked over a link fails as it is told to."""
+    call = calls.call
+
+    async def disturbed(method: str, *arguments: object) -> Any:
+        if fault() is StoreFault.UNAVAILABLE:
+            raise Unavailable("disturbed")
+        if fault() is StoreFault.SLOW:
+            await asyncio.sleep(SLOW_SECONDS)
+        answer = await call(method, *arguments)
+        if fault() is StoreFault.UNANSWERED:
+            raise Unanswered("disturbed")
+        return answer
+
+    calls.call = disturbed
+
+
 class RingNodeInProcess(RingBackend):
     """One node, with a port of its own. `run` is another number for each start of it."""
 
@@ -69,21 +87,6 @@ class RingNodeInProcess(RingBackend):
         super().__init__(state, member, store, server, TOKEN)
         self.fault = StoreFault.NONE
 
-    def disturb(self, calls: Any) -> None:
-        call = calls.call
-
-        async def disturbed(method: str, *arguments: object) -> Any:
-            if self.fault is StoreFault.UNAVAILABLE:
-                raise Unavailable("disturbed")
-            if self.fault is StoreFault.SLOW:
-                await asyncio.sleep(SLOW_SECONDS)
-            answer = await call(method, *arguments)
-            if self.fault is StoreFault.UNANSWERED:
-                raise Unanswered("disturbed")
-            return answer
-
-        calls.call = disturbed
-
     async def run(self) -> None:
         self._port = await asyncio.get_running_loop().create_server(lambda: PortOfNode(self), sock=self._socket)
         await super().start()
@@ -102,12 +105,10 @@ class RingNodeInProcess(RingBackend):
         await self._ring.end()
 
     async def sweep(self) -> None:
-        for node in self._ring.nodes.values():
-            await node._store.sweep()
+        await self._ring.sweep()
 
     def gauges(self) -> dict[str, float]:
-        gauges = [node._store.gauges() for node in self._ring.nodes.values()]
-        return {name: sum(each[name] for each in gauges) for name in gauges[0]}
+        return self._ring.gauges()
 
 
 class RingInProcess:
@@ -163,6 +164,14 @@ class RingInProcess:
         for name in list(self.nodes):
             await self.kill(name)
 
+    async def sweep(self) -> None:
+        for node in self.nodes.values():
+            await node._store.sweep()
+
+    def gauges(self) -> dict[str, float]:
+        gauges = [node._store.gauges() for node in self.nodes.values()]
+        return {name: sum(each[name] for each in gauges) for name in gauges[0]}
+
     async def begin(self) -> None:
         self._users += 1
         if self._users > 1:
@@ -172,9 +181,13 @@ class RingInProcess:
         await self.settled()
         for node in self.nodes.values():
             for calls in node._nodes.values():
-                node.disturb(calls)
+                disturb(calls, partial(_fault_of, node))
 
     async def end(self) -> None:
         self._users -= 1
         if self._users == 0:
             await self.stop()
+
+
+def _fault_of(node: RingNodeInProcess) -> StoreFault:
+    return node.fault

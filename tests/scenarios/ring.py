@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import shutil
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -69,9 +70,9 @@ class Ring:
     def stop(self, name: str) -> int:
         return self.nodes.pop(name).stop()
 
-    async def healthy(self) -> None:
+    async def healthy(self, tls: ssl.SSLContext | bool = True) -> None:
         """All nodes reach each other."""
-        async with aiohttp.ClientSession() as http:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as http:
             for name, node in self.nodes.items():
                 deadline = time.monotonic() + WITHIN
                 while (await _health(http, f"{node.url}/health")) != {"status": "ok"}:
