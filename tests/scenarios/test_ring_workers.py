@@ -7,6 +7,7 @@ import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,10 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.02)
 
 
+def is_replaced(node: RunningServer, worker: int) -> bool:
+    return not is_running(worker) and len(workers(node)) == 2
+
+
 async def until_published(node: RunningServer, stream: str, data: object, uid: str) -> dict[str, Any]:
     """Again as long as the server asks for that, or as the worker that was asked has ended."""
     async with asyncio.timeout(WITHIN):
@@ -178,7 +183,7 @@ async def test_a_worker_that_is_killed_costs_its_clients_a_reconnect_and_other_n
             await publisher.some_more()
             os.kill(worker, signal.SIGKILL)
             await client.closed()
-            await until(lambda worker=worker: not is_running(worker) and len(workers(a)) == 2)
+            await until(partial(is_replaced, a, worker))
             await publisher.some_more()
         await publisher.end()
         total = sum(publisher.published.values())

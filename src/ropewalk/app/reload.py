@@ -38,10 +38,18 @@ def needs_full_restart(old: Settings, new: Settings) -> list[str]:
     return [
         name
         for name in changed(old, new)
-        if name != "streams"
-        and name not in RELOADABLE
-        and (SETTINGS[name].section in OF_THE_STORE or name in OF_THE_SUPERVISOR)
+        if _is_of_all_nodes(name, new)
+        or (
+            name != "streams"
+            and name not in RELOADABLE
+            and (SETTINGS[name].section in OF_THE_STORE or name in OF_THE_SUPERVISOR)
+        )
     ]
+
+
+def _is_of_all_nodes(name: str, settings: Settings) -> bool:
+    """New workers would not be known to the nodes of their ring, nor those to them."""
+    return name == "secret" and bool(settings.ring.ring)
 
 
 def changed(old: Settings, new: Settings) -> list[str]:

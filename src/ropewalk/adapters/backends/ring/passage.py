@@ -22,8 +22,9 @@ from ropewalk.core.signatures import matches
 
 logger = logging.getLogger("ropewalk.ring")
 
-SENT_SECONDS = 0.01
-"""After which it is looked again whether the welcome was sent."""
+LOOK_SECONDS = 0.01
+WELCOME_SECONDS = 1.0
+"""How often it is looked whether a welcome was sent, and for how long: it mostly is at once."""
 
 _A_NODE = b"node"
 
@@ -94,10 +95,13 @@ class WorkerGate:
         self._spawn(self._pass_on(node) if secret else self._hand_over(node, transport))
 
     async def _hand_over(self, node: PassageEnd, transport: asyncio.Transport) -> None:
-        while transport.get_write_buffer_size() and not node.lost:  # noqa: ASYNC110 - a transport tells nobody that it is empty
-            await asyncio.sleep(SENT_SECONDS)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + WELCOME_SECONDS
+        while transport.get_write_buffer_size() and loop.time() < deadline:  # noqa: ASYNC110 - a transport does not tell
+            await asyncio.sleep(LOOK_SECONDS)
         if not node.lost:
-            self._send(cast(socket.socket, transport.get_extra_info("socket")).fileno())
+            if not transport.get_write_buffer_size():
+                self._send(cast(socket.socket, transport.get_extra_info("socket")).fileno())
             transport.abort()
 
     async def _pass_on(self, node: PassageEnd) -> None:

@@ -82,6 +82,8 @@ class RingWorkerBackend(RingAccess):
 
     def _learn(self, node: str, news: RingNews) -> None:
         try:
+            if node == self.state.me and news.table.shards != self.state.table.shards:
+                self.state.adopt(news)  # a journal keeps the number that it was made with
             self.state.hear(node, news)
         except Conflict as conflict:
             logger.error("a node is of another ring", extra={"node": node, "reason": str(conflict)})
