@@ -2,14 +2,18 @@
 
 import asyncio
 import socket
+import tempfile
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 from ropewalk.adapters.backends.ring.backend import RingBackend
 from ropewalk.adapters.backends.ring.server import NodeServer
 from ropewalk.adapters.backends.ring.tunnel import Tunnel
+from ropewalk.adapters.backends.ring.worker import RingWorkerBackend
 from ropewalk.adapters.backends.workers.store import SharedStore
+from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import first_table
 from ropewalk.core.rules import Rulebook
@@ -191,3 +195,51 @@ class RingInProcess:
 
 def _fault_of(node: RingNodeInProcess) -> StoreFault:
     return node.fault
+
+
+class RingWorkerInProcess(RingWorkerBackend):
+    """A worker of the node `name`, which is told of so many shards."""
+
+    def __init__(self, ring: RingInProcess, name: str, shards: int = SHARDS) -> None:
+        self.ring = ring
+        self.fault = StoreFault.NONE
+        self._directory = tempfile.TemporaryDirectory(prefix="ropewalk-ring-")
+        self._path = str(Path(self._directory.name, "bus.sock"))
+        state = RingState(name, first_table(list(ring.members.values()), shards))
+        super().__init__(state, self._path, 1, "1", TOKEN, None, ring.setup.clock)
+
+    async def start(self) -> None:
+        await self.ring.nodes[self.state.me]._server.start(self._path)
+        await super().start()
+        await self.ring.until(lambda: not self.impairments())
+
+    async def stop(self) -> None:
+        await super().stop()
+        self._directory.cleanup()
+
+    def disturb(self) -> None:
+        for calls in self._nodes.values():
+            disturb(calls, lambda: self.fault)
+
+    def cut(self, name: str) -> Callable[[], None]:
+        """It does not reach that node until what is returned is called."""
+        link = self._links[name]
+        open_again = link._open
+
+        async def refuse(connection: BusConnection) -> BusConnection:
+            raise OSError("cut")
+
+        link._open = refuse  # type: ignore[method-assign]
+        assert link._connection is not None
+        link._connection.close()
+
+        def mend() -> None:
+            link._open = open_again  # type: ignore[method-assign]
+
+        return mend
+
+    async def sweep(self) -> None:
+        await self.ring.sweep()
+
+    def gauges(self) -> dict[str, float]:
+        return self.ring.gauges()
