@@ -2,13 +2,18 @@
 
 import asyncio
 import socket
+import tempfile
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 from ropewalk.adapters.backends.ring.backend import RingBackend
 from ropewalk.adapters.backends.ring.server import NodeServer
 from ropewalk.adapters.backends.ring.tunnel import Tunnel
+from ropewalk.adapters.backends.ring.worker import RingWorkerBackend
 from ropewalk.adapters.backends.workers.store import SharedStore
+from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import first_table
 from ropewalk.core.rules import Rulebook
@@ -44,6 +49,23 @@ class PortOfNode(asyncio.Protocol):
         tunnel.begin(self._transport)
 
 
+def disturb(calls: Any, fault: Callable[[], StoreFault]) -> None:
+    """What is asked over a link fails as it is told to."""
+    call = calls.call
+
+    async def disturbed(method: str, *arguments: object) -> Any:
+        if fault() is StoreFault.UNAVAILABLE:
+            raise Unavailable("disturbed")
+        if fault() is StoreFault.SLOW:
+            await asyncio.sleep(SLOW_SECONDS)
+        answer = await call(method, *arguments)
+        if fault() is StoreFault.UNANSWERED:
+            raise Unanswered("disturbed")
+        return answer
+
+    calls.call = disturbed
+
+
 class RingNodeInProcess(RingBackend):
     """One node, with a port of its own. `run` is another number for each start of it."""
 
@@ -69,21 +91,6 @@ class RingNodeInProcess(RingBackend):
         super().__init__(state, member, store, server, TOKEN)
         self.fault = StoreFault.NONE
 
-    def disturb(self, calls: Any) -> None:
-        call = calls.call
-
-        async def disturbed(method: str, *arguments: object) -> Any:
-            if self.fault is StoreFault.UNAVAILABLE:
-                raise Unavailable("disturbed")
-            if self.fault is StoreFault.SLOW:
-                await asyncio.sleep(SLOW_SECONDS)
-            answer = await call(method, *arguments)
-            if self.fault is StoreFault.UNANSWERED:
-                raise Unanswered("disturbed")
-            return answer
-
-        calls.call = disturbed
-
     async def run(self) -> None:
         self._port = await asyncio.get_running_loop().create_server(lambda: PortOfNode(self), sock=self._socket)
         await super().start()
@@ -102,12 +109,10 @@ class RingNodeInProcess(RingBackend):
         await self._ring.end()
 
     async def sweep(self) -> None:
-        for node in self._ring.nodes.values():
-            await node._store.sweep()
+        await self._ring.sweep()
 
     def gauges(self) -> dict[str, float]:
-        gauges = [node._store.gauges() for node in self._ring.nodes.values()]
-        return {name: sum(each[name] for each in gauges) for name in gauges[0]}
+        return self._ring.gauges()
 
 
 class RingInProcess:
@@ -163,6 +168,14 @@ class RingInProcess:
         for name in list(self.nodes):
             await self.kill(name)
 
+    async def sweep(self) -> None:
+        for node in self.nodes.values():
+            await node._store.sweep()
+
+    def gauges(self) -> dict[str, float]:
+        gauges = [node._store.gauges() for node in self.nodes.values()]
+        return {name: sum(each[name] for each in gauges) for name in gauges[0]}
+
     async def begin(self) -> None:
         self._users += 1
         if self._users > 1:
@@ -172,9 +185,61 @@ class RingInProcess:
         await self.settled()
         for node in self.nodes.values():
             for calls in node._nodes.values():
-                node.disturb(calls)
+                disturb(calls, partial(_fault_of, node))
 
     async def end(self) -> None:
         self._users -= 1
         if self._users == 0:
             await self.stop()
+
+
+def _fault_of(node: RingNodeInProcess) -> StoreFault:
+    return node.fault
+
+
+class RingWorkerInProcess(RingWorkerBackend):
+    """A worker of the node `name`, which is told of so many shards."""
+
+    def __init__(self, ring: RingInProcess, name: str, shards: int = SHARDS) -> None:
+        self.ring = ring
+        self.fault = StoreFault.NONE
+        self._directory = tempfile.TemporaryDirectory(prefix="ropewalk-ring-")
+        self._path = str(Path(self._directory.name, "bus.sock"))
+        state = RingState(name, first_table(list(ring.members.values()), shards))
+        super().__init__(state, self._path, 1, "1", TOKEN, None, ring.setup.clock)
+
+    async def start(self) -> None:
+        await self.ring.nodes[self.state.me]._server.start(self._path)
+        await super().start()
+        await self.ring.until(lambda: not self.impairments())
+
+    async def stop(self) -> None:
+        await super().stop()
+        self._directory.cleanup()
+
+    def disturb(self) -> None:
+        for calls in self._nodes.values():
+            disturb(calls, lambda: self.fault)
+
+    def cut(self, name: str) -> Callable[[], None]:
+        """It does not reach that node until what is returned is called."""
+        link = self._links[name]
+        open_again = link._open
+
+        async def refuse(connection: BusConnection) -> BusConnection:
+            raise OSError("cut")
+
+        link._open = refuse  # type: ignore[method-assign]
+        assert link._connection is not None
+        link._connection.close()
+
+        def mend() -> None:
+            link._open = open_again  # type: ignore[method-assign]
+
+        return mend
+
+    async def sweep(self) -> None:
+        await self.ring.sweep()
+
+    def gauges(self) -> dict[str, float]:
+        return self.ring.gauges()

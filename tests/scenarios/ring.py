@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import shutil
+import ssl
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ WITHIN = 30.0
 
 
 class Ring:
-    """`nodes` by name. `journal`: every node has one, which outlives it."""
+    """`nodes` by name. `journal`: every node has one, which outlives it. `workers`: how many each of these nodes has; others
+    are one process."""
 
-    def __init__(self, home: Path, names: str, journal: bool, flags: tuple[str, ...]) -> None:
+    def __init__(self, home: Path, names: str, journal: bool, workers: Mapping[str, int], flags: tuple[str, ...]) -> None:
         self._home = home
         self._flags = (*FLAGS, *flags)
         self._journal = journal
+        self._workers = workers
         self.ports = {name: free_port() for name in names}
         self.nodes: dict[str, RunningServer] = {}
 
@@ -40,6 +43,8 @@ class Ring:
         flags = ["--port", str(self.ports[name]), "--journal_shards", str(SHARDS)]
         if self._journal:
             flags += ["--data_dir", str(home / "data"), "--durability", "fsync"]
+        if name in self._workers:
+            flags += ["--workers", str(self._workers[name])]
         flags += ["--ring", told, "--ring_node", name]
         self.nodes[name] = RunningServer((*self._flags, *flags), home)
         return self.nodes[name]
@@ -65,9 +70,9 @@ class Ring:
     def stop(self, name: str) -> int:
         return self.nodes.pop(name).stop()
 
-    async def healthy(self) -> None:
+    async def healthy(self, tls: ssl.SSLContext | bool = True) -> None:
         """All nodes reach each other."""
-        async with aiohttp.ClientSession() as http:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as http:
             for name, node in self.nodes.items():
                 deadline = time.monotonic() + WITHIN
                 while (await _answer(http, f"{node.url}/health")) != {"status": "ok"}:
@@ -107,9 +112,11 @@ async def _answer(http: aiohttp.ClientSession, url: str) -> Any:
 
 
 @contextlib.contextmanager
-def running_ring(names: str = "abc", *flags: str, journal: bool = False) -> Iterator[Ring]:
+def running_ring(
+    names: str = "abc", *flags: str, journal: bool = False, workers: Mapping[str, int] | None = None
+) -> Iterator[Ring]:
     with tempfile.TemporaryDirectory() as home:
-        ring = Ring(Path(home), names, journal, flags)
+        ring = Ring(Path(home), names, journal, workers or {}, flags)
         try:
             for name in names:
                 ring.start(name)

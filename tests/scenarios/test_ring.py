@@ -15,9 +15,9 @@ from tests.scenarios.ring import Ring, running_ring, streams_of_all_shards
 from tests.server import publish
 
 
-@pytest.fixture(scope="module")
-def shared_ring() -> Iterator[Ring]:
-    with running_ring() as ring:
+@pytest.fixture(scope="module", params=[{}, {"a": 2, "c": 2}], ids=["one process each", "some with workers"])
+def shared_ring(request: pytest.FixtureRequest) -> Iterator[Ring]:
+    with running_ring(workers=request.param) as ring:
         yield ring
 
 

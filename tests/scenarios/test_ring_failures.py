@@ -5,12 +5,17 @@ import time
 from collections.abc import Callable
 
 import aiohttp
+import pytest
 
 from ropewalk.protocol.broky.frames import Error, Hello, Reason
 from tests.broky_client import stranger
 from tests.cable import cable
 from tests.scenarios.ring import WITHIN, Ring, running_ring, streams_of_all_shards, try_to_publish
 from tests.server import RunningServer, publish
+
+SOME_WITH_WORKERS = pytest.mark.parametrize(
+    "workers", [{}, {"b": 2, "c": 2, "d": 2}], ids=["one process each", "some with workers"]
+)
 
 
 async def until_published(node: RunningServer, stream: str, data: object) -> dict[str, object]:
@@ -72,8 +77,9 @@ async def test_the_streams_of_other_nodes_go_on_while_one_is_dead() -> None:
                 await other.subscribe(untouched[0], history={"since": 1})
 
 
-async def test_a_node_that_comes_back_with_its_journal_has_everything_that_was_acknowledged() -> None:
-    with running_ring(journal=True) as ring:
+@SOME_WITH_WORKERS
+async def test_a_node_that_comes_back_with_its_journal_has_everything_that_was_acknowledged(workers: dict[str, int]) -> None:
+    with running_ring(journal=True, workers=workers) as ring:
         await ring.healthy()
         streams = streams_of_all_shards()
         before = {stream: await publish(ring.nodes["a"], stream, "1") for stream in streams}
@@ -90,8 +96,9 @@ async def test_a_node_that_comes_back_with_its_journal_has_everything_that_was_a
             assert sorted(frame["stream_id"] for frame in heard) == sorted(streams)
 
 
-async def test_a_node_that_comes_back_with_nothing_begins_new_epochs_and_clients_are_told() -> None:
-    with running_ring() as ring:
+@SOME_WITH_WORKERS
+async def test_a_node_that_comes_back_with_nothing_begins_new_epochs_and_clients_are_told(workers: dict[str, int]) -> None:
+    with running_ring(workers=workers) as ring:
         await ring.healthy()
         streams = streams_of_all_shards()
         before = {stream: await publish(ring.nodes["a"], stream, "1") for stream in streams}
@@ -121,8 +128,9 @@ async def test_a_node_that_comes_back_with_nothing_begins_new_epochs_and_clients
             assert len(told) == len(anew)
 
 
-async def test_sessions_and_members_outlive_the_node_that_their_client_was_on() -> None:
-    with running_ring("abc", "--presence_ttl", "5") as ring:
+@SOME_WITH_WORKERS
+async def test_sessions_and_members_outlive_the_node_that_their_client_was_on(workers: dict[str, int]) -> None:
+    with running_ring("abc", "--presence_ttl", "5", workers=workers) as ring:
         await ring.healthy()
         sids = []
         clients = [cable(ring.nodes["b"]) for _ in range(12)]
@@ -168,9 +176,10 @@ class Load:
         await asyncio.gather(*self._running)
 
 
-async def test_a_fourth_node_joins_under_load_and_a_node_leaves_and_nobody_misses_anything() -> None:
+@SOME_WITH_WORKERS
+async def test_a_fourth_node_joins_under_load_and_a_node_leaves_and_nobody_misses_anything(workers: dict[str, int]) -> None:
     streams = streams_of_all_shards()
-    with running_ring("abc") as ring:
+    with running_ring("abc", workers=workers) as ring:
         await ring.healthy()
         async with cable(ring.nodes["a"]) as first, cable(ring.nodes["b"]) as second:
             for client in (first, second):

@@ -57,8 +57,9 @@ class Publisher:
 
 
 @pytest.fixture
-def ring() -> Iterator[Ring]:
-    with running_ring("abc", "--history_limit", "100000", journal=True) as ring:
+def ring(request: pytest.FixtureRequest) -> Iterator[Ring]:
+    """The parameter says which nodes have how many workers."""
+    with running_ring("abc", "--history_limit", "100000", journal=True, workers=request.param) as ring:
         yield ring
 
 
@@ -80,7 +81,7 @@ async def move_shards(ring: Ring, chance: random.Random) -> None:
             assert response.status in (200, 409), await response.text()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("seed", "ring"), [(1, {}), (2, {"a": 2, "d": 2})], indirect=["ring"])
 async def test_nothing_acknowledged_is_lost_while_nodes_die_and_shards_move(ring: Ring, seed: int) -> None:
     chance = random.Random(seed)
     streams = streams_of_all_shards()

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -18,15 +18,14 @@ import pytest
 from ropewalk.app.stop_signals import ECHO_SECONDS
 from ropewalk.client import Message, connect
 from tests.arrow_rows import rows_body
-from tests.cable import Cable, cable
-from tests.process_tree import children, directory, is_running, store, worker_of, workers
+from tests.cable import cable
+from tests.process_tree import children, directory, is_running, store, workers
 from tests.server import STOP_SECONDS, RunningServer, publish, running_server
 from tests.services import RedisServer, free_port, nats_server, redis_server
 from tests.tcp import tcp
+from tests.worker_clients import one_client_at_each
 
 WITHIN = 30.0
-ATTEMPTS = 100
-"""Connections until every worker has one; that it takes more for two workers has a chance of 2^-99."""
 
 
 @pytest.fixture(scope="module")
@@ -52,26 +51,6 @@ async def until(holds: Callable[[], object]) -> None:
     async with asyncio.timeout(WITHIN):
         while not holds():
             await asyncio.sleep(0.02)
-
-
-@contextlib.asynccontextmanager
-async def one_client_at_each(server: RunningServer) -> AsyncIterator[dict[int, Cable]]:
-    """Clients by the worker that serves them."""
-    found: dict[int, Cable] = {}
-    async with contextlib.AsyncExitStack() as stack:
-        for _ in range(ATTEMPTS):
-            if len(found) == len(workers(server)):
-                break
-            client = await Cable.connect(server.cable)
-            worker = worker_of(server, client.port)
-            if worker in found:
-                await client.close()
-                continue
-            await client.welcomed()
-            found[worker] = client
-            stack.push_async_callback(client.close)
-        assert len(found) == len(workers(server))
-        yield found
 
 
 def store_ended_last(server: RunningServer) -> bool:

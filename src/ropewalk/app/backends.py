@@ -3,6 +3,7 @@
 import random
 import secrets
 import time
+from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -22,6 +23,7 @@ from ropewalk.ports import Backend, Ring, StreamStore
 
 if TYPE_CHECKING:
     from ropewalk.adapters.backends.ring.gate import NodeGate
+    from ropewalk.adapters.backends.ring.passage import StoreDoor, WorkerGate
     from ropewalk.adapters.backends.workers.backend import WorkerBackend
     from ropewalk.adapters.backends.workers.link import StoreLink
     from ropewalk.adapters.backends.workers.server import StoreServer
@@ -40,7 +42,7 @@ class RecoveringBackend(Backend, Recovering, Protocol):
 class ChosenBackend(NamedTuple):
     """A backend, and how a journal is written with it. `recovering` takes what the journal holds, `recorder` is the part of a
     node that records for a cluster. `bus` is the store process's end of the bus to its workers, `to_store` a worker's. `gate`
-    is where other nodes of a ring enter."""
+    is where other nodes of a ring enter, `impairments` what is told of them where they are not reached."""
 
     backend: Backend
     session_log: SessionLog
@@ -49,16 +51,21 @@ class ChosenBackend(NamedTuple):
     bus: "Bus | None" = None
     to_store: "StoreLink | None" = None
     ring: Ring | None = None
-    gate: "NodeGate | None" = None
+    gate: "NodeGate | WorkerGate | None" = None
+    impairments: Callable[[], Sequence[str]] = tuple
 
 
 class Bus:
-    """Between a store process and its workers. `store`: None where another engine keeps everything."""
+    """Between a store process and its workers. `store`: None where another engine keeps everything, or where the server has
+    its store already. `door`: where workers pass nodes of a ring on to."""
 
-    def __init__(self, server: "StoreServer", path: str, store: "SharedStore | None" = None) -> None:
+    def __init__(
+        self, server: "StoreServer", path: str, store: "SharedStore | None" = None, door: "StoreDoor | None" = None
+    ) -> None:
         self._server = server
         self._path = path
         self._store = store
+        self._door = door
 
     async def start(self, streams: StreamStore, reports: WorkerReports) -> None:
         """`streams`: those of the store, or what reaches further back than they do."""
@@ -66,8 +73,12 @@ class Bus:
         if self._store is not None:
             self._server.attach(self._store, streams)
         await self._server.start(self._path)
+        if self._door is not None:
+            self._door.start()
 
     async def stop(self) -> None:
+        if self._door is not None:
+            self._door.stop()
         await self._server.stop()
 
 
@@ -75,12 +86,12 @@ def backend_of(settings: Settings, rules: Rulebook, journal: StoredJournal, stat
     if settings.broker.broker != "memory":
         make = _nats if settings.broker.broker == "nats" else _redis
         return _joined(of_a_cluster(settings, make(settings, rules), journal), role)
+    if settings.ring.ring:
+        return _of_a_ring(settings, rules, journal, stats, role)
     if role.kind is ProcessKind.WORKER:
         return _worker(role)
     if role.kind is ProcessKind.STORE:
         return _store(settings, rules, journal, stats, role)
-    if settings.ring.ring:
-        return _ring(settings, rules, journal, stats)
     memory = _memory(settings, rules, journal, stats)
     kept = bool(settings.journal.data_dir)
     return ChosenBackend(memory, JournalSessionLog(journal, time.time) if kept else SessionLog(), memory)
@@ -159,15 +170,34 @@ def _shared_store(
     return store
 
 
-def _ring(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats) -> ChosenBackend:
-    """What the memory backend keeps, for several nodes."""
+def _of_a_ring(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats, role: Role) -> ChosenBackend:
+    """What the memory backend keeps, for several nodes. A worker reaches all their stores itself."""
+    if role.kind is ProcessKind.WORKER:
+        worker = ring.worker_of(settings, role)
+        log = ForwardedSessionLog(worker.journal_over(journal), time.time) if role.data_dir else SessionLog()
+        gate = ring.gate_of_worker(settings, role)
+        return ChosenBackend(worker, log, to_store=worker.link, gate=gate, impairments=worker.impairments)
+    node = _ring_node(settings, rules, journal, stats, role)
+    if role.kind is ProcessKind.ALONE:
+        return node
+    backend: Backend = resolve(BACKENDS, "engine")(node.backend)
+    return node._replace(backend=backend, gate=None)
+
+
+def _ring_node(settings: Settings, rules: Rulebook, journal: StoredJournal, stats: Stats, role: Role) -> ChosenBackend:
     kept = journal if settings.journal.data_dir else None
     state = ring.state_of(settings)
     server = ring.server_of(state, kept)
     store = _shared_store(settings, rules, kept, stats, server, state.table.shards)
-    backend = ring.backend_of(settings, state, store, server, kept)
+    backend = ring.backend_of(settings, state, store, server, kept, role)
     return ChosenBackend(
-        backend, ring.session_log_of(backend, kept), backend, ring=backend, gate=ring.gate_of(settings, backend)
+        backend,
+        ring.session_log_of(backend, kept),
+        backend,
+        bus=Bus(server, role.bus_socket, door=ring.door_of(backend, role)) if role.kind is ProcessKind.STORE else None,
+        ring=backend,
+        gate=ring.gate_of(settings, backend),
+        impairments=backend.impairments,
     )
 
 

@@ -61,12 +61,14 @@ from ropewalk.protocol.stream_keys import shown_key
 
 if TYPE_CHECKING:
     from ropewalk.adapters.backends.ring.gate import NodeGate
+    from ropewalk.adapters.backends.ring.passage import WorkerGate
     from ropewalk.adapters.backends.workers.link import StoreLink
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A node and the parts of its endpoints, before anything listens. `store_proxy` is a worker's.
+    """A node and the parts of its endpoints, before anything listens. `store_proxy` is a worker's; `journal_elsewhere`: its
+    store process has the journal.
 
     `rules`, `authenticators`, `channels` and the keys of `guards` can be
     replaced while the node runs.
@@ -84,8 +86,9 @@ class Parts:
     bus: Bus | None
     to_store: "StoreLink | None"
     ring: Ring | None
-    gate: "NodeGate | None"
+    gate: "NodeGate | WorkerGate | None"
     store_proxy: StoreProxy | None
+    journal_elsewhere: bool
     stats: Stats
     keys: Keys
     guards: Guards
@@ -130,7 +133,7 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
         transactions.gauges if transactions is not None else dict,
         broadcasters.gauges,
         broadcasters.health,
-        chosen.ring.impairments if chosen.ring is not None else tuple,
+        chosen.impairments,
     )
     return Parts(
         node,
@@ -146,7 +149,8 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
         chosen.to_store,
         chosen.ring,
         chosen.gate,
-        StoreProxy(role.store_socket) if role.kind is ProcessKind.WORKER and role.data_dir else None,
+        StoreProxy(role.store_socket) if role.kind is ProcessKind.WORKER else None,
+        role.kind is ProcessKind.WORKER and bool(role.data_dir),
         stats,
         keys,
         guards_of(keys, stats.refusals),
@@ -290,14 +294,17 @@ def http_routes(settings: Settings, parts: Parts, shared_port: SharedPort, inspe
         routes += endpoint.routes(path.decode())
     if guards.api is not None:
         routes += RestEndpoint(parts.backend, guards.api).routes(api)
-        routes += RingEndpoint(parts.ring, guards.api).routes(api) if parts.ring is not None else []
+        if parts.ring is not None:
+            routes += RingEndpoint(parts.ring, guards.api).routes(api)
+        elif parts.store_proxy is not None and settings.ring.ring:
+            routes += parts.store_proxy.routes(f"{api}/ring")
     if settings.sse.sse:
         origins, most = _origins(settings, parts.stats), settings.limits.max_subscriptions
         sse = SseEndpoint(node.open, origins, most, parts.stats.refusals, settings.auth.jwt_param)
         routes.append(web.route("*", settings.sse.sse_path, shared_port.admission.event_stream(sse.handle)))
     if parts.transactions is not None and guards.journal is not None:
         routes += journal_routes(settings, parts.journal, parts.transactions, guards.journal)
-    if parts.store_proxy is not None and guards.journal is not None:
+    if parts.store_proxy is not None and parts.journal_elsewhere and guards.journal is not None:
         routes += parts.store_proxy.routes(JOURNAL_PATH)
     if settings.server.demo:
         root = "/" not in {*settings.server.path, *(route.path for route in routes)}

@@ -20,6 +20,7 @@ from ropewalk.app.worker_share import share_of_worker
 VARIABLE = "_ROPEWALK_ROLE"
 STORE_SOCKET = "store.sock"
 BUS_SOCKET = "bus.sock"
+RING_SOCKET = "ring.sock"
 SETTINGS_COPY = "settings.toml"
 
 
@@ -35,7 +36,7 @@ class Role(msgspec.Struct, frozen=True):
     `host` and `port` are what workers bind, unless they accept from the sockets of the supervisor (`sockets`). File
     descriptors: `control` is the channel to the supervisor, whose process id is `supervisor`; `others` is a pipe that ends
     when the supervisor and all workers are gone (workers hold its writing end, the store reads). `data_dir` is that of the
-    store, `nats_port` the port of its embedded NATS server.
+    store, `nats_port` the port of its embedded NATS server. `tls`: the port of the server has it.
     """
 
     kind: ProcessKind = ProcessKind.ALONE
@@ -50,6 +51,7 @@ class Role(msgspec.Struct, frozen=True):
     supervisor: int = 0
     data_dir: str = ""
     nats_port: int = 0
+    tls: bool = False
 
     @property
     def name(self) -> str:
@@ -76,6 +78,11 @@ class Role(msgspec.Struct, frozen=True):
     @property
     def bus_socket(self) -> str:
         return os.path.join(self.directory, BUS_SOCKET)
+
+    @property
+    def ring_socket(self) -> str:
+        """Where the store process gets connections of other nodes of its ring."""
+        return os.path.join(self.directory, RING_SOCKET)
 
 
 ALONE = Role()

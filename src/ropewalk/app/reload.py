@@ -38,10 +38,18 @@ def needs_full_restart(old: Settings, new: Settings) -> list[str]:
     return [
         name
         for name in changed(old, new)
-        if name != "streams"
-        and name not in RELOADABLE
-        and (SETTINGS[name].section in OF_THE_STORE or name in OF_THE_SUPERVISOR)
+        if _is_of_all_nodes(name, new)
+        or (
+            name != "streams"
+            and name not in RELOADABLE
+            and (SETTINGS[name].section in OF_THE_STORE or name in OF_THE_SUPERVISOR)
+        )
     ]
+
+
+def _is_of_all_nodes(name: str, settings: Settings) -> bool:
+    """New workers would not be known to the nodes of their ring, nor those to them."""
+    return name == "secret" and bool(settings.ring.ring)
 
 
 def changed(old: Settings, new: Settings) -> list[str]:
@@ -59,9 +67,11 @@ def merged(old: Settings, new: Settings) -> Settings:
     return replace(old, streams=new.streams, **sections)
 
 
-def require_reloadable(old: Settings, new: Settings) -> None:
-    """Raises UserMistake for settings that would not start, or that switch something on or off which cannot be now."""
-    require_startable(new)
+def require_reloadable(old: Settings, new: Settings, whole: bool = True) -> None:
+    """Raises UserMistake for settings that would not start, or that switch something on or off which cannot be now. `whole`: as
+    for `apply`; settings of a part are those of a server that could start."""
+    if whole:
+        require_startable(new)
     if bool(old.server.ssl_cert) != bool(new.server.ssl_cert):
         raise UserMistake("TLS is switched on or off by a restart only")
     before, after = keys_of(old), keys_of(merged(old, new))
@@ -79,7 +89,7 @@ def apply(old: Settings, new: Settings, parts: Parts, admission: ConnectionAdmis
 
     `whole`: this process is all of the server. Otherwise the rest is taken over by processes that are started anew.
     """
-    require_reloadable(old, new)
+    require_reloadable(old, new, whole)
     settings = merged(old, new)
     keys = keys_of(settings)
     parts.authenticators[:] = composition.authenticators(settings, keys)

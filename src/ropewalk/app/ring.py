@@ -12,6 +12,7 @@ import msgspec
 
 from ropewalk.app.journal import StoredJournal
 from ropewalk.app.keys import keys_of
+from ropewalk.app.process_role import Role
 from ropewalk.app.registry import BACKENDS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.app.settings.ring import members_of, node_of
@@ -25,7 +26,9 @@ from ropewalk.model.ring import RingNews
 if TYPE_CHECKING:
     from ropewalk.adapters.backends.ring.backend import RingBackend
     from ropewalk.adapters.backends.ring.gate import NodeGate
+    from ropewalk.adapters.backends.ring.passage import StoreDoor, WorkerGate
     from ropewalk.adapters.backends.ring.server import NodeServer
+    from ropewalk.adapters.backends.ring.worker import RingWorkerBackend
     from ropewalk.adapters.backends.workers.store import SharedStore
 
 
@@ -77,14 +80,33 @@ def server_of(state: RingState, journal: StoredJournal | None) -> "NodeServer":
 
 
 def backend_of(
-    settings: Settings, state: RingState, store: "SharedStore", server: "NodeServer", journal: StoredJournal | None
+    settings: Settings, state: RingState, store: "SharedStore", server: "NodeServer", journal: StoredJournal | None, role: Role
 ) -> "RingBackend":
     member = next(member for member in members_of(settings) if member.name == state.me)
     keep = (lambda news: None) if journal is None else partial(_keep, Path(settings.journal.data_dir, RING_FILE), state.me)
     backend: RingBackend = resolve(BACKENDS, "ring")(
-        state, member, store, server, keys_of(settings).ring, _trust(settings), journal, keep
+        state, member, store, server, keys_of(settings).ring, _trust(settings, role), journal, keep
     )
     return backend
+
+
+def worker_of(settings: Settings, role: Role) -> "RingWorkerBackend":
+    """It begins with what the settings say, and hears from its store what has become of the ring."""
+    state = RingState(node_of(settings), first_table(members_of(settings), settings.journal.journal_shards))
+    backend: RingWorkerBackend = resolve(BACKENDS, "ring worker")(
+        state, role.bus_socket, role.number, secrets.token_hex(4), keys_of(settings).ring, _trust(settings, role), time.time
+    )
+    return backend
+
+
+def gate_of_worker(settings: Settings, role: Role) -> "WorkerGate":
+    gate: WorkerGate = resolve(BACKENDS, "ring worker gate")(node_of(settings), keys_of(settings).ring, role.ring_socket)
+    return gate
+
+
+def door_of(backend: "RingBackend", role: Role) -> "StoreDoor":
+    door: StoreDoor = resolve(BACKENDS, "ring door")(backend.accept, role.ring_socket)
+    return door
 
 
 def gate_of(settings: Settings, backend: "RingBackend") -> "NodeGate":
@@ -96,9 +118,9 @@ def session_log_of(backend: "RingBackend", journal: StoredJournal | None) -> Ses
     return SessionLog() if journal is None else RingSessionLog(backend.journal_over(journal), time.time)
 
 
-def _trust(settings: Settings) -> ssl.SSLContext | None:
+def _trust(settings: Settings, role: Role) -> ssl.SSLContext | None:
     """Nodes speak to each other as clients do: with TLS where their ports have it."""
-    if not settings.server.ssl_cert:
+    if not (settings.server.ssl_cert or role.tls):
         return None
     try:
         return ssl.create_default_context(cafile=settings.ring.ring_ca_file or None)

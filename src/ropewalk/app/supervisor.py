@@ -92,6 +92,7 @@ class Supervisor:
             supervisor=os.getpid(),
             data_dir=settings.journal.data_dir,
             nats_port=embedded_nats.port_of(settings) if settings.enats.embed_nats else 0,
+            tls=bool(settings.server.ssl_cert),
         )
 
     async def _serve(self, addresses: list[str]) -> None:
@@ -197,7 +198,7 @@ class Supervisor:
         if names := needs_full_restart(self._settings, settings):
             raise UserMistake(f"these settings need a full restart: {' '.join(names)}")
         store = replace(self._role, kind=ProcessKind.STORE)
-        require_reloadable(own_settings(store, self._settings), own_settings(store, settings))
+        require_reloadable(own_settings(store, self._settings), own_settings(store, settings), whole=False)
         logging_settings = settings.logging
         logs.configure(logging_settings.log_level, logging_settings.log_format, payloads=logging_settings.debug)
         return settings

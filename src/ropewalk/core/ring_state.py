@@ -91,6 +91,10 @@ class RingState:
         self._make_again()
         return self.news != before
 
+    def adopt(self, news: RingNews) -> None:
+        """Take over all of it, as a process does that holds nothing itself: its node has learned more than the settings say."""
+        self.table, self._possessions = news.table, list(news.possessions)
+
     def lost_sight_of(self, name: str) -> None:
         """The link to the node is gone: what it goes by is not known any more."""
         self._told.pop(name, None)

@@ -110,3 +110,9 @@ def test_what_store_and_workers_must_agree_on_is_not_changed_by_new_workers() ->
     assert needs_full_restart(old, settings("--workers", "3", "--max_message_size", "2000", "--history_limit", "7")) == []
     other = settings("--workers", "2", "--broker", "redis", "--port", "1", "--data_dir", "d")
     assert set(needs_full_restart(old, other)) == {"broker", "port", "data_dir"}
+
+
+def test_the_secret_by_which_nodes_of_a_ring_know_each_other_is_not_changed_for_new_workers_alone() -> None:
+    ring = ("--ring", "a=h:1,b=h:2", "--ring_node", "a")
+    assert needs_full_restart(settings("--secret", "s"), settings("--secret", "t")) == []
+    assert needs_full_restart(settings("--secret", "s", *ring), settings("--secret", "t", *ring)) == ["secret"]

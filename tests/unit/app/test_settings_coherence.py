@@ -43,6 +43,7 @@ BAD_NODES = ("a", "a=h", "a=:1", "a=h:0", "a=h:70000", "a=h:x", "=h:1", "a b=h:1
         ["--noauth", "--cable_ready", "--cable_ready_secret", "s"],
         ["--secret", "s", "--ring", "a=10.0.0.1:8080,b=[::1]:8080,c=node-c.local:1", "--ring_node", "b"],
         ["--secret", "s", "--ring", "a=h:1,b=h:2", "--node_id", "a", "--data_dir", "d"],
+        ["--secret", "s", "--ring", "a=h:1,b=h:2", "--node_id", "a", "--workers", "4"],
     ],
 )
 def test_these_may_start(argv: list[str]) -> None:
@@ -57,9 +58,10 @@ def test_these_may_start(argv: list[str]) -> None:
         ([*RING, "--node_id", "d"], "--node_id is d"),
         (RING, "Set --ring_node to one of: a, b"),
         ([*RING, "--ring_node", "a", "--broker", "redis"], "--broker=redis already keeps everything"),
-        ([*RING, "--ring_node", "a", "--workers", "2"], "leave --workers away"),
         ([*RING, "--ring_node", "a", "--takeover", "--data_dir", "d"], "--takeover is for a server alone"),
+        ([*RING, "--ring_node", "a", "--takeover", "--data_dir", "d", "--workers", "2"], "--takeover is for a server alone"),
         ([*RING, "--ring_node", "a", "--host", "unix:/s"], "over TCP"),
+        ([*RING, "--ring_node", "a", "--host", "unix:/s", "--workers", "2"], "over TCP"),
         ([*RING, "--ring_node", "a", "--journal_shards", "1"], "needs as many shards"),
         ([*RING, "--ring_node", "a", "--data_dir", "d", "--archive_dir", "a"], "leave it away"),
         (["--noauth", "--ring", "a=h:1,b=h:2", "--ring_node", "a"], "--ring needs --secret"),

@@ -63,7 +63,6 @@ def _not_with(settings: Settings) -> list[tuple[bool, str]]:
             f"--ring joins the memory of several servers, and --broker={broker} already keeps everything for all of them: "
             "leave one of the two away",
         ),
-        (server.workers > 1, "a node of a ring is one process for now: leave --workers away, and start more nodes instead"),
         (
             settings.auth.secret in ("", "none"),
             "--ring needs --secret, the same one at all nodes: they know each other by a key that is made from it",

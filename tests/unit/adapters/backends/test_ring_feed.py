@@ -1,8 +1,8 @@
 """What the feed of a node tells another one that is being reached."""
 
 from ropewalk.adapters.backends.ring.feed import RingFeed
+from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
 from ropewalk.adapters.backends.ring.router import Router
-from ropewalk.adapters.backends.ring.server import NodeServer
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import first_table
 from ropewalk.model.ring import RingMember
@@ -24,7 +24,7 @@ class ReachedNode:
 
 
 async def test_a_node_that_is_being_reached_hears_also_of_prefixes_that_come_meanwhile() -> None:
-    feed = RingFeed(Router(STATE, {"a": ReachedNode()}), NodeServer(STATE, "1"))
+    feed = RingFeed(Router(STATE, {"a": ReachedNode()}), OrdersUnderWay(), lambda deliver, obey: None)
     told: list[object] = []
 
     async def call(method: str, prefixes: list[bytes]) -> None:

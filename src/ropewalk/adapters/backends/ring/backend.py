@@ -8,24 +8,16 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
-from ropewalk.adapters.backends.ring.feed import RingFeed
+from ropewalk.adapters.backends.ring.access import RingAccess
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
-from ropewalk.adapters.backends.ring.journal import RingJournal
-from ropewalk.adapters.backends.ring.links import NodeCalls, NodeLink
-from ropewalk.adapters.backends.ring.owed import Owed
-from ropewalk.adapters.backends.ring.presence import RingPresence
-from ropewalk.adapters.backends.ring.router import Router
+from ropewalk.adapters.backends.ring.links import NodeLink
 from ropewalk.adapters.backends.ring.server import NodeServer
-from ropewalk.adapters.backends.ring.sessions import RingSessions
-from ropewalk.adapters.backends.ring.streams import RingStreams
 from ropewalk.adapters.backends.workers.shards import taken_out
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.ring_state import RingState
-from ropewalk.core.ring_table import digest
 from ropewalk.model.errors import Conflict, Unavailable, UserMistake
 from ropewalk.model.journal import Recovered, Restored
 from ropewalk.model.ring import AddNode, RingMember, RingNews, RingReport
@@ -36,17 +28,11 @@ logger = logging.getLogger("ropewalk.ring")
 BETWEEN_ATTEMPTS = 0.2
 """Seconds after which a shard is tried to be handed over again."""
 
-COMPARE_SECONDS = 1.0
-MOST_OFTEN_SECONDS = 0.05
-"""How often what is known of the ring is compared with what others know, and how often at most while there is doubt."""
 
-
-class RingBackend:
+class RingBackend(RingAccess):
     """Implements `ports.Backend` and `ports.Ring`. `member` is this node. `token` is what nodes of this ring know each other
     by. `journal`: what the store is restored from. `keep` is called with what is known of the ring whenever that changes,
     before anybody else hears of it."""
-
-    record_queue = None
 
     def __init__(
         self,
@@ -59,33 +45,19 @@ class RingBackend:
         journal: Journal | None = None,
         keep: Callable[[RingNews], None] = lambda news: None,
     ) -> None:
-        self.state = state
+        self._lasting = lasting = journal is not None
+        super().__init__(
+            state, server, server.name, token, tls, store.clock, server.orders_under_way, lambda: not lasting, server.serve_here
+        )
         self._store = store
         self._server = server
-        self._token = token
-        self._tls = tls
-        self._lasting = lasting = journal is not None
         self._keep = keep
         self._member = member
-        self._links: dict[str, NodeLink] = {}
-        self._nodes: dict[str, NodeCalls] = {state.me: server}
-        self._owed = Owed()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._journal: RingJournal | None = None
-        self._running = False
         self._kept: RingNews | None = None
-        self._generations = state.table.generations
         self._cleared = False
         self._handing: asyncio.Task[None] | None = None
         self._sender = server.sender = ShardSender(state, store, server.moving, self._follow)
         self._receiver = server.receiver = ShardReceiver(state, store, journal)
-        self._holders: list[str] = []
-        self._unheard: set[int] = set()  # shards that have moved and are not listened to yet where they are now
-        self.router = Router(state, self._nodes)
-        self.streams = RingStreams(self.router)
-        self.sessions = self.leases = RingSessions(self.router, state.me, store.clock, self._owed, server.ordered, lasting)
-        self.presence = RingPresence(self.router, self._owed)
-        self.feed = RingFeed(self.router, server)
         server.hear = self._hear
         server.attach(store, store.memory.streams)
 
@@ -110,11 +82,7 @@ class RingBackend:
         self._spawn(self._compare_for_ever())
 
     async def stop(self) -> None:
-        self._running = False
-        await asyncio.gather(*(link.stop() for link in self._links.values()))
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_links_and_tasks()
         await self._server.stop()
         await self._store.memory.stop()
         if self._store.doubts is not None:
@@ -131,7 +99,7 @@ class RingBackend:
         return "" if self.state.agreed else "fewer than half of the nodes of the ring are reached"
 
     def impairments(self) -> list[str]:
-        away = [link.away for _, link in sorted(self._links.items()) if not link.connected]
+        away = super().impairments()
         return away if self.state.belongs else ["this node is not in the table of its ring", *away]
 
     async def sweep(self) -> None:
@@ -142,11 +110,6 @@ class RingBackend:
 
     def gauges(self) -> dict[str, float]:
         return self._store.gauges()
-
-    def journal_over(self, own: Journal) -> RingJournal:
-        """The journal for the session log of this node."""
-        self._journal = RingJournal(self.router, own)
-        return self._journal
 
     # --- what operators ask -------------------------------------------------------------------------------------------
 
@@ -181,17 +144,14 @@ class RingBackend:
         self._follow()
         return self.state.news
 
-    async def _greet(self, link: NodeLink) -> None:
-        """A link is there, and nobody else uses it yet."""
+    async def _begin_to_hear(self, link: NodeLink) -> None:
         link.told = self.state.news
         self._hear(link.node, await link.again("news", self.state.me, link.told))
-        if self._journal is not None:
-            await self._journal.say_anew(link.node, link.again, link.note_again)
-        await self.feed.listen_at(link.node, link.again)
-        await self._owed.pay(link.node, link.again)
-        if link.away_since is not None:
-            await self.feed.order_again(link.again, link.away_since)
-        await self.feed.listen_to_prefixes(link.again)  # the last, so that none can come between this and the link's use
+
+    def _take_news(self, link: NodeLink, news: RingNews) -> None:
+        self._hear(link.node, news)
+        if news != self.state.news:
+            link.told = None
 
     def _follow(self) -> None:
         """Do what follows from what is known of the ring now."""
@@ -202,12 +162,11 @@ class RingBackend:
             state.make(AddNode(secrets.token_hex(8), self._member))
         self._reach_members()
         self._settle_shards()
-        if state.table.generations != self._generations:  # what this node has written in lost shards is lost with them
-            self._generations = state.table.generations
-            self.sessions.begin_anew()
+        self._begin_anew_where_lost()
         if state.news != self._kept:
             self._keep(state.news)
             self._kept = state.news
+            self._server.tell_workers(state.news)
         self._listen_elsewhere()
         self.router.changed()
         self._tell_all()
@@ -268,99 +227,3 @@ class RingBackend:
         except Unavailable as error:
             link.told = None
             logger.debug("a node of the ring does not hear the news", extra={"node": link.node, "reason": str(error)})
-
-    async def _compare_for_ever(self) -> None:
-        """What others know is told to members when it changes. This is for whoever was not told: a node outside of the table,
-        or one whose link was busy then."""
-        doubted = self.router.doubted
-        while True:
-            await asyncio.sleep(MOST_OFTEN_SECONDS)
-            try:
-                async with asyncio.timeout(COMPARE_SECONDS):
-                    await doubted.wait()
-            except TimeoutError:
-                pass
-            doubted.clear()
-            known = digest(self.state.news)
-            links = [link for link in self._links.values() if link.connected]
-            outcomes = await asyncio.gather(*(self._compare(link, known) for link in links), return_exceptions=True)
-            for error in filter(None, outcomes):
-                logger.error("what is known of the ring was not compared", exc_info=error)
-            self._tell_all()
-            self._listen_to_moved()
-
-    async def _compare(self, link: NodeLink, known: str) -> None:
-        try:
-            async with asyncio.timeout(COMPARE_SECONDS):  # one that is slow is not to keep this from the others
-                news = await link.call("news_but", known)
-            if news is not None:
-                self._hear(link.node, news)
-                if news != self.state.news:
-                    link.told = None
-        except (Unavailable, TimeoutError) as error:
-            logger.debug("a node of the ring does not tell its news", extra={"node": link.node, "reason": str(error)})
-
-    def _reach_members(self) -> None:
-        members = {member.name: member.address for member in self.state.table.members if member.name != self.state.me}
-        for name, address in members.items():
-            if name not in self._links:
-                link = NodeLink(name, address, self._server.name, self._token, self._tls, self._greet, self._link_changed)
-                self.feed.join(link)
-                self._links[name] = self._nodes[name] = link
-                link.begin()
-            self._links[name].address = address
-        for name in self._links.keys() - members.keys():
-            del self._nodes[name]
-            self._owed.forget(name)
-            if self._journal is not None:
-                self._journal.forget(name)
-            self._spawn(self._links.pop(name).stop())
-
-    def _link_changed(self) -> None:
-        for name, link in self._links.items():
-            if not link.connected:
-                self.state.lost_sight_of(name)
-        self.router.changed()
-        self._tell_all()
-        self._listen_to_moved()
-
-    def _listen_elsewhere(self) -> None:
-        """Shards that have moved are listened to where they are now."""
-        before, self._holders = self._holders, [self.state.holder(shard) for shard in range(self.state.table.shards)]
-        moved: dict[str, list[int]] = {}
-        for shard, (old, new) in enumerate(zip(before, self._holders, strict=False)):
-            if old != new:
-                moved.setdefault(old, []).append(shard)
-        for old, shards in moved.items():
-            self.feed.not_at(old, shards)
-            self._unheard.update(shards)
-        self._listen_to_moved()
-
-    def _listen_to_moved(self) -> None:
-        """As far as their holders are reached."""
-        by_holder: dict[str, list[int]] = {}
-        for shard in self._unheard:
-            by_holder.setdefault(self._holders[shard], []).append(shard)
-        for name, shards in by_holder.items():
-            node = self._nodes.get(name)
-            if node is not None and node.connected:
-                self._unheard.difference_update(shards)
-                self._spawn(self._listen_at(name, node, shards))
-
-    async def _listen_at(self, name: str, node: NodeCalls, shards: list[int]) -> None:
-        try:
-            await self.feed.listen_at(name, node.call, shards)
-        except Unavailable as error:
-            self._unheard.update(shards)
-            logger.debug("a node of the ring is not listened to", extra={"node": name, "reason": str(error)})
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a part of the ring's work failed", exc_info=error)

@@ -11,15 +11,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
 from ropewalk.adapters.backends.ring.router import Router, gathered
-from ropewalk.adapters.backends.ring.server import NodeServer
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.backend import LISTENED_AT_ONCE, MOST_UNANSWERED
 from ropewalk.adapters.backends.workers.link import StoreLink
 from ropewalk.adapters.backends.workers.server import MOST_ORDERS, OBEY_SECONDS, ORDERS_SECONDS
 from ropewalk.model.errors import Moved, Unavailable
 from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
-from ropewalk.model.sessions import SessionTaken
+from ropewalk.model.sessions import SessionTaken, SessionWanted
 from ropewalk.ports import Deliver, Obey
 
 logger = logging.getLogger("ropewalk.ring")
@@ -28,14 +28,18 @@ Call = Callable[..., Awaitable[Any]]
 
 
 class RingFeed:
-    """Implements `ports.Feed` and `ports.PrefixFeed`."""
+    """Implements `ports.Feed` and `ports.PrefixFeed`. `orders`: those that are carried out here. `serve_here` hears who takes
+    what comes from a store in this process."""
 
     exact = False
     tells_losses = True
 
-    def __init__(self, router: Router, server: NodeServer) -> None:
+    def __init__(
+        self, router: Router, orders: OrdersUnderWay, serve_here: Callable[[Deliver | None, Obey | None], None]
+    ) -> None:
         self._router = router
-        self._server = server
+        self._orders_under_way = orders
+        self._serve_here = serve_here
         self._streams: dict[int, set[str]] = {}  # that are wanted here, by shard
         self._prefixes: set[bytes] = set()
         self._unanswered_bytes: dict[str, int] = {}  # of runs, by node
@@ -47,11 +51,11 @@ class RingFeed:
 
     async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
         self._deliver, self._obey, self._missed = deliver, obey, missed
-        self._server.serve_here(deliver, obey)
+        self._serve_here(deliver, obey)
 
     async def stop(self) -> None:
         self._deliver = self._obey = None
-        self._server.serve_here(None, None)
+        self._serve_here(None, None)
 
     def join(self, link: StoreLink) -> None:
         """What comes over this link is for this feed."""
@@ -71,8 +75,13 @@ class RingFeed:
         self._obeying.add(task)
         task.add_done_callback(self._obeying.discard)
 
-    async def _carry_out(self, order: Any) -> int:
-        return 0 if self._obey is None else await self._obey(order)
+    async def _carry_out(self, order: RemoteDisconnect | SessionTaken | SessionWanted) -> int:
+        if self._obey is None:
+            return 0
+        if not isinstance(order, RemoteDisconnect):
+            return await self._obey(order)
+        with self._orders_under_way.carrying_out(order.identifier):
+            return await self._obey(order)
 
     # --- interest -----------------------------------------------------------------------------------------------------
 

@@ -6,17 +6,18 @@ has happened. What a node listens to is sent to it as long as it is registered h
 
 import asyncio
 import logging
-from collections import Counter
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
+from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.listeners import Listeners
-from ropewalk.adapters.backends.workers.server import RELEASE_SECONDS, Answer, BusWorker, StoreServer
+from ropewalk.adapters.backends.workers.server import OBEY_SECONDS, RELEASE_SECONDS, Answer, BusWorker, StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
-from ropewalk.adapters.backends.workers.wire import BusConnection
+from ropewalk.adapters.backends.workers.wire import NOTE, BusConnection, frame
 from ropewalk.core.ring import shard_of
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import digest
@@ -45,13 +46,13 @@ def node_of(process: str) -> str:
 class NodeServer(StoreServer):
     """`run` tells this process from all others that are or were this node; `name` has both. `hear` takes what another node
     tells of the ring and returns what is known here; it is to be set, and so are `sender` and `receiver`. `moving`: shards that
-    are being handed over. `ordered`: identities whose sessions this node is ending by order of a node of the ring."""
+    are being handed over. `orders_under_way`: those that this process carries out for a process of the ring."""
 
     def __init__(self, state: RingState, run: str, journal: Journal | None = None) -> None:
         super().__init__(journal)
         self.name = name = process_name(state.me, run)
         self.moving: set[int] = set()
-        self.ordered: Counter[str] = Counter()
+        self.orders_under_way = OrdersUnderWay()
         self.hear: Callable[[str, RingNews], RingNews] = lambda sender, news: state.news
         self._state = state
         self._deliver: Deliver | None = None
@@ -71,9 +72,15 @@ class NodeServer(StoreServer):
         assert self._store is not None
         await self._store.start()
 
+    async def start(self, path: str) -> None:
+        """Of a node with workers, after `begin`: from now on they may come."""
+        await self._listen_for_workers(path)
+
     def accept(self) -> BusConnection:
-        """A node comes."""
-        return self._accept()
+        """A process of another node comes."""
+        connection = self._accept()
+        self._workers[connection].near = False
+        return connection
 
     async def _hello(self, worker: BusWorker, name: str) -> bool:
         """Raises `NameTaken`. Of a process that has died this is known at once, of a machine that has after a few seconds."""
@@ -239,15 +246,28 @@ class NodeServer(StoreServer):
             raise Moved("the shard is moving to another node of the ring")
 
     async def _disconnect(self, order: RemoteDisconnect) -> int:
+        """All processes of this node end their own."""
+        self._orders.append((time.monotonic(), order))
+        ended = await self._ask_all(self._own_workers(), "obey", order, OBEY_SECONDS / 2)
         if self._obey is None:
-            return 0
-        self.ordered[order.identifier] += 1
-        try:
-            return await self._obey(order)
-        finally:
-            self.ordered[order.identifier] -= 1
-            if not self.ordered[order.identifier]:
-                del self.ordered[order.identifier]
+            return ended
+        with self.orders_under_way.carrying_out(order.identifier):
+            return ended + await self._obey(order)
+
+    def _own_workers(self) -> list[BusWorker]:
+        return [worker for worker in self._by_name.values() if worker.near]
+
+    def _order_again(self, worker: BusWorker, since: float) -> None:
+        """Processes of other nodes hear it from their own."""
+        if worker.near:
+            super()._order_again(worker, since)
+
+    def tell_workers(self, news: RingNews) -> None:
+        """What this node knows of the ring."""
+        if workers := self._own_workers():
+            told = frame(NOTE, 0, "told", (news,))
+            for worker in workers:
+                worker.connection.send(told)
 
     async def _revoke_own(self, worker: BusWorker, ids: str) -> wire.EndedSessions:
         """Without those that live on other nodes: each is told of the order, and it alone knows what is under way for its

@@ -8,14 +8,14 @@ A node that is not reached keeps nobody waiting: what it has to know is told to 
 """
 
 import asyncio
-import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.ring.links import NodeCalls
 from ropewalk.adapters.backends.ring.owed import Owed
 from ropewalk.adapters.backends.ring.router import Router, gathered
+from ropewalk.adapters.backends.workers.backend import ENDED_AT_ONCE
 from ropewalk.model.errors import Moved, Unavailable
 from ropewalk.model.sessions import Renewal, SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Clock
@@ -40,18 +40,26 @@ class _Passing:
 
 
 class RingSessions:
-    """Implements `ports.SessionStore` and `ports.Leases`. `lasting`: what is kept here outlives this process. `ordered`:
-    identities whose sessions every node is just ending."""
+    """Implements `ports.SessionStore` and `ports.Leases`. `ordered`: identities whose sessions every process is just ending.
+    `ends_kept`: whether what is kept in the store of this node ends with this process."""
 
     near = True
 
-    def __init__(self, router: Router, me: str, clock: Clock, owed: Owed, ordered: Collection[str], lasting: bool) -> None:
+    def __init__(
+        self,
+        router: Router,
+        me: str,
+        clock: Clock,
+        owed: Owed,
+        ordered: Container[str],
+        ends_kept: Callable[[], bool],
+    ) -> None:
         self._router = router
         self._me = me
         self._clock = clock
         self._owed = owed
         self._ordered = ordered
-        self._lasting = lasting
+        self._ends_kept = ends_kept
         self._passing: dict[str, _Passing] = {}
         self._leases: dict[str, int] = {}  # by node
         self._lease = 1
@@ -103,7 +111,9 @@ class RingSessions:
 
     async def abandoned(self) -> _Ended:
         """Others see to what is over in their stores."""
-        ended: _Ended = await self._router.nodes[self._me].call("abandoned", sys.maxsize, not self._lasting)
+        ended: _Ended = []
+        while some := await self._router.nodes[self._me].call("abandoned", ENDED_AT_ONCE, self._ends_kept()):
+            ended += some
         return ended
 
     # --- leases -------------------------------------------------------------------------------------------------------

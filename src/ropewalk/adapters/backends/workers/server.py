@@ -69,11 +69,13 @@ Answer = Callable[..., Coroutine[Any, Any, object]]
 
 
 class BusWorker:
-    """A connection of one worker. Until it has said its name it is answered nothing else."""
+    """A connection of one worker. Until it has said its name it is answered nothing else. `near`: it is a process of this
+    node, and not of another one of a ring."""
 
     def __init__(self, connection: BusConnection) -> None:
         self.connection = connection
         self.name = ""
+        self.near = True
         self.asked: dict[int, asyncio.Future[int]] = {}
         self.answers: dict[str, Answer] = {}
 
@@ -128,6 +130,9 @@ class StoreServer:
     async def start(self, path: str) -> None:
         if self._store is not None:
             await self._store.start()
+        await self._listen_for_workers(path)
+
+    async def _listen_for_workers(self, path: str) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(self._accept, path, backlog=BACKLOG)
 
@@ -318,10 +323,13 @@ class StoreServer:
         self._lost_at = {each: when for each, when in self._lost_at.items() if when > now - ORDERS_SECONDS}
         while self._orders and self._orders[0][0] < now - ORDERS_SECONDS:
             self._orders.popleft()
-        for when, order in self._orders:
-            if when >= lost_at:
-                self._ask(worker, "obey", order)
+        self._order_again(worker, lost_at)
         return True
+
+    def _order_again(self, worker: BusWorker, since: float) -> None:
+        for when, order in self._orders:
+            if when >= since:
+                self._ask(worker, "obey", order)
 
     def _answers(self, worker: BusWorker) -> dict[str, Answer]:
         exchange: dict[str, Answer] = {"exchange": partial(self._exchange, worker)}

@@ -106,6 +106,7 @@ METHODS: dict[str, tuple[Any, Any]] = {
     "disconnect": (tuple[RemoteDisconnect], int),
     "revoke_own": (tuple[str], EndedSessions),
     "end_rest": (tuple[list[str]], int),
+    "told": (tuple[RingNews], None),
     "obey": (tuple[RemoteDisconnect], int),
     "release": (tuple[SessionWanted], int),
     # without an answer

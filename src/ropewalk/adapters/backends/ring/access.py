@@ -1,0 +1,216 @@
+"""What every process of a node has of its ring: links to the stores of all nodes, and what is wanted of them.
+
+Invariant: a shard is asked for, and listened to, where it is held as far as is known here. Whoever is reached again is told
+what it missed.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ropewalk.adapters.backends.ring.feed import RingFeed
+from ropewalk.adapters.backends.ring.journal import RingJournal
+from ropewalk.adapters.backends.ring.links import NodeCalls, NodeLink
+from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
+from ropewalk.adapters.backends.ring.owed import Owed
+from ropewalk.adapters.backends.ring.presence import RingPresence
+from ropewalk.adapters.backends.ring.router import Router
+from ropewalk.adapters.backends.ring.sessions import RingSessions
+from ropewalk.adapters.backends.ring.streams import RingStreams
+from ropewalk.core.ring_state import RingState
+from ropewalk.core.ring_table import digest
+from ropewalk.model.errors import Unavailable
+from ropewalk.model.ring import RingNews
+from ropewalk.ports import Clock, Deliver, Journal, Obey
+
+logger = logging.getLogger("ropewalk.ring")
+
+COMPARE_SECONDS = 1.0
+MOST_OFTEN_SECONDS = 0.05
+"""How often what is known of the ring is compared with what others know, and how often at most while there is doubt."""
+
+
+class RingAccess:
+    """The stores of `ports.Backend`. `own` reaches the store of this node, `name` is that of this process, and of no other
+    before or after it. `token` is what nodes of this ring know each other by. `ends_kept`: whether sessions that are kept in
+    the store of this node end with this process. `serve_here` hears who takes what comes from a store in this process."""
+
+    record_queue = None
+
+    def __init__(
+        self,
+        state: RingState,
+        own: NodeCalls,
+        name: str,
+        token: str,
+        tls: ssl.SSLContext | None,
+        clock: Clock,
+        orders: OrdersUnderWay,
+        ends_kept: Callable[[], bool],
+        serve_here: Callable[[Deliver | None, Obey | None], None] = lambda deliver, obey: None,
+    ) -> None:
+        self.state = state
+        self._name = name
+        self._token = token
+        self._tls = tls
+        self._links: dict[str, NodeLink] = {}
+        self._nodes: dict[str, NodeCalls] = {state.me: own}
+        self._owed = Owed()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._journal: RingJournal | None = None
+        self._running = False
+        self._generations = state.table.generations
+        self._holders: list[str] = []
+        self._unheard: set[int] = set()  # shards that have moved and are not listened to yet where they are now
+        self.router = Router(state, self._nodes)
+        self.streams = RingStreams(self.router)
+        self.sessions = self.leases = RingSessions(self.router, state.me, clock, self._owed, orders, ends_kept)
+        self.presence = RingPresence(self.router, self._owed)
+        self.feed = RingFeed(self.router, orders, serve_here)
+
+    async def _end_links_and_tasks(self) -> None:
+        self._running = False
+        await asyncio.gather(*(link.stop() for link in self._links.values()))
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def impairments(self) -> list[str]:
+        """What the ring lacks, for the health page; empty while all its nodes are reached."""
+        others = sorted((name, link) for name, link in self._links.items() if name != self.state.me)
+        return [link.away for _, link in others if not link.connected]
+
+    def journal_over(self, own: Journal) -> RingJournal:
+        """The journal for the session log of this process."""
+        self._journal = RingJournal(self.router, own)
+        return self._journal
+
+    # --- what is known of the ring ------------------------------------------------------------------------------------
+
+    async def _begin_to_hear(self, link: NodeLink) -> None:
+        """A link is there: what does its node know?"""
+        raise NotImplementedError
+
+    def _take_news(self, link: NodeLink, news: RingNews) -> None:
+        """A node knows something else than this process."""
+        raise NotImplementedError
+
+    def _tell_all(self) -> None:
+        """Others are to hear what is known here, where this process is the one to tell it."""
+
+    async def _greet(self, link: NodeLink) -> None:
+        """A link is there, and nobody else uses it yet."""
+        await self._begin_to_hear(link)
+        if self._journal is not None:
+            await self._journal.say_anew(link.node, link.again, link.note_again)
+        await self.feed.listen_at(link.node, link.again)
+        await self._owed.pay(link.node, link.again)
+        if link.away_since is not None:
+            await self.feed.order_again(link.again, link.away_since)
+        await self.feed.listen_to_prefixes(link.again)  # the last, so that none can come between this and the link's use
+
+    async def _compare_for_ever(self) -> None:
+        """What others know is told to members when it changes. This is for whoever was not told: a node outside of the table,
+        or one whose link was busy then."""
+        doubted = self.router.doubted
+        while True:
+            await asyncio.sleep(MOST_OFTEN_SECONDS)
+            try:
+                async with asyncio.timeout(COMPARE_SECONDS):
+                    await doubted.wait()
+            except TimeoutError:
+                pass
+            doubted.clear()
+            known = digest(self.state.news)
+            links = [link for link in self._links.values() if link.connected]
+            outcomes = await asyncio.gather(*(self._compare(link, known) for link in links), return_exceptions=True)
+            for error in filter(None, outcomes):
+                logger.error("what is known of the ring was not compared", exc_info=error)
+            self._tell_all()
+            self._listen_to_moved()
+
+    async def _compare(self, link: NodeLink, known: str) -> None:
+        try:
+            async with asyncio.timeout(COMPARE_SECONDS):  # one that is slow is not to keep this from the others
+                news = await link.call("news_but", known)
+            if news is not None:
+                self._take_news(link, news)
+        except (Unavailable, TimeoutError) as error:
+            logger.debug("a node of the ring does not tell its news", extra={"node": link.node, "reason": str(error)})
+
+    # --- what follows from it -----------------------------------------------------------------------------------------
+
+    def _reach_members(self) -> None:
+        members = {member.name: member.address for member in self.state.table.members if member.name != self.state.me}
+        for name, address in members.items():
+            if name not in self._links:
+                link = NodeLink(name, address, self._name, self._token, self._tls, self._greet, self._link_changed)
+                self.feed.join(link)
+                self._links[name] = self._nodes[name] = link
+                link.begin()
+            self._links[name].address = address
+        for name in self._links.keys() - members.keys() - {self.state.me}:
+            del self._nodes[name]
+            self._owed.forget(name)
+            if self._journal is not None:
+                self._journal.forget(name)
+            self._spawn(self._links.pop(name).stop())
+
+    def _begin_anew_where_lost(self) -> None:
+        """What this process has written in lost shards is lost with them."""
+        if self.state.table.generations != self._generations:
+            self._generations = self.state.table.generations
+            self.sessions.begin_anew()
+
+    def _link_changed(self) -> None:
+        for name, link in self._links.items():
+            if not link.connected:
+                self.state.lost_sight_of(name)
+        self.router.changed()
+        self._tell_all()
+        self._listen_to_moved()
+
+    def _listen_elsewhere(self) -> None:
+        """Shards that have moved are listened to where they are now."""
+        before, self._holders = self._holders, [self.state.holder(shard) for shard in range(self.state.table.shards)]
+        moved: dict[str, list[int]] = {}
+        for shard, (old, new) in enumerate(zip(before, self._holders, strict=False)):
+            if old != new:
+                moved.setdefault(old, []).append(shard)
+        for old, shards in moved.items():
+            self.feed.not_at(old, shards)
+            self._unheard.update(shards)
+        self._listen_to_moved()
+
+    def _listen_to_moved(self) -> None:
+        """As far as their holders are reached."""
+        by_holder: dict[str, list[int]] = {}
+        for shard in self._unheard:
+            by_holder.setdefault(self._holders[shard], []).append(shard)
+        for name, shards in by_holder.items():
+            node = self._nodes.get(name)
+            if node is not None and node.connected:
+                self._unheard.difference_update(shards)
+                self._spawn(self._listen_at(name, node, shards))
+
+    async def _listen_at(self, name: str, node: NodeCalls, shards: list[int]) -> None:
+        try:
+            await self.feed.listen_at(name, node.call, shards)
+        except Unavailable as error:
+            self._unheard.update(shards)
+            logger.debug("a node of the ring is not listened to", extra={"node": name, "reason": str(error)})
+
+    # --- tasks --------------------------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a part of the ring's work failed", exc_info=error)

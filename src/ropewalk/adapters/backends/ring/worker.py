@@ -1,0 +1,110 @@
+"""The backend of a worker of a node: it asks the stores of all nodes itself, that of its own node over the bus.
+
+Invariant: to every store a worker is a process with sessions, members and a lease of its own, as a node of one process is. It
+holds no shard and decides nothing about the ring; what it knows of it comes from the stores.
+"""
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+
+from ropewalk.adapters.backends.ring.access import RingAccess
+from ropewalk.adapters.backends.ring.links import NodeLink
+from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
+from ropewalk.adapters.backends.workers.link import AWAY, RETRY_SECONDS, StoreLink
+from ropewalk.adapters.backends.workers.wire import BusConnection
+from ropewalk.core.ring_state import RingState
+from ropewalk.core.ring_table import digest
+from ropewalk.model.errors import Conflict
+from ropewalk.model.ring import RingNews
+from ropewalk.ports import Clock
+
+logger = logging.getLogger("ropewalk.ring")
+
+
+def worker_name(node: str, number: int, run: str) -> str:
+    """Of a worker of the node, and of no process before or after it. No node has such a name."""
+    return f"{node}/{run}~{number}"
+
+
+class OwnStoreLink(NodeLink):
+    """To the store process of this node, over its socket."""
+
+    retry_seconds = RETRY_SECONDS
+
+    def __init__(
+        self,
+        node: str,
+        path: str,
+        name: str,
+        greet: Callable[[NodeLink], Awaitable[None]],
+        changed: Callable[[], None],
+    ) -> None:
+        super().__init__(node, "", name, "", None, greet, changed)
+        self._path = path
+        self.away = AWAY
+        self.peer = "the store"
+
+    async def _open(self, connection: BusConnection) -> BusConnection:
+        return await StoreLink._open(self, connection)
+
+
+class RingWorkerBackend(RingAccess):
+    """Implements `ports.Backend`. `path` is that of the bus to the store process; `run` tells this worker from all that have or
+    had its number."""
+
+    def __init__(
+        self, state: RingState, path: str, number: int, run: str, token: str, tls: ssl.SSLContext | None, clock: Clock
+    ) -> None:
+        name = worker_name(state.me, number, run)
+        self.link = link = OwnStoreLink(state.me, path, name, self._greet, self._link_changed)
+        super().__init__(state, link, name, token, tls, clock, OrdersUnderWay(), lambda: link.server_ends)
+        self._links[state.me] = link
+        self.feed.join(link)
+        link.notes["told"] = lambda news: self._learn(state.me, news)
+
+    async def start(self) -> None:
+        await self.link.start()
+        self._running = True
+        self._follow()
+        self._spawn(self._compare_for_ever())
+
+    async def stop(self) -> None:
+        await self._end_links_and_tasks()
+
+    async def _begin_to_hear(self, link: NodeLink) -> None:
+        news = await link.again("news_but", digest(self.state.news))
+        if news is not None:
+            self._take_news(link, news)
+
+    def _take_news(self, link: NodeLink, news: RingNews) -> None:
+        self._learn(link.node, news)
+
+    def _learn(self, node: str, news: RingNews) -> None:
+        try:
+            if node == self.state.me and news.table.shards != self.state.table.shards:
+                self.state.adopt(news)  # a journal keeps the number that it was made with
+            self.state.hear(node, news)
+        except Conflict as conflict:
+            logger.error("a node is of another ring", extra={"node": node, "reason": str(conflict)})
+        self._follow()
+
+    def _follow(self) -> None:
+        if self._running:
+            self._reach_members()
+            self._begin_anew_where_lost()
+            self._listen_elsewhere()
+            self.router.changed()
+
+    def health(self) -> str:
+        return "" if self.link.connected else AWAY
+
+    async def sweep(self) -> None:
+        """The store processes do it."""
+
+    def rules_changed(self) -> None:
+        """The store process reads them too."""
+
+    def gauges(self) -> dict[str, float]:
+        """The store process tells them."""
+        return {}
