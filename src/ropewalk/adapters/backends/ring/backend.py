@@ -14,6 +14,7 @@ from typing import Any
 from ropewalk.adapters.backends.ring.feed import RingFeed
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
 from ropewalk.adapters.backends.ring.journal import RingJournal
+from ropewalk.adapters.backends.ring.leased import LeasedMembers
 from ropewalk.adapters.backends.ring.links import NodeCalls, NodeLink
 from ropewalk.adapters.backends.ring.owed import Owed
 from ropewalk.adapters.backends.ring.presence import RingPresence
@@ -44,7 +45,7 @@ MOST_OFTEN_SECONDS = 0.05
 class RingBackend:
     """Implements `ports.Backend` and `ports.Ring`. `member` is this node. `token` is what nodes of this ring know each other
     by. `journal`: what the store is restored from. `keep` is called with what is known of the ring whenever that changes,
-    before anybody else hears of it."""
+    before anybody else hears of it. `leased`: how nodes find each other, where settings do not say who they are."""
 
     record_queue = None
 
@@ -58,6 +59,7 @@ class RingBackend:
         tls: ssl.SSLContext | None = None,
         journal: Journal | None = None,
         keep: Callable[[RingNews], None] = lambda news: None,
+        leased: LeasedMembers | None = None,
     ) -> None:
         self.state = state
         self._store = store
@@ -67,6 +69,7 @@ class RingBackend:
         self._lasting = lasting = journal is not None
         self._keep = keep
         self._member = member
+        self._leased = leased
         self._links: dict[str, NodeLink] = {}
         self._nodes: dict[str, NodeCalls] = {state.me: server}
         self._owed = Owed()
@@ -86,6 +89,9 @@ class RingBackend:
         self.sessions = self.leases = RingSessions(self.router, state.me, store.clock, self._owed, server.ordered, lasting)
         self.presence = RingPresence(self.router, self._owed)
         self.feed = RingFeed(self.router, server)
+        if leased is not None:
+            leased.follow = self._follow
+            leased.linked = lambda: {name for name, link in self._links.items() if link.connected}
         server.hear = self._hear
         server.attach(store, store.memory.streams)
 
@@ -108,9 +114,13 @@ class RingBackend:
         await self._server.begin()
         self._follow()
         self._spawn(self._compare_for_ever())
+        if self._leased is not None:
+            await self._leased.start()
 
     async def stop(self) -> None:
         self._running = False
+        if self._leased is not None:
+            await self._leased.stop()
         await asyncio.gather(*(link.stop() for link in self._links.values()))
         for task in list(self._tasks):
             task.cancel()
@@ -128,11 +138,14 @@ class RingBackend:
         taken = next((link.taken for link in self._links.values() if link.taken), "")
         if taken:
             return taken
+        if self._leased is not None and (seeking := self._leased.health()):
+            return seeking
         return "" if self.state.agreed else "fewer than half of the nodes of the ring are reached"
 
     def impairments(self) -> list[str]:
         away = [link.away for _, link in sorted(self._links.items()) if not link.connected]
-        return away if self.state.belongs else ["this node is not in the table of its ring", *away]
+        found = away if self._leased is None else [*away, *self._leased.impairments()]
+        return found if self.state.belongs else ["this node is not in the table of its ring", *found]
 
     async def sweep(self) -> None:
         await self._store.sweep()
@@ -204,7 +217,7 @@ class RingBackend:
         if state.table.generations != self._generations:  # what this node has written in lost shards is lost with them
             self._generations = state.table.generations
             self.sessions.begin_anew()
-        if state.news != self._kept:
+        if state.news != self._kept and not state.seeking:
             self._keep(state.news)
             self._kept = state.news
         self._listen_elsewhere()
@@ -307,7 +320,7 @@ class RingBackend:
                 self.feed.join(link)
                 self._links[name] = self._nodes[name] = link
                 link.begin()
-            self._links[name].address = address
+            self._links[name].address = address if self._leased is None else self._leased.addresses.get(name, address)
         for name in self._links.keys() - members.keys():
             del self._nodes[name]
             self._owed.forget(name)

@@ -1,0 +1,186 @@
+"""Decides for a node whose ring is found by leases: found it, join it, wait, or declare a node lost.
+
+A lease says that a node was alive a moment ago; it decides nothing about shards. Two rules keep what is decided by it safe:
+
+- Whoever takes a node for dead has watched its lease not being renewed for the whole time for which leases hold, without an
+  interruption, and has no link to it either. After an absence of the store, or of the observer itself, that time
+  begins anew.
+- At most half of the members are declared at a time. A node that does not renew its lease and is not linked with more than half
+  of them registers nothing (`pause`): so where a ring is cut in two, nothing is acknowledged that the other side drops later.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+
+from msgspec import Struct
+
+from ropewalk.model.ring import MemberLease, RingMember, RingRecord, SeenLeases
+
+LEASE_SECONDS = 10.0
+RENEW_SECONDS = 1.0
+
+PAUSE_SECONDS = 8.0
+"""A node stops before others may declare it lost: they have seen its last renewal after it was made."""
+
+GAP_SECONDS = 5.0
+"""Without a look at the store for longer, what happened there meanwhile is not known."""
+
+SETTLE_SECONDS = 3.0
+"""For so long a node looks before it founds a ring: in a store that has lost everything the leases of a ring that lives are
+back by then."""
+
+
+class Watch:
+    """What this node has seen of all leases. `now` is a clock that never goes back; nobody else's is compared with it."""
+
+    def __init__(self, now: float) -> None:
+        self._renewed: dict[str, tuple[MemberLease, float]] = {}
+        self._journals: dict[str, bool] = {}
+        self._since: float | None = None
+        self._last = now
+        self._own = now
+
+    def saw(self, asked: float, now: float, seen: SeenLeases) -> None:
+        """The store was asked, and has answered. The lease of this node was renewed with that."""
+        if self._since is None or now - self._last > GAP_SECONDS:
+            self._since = now
+        self._last, self._own = now, asked
+        if seen.record is not None:
+            self._journals.update(seen.record.members)
+        for lease in seen.leases:
+            if self._renewed.get(lease.name, (None, 0.0))[0] != lease:
+                self._renewed[lease.name] = lease, now
+            if lease.ring:  # one that looks for a ring may only have the name of a member
+                self._journals[lease.name] = lease.journal
+
+    def missed(self) -> None:
+        """The store did not answer."""
+        self._since = None
+
+    def contact(self) -> float:
+        """Seconds for which the store has been seen without an interruption."""
+        return 0.0 if self._since is None else self._last - self._since
+
+    def silent(self, name: str) -> bool:
+        """Its lease was not renewed for as long as leases hold."""
+        if self._since is None:
+            return False
+        _, renewed = self._renewed.get(name, (None, self._since))
+        return self._last - max(renewed, self._since) >= LEASE_SECONDS
+
+    def journal(self, name: str) -> bool:
+        """Whether the node has a journal; one of which nothing is known may have one."""
+        return self._journals.get(name, True)
+
+    def last_of(self, name: str) -> str:
+        """The last sign of life of the node: the same for all who have seen it."""
+        lease, _ = self._renewed.get(name, (None, 0.0))
+        return "" if lease is None else f"{lease.run}/{lease.number}"
+
+    def unrenewed(self, now: float) -> float:
+        """Seconds since the lease of this node was renewed last."""
+        return now - self._own
+
+
+# --- a node that looks for its ring -----------------------------------------------------------------------------------
+
+
+class FoundRing(Struct, frozen=True):
+    """Begin a ring once the store has taken this record instead of the one that was seen."""
+
+    record: RingRecord
+
+
+class BeginRing(Struct, frozen=True):
+    """The store has this node's record: the ring is its own."""
+
+
+class JoinRing(Struct, frozen=True):
+    """Ask these nodes, which belong to a ring."""
+
+    ring: str
+    members: tuple[RingMember, ...]
+
+
+class WaitForRing(Struct, frozen=True):
+    reason: str
+
+
+SeekingStep = FoundRing | BeginRing | JoinRing | WaitForRing
+
+
+def next_step(me: MemberLease, shards: int, ring: str, seen: SeenLeases, contact: float, place: str) -> SeekingStep:
+    """`ring` is the id of the ring that `me` would found, `contact` that of its `Watch`, `place` where the record is."""
+    record = seen.record
+    if record is not None and record.founder == me.run:
+        return BeginRing()
+    if record is not None and record.shards != shards:
+        return WaitForRing(
+            f"the ring has {record.shards} shards and this node {shards}: all nodes of a ring have the same --journal_shards"
+        )
+    others = [lease for lease in seen.leases if lease.name != me.name]
+    known = [lease for lease in others if lease.ring and (record is None or lease.ring == record.ring)]
+    if known:
+        return JoinRing(known[0].ring, tuple(RingMember(lease.name, lease.address) for lease in known))
+    if record is not None and any(lease.run == record.founder for lease in others):
+        return WaitForRing("another node is just founding the ring")
+    if record is not None and (kept := sorted(name for name, journal in record.members.items() if journal and name != me.name)):
+        return WaitForRing(
+            f"no node of the ring is there, and {', '.join(kept)} had a journal: start one of them. If all of that is gone for "
+            f"good, remove {place}, and the ring begins anew"
+        )
+    if contact < SETTLE_SECONDS:
+        return WaitForRing("looking for nodes of the ring")
+    return FoundRing(RingRecord(ring, shards, me.run, {me.name: me.journal}))
+
+
+# --- a ring that runs -------------------------------------------------------------------------------------------------
+
+
+class Verdict(Struct, frozen=True):
+    """`lost`: take them out, what they held is gone. `kept`: silent too, and what they hold is in their journals. `doubtful`:
+    more than half are silent, which may be a cut as well."""
+
+    lost: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    doubtful: tuple[str, ...] = ()
+
+
+def verdict(watch: Watch, me: str, members: Sequence[RingMember], linked: Collection[str]) -> Verdict:
+    """`linked`: nodes that this one has a link to."""
+    names = [member.name for member in members]
+    silent = tuple(name for name in names if name != me and name not in linked and watch.silent(name))
+    if me not in names or not silent:
+        return Verdict()
+    if 2 * len(silent) > len(names):
+        return Verdict(doubtful=silent)
+    kept = tuple(name for name in silent if watch.journal(name))
+    return Verdict(tuple(name for name in silent if name not in kept), kept)
+
+
+def pause(watch: Watch, me: MemberLease, members: Sequence[RingMember], linked: Collection[str], now: float) -> str:
+    """Why this node is to register nothing, "" if it may: others may be about to declare it lost, and then that is lost too.
+    One with a journal is never declared lost by its lease."""
+    names = [member.name for member in members]
+    reached = sum(name == me.name or name in linked for name in names)
+    if me.journal or me.name not in names or 2 * reached > len(names) or watch.unrenewed(now) < PAUSE_SECONDS:
+        return ""
+    return "this node reaches neither the store of the leases nor more than half of its ring, which may go on without it"
+
+
+DECLARED = "lost"
+
+
+def declaration(watch: Watch, name: str) -> str:
+    """The id of the change that declares a node lost: the same one at all who have seen the same of it."""
+    return f"{DECLARED}/{name}/{watch.last_of(name)}"
+
+
+def declared(changes: Iterable[str], me: MemberLease) -> set[str]:
+    """Which of the changes declare this process lost. It lives, so it may join again."""
+    return {change for change in changes if change.startswith(f"{DECLARED}/{me.name}/{me.run}/")}
+
+
+def record_of(ring: str, founder: str, shards: int, members: Iterable[RingMember], watch: Watch, me: MemberLease) -> RingRecord:
+    """What the store should know."""
+    journals = {member.name: me.journal if member.name == me.name else watch.journal(member.name) for member in members}
+    return RingRecord(ring, shards, founder, journals)
