@@ -12,8 +12,9 @@ A lease says that a node was alive a moment ago; it decides nothing about shards
 from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ropewalk.model.ring import MemberLease, RingMember, RingRecord, SeenLeases
+from ropewalk.model.ring import MemberLease, RingMember, RingRecord, RingTable, SeenLeases
 
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 1.0
@@ -49,8 +50,10 @@ class Watch:
         for lease in seen.leases:
             if self._renewed.get(lease.name, (None, 0.0))[0] != lease:
                 self._renewed[lease.name] = lease, now
-            if lease.ring:  # one that looks for a ring may only have the name of a member
+            if lease.ring:
                 self._journals[lease.name] = lease.journal
+            else:  # one that looks for a ring may only have the name of a member
+                self._journals.setdefault(lease.name, lease.journal)
 
     def missed(self) -> None:
         """The store did not answer."""
@@ -95,9 +98,10 @@ class BeginRing(Struct, frozen=True):
 
 
 class JoinRing(Struct, frozen=True):
-    """Ask these nodes, which belong to a ring."""
+    """Ask these nodes, which belong to the ring, once the store has taken the record: it knows of this node before the ring
+    does, so that nobody founds it anew while this one has something of it."""
 
-    ring: str
+    record: RingRecord
     members: tuple[RingMember, ...]
 
 
@@ -118,9 +122,12 @@ def next_step(me: MemberLease, shards: int, ring: str, seen: SeenLeases, contact
             f"the ring has {record.shards} shards and this node {shards}: all nodes of a ring have the same --journal_shards"
         )
     others = [lease for lease in seen.leases if lease.name != me.name]
-    known = [lease for lease in others if lease.ring and (record is None or lease.ring == record.ring)]
-    if known:
-        return JoinRing(known[0].ring, tuple(RingMember(lease.name, lease.address) for lease in known))
+    known = [lease for lease in others if lease.ring]
+    if record is None and known:
+        return WaitForRing(f"nodes of a ring are there, and will tell {place}")
+    if record is not None and (asked := [lease for lease in known if lease.ring == record.ring]):
+        with_me = replace(record, members={**record.members, me.name: me.journal})
+        return JoinRing(with_me, tuple(RingMember(lease.name, lease.address) for lease in asked))
     if record is not None and any(lease.run == record.founder for lease in others):
         return WaitForRing("another node is just founding the ring")
     if record is not None and (kept := sorted(name for name, journal in record.members.items() if journal and name != me.name)):
@@ -180,7 +187,9 @@ def declared(changes: Iterable[str], me: MemberLease) -> set[str]:
     return {change for change in changes if change.startswith(f"{DECLARED}/{me.name}/{me.run}/")}
 
 
-def record_of(ring: str, founder: str, shards: int, members: Iterable[RingMember], watch: Watch, me: MemberLease) -> RingRecord:
-    """What the store should know."""
-    journals = {member.name: me.journal if member.name == me.name else watch.journal(member.name) for member in members}
-    return RingRecord(ring, shards, founder, journals)
+def record_of(ring: str, table: RingTable, seen: SeenLeases, watch: Watch, me: MemberLease) -> RingRecord:
+    """What the store should know: all members, and those that are about to join."""
+    before = RingRecord(ring, table.shards, "", {}) if seen.record is None else seen.record
+    names = {member.name for member in table.members} | (before.members.keys() & {lease.name for lease in seen.leases})
+    journals = {name: me.journal if name == me.name else watch.journal(name) for name in sorted(names)}
+    return replace(before, members=journals)

@@ -76,15 +76,15 @@ def require_ring(settings: Settings) -> None:
         return
     if settings.ring.ring_address and not lease_store_of(settings):
         raise UserMistake("--ring has the addresses of all nodes, this one included: leave --ring_address away")
+    for is_so, why in _not_with(settings):
+        if is_so:
+            raise UserMistake(why)
     node_of(settings)
     shards = settings.journal.journal_shards
     if len(settings.ring.ring) > shards:
         raise UserMistake(
             f"a ring of {len(settings.ring.ring)} nodes needs as many shards: raise --journal_shards, now {shards}"
         )
-    for is_so, why in _not_with(settings):
-        if is_so:
-            raise UserMistake(why)
 
 
 def _not_with(settings: Settings) -> list[tuple[bool, str]]:

@@ -108,9 +108,11 @@ class LeasedMembers:
                     self._found()
             case BeginRing():
                 self._found()
-            case JoinRing(ring=ring, members=members):
-                self._ring = ring
-                self._seeking = f"joining a ring, and not heard of it yet by {', '.join(member.name for member in members)}"
+            case JoinRing(record=record, members=members):
+                if record != seen.record and not await self._leases.replace_record(seen, record):
+                    return
+                self._ring = record.ring
+                self._seeking = f"joining the ring of {', '.join(member.name for member in members)}, not reached yet"
                 state.guess((self._member, *members))
                 self.follow()
             case WaitForRing(reason=reason):
@@ -142,9 +144,7 @@ class LeasedMembers:
         self._declare()
 
     async def _keep_record(self, seen: SeenLeases) -> None:
-        ring, founder = self._ring or self._would_be, "" if seen.record is None else seen.record.founder
-        table = self._state.table
-        record = ring_leases.record_of(ring, founder, table.shards, table.members, self._watch, self._me)
+        record = ring_leases.record_of(self._ring or self._would_be, self._state.table, seen, self._watch, self._me)
         if record != seen.record:
             await self._leases.replace_record(seen, record)
 
