@@ -112,7 +112,9 @@ async def test_one_of_those_who_saw_no_record_writes_it(two: tuple[MemberLeases,
     seen = [await leases.renew(PROBE, LASTING) for leases in two]
     assert [each.record for each in seen] == [None, None]
     records = [RECORD, replace(RECORD, founder="b~1")]
-    taken = await asyncio.gather(*(leases.replace_record(*each) for leases, *each in zip(two, seen, records, strict=True)))
+    taken = await asyncio.gather(
+        *(leases.replace_record(saw, record) for leases, saw, record in zip(two, seen, records, strict=True))
+    )
     assert sorted(taken) == [False, True]
     kept = records[taken.index(True)]
     assert (await one.renew(PROBE, LASTING)).record == (await other.renew(PROBE, LASTING)).record == kept

@@ -3,13 +3,14 @@
 A lease says that a node was alive a moment ago; it decides nothing about shards. Two rules keep what is decided by it safe:
 
 - Whoever takes a node for dead has watched its lease not being renewed for the whole time for which leases hold, without an
-  interruption, and has no link to it either. After an absence of the store, or of the observer itself, that time
-  begins anew.
-- At most half of the members are declared at a time. A node that does not renew its lease and is not linked with more than half
-  of them registers nothing (`pause`): so where a ring is cut in two, nothing is acknowledged that the other side drops later.
+  interruption, and has had no link to it for as long; and of those who do renew theirs nobody has one. After an absence of the
+  store, or of the observer itself, that time begins anew.
+- Nobody is declared while more than half of the members do not renew their leases. So whoever may be declared is linked with
+  half of them at the most, itself included; it knows that, and registers nothing (`pause`). Where a ring is cut, nothing is
+  acknowledged on one side that the other one has declared lost.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,8 +20,8 @@ from ropewalk.model.ring import MemberLease, RingMember, RingRecord, RingTable, 
 LEASE_SECONDS = 10.0
 RENEW_SECONDS = 1.0
 
-PAUSE_SECONDS = 8.0
-"""A node stops before others may declare it lost: they have seen its last renewal after it was made."""
+PAUSE_SECONDS = 6.0
+"""A node stops well before others may declare it lost: it looks at the clock only now and then."""
 
 GAP_SECONDS = 5.0
 """Without a look at the store for longer, what happened there meanwhile is not known."""
@@ -78,6 +79,10 @@ class Watch:
         """The last sign of life of the node: the same for all who have seen it."""
         lease, _ = self._renewed.get(name, (None, 0.0))
         return "" if lease is None else f"{lease.run}/{lease.number}"
+
+    def linked(self, name: str, others: Iterable[str]) -> bool:
+        """Whether one of the others says that it has a link to the node."""
+        return any(name in self._renewed[other][0].links for other in others if other in self._renewed)
 
     def unrenewed(self, now: float) -> float:
         """Seconds since the lease of this node was renewed last."""
@@ -144,29 +149,31 @@ def next_step(me: MemberLease, shards: int, ring: str, seen: SeenLeases, contact
 
 
 class Verdict(Struct, frozen=True):
-    """`lost`: take them out, what they held is gone. `kept`: silent too, and what they hold is in their journals. `doubtful`:
-    more than half are silent, which may be a cut as well."""
+    """`lost`: take them out, what they held is gone. `kept`: dead too, and what they hold is in their journals. `doubtful`: so
+    many do not renew their leases that it may be a cut as well."""
 
     lost: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     doubtful: tuple[str, ...] = ()
 
 
-def verdict(watch: Watch, me: str, members: Sequence[RingMember], linked: Collection[str]) -> Verdict:
-    """`linked`: nodes that this one has a link to."""
+def verdict(watch: Watch, me: str, members: Sequence[RingMember], away: Mapping[str, float]) -> Verdict:
+    """`away`: for how many seconds this node has had no link to each other one; 0 where it has one."""
     names = [member.name for member in members]
-    silent = tuple(name for name in names if name != me and name not in linked and watch.silent(name))
-    if me not in names or not silent:
+    silent = [name for name in names if name != me and watch.silent(name)]
+    others = [name for name in names if name != me and name not in silent]
+    dead = tuple(name for name in silent if away.get(name, 0.0) >= LEASE_SECONDS and not watch.linked(name, others))
+    if me not in names or not dead:
         return Verdict()
     if 2 * len(silent) > len(names):
-        return Verdict(doubtful=silent)
-    kept = tuple(name for name in silent if watch.journal(name))
-    return Verdict(tuple(name for name in silent if name not in kept), kept)
+        return Verdict(doubtful=dead)
+    kept = tuple(name for name in dead if watch.journal(name))
+    return Verdict(tuple(name for name in dead if name not in kept), kept)
 
 
 def pause(watch: Watch, me: MemberLease, members: Sequence[RingMember], linked: Collection[str], now: float) -> str:
     """Why this node is to register nothing, "" if it may: others may be about to declare it lost, and then that is lost too.
-    One with a journal is never declared lost by its lease."""
+    `linked`: nodes that it has a link to. One with a journal is never declared lost by its lease."""
     names = [member.name for member in members]
     reached = sum(name == me.name or name in linked for name in names)
     if me.journal or me.name not in names or 2 * reached > len(names) or watch.unrenewed(now) < PAUSE_SECONDS:

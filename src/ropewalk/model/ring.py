@@ -111,7 +111,7 @@ class Move(Struct, frozen=True):
 class MemberLease(Struct, frozen=True):
     """What a node says of itself in the store that the nodes of its ring share. `run` tells this process from all others that
     are or were the node; `number` is another one with each renewal. `ring` is the ring that it belongs to, "" while it looks
-    for one. `journal`: what it holds outlives the process."""
+    for one. `journal`: what it holds outlives the process. `links`: the nodes that it is linked with."""
 
     name: str
     address: str
@@ -119,6 +119,7 @@ class MemberLease(Struct, frozen=True):
     number: int
     journal: bool
     ring: str = ""
+    links: tuple[str, ...] = ()
 
 
 class RingRecord(Struct, frozen=True):

@@ -127,8 +127,8 @@ class Observer:
         self.record = None
 
 
-def lost(observer: Observer, names: str = "abc", linked: str = "") -> Verdict:
-    return verdict(observer.watch, "a", members(names), linked)
+def lost(observer: Observer, names: str = "abc", linked: str = "", away: float = LEASE_SECONDS) -> Verdict:
+    return verdict(observer.watch, "a", members(names), {name: 0.0 if name in linked else away for name in names})
 
 
 def test_a_node_without_a_journal_is_lost_when_its_lease_was_not_renewed_for_as_long_as_it_holds() -> None:
@@ -138,6 +138,13 @@ def test_a_node_without_a_journal_is_lost_when_its_lease_was_not_renewed_for_as_
     observer.look(1, renewing="c")
     assert lost(observer) == Verdict(lost=("b",))
     assert lost(observer, linked="b") == Verdict()  # it is only the store that it does not reach
+    assert lost(observer, away=LEASE_SECONDS - 1) == Verdict()  # it may not know yet that it is cut off
+
+
+def test_a_node_that_another_one_is_linked_with_is_not_lost() -> None:
+    observer = Observer(lease("b"), replace(lease("c"), links=("b",)))
+    observer.look(LEASE_SECONDS, renewing="c")
+    assert lost(observer) == Verdict()
 
 
 def test_a_node_with_a_journal_or_of_which_nothing_is_known_is_kept() -> None:
@@ -188,6 +195,7 @@ def test_more_than_half_are_not_declared_and_those_outside_declare_nobody() -> N
     observer = Observer(lease("b"), lease("c"))
     observer.look(LEASE_SECONDS)
     assert lost(observer) == Verdict(doubtful=("b", "c"))
+    assert lost(observer, linked="c") == Verdict(doubtful=("b",))  # c may be linked with it
     assert lost(observer, "ab") == Verdict(lost=("b",))
     assert lost(observer, "bcd") == Verdict()
 
@@ -212,7 +220,7 @@ def test_a_node_without_its_lease_and_with_half_of_the_ring_at_the_most_is_pause
     names: str, linked: str, journal: bool, paused: bool
 ) -> None:
     observer, me = Observer(lease("a")), lease("a", journal=journal)
-    observer.look(5, there=False)
+    observer.look(4, there=False)
     for seconds, expected in ((PAUSE_SECONDS - 1, False), (PAUSE_SECONDS, paused)):
         assert bool(pause(observer.watch, me, members(names), linked, 1000.0 + seconds)) is expected
     observer.look(1)

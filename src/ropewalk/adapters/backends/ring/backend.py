@@ -91,7 +91,7 @@ class RingBackend:
         self.feed = RingFeed(self.router, server)
         if leased is not None:
             leased.follow = self._follow
-            leased.linked = lambda: {name for name, link in self._links.items() if link.connected}
+            leased.away_since = lambda: {name: link.away_since for name, link in self._links.items()}
         server.hear = self._hear
         server.attach(store, store.memory.streams)
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -21,8 +21,8 @@ ANSWER_SECONDS = 3.0
 
 
 class LeasedMembers:
-    """`me`: what this node says of itself. `linked` tells which nodes it has a link to, and `follow` has to be called when what
-    is known of the ring has changed; both are to be set."""
+    """`me`: what this node says of itself. `away_since` tells since when there is no link to each other node, None where there
+    is one, and `follow` is called when what is known of the ring has changed; both are to be set."""
 
     def __init__(self, state: RingState, me: MemberLease, leases: MemberLeases) -> None:
         self._state = state
@@ -38,7 +38,7 @@ class LeasedMembers:
         self._foreign = ""
         self._running: asyncio.Task[None] | None = None
         self.addresses: dict[str, str] = {}  # of members, as they say themselves
-        self.linked: Callable[[], Collection[str]] = tuple
+        self.away_since: Callable[[], Mapping[str, float | None]] = dict
         self.follow: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
@@ -62,8 +62,8 @@ class LeasedMembers:
             for name in self._verdict.kept
         ]
         doubtful = ", ".join(self._verdict.doubtful)
-        cut = [f"more than half of the nodes are silent, and not declared lost for that: {doubtful}"] if doubtful else []
-        return [*filter(None, (self._trouble, self._foreign, self._state.paused)), *kept, *cut]
+        cut = [f"too few nodes renew their leases to tell dead ones from a cut: {doubtful} may have to be declared lost"]
+        return [*filter(None, (self._trouble, self._foreign, self._state.paused)), *kept, *(cut if doubtful else [])]
 
     # --- one look after another ---------------------------------------------------------------------------------------
 
@@ -77,7 +77,9 @@ class LeasedMembers:
 
     async def _look(self) -> None:
         asked = time.monotonic()
-        self._me = replace(self._me, number=self._me.number + 1, ring="" if self._state.seeking else self._ring)
+        ring = "" if self._state.seeking else self._ring
+        self._me = replace(self._me, number=self._me.number + 1, ring=ring, links=self._linked())
+        self._pause()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 seen = await self._leases.renew(self._me, ring_leases.LEASE_SECONDS)
@@ -90,8 +92,14 @@ class LeasedMembers:
             self._say(
                 f"{self._leases.store} is not reached, by which nodes of the ring find each other: {error}".removesuffix(": ")
             )
-        members, linked = self._state.table.members, self.linked()
-        self._state.paused = ring_leases.pause(self._watch, self._me, members, linked, time.monotonic())
+        self._pause()
+
+    def _pause(self) -> None:
+        table = self._state.table
+        self._state.paused = ring_leases.pause(self._watch, self._me, table.members, self._linked(), time.monotonic())
+
+    def _linked(self) -> tuple[str, ...]:
+        return tuple(sorted(name for name, since in self.away_since().items() if since is None))
 
     def _say(self, trouble: str) -> None:
         if trouble and not self._trouble:
@@ -158,7 +166,9 @@ class LeasedMembers:
 
     def _declare(self) -> None:
         state = self._state
-        self._verdict = ring_leases.verdict(self._watch, state.me, state.table.members, self.linked())
+        now = time.monotonic()
+        away = {name: 0.0 if since is None else now - since for name, since in self.away_since().items()}
+        self._verdict = ring_leases.verdict(self._watch, state.me, state.table.members, away)
         for name in self._verdict.lost:
             logger.warning("a node does not renew its lease and had no journal: it is declared lost", extra={"node": name})
             try:
