@@ -16,6 +16,7 @@ from tests.scenarios.leased_ring import leased_ring
 from tests.scenarios.ring import WITHIN, streams_of_all_shards, try_to_publish
 from tests.scenarios.test_ring_failures import until_published
 from tests.server import RunningServer
+from tests.services import RedisServer
 
 STORES = pytest.mark.parametrize("store", ["redis", "nats"])
 
@@ -184,6 +185,18 @@ async def test_a_ring_without_journals_that_ended_whole_is_founded_anew(store: s
         for stream, after in (await positions(ring.nodes["c"], "2")).items():
             assert after["offset"] == 1
             assert after["epoch"] != before[stream]["epoch"]
+
+
+async def test_a_ring_whose_journals_are_gone_is_founded_anew_once_its_record_is_removed() -> None:
+    with leased_ring("a", journals="a") as ring:
+        await ring.are_one("a")
+        ring.lose("a")
+        ring.start_all("d")
+        await until_health(ring.nodes["d"], 503, "a had a journal", "remove the key rw:{ring}:record in Redis")
+        assert isinstance(ring.store, RedisServer)
+        ring.store.ask("DEL", "rw:{ring}:record")
+        await ring.are_one("d")
+        await positions(ring.nodes["d"], "1")
 
 
 async def test_a_new_node_founds_nothing_while_journals_of_the_ring_may_come_back() -> None:
