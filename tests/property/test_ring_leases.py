@@ -31,7 +31,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.lease = MemberLease(self.name, "", self.name, 0, journal=False, ring="R")
-        self.watch = Watch(self.look_at)
+        self.watch = Watch(self.lease, self.look_at)
 
 
 @dataclass(frozen=True)

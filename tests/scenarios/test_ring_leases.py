@@ -13,9 +13,9 @@ from tests import broky_client
 from tests.broky_client import BrokyClient
 from tests.cable import Cable, cable
 from tests.scenarios.leased_ring import leased_ring
-from tests.scenarios.ring import WITHIN, streams_of_all_shards, try_to_publish
+from tests.scenarios.ring import FLAGS, SHARDS, WITHIN, free_ports, streams_of_all_shards, try_to_publish
 from tests.scenarios.test_ring_failures import until_published
-from tests.server import RunningServer
+from tests.server import RunningServer, running_server
 from tests.services import RedisServer
 
 STORES = pytest.mark.parametrize("store", ["redis", "nats"])
@@ -104,7 +104,7 @@ async def test_a_node_with_a_journal_is_waited_for_and_comes_back_with_its_epoch
         term = (await ring.report(ring.nodes["a"])).term
         ring.kill("b")
         for name in "ac":
-            await until_health(ring.nodes[name], 200, "b does not renew its lease and has a journal")
+            await until_health(ring.nodes[name], 200, "b does not renew its lease, and what it holds may be in its journal")
         ring.start("b")
         await ring.are_one("abc")
         for stream, after in (await positions(ring.nodes["a"], "2")).items():
@@ -127,6 +127,19 @@ async def test_a_node_that_was_declared_lost_and_lives_joins_again() -> None:
         after = await positions(b, "3")
         for stream in before:
             assert after[stream]["offset"] == (3 if after[stream]["epoch"] == before[stream]["epoch"] else 2)
+
+
+async def test_a_second_process_of_a_node_that_lives_founds_nothing_and_says_why_until_the_first_is_gone() -> None:
+    with leased_ring("a") as ring:
+        await ring.are_one("a")
+        (port,) = free_ports(1)
+        flags = [*FLAGS, *ring.finding("a", ""), "--ring_node", "a", "--port", str(port), "--journal_shards", str(SHARDS)]
+        with running_server(*flags) as twin:
+            await until_health(twin, 503, "another process is the node a")
+            assert (await health(ring.nodes["a"])) == (200, '{"status":"ok"}')
+            ring.kill("a")
+            await until_health(twin, 200)
+            await positions(twin, "1")
 
 
 # --- a store that is away ---------------------------------------------------------------------------------------------

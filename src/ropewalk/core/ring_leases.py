@@ -32,10 +32,13 @@ back by then."""
 
 
 class Watch:
-    """What this node has seen of all leases. `now` is a clock that never goes back; nobody else's is compared with it."""
+    """What the process `me` has seen of all leases. `now` is a clock that never goes back, and that of nobody else."""
 
-    def __init__(self, now: float) -> None:
-        self._renewed: dict[str, tuple[MemberLease, float]] = {}
+    def __init__(self, me: MemberLease, now: float) -> None:
+        self._me = me
+        self._numbers: dict[str, int] = {}  # of the leases that hold, by run
+        self._renewed: dict[str, tuple[MemberLease, float]] = {}  # by name
+        self._twin: float | None = None
         self._journals: dict[str, bool] = {}
         self._since: float | None = None
         self._last = now
@@ -49,12 +52,16 @@ class Watch:
         if seen.record is not None:
             self._journals.update(seen.record.members)
         for lease in seen.leases:
-            if self._renewed.get(lease.name, (None, 0.0))[0] != lease:
+            before = self._numbers.get(lease.run)
+            if before != lease.number:
                 self._renewed[lease.name] = lease, now
+                if before is not None and lease.name == self._me.name and lease.run != self._me.run:
+                    self._twin = now
             if lease.ring:
                 self._journals[lease.name] = lease.journal
             else:  # one that looks for a ring may only have the name of a member
                 self._journals.setdefault(lease.name, lease.journal)
+        self._numbers = {lease.run: lease.number for lease in seen.leases}
 
     def missed(self) -> None:
         """The store did not answer."""
@@ -63,6 +70,14 @@ class Watch:
     def contact(self) -> float:
         """Seconds for which the store has been seen without an interruption."""
         return 0.0 if self._since is None else self._last - self._since
+
+    def twin(self) -> bool:
+        """Another process with the name of this one lives: its lease was renewed under the eyes of this one."""
+        return self._twin is not None and self._last - self._twin < LEASE_SECONDS
+
+    def latest(self, seen: SeenLeases) -> list[MemberLease]:
+        """Of each node the lease that was renewed last: one that it had before it crashed may hold still."""
+        return [lease for lease in seen.leases if self._renewed[lease.name][0].run == lease.run]
 
     def silent(self, name: str) -> bool:
         """Its lease was not renewed for as long as leases hold."""
@@ -117,30 +132,34 @@ class WaitForRing(Struct, frozen=True):
 SeekingStep = FoundRing | BeginRing | JoinRing | WaitForRing
 
 
-def next_step(me: MemberLease, shards: int, ring: str, seen: SeenLeases, contact: float, place: str) -> SeekingStep:
-    """`ring` is the id of the ring that `me` would found, `contact` that of its `Watch`, `place` where the record is."""
+def next_step(me: MemberLease, shards: int, ring: str, seen: SeenLeases, watch: Watch, place: str) -> SeekingStep:
+    """`ring` is the id of the ring that `me` would found, `place` where the record is."""
     record = seen.record
+    if watch.twin():
+        return WaitForRing(f"another process is the node {me.name} of the ring, and lives: each needs a --ring_node of its own")
     if record is not None and record.founder == me.run:
         return BeginRing()
     if record is not None and record.shards != shards:
         return WaitForRing(
             f"the ring has {record.shards} shards and this node {shards}: all nodes of a ring have the same --journal_shards"
         )
-    others = [lease for lease in seen.leases if lease.name != me.name]
+    others = [lease for lease in watch.latest(seen) if lease.name != me.name]
+    if same := [lease.name for lease in others if lease.address == me.address]:
+        return WaitForRing(f"{same[0]} has the address of this node, {me.address}: each needs a --ring_address of its own")
     known = [lease for lease in others if lease.ring]
     if record is None and known:
         return WaitForRing(f"nodes of a ring are there, and will tell {place}")
     if record is not None and (asked := [lease for lease in known if lease.ring == record.ring]):
         with_me = replace(record, members={**record.members, me.name: me.journal})
         return JoinRing(with_me, tuple(RingMember(lease.name, lease.address) for lease in asked))
-    if record is not None and any(lease.run == record.founder for lease in others):
+    if record is not None and any(lease.run == record.founder for lease in seen.leases):
         return WaitForRing("another node is just founding the ring")
     if record is not None and (kept := sorted(name for name, journal in record.members.items() if journal and name != me.name)):
         return WaitForRing(
             f"no node of the ring is there, and {', '.join(kept)} had a journal: start one of them. If all of that is gone for "
             f"good, remove {place}, and the ring begins anew"
         )
-    if contact < SETTLE_SECONDS:
+    if watch.contact() < SETTLE_SECONDS:
         return WaitForRing("looking for nodes of the ring")
     return FoundRing(RingRecord(ring, shards, me.run, {me.name: me.journal}))
 

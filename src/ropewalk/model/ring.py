@@ -110,8 +110,9 @@ class Move(Struct, frozen=True):
 
 class MemberLease(Struct, frozen=True):
     """What a node says of itself in the store that the nodes of its ring share. `run` tells this process from all others that
-    are or were the node; `number` is another one with each renewal. `ring` is the ring that it belongs to, "" while it looks
-    for one. `journal`: what it holds outlives the process. `links`: the nodes that it is linked with."""
+    are or were the node, and each has a lease of its own; `number` is another one with each renewal. `ring` is the ring that it
+    belongs to, "" while it looks for one. `journal`: what it holds outlives the process. `links`: the nodes that it is linked
+    with."""
 
     name: str
     address: str

@@ -45,7 +45,11 @@ def members(names: str) -> list[RingMember]:
 
 def step(*others: MemberLease, record: RingRecord | None = None, contact: float = SETTLE_SECONDS) -> SeekingStep:
     me = lease("x", ring="")
-    return next_step(me, SHARDS, "N", SeenLeases((*others, me), record, "" if record is None else "1"), contact, PLACE)
+    watch, looks = Watch(me, 0.0), round(contact) + 1
+    for number in range(looks):
+        seen = SeenLeases((*others, replace(me, number=number)), record, "" if record is None else "1")
+        watch.saw(number, number, seen)
+    return next_step(me, SHARDS, "N", seen, watch, PLACE)
 
 
 def test_where_nothing_is_known_a_node_founds_the_ring_after_a_look() -> None:
@@ -61,6 +65,17 @@ def test_a_ring_that_lives_is_joined_by_the_members_that_hold_a_lease_and_told_t
     kept = record("abc")
     found = step(lease("a"), lease("b"), lease("y", ring=""), lease("z", ring="other"), record=kept, contact=0.0)
     assert found == JoinRing(replace(kept, members={**kept.members, "x": False}), tuple(members("ab")))
+
+
+def test_of_a_node_that_crashed_and_came_back_the_lease_counts_that_is_renewed() -> None:
+    me, former = lease("x", ring=""), replace(lease("a", run="2"), address="former:1")
+    watch = Watch(me, 0.0)
+    for now in range(2):
+        seen = SeenLeases((lease("a", number=now), former, me), record("a"))
+        watch.saw(now, now, seen)
+    found = next_step(me, SHARDS, "N", seen, watch, PLACE)
+    assert isinstance(found, JoinRing)
+    assert found.members == tuple(members("a"))
 
 
 def test_a_ring_whose_record_was_lost_is_not_founded_anew() -> None:
@@ -97,6 +112,25 @@ def test_another_number_of_shards_is_told() -> None:
     assert "--journal_shards" in found.reason
 
 
+def test_a_node_with_the_address_of_another_one_is_told_so() -> None:
+    found = step(replace(lease("a"), address="x:8080"), record=record("a"))
+    assert found == WaitForRing("a has the address of this node, x:8080: each needs a --ring_address of its own")
+
+
+def test_a_second_process_of_a_node_that_lives_waits_and_one_after_a_crash_does_not() -> None:
+    me, former = lease("x", ring=""), lease("x", run="0")
+    crashed, living = Watch(me, 0.0), Watch(me, 0.0)
+    for number in range(5):
+        crashed.saw(number, number, SeenLeases((former, replace(me, number=number))))
+        living.saw(number, number, seen := SeenLeases((replace(former, number=number), replace(me, number=number))))
+    assert isinstance(next_step(me, SHARDS, "N", seen, crashed, PLACE), FoundRing)
+    waits = next_step(me, SHARDS, "N", seen, living, PLACE)
+    assert waits == WaitForRing("another process is the node x of the ring, and lives: each needs a --ring_node of its own")
+    for number in range(5, 5 + round(LEASE_SECONDS)):  # it has ended
+        living.saw(number, number, SeenLeases((replace(me, number=number),)))
+    assert isinstance(next_step(me, SHARDS, "N", seen, living, PLACE), FoundRing)
+
+
 # --- watching ---------------------------------------------------------------------------------------------------------
 
 
@@ -105,7 +139,7 @@ class Observer:
 
     def __init__(self, *seen: MemberLease, record: RingRecord | None = None) -> None:
         self.now = 1000.0
-        self.watch = Watch(self.now)
+        self.watch = Watch(lease("a"), self.now)
         self._number = 1
         self._leases = {each.name: each for each in seen}
         self.record = record

@@ -48,7 +48,7 @@ class NatsMemberLeases:
             if not self._made:
                 await jets.ensure(self._link, self._config)
                 self._made = True
-            subject = f"{self._leases}.{token(lease.name)}"
+            subject = f"{self._leases}.{token(lease.run)}"
             await self._link.publish(subject, msgspec.json.encode(lease), {"Nats-TTL": f"{lasting:.0f}"})
             return await self._see()
         except ApiError as error:
@@ -65,7 +65,7 @@ class NatsMemberLeases:
         while (stored := await self._link.following(self._jet, sequence, f"{self._leases}.*")) is not None:
             leases.append(msgspec.json.decode(stored.data, type=MemberLease))
             sequence = stored.seq + 1
-        leases.sort(key=lambda lease: lease.name)
+        leases.sort(key=lambda lease: lease.run)
         kept = await self._link.last(self._jet, self._record)
         if kept is None:
             return SeenLeases(tuple(leases))

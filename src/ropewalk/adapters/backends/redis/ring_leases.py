@@ -38,12 +38,10 @@ class RedisMemberLeases:
             await self._links.close()
 
     async def renew(self, lease: MemberLease, lasting: float) -> SeenLeases:
-        leases, record = await self._run(
-            "ring_renew", self._keys, lease.name, msgspec.json.encode(lease), round(lasting * 1000)
-        )
+        leases, record = await self._run("ring_renew", self._keys, lease.run, msgspec.json.encode(lease), round(lasting * 1000))
         try:
             return SeenLeases(
-                tuple(sorted((msgspec.json.decode(each, type=MemberLease) for each in leases), key=lambda each: each.name)),
+                tuple(sorted((msgspec.json.decode(each, type=MemberLease) for each in leases), key=lambda each: each.run)),
                 None if record is None else msgspec.json.decode(record, type=RingRecord),
                 "" if record is None else sha1(record, usedforsecurity=False).hexdigest(),
             )

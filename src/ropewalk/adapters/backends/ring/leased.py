@@ -28,7 +28,7 @@ class LeasedMembers:
         self._state = state
         self._me = me
         self._leases = leases
-        self._watch = Watch(time.monotonic())
+        self._watch = Watch(me, time.monotonic())
         self._would_be = secrets.token_hex(8)
         self._ring = ""
         self._answered: set[str] = set()
@@ -57,8 +57,8 @@ class LeasedMembers:
 
     def impairments(self) -> list[str]:
         kept = [
-            f"{name} does not renew its lease and has a journal: start it again, or declare it lost (ropewalk ring remove"
-            f" {name} --lost)"
+            f"{name} does not renew its lease, and what it holds may be in its journal: start it again, or declare it lost"
+            f" (ropewalk ring remove {name} --lost)"
             for name in self._verdict.kept
         ]
         doubtful = ", ".join(self._verdict.doubtful)
@@ -109,7 +109,7 @@ class LeasedMembers:
     async def _seek(self, seen: SeenLeases) -> None:
         state, me = self._state, self._me
         shards = state.table.shards
-        step = ring_leases.next_step(me, shards, self._would_be, seen, self._watch.contact(), self._leases.place)
+        step = ring_leases.next_step(me, shards, self._would_be, seen, self._watch, self._leases.place)
         match step:
             case FoundRing(record=record):
                 if await self._leases.replace_record(seen, record):
@@ -142,7 +142,8 @@ class LeasedMembers:
         if not self._ring and record is not None and self._me.name in record.members:
             self._ring = record.ring
         if record is not None:
-            self.addresses = {lease.name: lease.address for lease in seen.leases if lease.ring == record.ring}
+            latest = self._watch.latest(seen)
+            self.addresses = {lease.name: lease.address for lease in latest if lease.ring == record.ring}
         self._foreign = ""
         if record is not None and record.ring != self._ring:
             self._foreign = f"{self._leases.place} is that of another ring, or of this one without this node"
