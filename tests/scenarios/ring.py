@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +38,30 @@ class Ring:
 
     def start(self, name: str, seeds: str = "") -> RunningServer:
         """`seeds`: the nodes that it is told of besides itself; all that were planned, unless it joins later."""
-        told = ",".join(f"{each}=127.0.0.1:{self.ports[each]}" for each in sorted({*(seeds or self.ports), name}))
         home = self._home / name
         home.mkdir(exist_ok=True)
         flags = ["--port", str(self.ports[name]), "--journal_shards", str(SHARDS)]
-        if self._journal:
+        if self.keeps_journal(name):
             flags += ["--data_dir", str(home / "data"), "--durability", "fsync"]
         if name in self._workers:
             flags += ["--workers", str(self._workers[name])]
-        flags += ["--ring", told, "--ring_node", name]
+        flags += [*self.finding(name, seeds), "--ring_node", name]
         self.nodes[name] = RunningServer((*self._flags, *flags), home)
         return self.nodes[name]
+
+    def finding(self, name: str, seeds: str) -> list[str]:
+        """How the node is told of the others."""
+        told = ",".join(f"{each}=127.0.0.1:{self.ports[each]}" for each in sorted({*(seeds or self.ports), name}))
+        return ["--ring", told]
+
+    def keeps_journal(self, name: str) -> bool:
+        return self._journal
+
+    def start_all(self, names: str) -> None:
+        """New nodes, all at once."""
+        self.ports |= {name: free_port() for name in names}
+        with ThreadPoolExecutor(len(names)) as threads:
+            list(threads.map(self.start, names))
 
     def join(self, name: str) -> RunningServer:
         seeds = "".join(self.nodes)

@@ -17,12 +17,16 @@ _SUBJECT = re.compile(r"[^\s.]+(?:\.[^\s.]+)*")
 
 
 def uses_redis(settings: Settings) -> bool:
-    chosen = {settings.broker.broker, settings.broker.pubsub, *settings.broadcast.broadcast_adapter}
-    return bool(chosen & {"redis", "redisx"})
+    return bool(_chosen(settings) & {"redis", "redisx"})
 
 
 def uses_nats(settings: Settings) -> bool:
-    return "nats" in {settings.broker.broker, settings.broker.pubsub, *settings.broadcast.broadcast_adapter}
+    return "nats" in _chosen(settings)
+
+
+def _chosen(settings: Settings) -> set[str]:
+    ring = settings.ring.ring if len(settings.ring.ring) == 1 else ()
+    return {settings.broker.broker, settings.broker.pubsub, *settings.broadcast.broadcast_adapter, *ring}
 
 
 def require_reachable(settings: Settings) -> None:

@@ -1,7 +1,7 @@
 """The Lua scripts of the Redis backend. Each is one atomic step of the server.
 
-They begin alike, by `common.lua`, and are called alike: the first three arguments are always the run of the server that the
-caller knows, the time that tests set (0 otherwise) and the command that reaches subscribers.
+Those of streams, sessions and members begin alike, by `common.lua`, and are called alike: the first three arguments are always
+the run of the server that the caller knows, the time that tests set (0 otherwise) and the command that reaches subscribers.
 """
 
 from functools import cache
@@ -22,6 +22,8 @@ PRELUDES = {
     "sessions": ("common", "owners", "records"),
     "leases": ("common", "owners", "records"),
     "presence": ("common", "owners"),
+    "ring_renew": (),
+    "ring_record": (),
 }
 """What stands before a script; before all others it is `common`."""
 

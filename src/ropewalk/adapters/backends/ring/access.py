@@ -142,6 +142,10 @@ class RingAccess:
 
     # --- what follows from it -----------------------------------------------------------------------------------------
 
+    def _address_of(self, name: str, address: str) -> str:
+        """Where a node is now, of which the table has this address."""
+        return address
+
     def _reach_members(self) -> None:
         members = {member.name: member.address for member in self.state.table.members if member.name != self.state.me}
         for name, address in members.items():
@@ -150,7 +154,7 @@ class RingAccess:
                 self.feed.join(link)
                 self._links[name] = self._nodes[name] = link
                 link.begin()
-            self._links[name].address = address
+            self._links[name].address = self._address_of(name, address)
         for name in self._links.keys() - members.keys() - {self.state.me}:
             del self._nodes[name]
             self._owed.forget(name)

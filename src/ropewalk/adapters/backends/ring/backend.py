@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from ropewalk.adapters.backends.ring.access import RingAccess
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
+from ropewalk.adapters.backends.ring.leased import LeasedMembers
 from ropewalk.adapters.backends.ring.links import NodeLink
 from ropewalk.adapters.backends.ring.server import NodeServer
 from ropewalk.adapters.backends.workers.shards import taken_out
@@ -32,7 +33,7 @@ BETWEEN_ATTEMPTS = 0.2
 class RingBackend(RingAccess):
     """Implements `ports.Backend` and `ports.Ring`. `member` is this node. `token` is what nodes of this ring know each other
     by. `journal`: what the store is restored from. `keep` is called with what is known of the ring whenever that changes,
-    before anybody else hears of it."""
+    before anybody else hears of it. `leased`: how nodes find each other, where settings do not say who they are."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class RingBackend(RingAccess):
         tls: ssl.SSLContext | None = None,
         journal: Journal | None = None,
         keep: Callable[[RingNews], None] = lambda news: None,
+        leased: LeasedMembers | None = None,
     ) -> None:
         self._lasting = lasting = journal is not None
         super().__init__(
@@ -53,11 +55,15 @@ class RingBackend(RingAccess):
         self._server = server
         self._keep = keep
         self._member = member
+        self._leased = leased
         self._kept: RingNews | None = None
         self._cleared = False
         self._handing: asyncio.Task[None] | None = None
         self._sender = server.sender = ShardSender(state, store, server.moving, self._follow)
         self._receiver = server.receiver = ShardReceiver(state, store, journal)
+        if leased is not None:
+            leased.follow = self._follow
+            leased.away_since = lambda: {name: link.away_since for name, link in self._links.items()}
         server.hear = self._hear
         server.attach(store, store.memory.streams)
 
@@ -80,8 +86,12 @@ class RingBackend(RingAccess):
         await self._server.begin()
         self._follow()
         self._spawn(self._compare_for_ever())
+        if self._leased is not None:
+            await self._leased.start()
 
     async def stop(self) -> None:
+        if self._leased is not None:
+            await self._leased.stop()
         await self._end_links_and_tasks()
         await self._server.stop()
         await self._store.memory.stop()
@@ -96,11 +106,14 @@ class RingBackend(RingAccess):
         taken = next((link.taken for link in self._links.values() if link.taken), "")
         if taken:
             return taken
+        if self._leased is not None and (seeking := self._leased.health()):
+            return seeking
         return "" if self.state.agreed else "fewer than half of the nodes of the ring are reached"
 
     def impairments(self) -> list[str]:
         away = super().impairments()
-        return away if self.state.belongs else ["this node is not in the table of its ring", *away]
+        found = away if self._leased is None else [*away, *self._leased.impairments()]
+        return found if self.state.belongs else ["this node is not in the table of its ring", *found]
 
     async def sweep(self) -> None:
         await self._store.sweep()
@@ -163,7 +176,7 @@ class RingBackend(RingAccess):
         self._reach_members()
         self._settle_shards()
         self._begin_anew_where_lost()
-        if state.news != self._kept:
+        if state.news != self._kept and not state.seeking:
             self._keep(state.news)
             self._kept = state.news
             self._server.tell_workers(state.news)
@@ -172,6 +185,9 @@ class RingBackend(RingAccess):
         self._tell_all()
         if self._handing is None and state.to_hand_over():
             self._handing = self._spawn(self._hand_over())
+
+    def _address_of(self, name: str, address: str) -> str:
+        return address if self._leased is None else self._leased.addresses.get(name, address)
 
     def _settle_shards(self) -> None:
         state = self.state

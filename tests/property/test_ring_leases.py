@@ -1,0 +1,148 @@
+"""Rings that are cut in any way, between nodes and between nodes and the store: nobody who was declared lost registers
+anything, and dead nodes are declared where enough of the others go on."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from ropewalk.core.ring_leases import LEASE_SECONDS, RENEW_SECONDS, Watch, pause, verdict
+from ropewalk.model.ring import MemberLease, RingMember, SeenLeases
+from tests.property.effort import EFFORT
+
+TICK = 0.5
+NOTICE_SECONDS = 6.0  # until a link that is cut is known to be lost
+ANSWER_SECONDS = 3.0  # until a store that does not answer is given up
+SECONDS = 60.0
+
+
+@dataclass
+class Node:
+    """One that looks at the leases, as `LeasedMembers` does."""
+
+    name: str
+    look_at: float
+    answer_at: float | None = None  # of a store that will not answer
+    alive: bool = True
+    paused: str = ""
+    lease: MemberLease = field(init=False)
+    watch: Watch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lease = MemberLease(self.name, "", self.name, 0, journal=False, ring="R")
+        self.watch = Watch(self.lease, self.look_at)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """At some time, and for ever: these nodes lose the store, these pairs of nodes their link; these nodes die."""
+
+    time: float
+    storeless: frozenset[str]
+    pairs: frozenset[tuple[str, str]]
+    deaths: frozenset[str]
+
+
+class Simulation:
+    def __init__(self, names: str, delays: dict[tuple[str, str], float], starts: list[float], cuts: list[Cut]) -> None:
+        self._delays = delays
+        self._cuts = cuts
+        self._members = [RingMember(name, "") for name in names]
+        self.nodes = {name: Node(name, start) for name, start in zip(names, starts, strict=False)}
+        self._stored: dict[str, tuple[MemberLease, float]] = {}
+        self._broken: dict[tuple[str, str], float] = {}  # when the link from one node to another was cut
+        self._storeless: set[str] = set()
+        self.declared: set[str] = set()
+
+    def run(self) -> None:
+        now = 0.0
+        while now < SECONDS and not self.declared:  # after that the members are others
+            for cut in self._cuts:
+                if cut.time == now:
+                    self._apply(cut)
+            for node in self.nodes.values():
+                if node.alive:
+                    self._step(node, now)
+            now += TICK
+
+    def _apply(self, cut: Cut) -> None:
+        self._storeless |= cut.storeless
+        for one, other in cut.pairs:
+            for pair in ((one, other), (other, one)):
+                self._broken.setdefault(pair, cut.time)
+        for name in cut.deaths:
+            self.nodes[name].alive = False
+            for other in self.nodes:
+                self._broken.setdefault((other, name), cut.time)
+
+    def _away(self, name: str, now: float) -> dict[str, float]:
+        lost = {
+            other: self._broken[name, other] + self._delays[name, other]
+            for other in self.nodes
+            if (name, other) in self._broken
+        }
+        return {other: max(0.0, now - lost[other]) if other in lost else 0.0 for other in self.nodes if other != name}
+
+    def _step(self, node: Node, now: float) -> None:
+        away = self._away(node.name, now)
+        linked = [name for name, seconds in away.items() if not seconds]
+        if node.answer_at is not None and now >= node.answer_at:
+            node.watch.missed()
+            node.answer_at, node.look_at = None, now + RENEW_SECONDS
+            node.paused = pause(node.watch, node.lease, self._members, linked, now)
+        elif node.answer_at is None and now >= node.look_at:
+            node.paused = pause(node.watch, node.lease, self._members, linked, now)
+            if node.name in self._storeless:
+                node.answer_at = now + ANSWER_SECONDS
+            else:
+                self._look(node, now, linked, away)
+
+    def _look(self, node: Node, now: float, linked: list[str], away: dict[str, float]) -> None:
+        node.lease = replace(node.lease, number=node.lease.number + 1, links=tuple(linked))
+        self._stored[node.name] = node.lease, now + LEASE_SECONDS
+        node.watch.saw(now, now, SeenLeases(tuple(lease for lease, ends in self._stored.values() if ends > now)))
+        node.paused = pause(node.watch, node.lease, self._members, linked, now)
+        node.look_at = now + RENEW_SECONDS
+        for name in verdict(node.watch, node.name, self._members, away).lost:
+            self.declared.add(name)
+            lost = self.nodes[name]
+            assert not lost.alive or lost.paused, f"{node.name} declares {name} lost, which goes on"
+
+
+@st.composite
+def simulations(draw: st.DrawFn) -> Simulation:
+    names = "abcde"[: draw(st.integers(2, 5))]
+    pairs = [(one, other) for one in names for other in names if one < other]
+    delays = {pair: draw(st.sampled_from([0.0, TICK, 3.0, NOTICE_SECONDS])) for pair in [*pairs, *((b, a) for a, b in pairs)]}
+    starts = [draw(st.sampled_from([0.0, TICK])) for _ in names]
+    cuts = draw(
+        st.lists(
+            st.builds(
+                Cut,
+                st.integers(8, 60).map(lambda ticks: ticks * TICK),
+                st.frozensets(st.sampled_from(names)),
+                st.frozensets(st.sampled_from(pairs)),
+                st.frozensets(st.sampled_from(names), max_size=1),
+            ),
+            max_size=3,
+        )
+    )
+    return Simulation(names, delays, starts, cuts)
+
+
+@EFFORT
+@given(simulations())
+def test_whoever_is_declared_lost_is_dead_or_registers_nothing(simulation: Simulation) -> None:
+    simulation.run()
+
+
+@EFFORT
+@given(st.integers(2, 5), st.data())
+def test_half_of_a_ring_may_die_and_is_declared(size: int, data: st.DataObject) -> None:
+    names = "abcde"[:size]
+    dead = frozenset(data.draw(st.sets(st.sampled_from(names), min_size=1, max_size=size // 2)))
+    delays = {(one, other): NOTICE_SECONDS for one in names for other in names}
+    simulation = Simulation(names, delays, [0.0] * size, [Cut(20.0, frozenset(), frozenset(), dead)])
+    simulation.run()
+    assert simulation.declared == dead
