@@ -81,28 +81,32 @@ class BrokyMessages:
             return messages[0].frame
         written: list[bytes] = []
         run: list[bytes] = []  # payloads of a run that goes on
-        members: list[Registered] = []  # whose they are
+        told: list[MessageFields] = []  # of its messages, where they have any
+        first = last = Registered("", b"", 0.0)
         format, room = Format.BYTES, 0
         for message in messages:
             if isinstance(message, TransientRun):
                 if run:
-                    written.append(_run(members, run, format))
-                    run, members = [], []
+                    written.append(_run(first, run, format, told))
+                    run, told = [], []
                 written.append(message.frame)
                 continue
             if message.broadcast_type and not message.offset:
                 continue
             payload, kind = payload_of(message.payload)
-            if run and not (kind is format and len(payload) <= room and _follows(members[-1], message)):
-                written.append(_run(members, run, format))
-                run, members = [], []
+            if run and not (kind is format and len(payload) <= room and _follows(last, message)):
+                written.append(_run(first, run, format, told))
+                run, told = [], []
             if not run:
-                format, room = kind, MOST_TOGETHER
+                first, format, room = message, kind, MOST_TOGETHER
             run.append(payload)
-            members.append(message)
-            room -= len(payload) if message.fields is None else len(payload) + FIELD_BYTES
+            room -= len(payload)
+            last = message
+            if message.fields is not None:
+                told.append(message.fields)
+                room -= FIELD_BYTES
         if run:
-            written.append(_run(members, run, format))
+            written.append(_run(first, run, format, told))
         return written[0] if len(written) == 1 else b"".join(written)
 
     def reject_history(self, identifier: str, gaps: Sequence[Gap]) -> bytes:
@@ -131,19 +135,18 @@ def _alike(one: MessageFields | None, other: MessageFields | None) -> bool:
     )
 
 
-def _run(messages: Sequence[Registered], payloads: list[bytes], format: Format) -> bytes:
-    first = messages[0]
+def _run(first: Registered, payloads: list[bytes], format: Format, fields: list[MessageFields]) -> bytes:
+    """`fields`: of none of its messages or of all, and then all have what the first one has."""
     at = int(first.timestamp * MICROSECONDS)
     count = len(payloads)
     sizes = tuple(map(len, payloads)) if count > 1 else ()
     key, epoch = shown_key(first.stream), first.epoch.encode()
     partition = uid = b""
     times: tuple[int, ...] = ()
-    if (has := first.fields) is not None:
-        fields = [each.fields for each in messages if each.fields is not None]  # all of them have what the first one has
-        partition = shown_key(has.partition_key)
-        times = tuple([each.ts_producer for each in fields]) if has.ts_producer else ()
-        uid = b"".join([ksuid_of(each.uid) for each in fields]) if has.uid else b""
+    if fields:
+        partition = shown_key(fields[0].partition_key)
+        times = tuple([each.ts_producer for each in fields]) if fields[0].ts_producer else ()
+        uid = b"".join([ksuid_of(each.uid) for each in fields]) if fields[0].uid else b""
     return encode_run(Run(0, count, first.offset, at, key, partition, sizes, times, uid, epoch, b"".join(payloads), format))
 
 
