@@ -31,7 +31,7 @@ demo: $(STAMPS)/demo ## the whole road: server, traffic, archive, figures, audit
 	@$(BIN)/python examples/whole_road.py $(ARGS)
 
 test: $(STAMPS)/dev prerequisites $(STAMPS)/npm ## run all tests, installing what they need; ARGS="-k history" goes to pytest
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 chaos: $(STAMPS)/dev prerequisites ## kill everything 24 times (CHAOS_KILLS=) and prove exactly once; MODE=log: 200 cycles (CHAOS_CYCLES=) over the whole log; MODE=cluster: three nodes for minutes (CLUSTER_SECONDS=) on each engine; MODE=workers: the processes of one node (WORKERS_SECONDS=), and their shares of many connections (WORKERS_CONNECTIONS=); MODE=storm: clients of every kind that are cut off all the time (STORM_CLIENTS=, STORM_REQUESTS=)
 	CHAOS_KILLS=$${CHAOS_KILLS:-24} CHAOS_CYCLES=$${CHAOS_CYCLES:-200} \

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -27,7 +28,7 @@ def _alone(item: pytest.Item) -> bool:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     if not hasattr(item.config, "workerinput"):  # not one of several processes
         return (yield)
-    with turn(_alone(item)):
+    with turn(_alone(item), Path(item.config.getoption("basetemp")).parent):
         return (yield)
 
 

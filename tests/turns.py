@@ -10,25 +10,23 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-GATE = Path(__file__)
-ROOM = GATE.parent
+
+@contextmanager
+def turn(alone: bool, shared: Path) -> Iterator[None]:
+    """`shared`: a directory that all processes of the run know, and no other run does."""
+    with ExitStack() as stack:
+        with _held(shared / "gate", fcntl.LOCK_EX):
+            stack.enter_context(_held(shared / "room", fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+        yield
 
 
 @contextmanager
-def held(path: Path, how: int) -> Iterator[None]:
-    """A lock of the system on something that is there anyway: it ends with the process, and leaves nothing behind."""
-    handle = os.open(path, os.O_RDONLY)
+def _held(path: Path, how: int) -> Iterator[None]:
+    """A lock of the system, which ends with the process, however that ends."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(handle, how)
         yield
     finally:
         fcntl.flock(handle, fcntl.LOCK_UN)  # closing is not enough while a child has a copy
         os.close(handle)
-
-
-@contextmanager
-def turn(alone: bool, gate: Path = GATE, room: Path = ROOM) -> Iterator[None]:
-    with ExitStack() as stack:
-        with held(gate, fcntl.LOCK_EX):
-            stack.enter_context(held(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
-        yield

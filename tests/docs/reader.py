@@ -20,7 +20,7 @@ from typing import Self
 from tests.docs.pages import ROOT, Block
 from tests.services import free_port, redis_executable
 
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 TOGETHER = 120.0  # for several servers that wait for each other
 LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
 SUBSCRIPTIONS = re.compile(rb"^ropewalk_subscriptions (\S+)$", re.MULTILINE)

@@ -79,7 +79,7 @@ async def with_application_again(here: Deployment) -> tuple[float, int]:
 
 @pytest.mark.parametrize("how", ["killed", "held"])
 @pytest.mark.parametrize("kind", ["grpc", "http"])
-async def test_a_crowd_outlives_the_outage_of_its_application(kind: str, how: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_crowd_outlives_the_outage_of_its_application(kind: str, how: str) -> None:
     async with deployment(kind, CLIENTS, *QUICK) as here:
         leavers = await arrived(here)
         await here.heard_by_all(await here.publish(1))
@@ -106,16 +106,15 @@ async def test_a_crowd_outlives_the_outage_of_its_application(kind: str, how: st
         assert [guest for guest in here.guests if guest.gone] == []
         assert after["app_disconnects_dropped_total"] == 0
         assert "Traceback" not in here.server.log(), here.server.log()
-        with capsys.disabled():
-            print(f"\n{kind} application {how} under {CLIENTS} clients, of whom none was disconnected.")
-            print(f"  meanwhile: {found.total()} subscribes rejected, {delivered} messages delivered, health 503")
-            print(f"  once it is back: the first subscribe granted after {seconds:.2f} s, {rejected} rejected until all were")
-            counted = ("app_calls", "app_calls_failed", "app_calls_retried")
-            print("  as the server counted it:", {name: int(after[f"{name}_total"]) for name in counted})
+        print(f"\n{kind} application {how} under {CLIENTS} clients, of whom none was disconnected.")
+        print(f"  meanwhile: {found.total()} subscribes rejected, {delivered} messages delivered, health 503")
+        print(f"  once it is back: the first subscribe granted after {seconds:.2f} s, {rejected} rejected until all were")
+        counted = ("app_calls", "app_calls_failed", "app_calls_retried")
+        print("  as the server counted it:", {name: int(after[f"{name}_total"]) for name in counted})
 
 
 @pytest.mark.parametrize("kind", ["grpc", "http"])
-async def test_an_application_that_hangs_stalls_nobody_else(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_application_that_hangs_stalls_nobody_else(kind: str) -> None:
     async with deployment(kind, CLIENTS, *PATIENT) as here:
         await here.heard_by_all(await here.publish(1))
         here.backend.hold()
@@ -128,10 +127,9 @@ async def test_an_application_that_hangs_stalls_nobody_else(kind: str, capsys: p
         assert [guest for guest in asking if guest.replies[WANTED]] == []
         here.backend.go_on()
         assert await answers(asking, WANTED) == {"confirm_subscription": HANGING}
-        with capsys.disabled():
-            active, waiting = int(hanging["app_calls_active"]), int(hanging["app_calls_waiting"])
-            print(f"\n{kind} application hangs in {active} calls, {waiting} wait for their turn.")
-            print(f"  meanwhile: {len(bystanders)} other subscribes granted, {delivered} messages delivered")
+        active, waiting = int(hanging["app_calls_active"]), int(hanging["app_calls_waiting"])
+        print(f"\n{kind} application hangs in {active} calls, {waiting} wait for their turn.")
+        print(f"  meanwhile: {len(bystanders)} other subscribes granted, {delivered} messages delivered")
 
 
 @pytest.mark.parametrize("kind", ["grpc", "http"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from ropewalk.pipeline.jvm import NICE
 from ropewalk.pipeline.session import spark_session
 from tests.server import RunningServer, running_server
 from tests.spark.journal import FLAGS
@@ -27,6 +28,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
         **{
             "spark.master": "local[2,3]",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            NICE: "1",  # it gives way to other tests, and does not wait until they are over
             # Tests are short: code that is compiled fast beats fast code.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },

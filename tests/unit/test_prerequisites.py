@@ -10,12 +10,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def pytest_run_on_a_bare_machine(directory: Path, marker: str, ci: str) -> subprocess.CompletedProcess[str]:
+def pytest_run_on_a_bare_machine(directory: Path, marker: str, ci: str, *flags: str) -> subprocess.CompletedProcess[str]:
     """One test with the marker, in a pytest of its own that finds no program on its PATH."""
     test = directory / "test_marked.py"
     test.write_text(f"import pytest\n\n@pytest.mark.{marker}\ndef test_marked() -> None:\n    pass\n")
     environ = {**os.environ, "PATH": str(directory), "CI": ci, "CHROMIUM": ""}
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-c", str(ROOT / "pyproject.toml"), str(test)]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-c", str(ROOT / "pyproject.toml"), *flags, str(test)]
     return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
 
 
@@ -43,6 +43,13 @@ class TestWhereAPrerequisiteIsMissing:
         assert done.returncode == 1
         assert "1 skipped" not in done.stdout
         assert hint in done.stdout
+
+
+def test_the_hint_comes_also_from_other_processes_that_run_the_tests(tmp_path: Path) -> None:
+    done = pytest_run_on_a_bare_machine(tmp_path, "needs_curl", "", "--numprocesses", "2")
+
+    assert "1 skipped" in done.stdout
+    assert "NOT TESTED" in done.stdout
 
 
 @pytest.mark.parametrize(("ci", "code"), [("", 0), ("true", 1)])
