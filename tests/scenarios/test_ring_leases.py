@@ -12,8 +12,8 @@ from ropewalk.protocol.broky.frames import Gap, Reason, Run
 from tests import broky_client
 from tests.broky_client import BrokyClient
 from tests.cable import Cable, cable
-from tests.scenarios.leased_ring import leased_ring
-from tests.scenarios.ring import FLAGS, SHARDS, WITHIN, free_ports, streams_of_all_shards, try_to_publish
+from tests.scenarios.leased_ring import LEASED_WITHIN, leased_ring
+from tests.scenarios.ring import FLAGS, SHARDS, free_ports, streams_of_all_shards, try_to_publish
 from tests.scenarios.test_ring_failures import until_published
 from tests.server import RunningServer, running_server
 from tests.services import RedisServer
@@ -27,7 +27,7 @@ async def health(node: RunningServer) -> tuple[int, str]:
 
 
 async def until_health(node: RunningServer, status: int, *words: str) -> None:
-    deadline = time.monotonic() + WITHIN
+    deadline = time.monotonic() + LEASED_WITHIN
     while (said := await health(node))[0] != status or not all(word in said[1] for word in words):
         assert time.monotonic() < deadline, (said, node.log())
         await asyncio.sleep(0.05)
@@ -170,7 +170,7 @@ async def test_a_node_that_reaches_neither_the_store_nor_half_of_its_ring_regist
         a = ring.nodes["a"]
         ring.store.kill()
         ring.kill("b")
-        deadline = time.monotonic() + WITHIN
+        deadline = time.monotonic() + LEASED_WITHIN
         streams = streams_of_all_shards()
         refused = 0
         while refused < len(streams):  # also those that it holds itself
