@@ -246,7 +246,7 @@ class RingState:
     def report(self, alive: Mapping[str, bool]) -> RingReport:
         """`alive`: which other nodes have a link to this one."""
         owned = loads(self.table)
-        holders = [self.holder(shard) for shard in range(self.table.shards)]
+        holders = ["" if self.seeking else self.holder(shard) for shard in range(self.table.shards)]
         living = {name for name, lives in alive.items() if lives} | {self.me}
         nodes = [
             RingNode(
