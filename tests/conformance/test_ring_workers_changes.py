@@ -1,10 +1,12 @@
 """What workers of a ring do when shards move, links break and orders are given; over real links in one process."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect
+from ropewalk.model.presence import Member
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWanted, SessionWrite
 from ropewalk.testing.backend_rig import BackendSetup
@@ -108,3 +110,18 @@ async def test_sessions_of_a_worker_that_ends_are_kept_at_all_nodes_from_then_on
     await ring.until(lambda: not any(store.nodes() for store in stores))
     for sid in sids:
         assert await ring.nodes["b"].sessions.take(sid, f"{sid} again") == SessionSnapshot("bo", {})
+
+
+async def test_what_all_nodes_are_to_hear_waits_while_a_worker_reaches_none(ring: RingInProcess) -> None:
+    worker = RingWorkerInProcess(ring, "a")
+    await worker.start()
+    await worker.presence.join(STREAMS[0], "sid", Member("bo"))
+    mending = [worker.cut(name) for name in "abc"]
+    await ring.until(lambda: not worker.router.reached())
+    adopting = asyncio.ensure_future(worker.presence.adopt("sid", "sid again"))
+    for mend in mending:
+        mend()
+    await ring.until(adopting.done)
+    assert adopting.exception() is None
+    await ring.until(lambda: any(node._store.presence.roster.holds("sid again") for node in ring.nodes.values()))
+    await worker.stop()

@@ -272,6 +272,29 @@ async def test_subscribers_of_streams_that_keep_nothing_are_told_when_a_store_wa
             assert (gap.key.decode() in streams, gap.reason) == (True, Reason.TRIMMED)
 
 
+async def test_a_store_that_stands_still_is_noticed_by_other_nodes_and_is_back_when_it_goes_on() -> None:
+    streams = streams_of_all_shards()
+    with running_ring("ab", workers={"b": 2}) as ring:
+        await ring.healthy()
+        a = ring.nodes["a"]
+        for stream in streams:
+            assert (await try_to_publish(a, stream, "1"))[0] == 201
+        standing = store(ring.nodes["b"])
+        os.kill(standing, signal.SIGSTOP)
+        try:
+            statuses = [status for status, _ in await asyncio.gather(*(try_to_publish(a, stream, "2") for stream in streams))]
+            assert sorted(set(statuses)) == [201, 503]
+            lost = streams[statuses.index(503)]
+            async with asyncio.timeout(WITHIN):
+                while "not reached" not in (await try_to_publish(a, lost, "3"))[1].get("error", ""):
+                    pass
+        finally:
+            os.kill(standing, signal.SIGCONT)
+        await ring.healthy()
+        for stream in streams:
+            assert (await try_to_publish(a, stream, "4"))[0] == 201
+
+
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 

@@ -93,11 +93,21 @@ class Router:
 
     async def ask_all(self, method: str, *arguments: object, timeout: float | None = None) -> dict[str, Any]:
         """What every node answers that is reached; those that fail or are late are left out. Raises `Unavailable` if all do."""
-        asked = {node: self._ask(calls, method, arguments) for node, calls in self.reached().items()}
+        reached = self.reached() or await self._anybody()
+        asked = {node: self._ask(calls, method, arguments) for node, calls in reached.items()}
         answers, failure = await _gathered(asked, timeout)
         if not answers:
             raise failure
         return answers
+
+    async def _anybody(self) -> dict[str, NodeCalls]:
+        """Nobody is reached now: a worker is without its store, and there may be no other. Raises `Unavailable`."""
+        deadline = time.monotonic() + self._patience
+        while not (reached := self.reached()):
+            if time.monotonic() > deadline:
+                raise Unavailable("no node of the ring is reached")
+            await self._wait()
+        return reached
 
     async def _ask(self, calls: NodeCalls, method: str, arguments: tuple[object, ...]) -> Any:
         try:
