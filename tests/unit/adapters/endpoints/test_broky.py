@@ -78,6 +78,7 @@ class Register:
     """A publisher that never suspends, and keeps every stream."""
 
     heard: Container[str] = ()
+    places_by_name = False
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
@@ -91,6 +92,9 @@ class Register:
 
     def is_ephemeral(self, stream: str) -> bool:
         return False
+
+    def check_partition(self, stream: str, named: str) -> None:
+        pass
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
         raise AssertionError("no stream is ephemeral")
