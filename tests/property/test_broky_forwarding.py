@@ -31,12 +31,17 @@ LIMIT = 1 << 20
 class Recorder:
     """A `RunPublisher` for which every stream is ephemeral."""
 
+    places_by_name = False
+
     def __init__(self, *heard: str) -> None:
         self.runs: list[TransientRun] = []
         self.heard: Container[str] = heard
 
     def is_ephemeral(self, stream: str) -> bool:
         return True
+
+    def check_partition(self, stream: str, named: str) -> None:
+        pass
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> None:
         self.runs += runs

@@ -47,11 +47,11 @@ def key() -> bytes:
     return random.randbytes(12).hex().encode()
 
 
-async def push_all(server: RunningServer, stream: bytes) -> bytes:
+async def push_all(server: RunningServer, stream: bytes, partition: bytes = PARTITION) -> bytes:
     """Over TCP with and without each of the fields, and over HTTP. Returns the epoch."""
     async with client(server) as producer:
         both = b"".join(UIDS[:2])
-        producer.send(run_of(stream, [b"a", b"b"], 1, key_partition=PARTITION, uid=both, ts_producer=(5, LATEST)))
+        producer.send(run_of(stream, [b"a", b"b"], 1, key_partition=partition, uid=both, ts_producer=(5, LATEST)))
         epoch = (await producer.expect(Pushed)).epochs[1:]
         producer.send(run_of(stream, [b"c"], 2, ts_producer=(7,)))
         assert (await producer.expect(Pushed)).offsets == (3,)
@@ -165,18 +165,20 @@ async def test_they_outlive_a_restart_with_the_journal(tmp_path: Path, workers: 
 
 @pytest.mark.parametrize("journal", [False, True], ids=["without a journal", "with a journal"])
 async def test_they_move_with_their_shards_to_other_nodes_of_a_ring(journal: bool) -> None:
-    streams = [stream.encode() for stream in streams_of_all_shards()]
+    """There the partition key is in the name."""
+    streams = {b"{%b}/fields" % name.encode(): name.encode() for name in streams_of_all_shards()}
+    expected = {stream: [(*said[:-1], partition) for said in EXPECTED] for stream, partition in streams.items()}
     with running_ring("ab", journal=journal) as ring:
         await ring.healthy()
-        for stream in streams:
-            await push_all(ring.nodes["a"], stream)
+        for stream, partition in streams.items():
+            await push_all(ring.nodes["a"], stream, partition)
         ring.join("c")
         await ring.settled()
         await ring.change("b", {"remove": "a"})
         await ring.settled()
         for stream in streams:
             for node in ring.nodes.values():
-                assert await read(node, stream) == EXPECTED
+                assert await read(node, stream) == expected[stream]
         if not journal:
             return
         for name in "bc":
@@ -184,7 +186,7 @@ async def test_they_move_with_their_shards_to_other_nodes_of_a_ring(journal: boo
             ring.start(name)
         await ring.healthy()
         for stream in streams:
-            assert await read(ring.nodes["b"], stream) == EXPECTED
+            assert await read(ring.nodes["b"], stream) == expected[stream]
 
 
 @pytest.mark.parametrize("broker", ["redis", "nats"])

@@ -17,9 +17,9 @@ from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.identities import spellings
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
-from ropewalk.model.errors import Unanswered
+from ropewalk.model.errors import PartitionNotInName, Unanswered
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect, TransientRun, transient
-from ropewalk.ports import Clock, Feed, StreamStore
+from ropewalk.ports import Clock, Feed, PlacesByName, StreamStore
 
 ATTEMPTS = 5
 BETWEEN_ATTEMPTS = Backoff(0.05, 1.0)
@@ -48,6 +48,7 @@ class Broker:
         heard: Container[str] = EVERYTHING,
     ) -> None:
         self._forgets_by = forgets_by
+        self._partition_of = store.partition_of if isinstance(store, PlacesByName) else None
         self.heard = heard
         self._store = store
         self._feed = feed
@@ -63,7 +64,18 @@ class Broker:
     def is_ephemeral(self, stream: str) -> bool:
         return self._forgets_by is not None and not self._forgets_by.keeps_history(stream)
 
+    @property
+    def places_by_name(self) -> bool:
+        return self._partition_of is not None
+
+    def check_partition(self, stream: str, named: str) -> None:
+        if named and self._partition_of is not None and named != (kept := self._partition_of(stream)):
+            raise PartitionNotInName(stream, named, kept)
+
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
+        if self._partition_of is not None:
+            for publication in publications:
+                self.check_partition(publication.stream, publication.partition_key)
         if self._forgets_by is not None and not self._forgets_by.keeps_all:
             publications = [self._as_kept(publication) for publication in publications]
         for publication in publications:

@@ -11,6 +11,7 @@ RopewalkError
 │   ├── UnsupportedEncoding   415: a Content-Encoding that is not understood
 │   ├── Conflict              409: it does not fit what was done before; `missing` is what it lacks
 │   │   └── PartitionChanged  a stream has one partition key as long as it exists
+│   │       └── PartitionNotInName  on a ring it follows from the name
 │   ├── TooLarge              413, or close code 1009
 │   ├── LimitReached          a set bounded by the settings is full: the one more is refused
 │   └── UserMistake           a wrong flag, file or argument; the command line prints it without a traceback
@@ -99,6 +100,16 @@ class PartitionChanged(Conflict):
         self.stream = stream
         self.named = named
         self.kept = kept
+
+
+class PartitionNotInName(PartitionChanged):
+    """A publication names another partition key than the one that follows from the name of its stream, on a ring."""
+
+    def __str__(self) -> str:
+        return (
+            f"on a ring the partition key of a stream follows from its name, and that of {self.stream!r} is {self.kept!r}: for"
+            f" {self.named!r} the name needs it in braces, such as {f'{{{self.named}}}/{self.stream}'!r}"
+        )
 
 
 class TooLarge(ClientError):

@@ -57,6 +57,13 @@ class StreamStore(Protocol):
         """Kept messages with offsets above `after`; None for an unknown stream."""
 
 
+@runtime_checkable
+class PlacesByName(Protocol):
+    """A `StreamStore` that finds a stream by its name alone: the partition key follows from it."""
+
+    def partition_of(self, stream: str) -> str: ...
+
+
 class SessionStore(Protocol):
     """Keeps sessions whose connection is gone. Bounded: when there are too many, the oldest counts as expired.
 

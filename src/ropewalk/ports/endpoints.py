@@ -30,6 +30,13 @@ class RunPublisher(Publisher, Protocol):
 
     def is_ephemeral(self, stream: str) -> bool: ...
 
+    @property
+    def places_by_name(self) -> bool:
+        """Not every stream may have every partition key."""
+
+    def check_partition(self, stream: str, named: str) -> None:
+        """Raises `PartitionChanged` where a stream with this name cannot have the partition key, whether it exists or not."""
+
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
         """In order. What it answers has to be waited for before more is brought, unless it is None. Raises `Unavailable`.
         `confirm`: it says that they were passed on."""

@@ -156,10 +156,12 @@ class CollectedRuns:
 
     def _collect(self, stream: str, data: bytes, start: int, end: int, now: float) -> bool:
         pushes = self._pushes
+        _, ref, count, _, partition = peek(data, start)
+        if partition != NO_PARTITION and pushes.publisher.places_by_name:
+            return False
         frame = forwarded(data, start, end, int(now * MICROSECONDS), pushes.short_payload, pushes.short_name)
         if frame is None:
             return False
-        _, ref, count, _, partition = peek(data, start)
         self._put(TransientRun(stream, frame, count, now, take_apart, partition != NO_PARTITION), ref)
         return True
 
@@ -181,6 +183,11 @@ class CollectedRuns:
             return False
         if isinstance(refusal := pushes.push_of(run, may_push=True), bytes):
             self._refusals.append(refusal)
+            return True
+        try:
+            publisher.check_partition(stream, name_of(run.key_partition))
+        except PartitionChanged as changed:
+            self._refusals.append(pushes.refused(run.ref, Reason.PARTITION_CHANGED, str(changed)))
             return True
         now = pushes.clock()
         frame = rebuilt(run, int(now * MICROSECONDS))

@@ -102,6 +102,7 @@ class Register:
     """A publisher that keeps every stream but one, and never suspends with them."""
 
     heard: Container[str] = ("ephemeral",)
+    places_by_name = False
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
@@ -116,6 +117,9 @@ class Register:
 
     def is_ephemeral(self, stream: str) -> bool:
         return stream == "ephemeral"
+
+    def check_partition(self, stream: str, named: str) -> None:
+        pass
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> asyncio.Future[None] | None:
         self.payloads += [payload for run in runs for payload in payloads_of(run_in(run.frame))]

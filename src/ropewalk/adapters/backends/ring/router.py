@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ropewalk.adapters.backends.ring.links import PATIENCE, NodeCalls
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import place_of
 from ropewalk.core.ring_state import RingState
 from ropewalk.model.errors import Moved, Unanswered, Unavailable
 
@@ -32,7 +32,7 @@ class Router:
         self.doubted = asyncio.Event()
 
     def shard(self, name: str) -> int:
-        return shard_of(name, self.state.table.shards)
+        return place_of(name, self.state.table.shards)
 
     def holder(self, name: str) -> str:
         """The node that holds a stream or a session; "" if nobody is known to."""

@@ -18,7 +18,7 @@ from ropewalk.adapters.backends.workers.listeners import Listeners
 from ropewalk.adapters.backends.workers.server import OBEY_SECONDS, RELEASE_SECONDS, Answer, BusWorker, StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.adapters.backends.workers.wire import NOTE, BusConnection, frame
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import place_of
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import digest
 from ropewalk.model.errors import Moved, NameTaken, Unavailable
@@ -153,7 +153,7 @@ class NodeServer(StoreServer):
 
     def require(self, name: str) -> None:
         """Raises `Moved` unless this node serves the shard of a stream or a session."""
-        shard = shard_of(name, self._state.table.shards)
+        shard = place_of(name, self._state.table.shards)
         if shard in self.moving or not self._state.serves(shard):
             raise Moved("another node of the ring holds this")
 
@@ -244,7 +244,7 @@ class NodeServer(StoreServer):
         """A session that is not here may be asked for: a node that does not find one asks all."""
         assert self._store is not None
         home = self._store.sessions.home(self._store.sessions.current(sid))
-        if home is not None and shard_of(home, self._state.table.shards) in self.moving:
+        if home is not None and place_of(home, self._state.table.shards) in self.moving:
             raise Moved("the shard is moving to another node of the ring")
 
     async def _disconnect(self, order: RemoteDisconnect) -> int:

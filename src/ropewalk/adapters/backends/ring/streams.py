@@ -7,9 +7,12 @@ at all of them first; where one of them fails nevertheless the batch counts as u
 import asyncio
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from ropewalk.adapters.backends.ring.links import NodeCalls
 from ropewalk.adapters.backends.ring.router import Router, grouped
 from ropewalk.adapters.backends.workers import wire
+from ropewalk.core.ring import partition_of
 from ropewalk.model.errors import PartitionChanged, Unanswered, Unavailable
 from ropewalk.model.history import Gap, HistoryPage, Replay, StreamSummary
 from ropewalk.model.messages import Position, Publication, Receipt
@@ -25,8 +28,10 @@ class RingStreams:
 
     def __init__(self, router: Router) -> None:
         self._router = router
+        self.partition_of = partition_of
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
+        publications = [_placed(publication) for publication in publications]
         first = publications[0].stream
         if len(publications) == 1 or self._of_one_node(publications):
             receipts: list[Receipt] = await self._router.call(first, "append", publications)
@@ -96,3 +101,10 @@ class RingStreams:
     async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
         page: HistoryPage | None = await self._router.call(stream, "page", stream, after, limit)
         return page
+
+
+def _placed(publication: Publication) -> Publication:
+    """With the partition key that its stream has by its name, so that a journal has it in the shard of the ring."""
+    if "{" not in publication.stream or publication.partition_key:
+        return publication
+    return replace(publication, partition_key=partition_of(publication.stream))

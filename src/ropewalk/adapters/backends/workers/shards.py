@@ -3,8 +3,8 @@
 Invariant: what is put in is what was taken out: positions, epochs, idempotency keys, times, members, sessions. While a shard is
 in neither store nothing of it ends, expires or is told. Taking out and putting in are one step each.
 
-A shard has the streams and presence sets whose names belong to it, and the sessions whose sids do. A ring finds a stream by its
-name; so streams with a partition key of their own are not for it.
+A shard has the streams and presence sets whose names belong to it, and the sessions whose sids do. On a ring the partition key
+of a stream follows from its name: so what is kept by partition key belongs to the same shard.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.workers.store import SharedStore
-from ropewalk.core.ring import shard_of
+from ropewalk.core.ring import place_of
 from ropewalk.model.journal import Row, RowKind, publication_detail
 from ropewalk.model.messages import MessageFields, Position, Registered
 from ropewalk.model.shards import (
@@ -95,7 +95,7 @@ def taken_out(store: SharedStore, shard: int) -> ShardContent:
     """The same in one step, of a shard that is not served: no append to it can be under way."""
 
     def belongs(name: str) -> bool:
-        return shard_of(name, store.memory.shards) == shard
+        return place_of(name, store.memory.shards) == shard
 
     return ShardContent(
         shard, [*store.memory.take_out(shard), *store.sessions.take_out(belongs), *store.presence.take_out(belongs)]
