@@ -139,6 +139,7 @@ async def test_a_client_that_takes_nothing_is_closed_however_rarely_it_is_pinged
         writer.close()
 
 
+@pytest.mark.alone
 async def test_a_slow_but_steady_reader_gets_everything() -> None:
     """It takes several times the write timeout for what waits, and never catches up before the end."""
     flags = ("--ws_write_timeout", "500ms", "--ws_max_pending_size", str(256 << 20), "--ping_interval", "1s")
