@@ -100,7 +100,7 @@ FULL = Sizes(
     storm_rate=10.0,
     publish_rounds=9,
     publish_messages=3000,
-    connect_rounds=5,
+    connect_rounds=11,
     connect_clients=5000,
     connect_history=5,
     append_publishers=16,
@@ -151,7 +151,7 @@ FULL = Sizes(
     broky_producers=64,
     broky_batch=100,
     broky_client_messages=200_000,
-    broky_fanout_rounds=5,
+    broky_fanout_rounds=11,
     broky_topics=1_000_000,
 )
 
