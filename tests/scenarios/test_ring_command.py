@@ -62,14 +62,24 @@ def test_a_node_that_is_removed_hands_over_and_is_then_taken_out(ring: Ring, cap
     assert main(["ring", "--url", url]) == 0
     assert f"A ring of {SHARDS} shards on 3 nodes: term 1, seen by a" in capsys.readouterr().out
 
+    assert main(["ring", "remove", "b", "--lost", "--url", url]) == 1
+    assert "b lives: remove it without --lost" in capsys.readouterr().err
+
     assert main(["ring", "remove", "b", "--url", url]) == 0
     assert "alive, leaving" in capsys.readouterr().out
     until(a, lambda report: nodes(report)["b"]["holds"] == 0 and report["moving"] == 0)
 
+    assert main(["ring", "add", f"b=127.0.0.1:{ring.ports['b']}", "--url", url]) == 0
+    assert "leaving" not in capsys.readouterr().out
+    until(a, lambda report: all_held(report, 3))
+    assert main(["ring", "remove", "b", "--url", url]) == 0
+    until(a, lambda report: nodes(report)["b"]["holds"] == 0 and report["moving"] == 0)
+    capsys.readouterr()
+
     assert main(["ring", "remove", "b", "--url", url, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [node["name"] for node in report["nodes"]] == ["a", "c"]
-    assert report["term"] == 3
+    assert report["term"] == 5
     for name in "ac":
         until(ring.nodes[name], lambda report: all_held(report, 2))
 

@@ -157,12 +157,14 @@ class RingState:
 
     def removal(self, id: str, name: str, alive: bool, lost: bool) -> RingChange:
         """The change that takes a node out, by what it holds. Raises Conflict where shards would be lost and that was not
-        asked for."""
+        asked for, or need not be."""
         held = [shard for shard in range(self.table.shards) if self.holder(shard) == name]
         if not held:
             if self.table.member(name) is None:
                 raise Conflict(f"the ring has no node {name!r}")
             return RemoveNode(id, name)
+        if lost and alive:
+            raise Conflict(f"{name} lives: remove it without --lost, and it hands over what it holds; nothing is lost then")
         if lost:
             return RemoveNode(id, name, tuple(Lost(shard, self.table.generations[shard] + 1) for shard in held))
         if not alive:

@@ -27,11 +27,12 @@ def first_table(members: Iterable[RingMember], shards: int) -> RingTable:
     return RingTable(FIRST_TERM, ordered, owners, owners, (0,) * shards)
 
 
-def joined(table: RingTable, member: RingMember) -> RingTable:
-    """With one more member, or with another address of one that it has; one that leaves goes on leaving."""
+def joined(table: RingTable, member: RingMember, stays: bool = False) -> RingTable:
+    """With one more member, or with another address of one that it has; one that leaves goes on leaving, unless it `stays`."""
     known = table.member(member.name)
     others = (other for other in table.members if other is not known)
-    return _next(table, (*others, member if known is None else replace(known, address=member.address)))
+    after = member if known is None else replace(known, address=member.address, leaving=known.leaving and not stays)
+    return _next(table, (*others, after))
 
 
 def leaving(table: RingTable, name: str) -> RingTable:
@@ -56,8 +57,8 @@ def changed(table: RingTable, change: RingChange) -> RingTable:
     if change.id in table.changes:
         return table
     match change:
-        case AddNode(member=member):
-            after = joined(table, member)
+        case AddNode(member=member, stays=stays):
+            after = joined(table, member, stays)
         case LeaveRing(name=name):
             after = leaving(table, name)
         case RemoveNode(name=name, lost=lost):

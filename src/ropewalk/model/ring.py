@@ -66,10 +66,11 @@ class RingNews(Struct, frozen=True):
 
 
 class AddNode(Struct, frozen=True, tag="add"):
-    """A node comes, or has another address than before."""
+    """A node comes, or has another address than before. `stays`: somebody wants it to, also if it was to leave."""
 
     id: str
     member: RingMember
+    stays: bool = False
 
 
 class LeaveRing(Struct, frozen=True, tag="leave"):

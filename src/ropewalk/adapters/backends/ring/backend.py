@@ -108,7 +108,10 @@ class RingBackend(RingAccess):
             return taken
         if self._leased is not None and (seeking := self._leased.health()):
             return seeking
-        return "" if self.state.agreed else "fewer than half of the nodes of the ring are reached"
+        if self.state.agreed:
+            return ""
+        away = ", ".join(sorted(name for name, link in self._links.items() if not link.connected)) or "none"
+        return f"no more than half of the nodes of the ring are reached and go by the same table; not reached: {away}"
 
     def impairments(self) -> list[str]:
         away = super().impairments()
@@ -134,7 +137,7 @@ class RingBackend(RingAccess):
         known = self.state.table.member(member.name)
         if known is not None and known.address != member.address and self._is_alive(member.name):
             raise Conflict(f"{member.name} is alive at {known.address}: one that starts at another address tells so itself")
-        self.state.make(AddNode(secrets.token_hex(8), member))
+        self.state.make(AddNode(secrets.token_hex(8), member, stays=True))
         self._follow()
 
     def remove(self, name: str, lost: bool) -> None:
