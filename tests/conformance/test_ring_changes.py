@@ -1,11 +1,12 @@
 """What a ring of nodes does when shards move, links break and nodes are lost; over real links in one process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any
 
 import pytest
 
+from ropewalk.adapters.backends.ring.owed import OwedCall
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, Replay
@@ -64,7 +65,7 @@ class Heard:
         self.orders.append(order)
         return 1
 
-    def _miss(self) -> None:
+    def _miss(self, streams: Collection[str] | None = None) -> None:
         self.missed += 1
 
 
@@ -468,10 +469,10 @@ async def test_a_shard_is_listened_to_that_moves_to_a_node_which_is_just_being_r
         await a.feed.listen(stream)
     ready, pay = asyncio.Event(), a._owed.pay
 
-    async def late(node: str, tell: Any) -> None:
+    async def late(node: str, tell: Any) -> list[OwedCall]:
         if node == "d":
             await ready.wait()
-        await pay(node, tell)
+        return await pay(node, tell)
 
     a._owed.pay = late  # type: ignore[method-assign]
     await ring.start("d")
@@ -483,3 +484,22 @@ async def test_a_shard_is_listened_to_that_moves_to_a_node_which_is_just_being_r
     for stream in STREAMS:
         await publish(ring.nodes["c"], stream)
     await ring.until(lambda: {message.stream for message in heard.messages} == set(STREAMS))
+
+
+async def test_what_is_owed_to_a_node_that_does_not_hold_it_any_more_goes_to_the_one_that_does(ring: RingInProcess) -> None:
+    """It may have been under way while shards moved or were lost. That must not keep two nodes apart."""
+    a, clock = ring.nodes["a"], ring.setup.clock
+    await a.leases.renew(60.0, ())
+    sid = next(f"sid{number}" for number in range(1000) if a.router.holder(f"sid{number}") == "c")
+    link = a._links["b"]
+    link.retry_seconds = 0.3
+    assert link._connection is not None
+    link._connection.close()
+    await ring.until(lambda: not link.connected)
+    a._owed.add("b", ("write", sid), "write", [SessionWrite(sid, SNAPSHOT, 1, 60.0, live=False, began=clock())])
+    await ring.until(lambda: link.connected)
+    for _ in range(1000):  # looks
+        if await ring.nodes["c"].sessions.peek(sid) == SNAPSHOT:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("nobody was told")

@@ -277,3 +277,19 @@ async def test_clients_that_take_all_places_do_not_cut_a_node_off() -> None:
             await ring.healthy()
             for stream in streams_of_all_shards():
                 await until_published(ring.nodes["a"], stream, "1")
+
+
+async def test_what_reaches_nobody_because_its_holder_is_away_is_not_acknowledged_without_history_either() -> None:
+    with running_ring("abc", "--history_limit", "0") as ring:
+        await ring.healthy()
+        streams = streams_of_all_shards()
+        for stream in streams:
+            assert (await try_to_publish(ring.nodes["a"], stream, "1"))[0] == 201
+        ring.kill("c")
+        statuses = await asyncio.gather(*(try_to_publish(ring.nodes["a"], stream, "2") for stream in streams))
+        transient = await asyncio.gather(
+            *(try_to_publish(ring.nodes["a"], stream, "3", meta={"transient": True}) for stream in streams)
+        )
+        for answers in (statuses, transient):
+            assert 4 <= [status for status, _ in answers].count(503) <= 6
+            assert {status for status, _ in answers} == {201, 503}

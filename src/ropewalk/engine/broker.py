@@ -83,7 +83,7 @@ class Broker:
                 receipts = await self._append(publications)
                 break
         else:
-            receipts = self._pass_on(publications)
+            receipts = await self._append(publications) if self._store.answers_transient else self._pass_on(publications)
         duplicates = 0
         for receipt in receipts:
             if receipt.duplicate:
@@ -102,6 +102,11 @@ class Broker:
         for run in runs:
             self._stats.publications += run.count
         return waits
+
+    def whisper(self, publication: Publication) -> None:
+        """To whoever it reaches: nobody waits for it."""
+        self._pass_on([publication])
+        self._stats.publications += 1
 
     def _pass_on(self, publications: Sequence[Publication]) -> list[Receipt]:
         now = self._clock()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ropewalk.core.server_publications import whisper_publication
 from ropewalk.core.stats import Stats
+from ropewalk.engine.broker import Broker
 from ropewalk.engine.conversation import Conversation
 from ropewalk.engine.history_pages import HistoryPages
 from ropewalk.engine.joins import Joiner
@@ -23,7 +24,7 @@ from ropewalk.model.limits import Limits
 from ropewalk.model.nesting import TOO_DEEP, too_deep
 from ropewalk.model.refusals import Refusal
 from ropewalk.model.sessions import NotGranted, Rejected, Subscribed
-from ropewalk.ports import Channels, Publisher
+from ropewalk.ports import Channels
 
 logger = logging.getLogger("ropewalk.session")
 
@@ -39,7 +40,7 @@ class CommandHandler:
         presence: PresenceCommands,
         pages: HistoryPages,
         prefixes: Prefixes,
-        publisher: Publisher,
+        broker: Broker,
         session_log: SessionLog,
         limits: Limits,
         stats: Stats,
@@ -50,7 +51,7 @@ class CommandHandler:
         self._presence = presence
         self._pages = pages
         self._prefixes = prefixes
-        self._publisher = publisher
+        self._broker = broker
         self._session_log = session_log
         self._limits = limits
         self._stats = stats
@@ -233,7 +234,7 @@ class CommandHandler:
         if subscription is None or not subscription.granted.whisper:
             return _refuse(session, "whisper is not allowed here")
         sender = (subscription.granted.state or {}).get(SENDER_KEY, "")
-        await self._publisher.publish([whisper_publication(subscription.granted.whisper, payload, session.sid, sender)])
+        self._broker.whisper(whisper_publication(subscription.granted.whisper, payload, session.sid, sender))
         return True
 
 

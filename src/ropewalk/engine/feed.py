@@ -6,7 +6,7 @@ delivered is dropped. What is missing is read from the store first, and what the
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.core.cursor import Step
@@ -298,14 +298,19 @@ class FeedReader:
         if audience is not None and audience.waiting is None and audience.cursor.behind(tip):
             self._fall_behind(audience)
 
-    def missed(self) -> None:
-        """The feed may have lost messages of any stream. Those that are out of step read on in any case. Of ephemeral streams
-        nobody can read what is lost, nor know whether anything is: everybody is told that something may be."""
-        self._prefixes.missed()
-        for audience in list(self._hub.audiences.values()):
+    def missed(self, streams: Collection[str] | None = None) -> None:
+        """The feed may have lost messages of these streams, or of any. Those that are out of step read on in any case. Of
+        ephemeral streams nobody can read what is lost, nor know whether anything is: everybody is told that something may be,
+        and so is whoever follows streams by prefix, where it may be any."""
+        if streams is None:
+            self._prefixes.missed()
+            streams = list(self._hub.audiences)
+        heard = [audience for stream in streams if (audience := self._hub.audiences.get(stream)) is not None]
+        for audience in heard:
             if self._is_ephemeral(audience.stream):
                 self._hub.say_gap(audience, Gap(audience.stream, GapReason.TRIMMED, "", 1, 0), Position("", 0))
-        first, self._doubted = not self._doubted, set(self._hub.audiences)
+        first = not self._doubted
+        self._doubted.update(audience.stream for audience in heard)
         if first and self._doubted:
             self._tasks.spawn(self._compare_doubted())
 

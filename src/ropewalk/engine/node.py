@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 
 from ropewalk.core.backoff import Chance
 from ropewalk.core.credentials import Credentials
@@ -214,8 +214,8 @@ class Node:
         if self.backend.feed.exact:
             self.broker.heard = streams
 
-    def _missed(self) -> None:
-        self._feed.missed()
+    def _missed(self, streams: Collection[str] | None = None) -> None:
+        self._feed.missed(streams)
         self._keeper.doubt()
         self.session_log.tell_again(self.sessions.live.values())
 

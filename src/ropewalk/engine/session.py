@@ -230,6 +230,11 @@ class Session:
         """Its socket is not read for now, so that it may have answered without our knowing."""
         return self.inbox is not None and self.inbox.held
 
+    @property
+    def at_work(self) -> bool:
+        """Not all of its commands that have come are handled."""
+        return self._working
+
     def heard(self) -> None:
         self._host.heard(self)
 

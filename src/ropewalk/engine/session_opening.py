@@ -29,6 +29,9 @@ logger = logging.getLogger("ropewalk.session")
 
 MOST_NAMES = 8  # former sids a session remembers
 
+LEAST_PAUSE = 0.1
+"""Seconds between two looks at a session that is at work."""
+
 
 class SessionOpener:
     """`authenticators` are asked in order, and then the application, where there is one."""
@@ -139,8 +142,7 @@ class SessionOpener:
         if self._conversation is not None and session.app is not None and session.app.known:
             session.returning = self._tasks.spawn(self._conversation.restored(session, former))
         if session.subscriptions:
-            timeout = self._limits.resume_timeout
-            asyncio.get_running_loop().call_later(timeout, lambda: self._tasks.spawn(self._end_resume_timeout(session)))
+            asyncio.get_running_loop().call_later(self._limits.resume_timeout, self._resume_timed_out, session)
         return True
 
     async def _standing(self, session: Session, request: ConnectRequest, snapshot: SessionSnapshot) -> Accepted | None:
@@ -172,7 +174,15 @@ class SessionOpener:
             elif not await self._presence.join_stream(session, stream, member):
                 session.members = {other: held for other, held in (session.members or {}).items() if other != stream}
 
-    async def _end_resume_timeout(self, session: Session) -> None:
+    def _resume_timed_out(self, session: Session) -> None:
+        """What waits in its inbox may be the claims: commands are handled one after another, and a store may be slow."""
+        if session.at_work:
+            pause = max(self._limits.resume_timeout, LEAST_PAUSE)
+            asyncio.get_running_loop().call_later(pause, self._resume_timed_out, session)
+        else:
+            self._tasks.spawn(self._abandon(session))
+
+    async def _abandon(self, session: Session) -> None:
         for subscription in list(session.subscriptions.values()):
             if not subscription.claimed:
                 await self._joiner.abandon(session.link, subscription)

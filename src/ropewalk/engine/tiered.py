@@ -30,6 +30,10 @@ class TieredStreams:
         return self._hot.resolves_unanswered
 
     @property
+    def answers_transient(self) -> bool:
+        return self._hot.answers_transient
+
+    @property
     def instant(self) -> bool:
         return self._hot.instant
 

@@ -15,6 +15,7 @@ from ropewalk.ports.backend import (
     Deliver,
     Feed,
     Leases,
+    Missed,
     Obey,
     PlacesByName,
     PrefixFeed,
@@ -22,6 +23,7 @@ from ropewalk.ports.backend import (
     RecordQueue,
     SessionStore,
     StreamStore,
+    nobody_misses_it,
 )
 from ropewalk.ports.endpoints import Broadcaster, Connection, Inspector, Publisher, RunPublisher, SessionHandle
 from ropewalk.ports.journal import Archive, ConsumerStore, Journal, JournalReader
@@ -45,6 +47,7 @@ __all__ = [
     "JournalReader",
     "Leases",
     "MemberLeases",
+    "Missed",
     "Obey",
     "PlacesByName",
     "PrefixFeed",
@@ -60,4 +63,5 @@ __all__ = [
     "Staging",
     "StreamStore",
     "Transactor",
+    "nobody_misses_it",
 ]

@@ -30,6 +30,11 @@ class StreamStore(Protocol):
     def instant(self) -> bool:
         """`append` never suspends: run to its end in one step, it needs no task."""
 
+    @property
+    def answers_transient(self) -> bool:
+        """What passes the feed alone may be lost on its way to other processes. An append of transient publications is
+        answered when they are passed on."""
+
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         """Register all of them in this order, or none; a receipt for each. Raises `PartitionChanged`. Their `fields` are what
         `fields_of` makes of each and of the stream's partition key.
@@ -175,6 +180,16 @@ Obey = Callable[[RemoteDisconnect | SessionTaken | SessionWanted], Awaitable[int
 """Returns how many sessions were ended."""
 
 
+class Missed(Protocol):
+    """Messages may have been lost: of these streams, or of any."""
+
+    def __call__(self, streams: Collection[str] | None = None) -> None: ...
+
+
+def nobody_misses_it(streams: Collection[str] | None = None) -> None:
+    pass
+
+
 class Feed(Protocol):
     """Brings what is registered, and orders, to every process that wants to hear of it, this one included.
 
@@ -191,7 +206,7 @@ class Feed(Protocol):
     def tells_losses(self) -> bool:
         """Nothing is lost without a call of `missed`, so that readers need not look for it from time to time."""
 
-    async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
+    async def start(self, deliver: Deliver, obey: Obey, missed: Missed = nobody_misses_it) -> None:
         """`deliver` never raises and never blocks; bounded queues before it may lose what does not fit. `missed` is called
         when messages may have been lost, as while a connection was down, so that readers look for them at once."""
 

@@ -1,8 +1,12 @@
 """Atomic resume: welcome first, live held until the history request is answered, a gap that is said."""
 
+import asyncio
+import json
+
 import pytest
 
 from ropewalk.model.limits import Limits
+from ropewalk.model.messages import Position
 from ropewalk.model.rules import StreamRule
 from ropewalk.model.sessions import Accepted, ConnectRequest, Refused
 from tests.unit.engine.workbench import Client, Workbench, public, settle
@@ -45,6 +49,32 @@ async def test_a_session_that_does_not_ask_in_time_is_told_of_the_gap_and_goes_l
         await bench.publish("s", "2")
         assert back.seen() == ["welcome", "reject_history", 2]
         assert back.connection.replies()[1]["reason"] == "unclaimed"
+
+
+async def test_a_session_whose_commands_are_not_handled_yet_has_not_missed_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them may wait for a store that does not answer, and the claim of another stream behind it."""
+    async with Workbench(IMPATIENT) as bench:
+        client = await subscribed(bench)
+        (receipt,) = await bench.publish("s", "1")
+        client.session.lost()
+        await bench.publish("s", "2")
+        answering, tip = asyncio.Event(), bench.backend.streams.tip
+
+        async def slow(stream: str) -> Position:
+            if stream == "slow":
+                await answering.wait()
+            return await tip(stream)
+
+        monkeypatch.setattr(bench.backend.streams, "tip", slow)
+        back = bench.open_connection(client.sid)
+        position = {"epoch": receipt.epoch, "offset": 1}
+        claim = {"command": "history", "identifier": public("s"), "history": {"streams": {"s": position}}}
+        for command in ({"command": "subscribe", "identifier": public("slow")}, claim):
+            back.session.receive(json.dumps(command).encode())
+        await settle()
+        answering.set()
+        await settle()
+        assert back.seen() == ["welcome", "confirm_subscription", 2, "confirm_history"]
 
 
 async def unclaimed(bench: Workbench, back: Client) -> None:

@@ -119,6 +119,7 @@ class UnreliableStreams:
     """Implements `ports.StreamStore`."""
 
     resolves_unanswered = False  # it recognises what has a uid
+    answers_transient = False
     instant = False
 
     def __init__(self, store: LosableStore, link: UnreliableLink) -> None:

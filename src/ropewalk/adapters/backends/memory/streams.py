@@ -168,6 +168,7 @@ class MemoryStreams:
     """Implements `ports.StreamStore`. Readers never suspend, and see what is committed only."""
 
     resolves_unanswered = True  # there is nothing to resolve
+    answers_transient = False
 
     def __init__(self, table: StreamTable, commit: Commit, clock: Clock) -> None:
         self._table = table

@@ -43,6 +43,7 @@ class RedisStreams:
     """Implements `ports.StreamStore`."""
 
     resolves_unanswered = False  # it recognises what has a uid
+    answers_transient = False
     instant = False
 
     def __init__(self, store: Store, keeping: Keeping) -> None:

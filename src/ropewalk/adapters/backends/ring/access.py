@@ -8,13 +8,14 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from ropewalk.adapters.backends.ring.feed import RingFeed
 from ropewalk.adapters.backends.ring.journal import RingJournal
 from ropewalk.adapters.backends.ring.links import NodeCalls, NodeLink
 from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
-from ropewalk.adapters.backends.ring.owed import Owed
+from ropewalk.adapters.backends.ring.owed import Owed, OwedCall
 from ropewalk.adapters.backends.ring.presence import RingPresence
 from ropewalk.adapters.backends.ring.router import Router
 from ropewalk.adapters.backends.ring.sessions import RingSessions
@@ -106,10 +107,16 @@ class RingAccess:
         if self._journal is not None:
             await self._journal.say_anew(link.node, link.again, link.note_again)
         await self.feed.listen_at(link.node, link.again)
-        await self._owed.pay(link.node, link.again)
+        for call in await self._owed.pay(link.node, link.again):
+            self._spawn(self._say_elsewhere(call))
         if link.away_since is not None:
             await self.feed.order_again(link.again, link.away_since)
         await self.feed.listen_to_prefixes(link.again)  # the last, so that none can come between this and the link's use
+
+    async def _say_elsewhere(self, call: OwedCall) -> None:
+        """What was owed to a node that does not hold it any more. Where its shard was lost meanwhile, nobody has to hear it."""
+        with suppress(Unavailable):
+            await self.router.call(call.name, call.method, *call.arguments)
 
     async def _compare_for_ever(self) -> None:
         """What others know is told to members when it changes. This is for whoever was not told: a node outside of the table,

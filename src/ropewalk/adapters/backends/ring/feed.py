@@ -20,7 +20,7 @@ from ropewalk.adapters.backends.workers.server import MOST_ORDERS, OBEY_SECONDS,
 from ropewalk.model.errors import Moved, Unavailable
 from ropewalk.model.messages import Registered, RemoteDisconnect, TransientRun
 from ropewalk.model.sessions import SessionTaken, SessionWanted
-from ropewalk.ports import Deliver, Obey
+from ropewalk.ports import Deliver, Missed, Obey, nobody_misses_it
 
 logger = logging.getLogger("ropewalk.ring")
 
@@ -45,11 +45,11 @@ class RingFeed:
         self._unanswered_bytes: dict[str, int] = {}  # of runs, by node
         self._deliver: Deliver | None = None
         self._obey: Obey | None = None
-        self._missed: Callable[[], None] = lambda: None
+        self._missed: Missed = nobody_misses_it
         self._orders: deque[tuple[float, RemoteDisconnect]] = deque(maxlen=MOST_ORDERS)
         self._obeying: set[asyncio.Future[int]] = set()
 
-    async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
+    async def start(self, deliver: Deliver, obey: Obey, missed: Missed = nobody_misses_it) -> None:
         self._deliver, self._obey, self._missed = deliver, obey, missed
         self._serve_here(deliver, obey)
 
@@ -109,13 +109,14 @@ class RingFeed:
             node.note("unlisten_prefix", prefix)
 
     async def listen_at(self, node: str, call: Call, shards: Sequence[int] | None = None) -> None:
-        """Everything that is wanted of what the node holds, or of some of its shards."""
+        """Everything that is wanted of what the node holds, or of some of its shards. Those who follow streams by prefix hear
+        every node, wherever a shard is: they miss nothing when one moves."""
         holder = self._router.state.holder
         wanted = [shard for shard in self._streams if holder(shard) == node and (shards is None or shard in shards)]
         streams = [stream for shard in wanted for stream in self._streams[shard]]
         for begin in range(0, len(streams), LISTENED_AT_ONCE):
             await call("listen", streams[begin : begin + LISTENED_AT_ONCE])
-        self._missed()
+        self._missed(streams)
 
     async def listen_to_prefixes(self, call: Call) -> None:
         """At a node that is about to be reached. When this returns, it knows of all: also of those that came meanwhile, which

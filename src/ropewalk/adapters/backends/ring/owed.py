@@ -6,9 +6,21 @@ of this node's lease there.
 
 from collections.abc import Awaitable, Callable
 
+from msgspec import Struct
+
+from ropewalk.model.errors import Moved
+
 MOST_OWED = 100_000
 
 Tell = Callable[..., Awaitable[object]]
+
+
+class OwedCall(Struct, frozen=True):
+    """`name`: that of the session which it is about."""
+
+    name: str
+    method: str
+    arguments: tuple[object, ...]
 
 
 class Owed:
@@ -27,15 +39,21 @@ class Owed:
         """It was said."""
         self._calls.get(node, {}).pop(key, None)
 
-    async def pay(self, node: str, tell: Tell) -> None:
-        """Raises `Unavailable`, and then the rest is still owed."""
+    async def pay(self, node: str, tell: Tell) -> list[OwedCall]:
+        """Returns what is no more for the node to hear: another one holds what it is about. Raises `Unavailable`, and then the
+        rest is still owed."""
+        moved: list[OwedCall] = []
         while calls := self._calls.get(node):
             key = next(iter(calls))
             method, arguments = calls[key]
-            await tell(method, *arguments)
+            try:
+                await tell(method, *arguments)
+            except Moved:
+                moved.append(OwedCall(str(key[-1]), method, arguments))
             if calls.get(key) == (method, arguments):
                 del calls[key]
         self._calls.pop(node, None)
+        return moved
 
     def forget(self, node: str) -> None:
         """It is gone for good."""

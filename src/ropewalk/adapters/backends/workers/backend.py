@@ -29,6 +29,7 @@ ENDED_AT_ONCE = 1000
 class WorkerStreams:
     """Implements `ports.StreamStore`."""
 
+    answers_transient = True
     resolves_unanswered = True
     """Only a store process that ends leaves an append unanswered. As with a server that ends, nobody can tell then."""
 
