@@ -409,6 +409,7 @@ async def test_an_outage_of_appends_alone_shows_in_the_health(redis: RedisServer
         assert "refuses" in backend.health()
 
 
+@pytest.mark.alone  # each of them has to be confirmed within seconds
 async def test_many_subscriptions_come_back_together(redis: RedisServer) -> None:
     streams = [f"s{number}" for number in range(3000)]
     async with running(redis) as backend:

@@ -87,7 +87,8 @@ class FeedReader:
                 if audience.waiting is not None:
                     audience.waiting.add(message)
                 elif not message.offset or (step := audience.cursor.take(message.epoch, message.offset)) is Step.NEXT:
-                    if message.ordered:
+                    # Streams with the same partition key are in one order.
+                    if message.ordered or (message.fields is not None and message.fields.partition_key):
                         keep_order(message.stream)
                     deliver(audience, message)
                 elif step is not Step.OLD:
@@ -99,7 +100,7 @@ class FeedReader:
         if self._feed.exact:
             # It lacks nothing: the first message after somebody joined tells where the stream is, or that it began anew.
             audience.cursor.move(message.epoch, message.offset)
-            if message.ordered:
+            if message.ordered or (message.fields is not None and message.fields.partition_key):
                 self._hub.keep_order(message.stream)
             self._hub.deliver(audience, message)
         else:

@@ -72,11 +72,7 @@ class Registered(Struct, frozen=True, gc=False, omit_defaults=True):
     fields: MessageFields | None = None
 
     count: ClassVar[int] = 1
-
-    @property
-    def ordered(self) -> bool:
-        """It keeps its place also among messages of other streams: those with the same partition key are in one order."""
-        return self.fields is not None and self.fields.partition_key != ""
+    ordered: ClassVar[bool] = False
 
     @property
     def size(self) -> int:
@@ -98,6 +94,7 @@ class TransientRun(Struct, frozen=True, gc=False):
     epoch: ClassVar[str] = ""
     offset: ClassVar[int] = 0
     exclude_socket: ClassVar[str] = ""
+    fields: ClassVar[None] = None
 
     @property
     def size(self) -> int:

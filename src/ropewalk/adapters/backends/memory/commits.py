@@ -13,7 +13,7 @@ from ropewalk.adapters.backends.memory.streams import StreamTable
 from ropewalk.core.idempotency import Registrations
 from ropewalk.model.errors import PartitionChanged, Unavailable
 from ropewalk.model.journal import Row, RowKind, publication_detail
-from ropewalk.model.messages import Position, Publication, Receipt, Registered, fields_of, transient
+from ropewalk.model.messages import KSUID_LENGTH, Position, Publication, Receipt, Registered, fields_of, transient
 from ropewalk.ports import Clock, Journal
 
 MOST_WAITING = 100_000
@@ -130,7 +130,8 @@ class AppendPlan:
             self._partition_keys[stream] = publication.partition_key or self._table.partition_key(stream)
         else:
             epoch, tip, newest = last.epoch, last.offset, last.timestamp
-        key = self._partition_keys[stream]
+        uid, time, key = publication.uid, publication.ts_producer, self._partition_keys[stream]
+        has_fields = time or key != stream or len(uid) == KSUID_LENGTH
         registered = self._last[stream] = Registered(
             stream,
             publication.payload,
@@ -139,7 +140,7 @@ class AppendPlan:
             tip + 1,
             publication.exclude_socket,
             publication.broadcast_type,
-            fields_of(publication.uid, publication.ts_producer, key if key != stream else ""),
+            fields_of(uid, time, key if key != stream else "") if has_fields else None,
         )
         return registered
 
@@ -175,7 +176,7 @@ def row_of(publication: Publication, registered: Registered, partition_key: str)
         publication.exclude_socket,
         publication.broadcast_type,
         "",
-        publication_detail(publication.ts_producer),
+        publication_detail(publication.ts_producer) if publication.ts_producer else "",
         publication.producer,
         publication.sequence,
     )
