@@ -25,10 +25,10 @@ UNKNOWN_EPOCH = b"?"
 tells that and where the stream stands."""
 
 REASONS = {
-    Reason.TRIMMED: GapReason.TRIMMED,
-    Reason.EPOCH_CHANGED: GapReason.EPOCH_CHANGED,
-    Reason.AHEAD: GapReason.AHEAD,
-    Reason.SLOW: GapReason.DROPPED,
+    Reason.TRIMMED: GapReason.TRIMMED.value,
+    Reason.EPOCH_CHANGED: GapReason.EPOCH_CHANGED.value,
+    Reason.AHEAD: GapReason.AHEAD.value,
+    Reason.SLOW: GapReason.DROPPED.value,
 }
 
 
@@ -143,7 +143,7 @@ class BrokyTrack:
     def _unannounced(self, run: Run, known: Position | None, same: bool) -> list[Event]:
         """A server tells its gaps. Whatever is missing all the same is not passed over in silence."""
         if not same and self._epoch_bytes:
-            return [Gap(self.stream, GapReason.EPOCH_CHANGED, known, run.epoch.decode(), run.offset)]
+            return [Gap(self.stream, GapReason.EPOCH_CHANGED.value, known, run.epoch.decode(), run.offset)]
         if same and run.offset > self._offset + 1:
             return [Gap(self.stream, "", known, self._epoch, run.offset)]
         return []

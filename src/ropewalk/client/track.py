@@ -136,7 +136,7 @@ class Track:
         # An empty epoch is a wish ("from the beginning"), not something that was seen.
         if known is None or known.epoch in ("", data.epoch):
             return told
-        return [Gap(data.stream, GapReason.EPOCH_CHANGED, known, data.epoch), *told]
+        return [Gap(data.stream, GapReason.EPOCH_CHANGED.value, known, data.epoch), *told]
 
     def _told(self, data: Data) -> list[Message | Gap]:
         """The message, or in its place a gap of one if it cannot be decoded."""

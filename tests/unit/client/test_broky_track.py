@@ -116,6 +116,7 @@ class TestGaps:
         resumed = track(Position("e", 1), tip=9)
         told = resumed.missing(frames.Gap(b"s", reason, b"e", 0, 5))
         assert told == [Gap("s", word, Position("e", 1), "e", 6, 9)]
+        assert repr(told) == repr([Gap("s", word, Position("e", 1), "e", 6, 9)]), "programs print it: plain text"
         assert offsets(resumed.accept(run(6, b"x"))) == [6]
 
     def test_of_nothing_are_not_told(self) -> None:
@@ -130,7 +131,7 @@ class TestGaps:
         assert gap.missed == 2
         assert offsets([message]) == [4]
         (gap, _) = jumped.accept(run(1, b"z", epoch=b"f"))
-        assert gap == Gap("s", "epoch_changed", Position("e", 4), "f", 1)
+        assert repr(gap) == repr(Gap("s", "epoch_changed", Position("e", 4), "f", 1))
 
     def test_of_a_stream_without_positions_are_told_when_it_is_followed_again(self) -> None:
         ephemeral = track(epoch=b"")
