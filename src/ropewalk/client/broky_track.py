@@ -62,7 +62,7 @@ class BrokyTrack:
         self._tip = Position("", 0)
         self._since = 0 if since is None or position is not None else int(since * MICROSECONDS)
         self._doubtful: Gap | None = None
-        self._unplaced = False  # messages without a position came
+        self._unplaced = False  # messages without a position came, or are missing
 
     @property
     def position(self) -> Position | None:
@@ -102,6 +102,9 @@ class BrokyTrack:
         """What a Gap of the server yields."""
         known = self.position
         epoch = gap.epoch.decode()
+        if not epoch and gap.reason is not Reason.EPOCH_CHANGED:  # of messages that have no position
+            self._unplaced = True
+            return [Gap(self.stream, REASONS.get(gap.reason, ""), known)]
         if known is not None and known == Position(epoch, gap.last):
             return []  # nothing is: the answer only had a bound here
         self._move(gap.epoch, gap.last)

@@ -96,6 +96,8 @@ class Track:
 
     def _gap(self, stream: str, gap: StreamGap) -> Gap:
         known = self.positions.get(stream)
+        if not gap.epoch and gap.reason == GapReason.TRIMMED:  # of messages that have no position
+            return Gap(stream, gap.reason, known)
         noted = self._tips.get(stream)
         tip = noted if noted is not None and noted.epoch == gap.epoch else Position(gap.epoch, gap.tip)
         # Ahead: we have seen everything up to the tip, and more than there is.

@@ -142,6 +142,20 @@ class TestGaps:
         placed.accept(run(0, b"a transient one"))
         assert placed.began(Subscribed(2, b"e", 4)) == []
 
+    @pytest.mark.parametrize(("reason", "word"), [(Reason.TRIMMED, "trimmed"), (Reason.SLOW, "dropped")])
+    @pytest.mark.parametrize("before", [0, 1])
+    def test_of_messages_without_positions_are_told_and_say_nothing_of_positions(
+        self, reason: Reason, word: str, before: int
+    ) -> None:
+        ephemeral = track(epoch=b"")
+        for _ in range(before):
+            ephemeral.accept(run(0, b"x"))
+        for _ in range(2):
+            assert ephemeral.missing(frames.Gap(b"s", reason)) == [Gap("s", word, Position("", 0))]
+        placed = track(tip=4)
+        assert placed.missing(frames.Gap(b"s", reason)) == [Gap("s", word, Position("e", 4))]
+        assert offsets(placed.accept(run(5, b"x"))) == [5]
+
     def test_of_a_stream_that_is_unknown_now_lead_to_its_beginning(self) -> None:
         lost = track(Position("e", 5), epoch=b"")
         assert lost.missing(frames.Gap(b"s", Reason.EPOCH_CHANGED, b"", 1, 0)) == [

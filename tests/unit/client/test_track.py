@@ -112,6 +112,12 @@ class TestAfterARejection:
         ]
         assert track.accept(data(1, epoch="f")) == [message(1, epoch="f", replayed=True)]
 
+    def test_a_gap_of_messages_without_positions_says_nothing_of_positions(self) -> None:
+        assert Track().rejected(rejection("trimmed", "")) == [Gap("a", "trimmed")]
+        track = track_at(4)
+        assert track.rejected(rejection("trimmed", "")) == [Gap("a", "trimmed", Position("e", 4))]
+        assert track.request().streams == {"a": Position("e", 4)}
+
     def test_a_stream_the_server_never_heard_of_goes_on_with_its_first_message(self) -> None:
         track = track_at(40)
         track.request()
