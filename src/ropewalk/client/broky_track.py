@@ -62,7 +62,7 @@ class BrokyTrack:
         self._tip = Position("", 0)
         self._since = 0 if since is None or position is not None else int(since * MICROSECONDS)
         self._doubtful: Gap | None = None
-        self._unplaced = False  # messages without a position came, or are missing
+        self._held = False  # the server has confirmed it once
 
     @property
     def position(self) -> Position | None:
@@ -78,9 +78,11 @@ class BrokyTrack:
 
     def began(self, subscribed: Subscribed) -> list[Event]:
         """The subscription holds. A stream of which nothing was seen goes on from here after a lost connection; one that does
-        not exist yet goes on from its beginning."""
+        not exist yet goes on from its beginning. One that had no position before a lost connection, and has none after it, may
+        be ephemeral: nobody can tell what came meanwhile."""
         self._tip = Position(subscribed.epoch.decode(), subscribed.offset)
-        if self._unplaced and not subscribed.epoch:
+        again, self._held = self._held, True
+        if again and not self._epoch_bytes and not subscribed.epoch:
             return [Gap(self.stream, DISCONNECTED, self.position)]
         if not self._begun or (not self._epoch_bytes and not subscribed.offset):
             self._begun = True
@@ -94,7 +96,6 @@ class BrokyTrack:
             self._offset += run.count
             return events_of(run, self.stream, self._tip)
         if not offset:
-            self._unplaced = True
             return events_of(run, self.stream)
         return self._out_of_order(run)
 
@@ -103,7 +104,6 @@ class BrokyTrack:
         known = self.position
         epoch = gap.epoch.decode()
         if not epoch and gap.reason is not Reason.EPOCH_CHANGED:  # of messages that have no position
-            self._unplaced = True
             return [Gap(self.stream, REASONS.get(gap.reason, ""), known)]
         if known is not None and known == Position(epoch, gap.last):
             return []  # nothing is: the answer only had a bound here
