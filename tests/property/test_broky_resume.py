@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.client.broky_state import BrokyEffect, BrokyState, DeliverEvents, PushRegistered, WriteBytes, WriteFrame
-from ropewalk.client.broky_track import BrokyTrack
+from ropewalk.client.broky_track import DISCONNECTED, BrokyTrack
 from ropewalk.client.events import Event, Gap, Message
 from ropewalk.core.history import BEFORE_ALL, HistoryTotals, StreamLog
 from ropewalk.model.history import Gap as ServerGap
@@ -210,7 +210,9 @@ def check_positions(world: World) -> None:
     for key in KEYS:
         expected = BEFORE_ALL
         for event in world.events:
-            if isinstance(event, Gap) and event_of(event, key):
+            if event == Gap(key.decode(), DISCONNECTED, BEFORE_ALL):
+                assert not expected.epoch, "only where there is no position to go on from"
+            elif isinstance(event, Gap) and event_of(event, key):
                 assert event.resumes_at is not None
                 assert event.reason, "every gap is one that the server told"
                 expected = Position(event.epoch or "", event.resumes_at - 1)

@@ -1,6 +1,8 @@
 """The Python client over TCP, where there are no positions to go on from: subscriptions by prefix, and ephemeral streams."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -12,6 +14,7 @@ from ropewalk.client import (
     Client,
     Event,
     Gap,
+    Message,
     NotSupported,
     Position,
     Pusher,
@@ -21,6 +24,7 @@ from ropewalk.client import (
 )
 from ropewalk.core.signatures import API_PHRASE, derive
 from ropewalk.model.errors import UserMistake
+from tests.process_tree import store
 from tests.scenarios.relay import Relay, relay_to
 from tests.server import RunningServer, running_server
 
@@ -148,6 +152,51 @@ async def test_messages_of_an_ephemeral_stream_have_no_positions_and_a_lost_conn
         assert await take(stream) == Gap("gone", "disconnected", Position("", 0))
         await pusher.push("gone", b"again")
         assert await take_messages(stream, 1) == [("gone", 0, b"again")]
+
+
+async def test_a_lost_connection_to_an_ephemeral_stream_is_said_before_anything_has_come(forgetful: RunningServer) -> None:
+    async with (
+        relay_to(forgetful.port) as relay,
+        connect(relay.url.replace("http", "tcp"), backoff=QUICK) as client,
+        Pusher(forgetful.url) as pusher,
+    ):
+        stream = await client.subscribe("silent")
+        for _ in range(2):
+            relay.open = False
+            relay.break_links()
+            await pusher.push("silent", b"lost")
+            relay.open = True
+            assert await take(stream) == Gap("silent", "disconnected", Position("", 0))
+        await pusher.push("silent", b"again")
+        assert await take_messages(stream, 1) == [("silent", 0, b"again")]
+
+
+async def test_a_stream_with_history_that_was_silent_before_a_lost_connection_loses_nothing(
+    client: Client, relay: Relay, pusher: Pusher
+) -> None:
+    await pusher.push("stood", b"before")
+    streams = [await client.subscribe("stood"), await client.subscribe("new")]
+    relay.open = False
+    relay.break_links()
+    for name in ("stood", "new"):
+        await pusher.push(name, b"meanwhile")
+    relay.open = True
+    assert await take_messages(streams[0], 1) == [("stood", 2, b"meanwhile")]
+    assert await take_messages(streams[1], 1) == [("new", 1, b"meanwhile")]
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "http"])
+@pytest.mark.parametrize("before", [0, 1])
+async def test_what_may_be_lost_between_processes_is_said(scheme: str, before: int) -> None:
+    with running_server("--public", "--history_limit", "0", "--workers", "2") as running:
+        async with connect(f"{scheme}://127.0.0.1:{running.port}") as client, Pusher(running.url) as pusher:
+            stream = await client.subscribe("doubtful")
+            for _ in range(before):
+                await pusher.push("doubtful", b"1")
+                assert isinstance(await take(stream), Message)
+            os.kill(store(running), signal.SIGKILL)
+            gap = await take(stream)
+            assert repr(gap) == repr(Gap("doubtful", "trimmed", Position("", 0)))
 
 
 async def test_a_run_of_an_ephemeral_stream_comes_as_its_producer_sent_it(forgetful: RunningServer) -> None:

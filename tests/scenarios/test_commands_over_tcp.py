@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from ropewalk.adapters.apps.jwt import issue
 from ropewalk.client import Format, Pusher
 from ropewalk.core.signatures import API_PHRASE, derive, sign_stream
 from tests.metrics import metrics_when
+from tests.process_tree import store
 from tests.scenarios.command_line import run_ropewalk, running_program
 from tests.server import RunningServer, running_server
 from tests.services import free_port
@@ -68,6 +71,17 @@ async def test_tail_follows_and_tells_gaps(server: RunningServer) -> None:
             assert await program.interrupt() == 130
     result = run_ropewalk("tail", "cli/tcp/gap", "--from", "2", "--count", "1", "--url", tcp(server))
     assert "gap in cli/tcp/gap: messages lost (trimmed)" in result.stderr
+
+
+@pytest.mark.parametrize(("scheme", "flags"), [("tcp", ()), ("tcp", ("--prefix",)), ("http", ())])
+async def test_tail_tells_that_messages_of_an_ephemeral_stream_may_be_missing(scheme: str, flags: tuple[str, ...]) -> None:
+    with running_server("--public", "--history_limit", "0", "--workers", "2") as running:
+        words = ("-m", "ropewalk", "tail", "cli/gone", *flags, "--url", f"{scheme}://127.0.0.1:{running.port}")
+        async with running_program(*words) as program:
+            await metrics_when(running, lambda now: now["subscriptions"] == 1)
+            os.kill(store(running), signal.SIGKILL)
+            assert await program.complaint() == "gap in cli/gone: messages may be missing (trimmed)"
+            assert await program.interrupt() == 130
 
 
 async def test_tail_follows_all_streams_with_a_beginning(server: RunningServer) -> None:

@@ -29,6 +29,7 @@ from ropewalk.client import (
 )
 from ropewalk.core.signatures import unverified_name
 from ropewalk.model.errors import UserMistake
+from ropewalk.model.history import GapReason
 
 SUMMARY = "print the messages of streams as they come"
 
@@ -125,8 +126,8 @@ async def _follow(stream: Stream, page: "Page", first: int, name: str) -> None:
                 continue
             case Message():
                 page.show(event if event.stream else replace(event, stream=name))
-            case Gap() if found is not None or (event.resumes_at or 0) > first:
-                page.warn(event)
+            case Gap(resumes_at=onward) if found is not None or onward is None or onward > first:
+                page.warn(event if event.stream else replace(event, stream=name))
         if page.full:
             return
 
@@ -161,9 +162,11 @@ class Page:
         self._left = None if self._left is None else self._left - 1
 
     def warn(self, gap: Gap) -> None:
-        missed = "messages" if gap.missed is None else f"{gap.missed} messages"
+        lost = "messages lost" if gap.missed is None else f"{gap.missed} messages lost"
+        if gap.epoch is None and gap.resumes_at is None and gap.reason != GapReason.DROPPED:
+            lost = "messages may be missing"  # where no place is told, nobody knows whether there was anything
         onward = "" if gap.resumes_at is None else f"; it goes on at epoch={gap.epoch} offset={gap.resumes_at}"
-        print(f"gap in {gap.stream}: {missed} lost ({gap.reason or 'no reason given'}){onward}", file=sys.stderr, flush=True)
+        print(f"gap in {gap.stream}: {lost} ({gap.reason or 'no reason given'}){onward}", file=sys.stderr, flush=True)
 
 
 def _as_elsewhere(message: BrokyMessage) -> Message:

@@ -25,10 +25,10 @@ UNKNOWN_EPOCH = b"?"
 tells that and where the stream stands."""
 
 REASONS = {
-    Reason.TRIMMED: GapReason.TRIMMED,
-    Reason.EPOCH_CHANGED: GapReason.EPOCH_CHANGED,
-    Reason.AHEAD: GapReason.AHEAD,
-    Reason.SLOW: GapReason.DROPPED,
+    Reason.TRIMMED: GapReason.TRIMMED.value,
+    Reason.EPOCH_CHANGED: GapReason.EPOCH_CHANGED.value,
+    Reason.AHEAD: GapReason.AHEAD.value,
+    Reason.SLOW: GapReason.DROPPED.value,
 }
 
 
@@ -62,7 +62,7 @@ class BrokyTrack:
         self._tip = Position("", 0)
         self._since = 0 if since is None or position is not None else int(since * MICROSECONDS)
         self._doubtful: Gap | None = None
-        self._unplaced = False  # messages without a position came
+        self._held = False  # the server has confirmed it once
 
     @property
     def position(self) -> Position | None:
@@ -78,9 +78,11 @@ class BrokyTrack:
 
     def began(self, subscribed: Subscribed) -> list[Event]:
         """The subscription holds. A stream of which nothing was seen goes on from here after a lost connection; one that does
-        not exist yet goes on from its beginning."""
+        not exist yet goes on from its beginning. One that had no position before a lost connection, and has none after it, may
+        be ephemeral: nobody can tell what came meanwhile."""
         self._tip = Position(subscribed.epoch.decode(), subscribed.offset)
-        if self._unplaced and not subscribed.epoch:
+        again, self._held = self._held, True
+        if again and not self._epoch_bytes and not subscribed.epoch:
             return [Gap(self.stream, DISCONNECTED, self.position)]
         if not self._begun or (not self._epoch_bytes and not subscribed.offset):
             self._begun = True
@@ -94,7 +96,6 @@ class BrokyTrack:
             self._offset += run.count
             return events_of(run, self.stream, self._tip)
         if not offset:
-            self._unplaced = True
             return events_of(run, self.stream)
         return self._out_of_order(run)
 
@@ -102,6 +103,8 @@ class BrokyTrack:
         """What a Gap of the server yields."""
         known = self.position
         epoch = gap.epoch.decode()
+        if not epoch and gap.reason is not Reason.EPOCH_CHANGED:  # of messages that have no position
+            return [Gap(self.stream, REASONS.get(gap.reason, ""), known)]
         if known is not None and known == Position(epoch, gap.last):
             return []  # nothing is: the answer only had a bound here
         self._move(gap.epoch, gap.last)
@@ -143,7 +146,7 @@ class BrokyTrack:
     def _unannounced(self, run: Run, known: Position | None, same: bool) -> list[Event]:
         """A server tells its gaps. Whatever is missing all the same is not passed over in silence."""
         if not same and self._epoch_bytes:
-            return [Gap(self.stream, GapReason.EPOCH_CHANGED, known, run.epoch.decode(), run.offset)]
+            return [Gap(self.stream, GapReason.EPOCH_CHANGED.value, known, run.epoch.decode(), run.offset)]
         if same and run.offset > self._offset + 1:
             return [Gap(self.stream, "", known, self._epoch, run.offset)]
         return []

@@ -54,7 +54,7 @@ class BrokyMessage(Message, frozen=True, gc=False):
 class Gap(Struct, frozen=True):
     """Messages of a stream that will not come. The stream goes on after it: `resumes_at` is the next offset to expect.
 
-    `reason` is a value of `ropewalk.model.history.GapReason`, UNREADABLE, or what the server said, or "" if it said nothing.
+    `reason` is text: a value of `ropewalk.model.history.GapReason`, UNREADABLE, what the server said, or "" if it said nothing.
     `known` is the last position that was seen. `epoch` and `tip` are where the stream stands now; None if that was not told.
     """
 

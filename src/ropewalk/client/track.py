@@ -96,6 +96,8 @@ class Track:
 
     def _gap(self, stream: str, gap: StreamGap) -> Gap:
         known = self.positions.get(stream)
+        if not gap.epoch and gap.reason == GapReason.TRIMMED:  # of messages that have no position
+            return Gap(stream, gap.reason, known)
         noted = self._tips.get(stream)
         tip = noted if noted is not None and noted.epoch == gap.epoch else Position(gap.epoch, gap.tip)
         # Ahead: we have seen everything up to the tip, and more than there is.
@@ -136,7 +138,7 @@ class Track:
         # An empty epoch is a wish ("from the beginning"), not something that was seen.
         if known is None or known.epoch in ("", data.epoch):
             return told
-        return [Gap(data.stream, GapReason.EPOCH_CHANGED, known, data.epoch), *told]
+        return [Gap(data.stream, GapReason.EPOCH_CHANGED.value, known, data.epoch), *told]
 
     def _told(self, data: Data) -> list[Message | Gap]:
         """The message, or in its place a gap of one if it cannot be decoded."""

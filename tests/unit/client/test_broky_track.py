@@ -116,6 +116,7 @@ class TestGaps:
         resumed = track(Position("e", 1), tip=9)
         told = resumed.missing(frames.Gap(b"s", reason, b"e", 0, 5))
         assert told == [Gap("s", word, Position("e", 1), "e", 6, 9)]
+        assert repr(told) == repr([Gap("s", word, Position("e", 1), "e", 6, 9)]), "programs print it: plain text"
         assert offsets(resumed.accept(run(6, b"x"))) == [6]
 
     def test_of_nothing_are_not_told(self) -> None:
@@ -130,16 +131,42 @@ class TestGaps:
         assert gap.missed == 2
         assert offsets([message]) == [4]
         (gap, _) = jumped.accept(run(1, b"z", epoch=b"f"))
-        assert gap == Gap("s", "epoch_changed", Position("e", 4), "f", 1)
+        assert repr(gap) == repr(Gap("s", "epoch_changed", Position("e", 4), "f", 1))
 
-    def test_of_a_stream_without_positions_are_told_when_it_is_followed_again(self) -> None:
+    @pytest.mark.parametrize("before", [0, 1])
+    @pytest.mark.parametrize("wish", [None, Position("", 0)])
+    def test_of_a_stream_without_positions_are_told_whenever_it_is_followed_again(
+        self, before: int, wish: Position | None
+    ) -> None:
+        ephemeral = BrokyTrack("s", wish)
+        assert ephemeral.began(Subscribed(1)) == []
+        for ref in (2, 3):
+            for _ in range(before):
+                ephemeral.accept(run(0, b"x"))
+            assert ephemeral.began(Subscribed(ref)) == [Gap("s", DISCONNECTED, Position("", 0))]
+
+    def test_of_a_stream_with_positions_are_not_told_when_it_can_go_on(self) -> None:
+        silent = track(tip=4)
+        silent.accept(run(0, b"a transient one"))
+        assert silent.began(Subscribed(2, b"e", 4)) == []
+        begun_meanwhile = track(epoch=b"")
+        assert begun_meanwhile.request(2, b"s") == frames.Subscribe(2, b"s", history=True)
+        assert begun_meanwhile.began(Subscribed(2, b"e", 2)) == []
+        assert offsets(begun_meanwhile.accept(run(1, b"a", b"b"))) == [1, 2]
+
+    @pytest.mark.parametrize(("reason", "word"), [(Reason.TRIMMED, "trimmed"), (Reason.SLOW, "dropped")])
+    @pytest.mark.parametrize("before", [0, 1])
+    def test_of_messages_without_positions_are_told_and_say_nothing_of_positions(
+        self, reason: Reason, word: str, before: int
+    ) -> None:
         ephemeral = track(epoch=b"")
-        assert ephemeral.began(Subscribed(2)) == []
-        ephemeral.accept(run(0, b"x"))
-        assert ephemeral.began(Subscribed(3)) == [Gap("s", DISCONNECTED, Position("", 0))]
+        for _ in range(before):
+            ephemeral.accept(run(0, b"x"))
+        for _ in range(2):
+            assert ephemeral.missing(frames.Gap(b"s", reason)) == [Gap("s", word, Position("", 0))]
         placed = track(tip=4)
-        placed.accept(run(0, b"a transient one"))
-        assert placed.began(Subscribed(2, b"e", 4)) == []
+        assert placed.missing(frames.Gap(b"s", reason)) == [Gap("s", word, Position("e", 4))]
+        assert offsets(placed.accept(run(5, b"x"))) == [5]
 
     def test_of_a_stream_that_is_unknown_now_lead_to_its_beginning(self) -> None:
         lost = track(Position("e", 5), epoch=b"")

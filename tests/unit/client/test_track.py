@@ -67,7 +67,8 @@ def test_a_wished_time_is_asked_for_before_any_other() -> None:
 
 def test_a_new_epoch_without_a_word_from_the_server_is_a_gap() -> None:
     track = track_at(4)
-    assert track.accept(data(1, epoch="f")) == [Gap("a", "epoch_changed", Position("e", 4), "f"), message(1, epoch="f")]
+    gap, told = track.accept(data(1, epoch="f"))
+    assert (repr(gap), told) == (repr(Gap("a", "epoch_changed", Position("e", 4), "f")), message(1, epoch="f"))
 
 
 def test_the_wish_for_the_beginning_is_no_known_epoch() -> None:
@@ -110,6 +111,12 @@ class TestAfterARejection:
             Gap("a", "epoch_changed", Position("e", 40), "f", 1, 2)
         ]
         assert track.accept(data(1, epoch="f")) == [message(1, epoch="f", replayed=True)]
+
+    def test_a_gap_of_messages_without_positions_says_nothing_of_positions(self) -> None:
+        assert Track().rejected(rejection("trimmed", "")) == [Gap("a", "trimmed")]
+        track = track_at(4)
+        assert track.rejected(rejection("trimmed", "")) == [Gap("a", "trimmed", Position("e", 4))]
+        assert track.request().streams == {"a": Position("e", 4)}
 
     def test_a_stream_the_server_never_heard_of_goes_on_with_its_first_message(self) -> None:
         track = track_at(40)
