@@ -364,7 +364,7 @@ async def test_a_bad_frame_ends_the_connection_with_an_error(broky: BrokyClient,
     if isinstance(answers[0], Pong):  # a session handles its commands in order, but the end of it may come before
         answers[0] = await broky.receive()
     assert isinstance(answers[0], Error)
-    assert answers[0].reason is Reason.MALFORMED
+    assert (answers[0].reason, answers[0].reconnect) == (Reason.MALFORMED, False)
     assert answers[0].text
     assert await broky.receive() is None
 
@@ -380,13 +380,19 @@ async def test_what_was_delivered_comes_before_the_error_and_nothing_after_it(se
 
 async def test_a_frame_that_is_too_big_is_refused_by_its_size_alone(broky: BrokyClient) -> None:
     broky.writer.write((5 << 20).to_bytes(4, "little"))
-    assert (await broky.ended()).reason is Reason.TOO_BIG
+    error = await broky.ended()
+    assert (error.reason, error.reconnect) == (Reason.TOO_BIG, False)
 
 
 async def test_strangers_have_room_for_a_hello_only(server: RunningServer) -> None:
     async with stranger(server) as connection:
         connection.writer.write((17 << 10).to_bytes(4, "little") + bytes(4) + b"BRK1")
         assert (await connection.ended()).reason is Reason.TOO_BIG
+
+
+async def test_a_second_hello_is_told_that_it_is_the_second(broky: BrokyClient) -> None:
+    broky.send(Hello())
+    assert (await broky.ended()).text == "Hello is only the first frame"
 
 
 async def test_the_first_frame_is_a_hello(server: RunningServer) -> None:

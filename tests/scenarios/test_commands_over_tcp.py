@@ -96,6 +96,8 @@ async def test_tail_follows_all_streams_with_a_beginning(server: RunningServer) 
     assert (result.returncode, "tcp://" in result.stderr) == (1, True), result.stderr
     result = run_ropewalk("tail", "cli/begins/", "--prefix", "--signed", "--url", tcp(server))
     assert (result.returncode, "--prefix is for public streams" in result.stderr) == (2, True), result.stderr
+    result = run_ropewalk("tail", "cli/begins/", "cli/", "--prefix", "--url", tcp(server))
+    assert (result.returncode, "'cli/' and another of these" in result.stderr) == (2, True), result.stderr
 
 
 async def test_tail_needs_a_token_and_a_signed_name_where_the_server_does(closed_server: RunningServer) -> None:

@@ -165,6 +165,15 @@ def test_the_first_line_that_is_refused_ends_it(server: RunningServer) -> None:
     assert after.stdout.endswith("offset=601\n")
 
 
+def test_a_single_message_that_is_refused_has_no_number(server: RunningServer) -> None:
+    for words in (
+        ("push", "cli/refused", "{", "--json", "--url", tcp(server)),
+        ("publish", "n" * 9999, "1", "--url", server.url),
+    ):
+        result = run_ropewalk(*words)
+        assert (result.returncode, "the message was refused: " in result.stderr) == (1, True), result.stderr
+
+
 def test_a_line_that_only_the_server_refuses_is_named() -> None:
     with running_server("--public", "--max_publish_size", "2500") as server:
         lines = "\n".join(["1", "", "2", "x" * 2000, "3"])

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ropewalk.cli.main import main
+from ropewalk.core.ring import place_of
 from ropewalk.model.ring import RingReport
 from tests.scenarios.ring import FLAGS, SHARDS, WITHIN, Ring, running_ring
 from tests.server import RunningServer, running_server
@@ -61,6 +62,17 @@ def test_a_node_that_is_removed_hands_over_and_is_then_taken_out(ring: Ring, cap
     a, url = ring.nodes["a"], ring.nodes["a"].url
     assert main(["ring", "--url", url]) == 0
     assert f"A ring of {SHARDS} shards on 3 nodes: term 1, seen by a" in capsys.readouterr().out
+
+    names = [f"{{room-7}}/{name}" for name in ("messages", "typing")]
+    for node in ring.nodes.values():
+        places = []
+        for name in names:
+            assert main(["ring", "--stream", name, "--url", node.url, "--json"]) == 0
+            places.append(json.loads(capsys.readouterr().out)["place"])
+        shard = place_of("room-7", SHARDS)
+        assert places == [
+            {"stream": name, "shard": shard, "owner": "abc"[shard % 3], "holder": "abc"[shard % 3]} for name in names
+        ]
 
     assert main(["ring", "remove", "b", "--lost", "--url", url]) == 1
     assert "b lives: remove it without --lost" in capsys.readouterr().err
@@ -139,7 +151,7 @@ def shared() -> Iterator[Ring]:
 
 
 def test_a_report_has_what_it_says_it_has(shared: Ring) -> None:
-    assert set(asked(shared.nodes["b"])[1]) == set(RingReport.__struct_fields__)
+    assert set(asked(shared.nodes["b"])[1]) == set(RingReport.__struct_fields__) - {"place"}  # of no stream
 
 
 def test_a_server_alone_has_no_ring(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import aiohttp
 import pytest
 
-from ropewalk.protocol.broky.frames import Error, Hello, Reason
+from ropewalk.protocol.broky.frames import Error, Hello, History, Reason, Refused
+from tests.broky_client import client as broky_client
 from tests.broky_client import stranger
 from tests.cable import cable
 from tests.scenarios.ring import WITHIN, Ring, running_ring, streams_of_all_shards, try_to_publish
@@ -73,6 +74,11 @@ async def test_the_streams_of_other_nodes_go_on_while_one_is_dead() -> None:
             status, body = await try_to_publish(a, lost[0], "x")
             assert status == 503
             assert "b" in body["error"]
+            async with broky_client(a) as reader:
+                reader.send(History(1, lost[0].encode()))
+                refused = await reader.expect(Refused)
+                assert refused.reason is Reason.UNAVAILABLE
+                assert refused.text == "the node b of the ring is not reached, which holds this"
             async with cable(ring.nodes["c"]) as other:
                 await other.subscribe(untouched[0], history={"since": 1})
 

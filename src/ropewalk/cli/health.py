@@ -11,7 +11,7 @@ import msgspec
 
 from ropewalk.app.settings import load
 from ropewalk.cli.reaching import NOT_THERE, NOT_TRUSTED, add_flags, url_of
-from ropewalk.client.addresses import is_tcp
+from ropewalk.client.addresses import require_http
 from ropewalk.client.trust import trust
 from ropewalk.model.errors import Unavailable, UserMistake
 
@@ -30,10 +30,7 @@ def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
     path = load([], os.environ).server.health_path.rstrip("/")
     url = url_of(wanted.url)
-    if is_tcp(url):
-        raise UserMistake(
-            f"health is asked for over HTTP: write http:// or https:// in the place of {url.partition(':')[0]}://"
-        )
+    require_http(url)
     health = _asked(f"{url.rstrip('/')}{path}{'/live' if wanted.live else '/ready'}", wanted.ca_file)
     print(health.status, *health.reasons, sep="\n")
     return 0 if health.status == "ok" else 1

@@ -16,7 +16,7 @@ from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
 from ropewalk.cli.reaching import add_attempts, add_flags, attempts_of, explained, url_of
 from ropewalk.cli.standard_input import chunks, require_data
-from ropewalk.client import Draft, Publisher, Receipt
+from ropewalk.client import Draft, PublicationRefused, Publisher, PublishError, Receipt
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.nesting import TOO_DEEP, too_deep
 
@@ -55,7 +55,11 @@ async def _publish(wanted: argparse.Namespace, url: str, key: str) -> None:
     async with Publisher(url, key, ca_file=wanted.ca_file, attempts=attempts_of(wanted)) as publisher:
         if not wanted.lines:
             text = _text(sys.stdin.buffer.read(), "standard input") if wanted.data == "-" else wanted.data
-            _show(await publisher.publish_batch([_draft(wanted, text, wanted.uid)]))
+            try:
+                receipts = await publisher.publish_batch([_draft(wanted, text, wanted.uid)])
+            except PublicationRefused as error:
+                raise PublishError(f"the message was refused: {error.reason}") from error
+            _show(receipts)
             return
         sent = 0
         async for batch in _batches(wanted):

@@ -84,7 +84,11 @@ async def _push(wanted: argparse.Namespace, url: str, token: str, progress: Push
             await _push_lines(pusher, wanted, progress)
             return
         payload = sys.stdin.buffer.read() if wanted.data == "-" else wanted.data.encode()
-        _show(wanted.key, 1, await _send(pusher, wanted, [payload]))
+        try:
+            first = await _send(pusher, wanted, [payload])
+        except PublicationRefused as error:
+            raise PublishError(f"the message was refused: {error.reason}") from error
+        _show(wanted.key, 1, first)
 
 
 async def _push_lines(pusher: Pusher, wanted: argparse.Namespace, progress: PushProgress) -> None:

@@ -16,7 +16,7 @@ from ropewalk.client import CertificateUntrusted, Unreachable
 from ropewalk.client.addresses import addresses
 from ropewalk.client.trust import session_trusting, trust
 from ropewalk.core.ring_members import member_of
-from ropewalk.core.ring_table import first_table, joined, moves, removed
+from ropewalk.core.ring_table import first_table, joined, moves, place_in, removed
 from ropewalk.model.errors import RopewalkError, UserMistake
 from ropewalk.model.ring import RingMember, RingReport, RingTable
 
@@ -35,7 +35,7 @@ def run(argv: list[str]) -> int:
         return 0
     key = wanted.key if wanted.key is not None else keys_of(load([], os.environ)).api or ""
     with explained():
-        report = asyncio.run(_asked(url_of(wanted.url), key, trust(wanted.ca_file), _change(wanted)))
+        report = asyncio.run(_asked(url_of(wanted.url), key, trust(wanted.ca_file), _change(wanted), wanted.stream))
     print(msgspec.json.encode(report).decode() if wanted.json else ring_drawing.report(report))
     return 0
 
@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_flags(parser)
     parser.add_argument("--key", help="bearer key of the API; by default ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET")
+    parser.add_argument("--stream", default="", metavar="NAME", help="and which shard and node this stream belongs to")
     parser.add_argument("--json", action="store_true", help="print JSON")
     offline = parser.add_argument_group("without a server: how a ring would be divided")
     offline.add_argument("--members", default="", metavar="A,B,C", help="names of the nodes")
@@ -66,6 +67,8 @@ def _require_sense(wanted: argparse.Namespace) -> None:
         raise UserMistake("write `ropewalk ring`, `ropewalk ring add NAME=HOST:PORT` or `ropewalk ring remove NAME`")
     if wanted.lost and wanted.action != "remove":
         raise UserMistake("--lost is said of a node that is removed")
+    if wanted.stream and wanted.action != "show":
+        raise UserMistake(f"--stream asks where a stream is, and {wanted.action} changes the ring: run `ropewalk ring` for it")
     if wanted.members and wanted.action != "show":
         raise UserMistake(f"--members shows a ring that is only thought of: {wanted.action} needs a server (--url)")
     if (wanted.join or wanted.leave or wanted.shards is not None) and not wanted.members:
@@ -85,12 +88,12 @@ def _change(wanted: argparse.Namespace) -> dict[str, object] | None:
     return {"remove": wanted.node, "lost": wanted.lost} if wanted.action == "remove" else None
 
 
-async def _asked(url: str, key: str, tls: ssl.SSLContext | None, change: dict[str, object] | None) -> RingReport:
+async def _asked(url: str, key: str, tls: ssl.SSLContext | None, change: dict[str, object] | None, stream: str) -> RingReport:
     place = addresses(url).base + PATH
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         async with session_trusting(tls) as http:
-            status, body = await _exchanged(http, place, headers, change)
+            status, body = await _exchanged(http, place, headers, change, {"stream": stream} if stream else {})
     except ClientConnectorCertificateError as error:
         raise CertificateUntrusted(place, error.certificate_error) from error
     except (ClientError, OSError) as error:
@@ -99,10 +102,10 @@ async def _asked(url: str, key: str, tls: ssl.SSLContext | None, change: dict[st
 
 
 async def _exchanged(
-    http: ClientSession, place: str, headers: dict[str, str], change: dict[str, object] | None
+    http: ClientSession, place: str, headers: dict[str, str], change: dict[str, object] | None, query: dict[str, str]
 ) -> tuple[int, bytes]:
-    method = "GET" if change is None else "POST"
-    async with http.request(method, place, headers=headers, timeout=ClientTimeout(total=SECONDS), json=change) as response:
+    method, limit = "GET" if change is None else "POST", ClientTimeout(total=SECONDS)
+    async with http.request(method, place, headers=headers, timeout=limit, json=change, params=query) as response:
         return response.status, await response.read()
 
 
@@ -136,7 +139,7 @@ def _plan(wanted: argparse.Namespace) -> None:
         raise UserMistake("--members wants different names, separated by commas, and --shards more than 0")
     before = first_table((RingMember(name, "") for name in names), shards)
     after = _after(before, wanted.join, wanted.leave)
-    print(_as_json(before, after) if wanted.json else ring_drawing.plan(before, after))
+    print(_as_json(before, after, wanted.stream) if wanted.json else ring_drawing.plan(before, after, wanted.stream))
 
 
 def _after(before: RingTable, join: str, leave: str) -> RingTable | None:
@@ -151,8 +154,10 @@ def _after(before: RingTable, join: str, leave: str) -> RingTable | None:
     return None
 
 
-def _as_json(before: RingTable, after: RingTable | None) -> str:
+def _as_json(before: RingTable, after: RingTable | None, stream: str) -> str:
     shown: dict[str, object] = {"owners": before.owners}
+    if stream:
+        shown["place"] = place_in(before if after is None else after, stream)
     if after is not None:
         shown |= {"after": after.owners, "moves": moves(before, after)}
     return msgspec.json.encode(shown).decode()

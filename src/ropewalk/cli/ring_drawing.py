@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from ropewalk.core.ring_table import loads, moves
-from ropewalk.model.ring import RingNode, RingReport, RingTable
+from msgspec import UNSET
+
+from ropewalk.core.ring_table import loads, moves, place_in
+from ropewalk.model.ring import RingNode, RingPlace, RingReport, RingTable
 
 BAR = 40
 """Characters of a node that owns everything."""
@@ -21,20 +23,23 @@ def report(ring: RingReport) -> str:
     if ring.unavailable:
         unavailable = _counted(ring.unavailable, "shard")
         lines += ["", f"{unavailable} unavailable: the node that holds them does not answer"]
+    if ring.place is not UNSET:
+        lines += ["", _placed(ring.place)]
     return "\n".join(lines)
 
 
-def plan(before: RingTable, after: RingTable | None) -> str:
-    """A table, and what a change would make of it."""
+def plan(before: RingTable, after: RingTable | None, stream: str = "") -> str:
+    """A table, and what a change would make of it. `stream`: one whose place is told, in the last of them."""
     lines = _table(before)
+    placed = ["", _placed(place_in(before if after is None else after, stream))] if stream else []
     if after is None:
-        return "\n".join(lines)
+        return "\n".join([*lines, *placed])
     moved = moves(before, after)
     roads = Counter((move.source, move.target) for move in moved)
     share = len(moved) / before.shards
     lines += ["", f"{_counted(len(moved), 'shard')} of {before.shards} would move ({share:.1%}):"]
     lines += _columns([(f"{source} → {target}", str(number)) for (source, target), number in sorted(roads.items())])
-    return "\n".join([*lines, "", *_table(after)])
+    return "\n".join([*lines, "", *_table(after), *placed])
 
 
 def _table(table: RingTable) -> list[str]:
@@ -42,6 +47,11 @@ def _table(table: RingTable) -> list[str]:
     head = f"{_counted(table.shards, 'shard')} on {_counted(len(owned), 'node')}"
     rows = [(name, str(number), *_share(number / table.shards)) for name, number in owned.items()]
     return [head, "", *_columns([("node", "owns", "share", ""), *rows])]
+
+
+def _placed(place: RingPlace) -> str:
+    held = f" and held by {place.holder}" if place.holder else ""
+    return f"{place.stream} is in shard {place.shard}, owned by {place.owner}{held}"
 
 
 def _state(node: RingNode) -> str:

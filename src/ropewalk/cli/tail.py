@@ -14,6 +14,7 @@ from ropewalk.app.settings.values import DURATION
 from ropewalk.cli import output
 from ropewalk.cli.reaching import add_flags, count, explained, url_of
 from ropewalk.client import (
+    AlreadySubscribed,
     BrokyMessage,
     Client,
     Disconnected,
@@ -107,7 +108,10 @@ async def _tail(wanted: argparse.Namespace, url: str) -> None:
 
 async def _open(client: Client, name: str, wanted: argparse.Namespace) -> Stream:
     if wanted.prefix:
-        return await client.subscribe(name, prefix=True)
+        try:
+            return await client.subscribe(name, prefix=True)
+        except AlreadySubscribed as error:
+            raise UserMistake(f"{name!r} and another of these names fit the same streams: run another tail for it") from error
     # Before the first message, in whichever epoch: all that is kept follows, or the gap that says where that begins.
     position = Position("", 0) if wanted.first else None
     subscribe = client.subscribe_signed if wanted.signed else client.subscribe

@@ -55,8 +55,15 @@ def tcp_address(url: str) -> TcpAddress:
     return TcpAddress(url, given.host, given.port, secure)
 
 
+def require_http(url: str) -> None:
+    """Raises UserMistake for an address at which Broky is wanted."""
+    if is_tcp(url):
+        raise UserMistake(f"this goes over HTTP: write http:// or https:// in the place of {url.partition(':')[0]}://")
+
+
 def addresses(url: str) -> Addresses:
     """Raises UserMistake for what is no address of a server."""
+    require_http(url)
     given = _parsed(url)
     if given.scheme not in _SCHEMES or not given.host:
         raise UserMistake(f"{url!r} is not a server's URL; write it like http://127.0.0.1:8080 or ws://127.0.0.1:8080/cable")

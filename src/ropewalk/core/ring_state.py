@@ -13,7 +13,9 @@ the news then, or from others: so B keeps what has arrived whole, and drops what
 
 from collections.abc import Iterable, Mapping
 
-from ropewalk.core.ring_table import CHANGES_KEPT, FIRST_TERM, changed, first_table, loads, newer
+from msgspec.structs import replace
+
+from ropewalk.core.ring_table import CHANGES_KEPT, FIRST_TERM, changed, first_table, loads, newer, place_in
 from ropewalk.model.errors import Conflict
 from ropewalk.model.ring import (
     UNHELD,
@@ -245,8 +247,8 @@ class RingState:
 
     # --- what is told of it -------------------------------------------------------------------------------------------
 
-    def report(self, alive: Mapping[str, bool]) -> RingReport:
-        """`alive`: which other nodes have a link to this one."""
+    def report(self, alive: Mapping[str, bool], stream: str = "") -> RingReport:
+        """`alive`: which other nodes have a link to this one. `stream`: one whose place is asked for."""
         owned = loads(self.table)
         holders = ["" if self.seeking else self.holder(shard) for shard in range(self.table.shards)]
         living = {name for name, lives in alive.items() if lives} | {self.me}
@@ -264,7 +266,11 @@ class RingState:
         ]
         moving = sum(holder != owner for holder, owner in zip(holders, self.table.owners, strict=True))
         unavailable = sum(holder not in living for holder in holders)
-        return RingReport(self.me, self.table.term, self.table.shards, nodes, moving, unavailable)
+        report = RingReport(self.me, self.table.term, self.table.shards, nodes, moving, unavailable)
+        if not stream:
+            return report
+        place = place_in(self.table, stream)
+        return replace(report, place=replace(place, holder=holders[place.shard]))
 
 
 def _unfounded(news: RingNews) -> bool:

@@ -11,8 +11,20 @@ from typing import assert_never
 import msgspec
 from msgspec.structs import replace
 
+from ropewalk.core.ring import place_of
 from ropewalk.model.errors import Conflict
-from ropewalk.model.ring import AddNode, LeaveRing, Lost, Move, RemoveNode, RingChange, RingMember, RingNews, RingTable
+from ropewalk.model.ring import (
+    AddNode,
+    LeaveRing,
+    Lost,
+    Move,
+    RemoveNode,
+    RingChange,
+    RingMember,
+    RingNews,
+    RingPlace,
+    RingTable,
+)
 
 FIRST_TERM = 1
 
@@ -88,6 +100,12 @@ def loads(table: RingTable) -> dict[str, int]:
     for owner in table.owners:
         owned[owner] += 1
     return owned
+
+
+def place_in(table: RingTable, stream: str) -> RingPlace:
+    """Where a stream is to be, whoever holds it."""
+    shard = place_of(stream, table.shards)
+    return RingPlace(stream, shard, table.owners[shard])
 
 
 def digest(known: RingTable | RingNews) -> str:

@@ -34,7 +34,7 @@ class HistoryPages:
             part = await self._read(stream, query.after, query.limit)
         except Unavailable as error:
             logger.debug("history unavailable", extra={"session": session.tag, "reason": str(error)})
-            self.refuse(session, NotGranted("unavailable", "the store does not answer: ask again"))
+            self.refuse(session, NotGranted("unavailable", str(error)))
             return False
         self._stats.replays += 1
         self._stats.replayed_messages += len(part.messages)

@@ -244,7 +244,7 @@ class Session:
         self._host.stats.refusals[refusal] += 1
         self._host.stats.commands_failed += 1
         logger.debug("malformed frame", extra={"session": self.tag, "reason": reason, "code": code})
-        self.end(Closing("", True, code, reason[:100]))
+        self.end(Closing("", False, code, reason[:100]))  # a client that comes back would send the same again
 
     async def submit(self, command: Command) -> bool:
         if trace.tracing():

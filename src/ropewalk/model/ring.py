@@ -6,7 +6,7 @@ and members, and gives positions in it. Where the two differ, the holder hands t
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class RingMember(Struct, frozen=True):
@@ -157,9 +157,18 @@ class RingNode(Struct, frozen=True):
     share: float
 
 
+class RingPlace(Struct, frozen=True):
+    """Where a stream is. `holder` is "" where a ring is only thought of, or not found yet."""
+
+    stream: str
+    shard: int
+    owner: str
+    holder: str = ""
+
+
 class RingReport(Struct, frozen=True):
     """The answer of `GET /api/ring`. `moving`: shards whose holder is not their owner. `unavailable`: shards whose holder does
-    not answer, or that nobody holds yet."""
+    not answer, or that nobody holds yet. `place`: of the stream that was asked for."""
 
     node: str
     term: int
@@ -167,3 +176,4 @@ class RingReport(Struct, frozen=True):
     nodes: Sequence[RingNode]
     moving: int = 0
     unavailable: int = 0
+    place: RingPlace | UnsetType = UNSET

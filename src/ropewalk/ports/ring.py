@@ -10,7 +10,8 @@ class Ring(Protocol):
     """What a node knows of its ring, and the changes that people make. A change is made here at once and told to all others;
     shards move after it. Raises `Conflict` where it cannot be made."""
 
-    def report(self) -> RingReport: ...
+    def report(self, stream: str = "") -> RingReport:
+        """With the place of a stream, if one is named."""
 
     def impairments(self) -> Sequence[str]:
         """What the ring lacks, for the health page; empty while all its nodes are reached."""

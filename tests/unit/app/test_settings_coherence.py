@@ -82,6 +82,7 @@ def test_these_may_start(argv: list[str]) -> None:
         (["--secret", "s", "--ring", "redis,nats", "--ring_node", "a"], "name=host:port"),
         (["--secret", "s", "--ring", "a=h:1,a=h:2", "--ring_node", "a"], "the same name, a"),
         (["--secret", "s", "--ring", "a=h:1,b=h:1", "--ring_node", "a"], "the same address, h:1"),
+        (["--secret", "s", "--ring", "etcd", "--ring_node", "a"], "or redis or nats to find them by"),
         *((["--secret", "s", "--ring", bad, "--ring_node", "a"], "name=host:port") for bad in BAD_NODES),
         (["--jwt_secret", "none", "--secret", "s"], "--noauth"),
         (["--noauth", "--enforce_jwt"], "--enforce_jwt needs a secret"),

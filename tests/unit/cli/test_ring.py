@@ -1,12 +1,13 @@
 """`ropewalk ring` without a server, and what it says to wrong arguments."""
 
 import json
+from zlib import crc32
 
 import pytest
 
 from ropewalk.cli import ring_drawing
 from ropewalk.cli.main import main
-from ropewalk.model.ring import RingNode, RingReport
+from ropewalk.model.ring import RingNode, RingPlace, RingReport
 
 
 def test_it_shows_what_would_move_if_a_node_came(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,6 +28,20 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
+def test_it_tells_where_a_stream_is(capsys: pytest.CaptureFixture[str]) -> None:
+    ring = ["ring", "--members", "a,b", "--shards", "4", "--stream", "{room-7}/messages"]
+    shard = crc32(b"room-7") % 4
+    assert main(ring) == 0
+    assert capsys.readouterr().out.endswith(f"\n{{room-7}}/messages is in shard {shard}, owned by {'ab'[shard % 2]}\n")
+    assert main([*ring, "--leave", "b", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["place"] == {
+        "stream": "{room-7}/messages",
+        "shard": shard,
+        "owner": "a",
+        "holder": "",
+    }
+
+
 def test_without_a_change_it_shows_the_ring_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ring", "--members", "a,b", "--shards", "4"]) == 0
     assert "move" not in capsys.readouterr().out
@@ -40,6 +55,9 @@ def test_a_report_shows_each_node_and_what_is_wrong() -> None:
     assert shown[4].split()[:6] == ["b", "h:2", "away,", "leaving", "2", "3"]
     assert "1 shard on the way to another node" in shown
     assert "3 shards unavailable: the node that holds them does not answer" in shown
+    assert "is in shard" not in shown[-1]
+    placed = RingReport("a", 7, 4, nodes, place=RingPlace("chat/1", 3, "a", "b"))
+    assert ring_drawing.report(placed).splitlines()[-1] == "chat/1 is in shard 3, owned by a and held by b"
 
 
 @pytest.mark.parametrize(
@@ -50,6 +68,7 @@ def test_a_report_shows_each_node_and_what_is_wrong() -> None:
         (["show", "a"], "write `ropewalk ring`"),
         (["--lost"], "--lost is said of a node that is removed"),
         (["add", "a=h:1", "--members", "a"], "needs a server"),
+        (["remove", "b", "--stream", "s"], "run `ropewalk ring` for it"),
         (["--join", "d"], "go with --members"),
         (["--members", "a,,b"], "different names"),
         (["--members", "a,a"], "different names"),

@@ -20,6 +20,12 @@ def test_the_endpoints_follow_from_the_address(given: str, cable: str, base: str
     assert addresses(given) == Addresses(cable, base)
 
 
+@pytest.mark.parametrize("scheme", ["tcp", "tls"])
+def test_an_address_over_tcp_is_told_what_to_write_for_http(scheme: str) -> None:
+    with pytest.raises(UserMistake, match=f"write http:// or https:// in the place of {scheme}://"):
+        addresses(f"{scheme}://127.0.0.1:8080")
+
+
 @pytest.mark.parametrize("given", ["", "localhost:8080", "ftp://example.com", "http://", "http://[", "127.0.0.1"])
 def test_what_is_no_address_is_the_users_mistake(given: str) -> None:
     with pytest.raises(UserMistake):

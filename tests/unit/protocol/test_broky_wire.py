@@ -120,6 +120,11 @@ def test_a_frame_that_is_not_sound_is_refused_with_a_reason(frame: bytes) -> Non
     assert caught.value.code == 1002
 
 
+def test_a_run_whose_uids_do_not_fit_is_told_how_long_they_are() -> None:
+    with pytest.raises(MalformedFrame, match="uid has 20 bytes for each message, or none"):
+        decode(REFUSED["a uid too short"])
+
+
 def test_fields_of_a_later_version_are_passed_over() -> None:
     ping = encode(Ping(5))
     vtable = 20  # as in the layout of a run

@@ -244,6 +244,8 @@ class BrokyConnection(asyncio.Protocol):
                 self._greet(hello)
             case _ if not self._greeted:
                 self._end(error(Reason.NOT_READY, "the first frame is a Hello"))
+            case frames.Hello():
+                raise MalformedFrame("Hello is only the first frame", 1002)
             case frames.Run() as run:
                 self._push(run)
             case frames.Ping(ref) if self._session is None:

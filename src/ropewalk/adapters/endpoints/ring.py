@@ -33,7 +33,7 @@ class RingEndpoint:
         return [web.get(path, guarded(self._guard, self._show)), web.post(path, guarded(self._guard, self._change))]
 
     async def _show(self, request: web.Request) -> web.Response:
-        return json_answer(200, to_builtins(self._ring.report()))
+        return json_answer(200, to_builtins(self._ring.report(request.query.get("stream", ""))))
 
     async def _change(self, request: web.Request) -> web.Response:
         """The answer is the ring after the change; shards are still to move."""

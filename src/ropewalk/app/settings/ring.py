@@ -24,7 +24,8 @@ def members_of(settings: Settings) -> tuple[RingMember, ...]:
     try:
         members = tuple(map(member_of, settings.ring.ring))
     except ValueError as error:
-        raise UserMistake(f"--ring wants its nodes separated by commas; {error}") from None
+        stores = " or ".join(LEASE_STORES)
+        raise UserMistake(f"--ring wants its nodes separated by commas, or {stores} to find them by; {error}") from None
     for kind, values in (("name", [each.name for each in members]), ("address", [each.address for each in members])):
         twice = {value for value in values if values.count(value) > 1}
         if twice:

@@ -128,6 +128,6 @@ def _check(run: Run) -> None:
     elif len(run.sizes) != count or sum(run.sizes) != len(run.payload):
         raise malformed("the sizes of a run do not fit its count or its payload")
     if len(run.ts_producer) not in (0, count):
-        raise malformed("ts_producer has neither no entry nor one for each message")
+        raise malformed("ts_producer has a time for each message, or none")
     if len(run.uid) not in (0, KSUID_BYTES * count):
-        raise malformed("uid has neither no KSUID nor one for each message")
+        raise malformed(f"uid has {KSUID_BYTES} bytes for each message, or none")

@@ -129,8 +129,8 @@ class RingBackend(RingAccess):
 
     # --- what operators ask -------------------------------------------------------------------------------------------
 
-    def report(self) -> RingReport:
-        return self.state.report({name: link.connected for name, link in self._links.items()})
+    def report(self, stream: str = "") -> RingReport:
+        return self.state.report({name: link.connected for name, link in self._links.items()}, stream)
 
     def add(self, member: RingMember) -> None:
         """Raises Conflict."""
