@@ -245,14 +245,12 @@ async def test_a_program_that_errs_is_told_before_anything_is_sent(client: Clien
             await mistake
     with pytest.raises(ValueError, match="at least one"):
         await client.push("a", [])
-    for wrong in (client.push("a", b"x", uids=[b"short"]), client.send("a", [b"x", b"y"], ts_producer=[1])):
-        with pytest.raises(ValueError, match="for each message"):
+    for wrong in (client.push("a", b"x", uids=[b"short"]), client.send("a", b"x", uids=[b"short"])):
+        with pytest.raises(UserMistake, match="uids"):
             await wrong
     for payloads in ("text", {"a": 1}, ["text"], [(b"x", b"y")], 5):
         with pytest.raises(TypeError, match="a push takes bytes, or a sequence of bytes"):
             await client.push("a", payloads)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="ts_producer is a sequence"):
-        await client.push("a", b"x", ts_producer=5)  # type: ignore[arg-type]
     with pytest.raises(UserMistake, match="new_uid"):
         await client.publish("a", 1, uid="order-7")
     with pytest.raises(PublicationRefused, match="at most"):
@@ -265,6 +263,7 @@ async def test_a_uid_registers_once(client: Client) -> None:
     first = await client.push("tcp/uid", b"x", uids=[uid])
     assert await client.push("tcp/uid", b"x", uids=[uid]) == first
     assert (await client.publish("tcp/uid", 1, uid=ksuid_text(uid))).offset == first.offset
+    assert await client.push("tcp/uid", b"x", uids=[ksuid_text(uid)]) == first
     own = new_uid()
     assert (await client.publish("tcp/uid", 1, uid=own)).offset == (await client.publish("tcp/uid", 1, uid=own)).offset
     assert (await client.push("tcp/uid", (b"x", b"y"))).offset == first.offset + 2

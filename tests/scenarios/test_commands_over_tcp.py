@@ -1,6 +1,7 @@
 """`ropewalk tail` and `ropewalk bench` over TCP, as a person uses them."""
 
 import asyncio
+import base64
 import json
 import os
 import re
@@ -77,8 +78,13 @@ async def test_tail_follows_and_tells_gaps(server: RunningServer) -> None:
 async def test_tail_tells_that_messages_of_an_ephemeral_stream_may_be_missing(scheme: str, flags: tuple[str, ...]) -> None:
     with running_server("--public", "--history_limit", "0", "--workers", "2") as running:
         words = ("-m", "ropewalk", "tail", "cli/gone", *flags, "--url", f"{scheme}://127.0.0.1:{running.port}")
-        async with running_program(*words) as program:
-            await metrics_when(running, lambda now: now["subscriptions"] == 1)
+        async with running_program(*words) as program, Pusher(tcp(running)) as pusher:
+            first = asyncio.create_task(program.line())
+            while not first.done():
+                await pusher.push("cli/gone", b"until it is there")
+            await pusher.push("cli/gone", b"last")
+            while base64.b64encode(b"last").decode() not in await program.line():
+                pass
             os.kill(store(running), signal.SIGKILL)
             assert await program.complaint() == "gap in cli/gone: messages may be missing (trimmed)"
             assert await program.interrupt() == 130

@@ -34,6 +34,7 @@ from ropewalk.client.publisher import Publisher
 from ropewalk.client.pusher import Pusher, new_uid
 from ropewalk.client.stream import Stream
 from ropewalk.core.backoff import Backoff
+from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import Position, Receipt
 from ropewalk.protocol.broky.frames import Format
 
@@ -71,6 +72,7 @@ __all__ = [
     "TokenExpired",
     "Unauthorized",
     "Unreachable",
+    "UserMistake",
     "connect",
     "new_uid",
 ]

@@ -15,7 +15,6 @@ from ropewalk.core.signatures import unverified_name
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import Position, Receipt
 from ropewalk.protocol.broky.frames import Format
-from ropewalk.protocol.broky.ksuid import ksuid_of
 from ropewalk.protocol.stream_keys import key_of, name_of
 
 
@@ -71,7 +70,7 @@ class BrokyClient(Client):
         """All of them in this order, or none: they have to be of one stream."""
         stream, partition = _common(drafts)
         payloads = [msgspec.json.encode(draft.data) for draft in drafts]
-        uids = [_ksuid(draft.uid) for draft in drafts if draft.uid]
+        uids = [draft.uid for draft in drafts if draft.uid]
         if uids and len(uids) != len(drafts):
             raise UserMistake("give a uid to every publication of a batch, or to none")
         first = await self.push(stream, payloads, format=Format.JSON, key_partition=partition, uids=uids)
@@ -85,7 +84,7 @@ class BrokyClient(Client):
         *,
         format: Format = Format.BYTES,
         key_partition: str | bytes = b"",
-        uids: Sequence[bytes] = (),
+        uids: Sequence[bytes | str] = (),
         ts_producer: Sequence[int] = (),
     ) -> Position:
         if self._pusher is not None:
@@ -103,7 +102,7 @@ class BrokyClient(Client):
         *,
         format: Format = Format.BYTES,
         key_partition: str | bytes = b"",
-        uids: Sequence[bytes] = (),
+        uids: Sequence[bytes | str] = (),
         ts_producer: Sequence[int] = (),
     ) -> None:
         if self._pusher is not None:
@@ -127,15 +126,6 @@ def _key(stream: str | bytes) -> bytes:
         return key_of(stream)
     except ValueError as error:
         raise UserMistake(f"{stream!r} is no name of a stream: {error}") from error
-
-
-def _ksuid(uid: str) -> bytes:
-    try:
-        return ksuid_of(uid)
-    except ValueError as error:
-        raise UserMistake(
-            f"over TCP a uid is the text of a KSUID, and {uid!r} is none: {error}; ropewalk.client.new_uid() makes one"
-        ) from error
 
 
 def _common(drafts: Sequence[Draft]) -> tuple[str, str]:

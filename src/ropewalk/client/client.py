@@ -82,7 +82,7 @@ class Client(ABC):
         *,
         format: Format = Format.BYTES,
         key_partition: str | bytes = b"",
-        uids: Sequence[bytes] = (),
+        uids: Sequence[bytes | str] = (),
         ts_producer: Sequence[int] = (),
     ) -> Position:
         """Over TCP only: one message of a key, or several, of which all are registered or none. See `Pusher.push`."""
@@ -95,7 +95,7 @@ class Client(ABC):
         *,
         format: Format = Format.BYTES,
         key_partition: str | bytes = b"",
-        uids: Sequence[bytes] = (),
+        uids: Sequence[bytes | str] = (),
         ts_producer: Sequence[int] = (),
     ) -> None:
         """Over TCP only: a push that nobody answers. See `Pusher.send`."""

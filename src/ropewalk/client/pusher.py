@@ -15,15 +15,18 @@ from ropewalk.client.attempts import ATTEMPTS
 from ropewalk.client.broky_session import BrokyOptions, BrokySession
 from ropewalk.client.trust import trust
 from ropewalk.core.backoff import Backoff, Chance
-from ropewalk.model.messages import Position
+from ropewalk.model.errors import UserMistake
+from ropewalk.model.messages import KSUID_LENGTH, Position
 from ropewalk.protocol.broky.frames import Format
-from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_text, new_ksuid
+from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_of, ksuid_text, new_ksuid
 from ropewalk.protocol.broky.runs import encode_run, run_of
 from ropewalk.protocol.stream_keys import key_of
 
 _NO_PAYLOADS = (
     "a push takes bytes, or a sequence of bytes, and not {}; text.encode() makes bytes of text, publish takes the rest"
 )
+
+_LAST_TIME = 2**64 - 1
 
 
 class Pusher:
@@ -61,14 +64,14 @@ class Pusher:
         *,
         format: Format = Format.BYTES,
         key_partition: str | bytes = b"",
-        uids: Sequence[bytes] = (),
+        uids: Sequence[bytes | str] = (),
         ts_producer: Sequence[int] = (),
     ) -> Position:
         """All of these messages of one key, or none. Returns the position of the first, after which the others follow.
 
-        `uids` are KSUIDs, one for each; without them it makes some up. `ts_producer` are times of yours, in microseconds since
-        1970. Raises PublishError; after PublishUnavailable, pushing
-        again with the same uids is safe.
+        `uids` are KSUIDs, one for each, of 20 bytes or as text; without them it makes some up. `ts_producer` are times of
+        yours, one for each, in microseconds since 1970. Raises UserMistake for what these cannot be, and PublishError; after
+        PublishUnavailable, pushing again with the same uids is safe.
         """
         ref = self._session.next_ref()
         return await self._session.push(ref, push_frame(ref, key, payloads, format, key_partition, uids or None, ts_producer))
@@ -80,7 +83,7 @@ class Pusher:
         *,
         format: Format = Format.BYTES,
         key_partition: str | bytes = b"",
-        uids: Sequence[bytes] = (),
+        uids: Sequence[bytes | str] = (),
         ts_producer: Sequence[int] = (),
     ) -> None:
         """The same without an answer: what is refused, or lost with a connection, is not told. It waits only where the network
@@ -98,26 +101,25 @@ def push_frame(
     payloads: bytes | Sequence[bytes],
     format: Format,
     key_partition: str | bytes,
-    uids: Sequence[bytes] | None,
+    uids: Sequence[bytes | str] | None,
     ts_producer: Sequence[int],
 ) -> bytes:
-    """Without uids where they are empty, and with new ones where they are None. Raises ValueError for what would end the
-    connection, and TypeError for what is no bytes."""
+    """Without uids where they are empty, and with new ones where they are None. Raises UserMistake and ValueError for
+    what would end the connection, and TypeError for payloads that are no bytes."""
     messages = (payloads,) if isinstance(payloads, bytes) else payloads
     if not isinstance(messages, Sequence):
         raise TypeError(_NO_PAYLOADS.format(type(messages).__name__))
-    if not isinstance(ts_producer, Sequence):
-        raise TypeError("ts_producer is a sequence of times, one for each message, in microseconds since 1970")
     count = len(messages)
     if not count:
         raise ValueError("a push has at least one message")
-    uid = _new_uids(count) if uids is None else b"".join(uids)
-    if len(uid) not in (0, count * KSUID_BYTES) or len(ts_producer) not in (0, count):
-        raise ValueError(f"uids of {KSUID_BYTES} bytes and ts_producer are for each message or for none")
+    if not isinstance(format, Format):
+        raise UserMistake(f"format is Format.BYTES or Format.JSON, and not {format!r}")
+    uid = _new_uids(count) if uids is None else b"".join([_ksuid(each) for each in _for_each("uids", uids, count)])
+    times = tuple([_time(each) for each in _for_each("ts_producer", ts_producer, count)])
     name = key_of(key) if isinstance(key, str) else key
     partition = key_of(key_partition) if isinstance(key_partition, str) else key_partition
     try:
-        run = run_of(name, messages, ref, format, partition, uid, tuple(ts_producer))
+        run = run_of(name, messages, ref, format, partition, uid, times)
     except TypeError:
         kinds = sorted({type(message).__name__ for message in messages})
         raise TypeError(_NO_PAYLOADS.format(f"a {type(messages).__name__} of {', '.join(kinds)}")) from None
@@ -127,6 +129,33 @@ def push_frame(
 def new_uid() -> str:
     """For a publication over TCP, which is safe to send again under it: a new KSUID as text."""
     return ksuid_text(new_ksuid(time.time()))
+
+
+def _ksuid(uid: object) -> bytes:
+    """Of its bytes, or its text. Raises UserMistake for what is no KSUID."""
+    if isinstance(uid, bytes) and len(uid) == KSUID_BYTES:
+        return uid
+    why = f"it has {KSUID_BYTES} bytes, or {KSUID_LENGTH} characters as text"
+    if isinstance(uid, str):
+        try:
+            return ksuid_of(uid)
+        except ValueError as error:
+            why = str(error)
+    raise UserMistake(f"over TCP each of the uids is a KSUID, and {uid!r} is none: {why}; ropewalk.client.new_uid() makes one")
+
+
+def _time(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value <= _LAST_TIME:
+        raise UserMistake(f"ts_producer has whole numbers, which are microseconds since 1970, and not {value!r}")
+    return value
+
+
+def _for_each(argument: str, values: object, count: int) -> Sequence[object]:
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
+        raise UserMistake(f"{argument} is a list with one for each message, and not {type(values).__name__}")
+    if len(values) not in (0, count):
+        raise UserMistake(f"{argument} has one for each message, or none: here are {len(values)} for {count}")
+    return values
 
 
 def _new_uids(count: int) -> bytes:

@@ -84,7 +84,7 @@ class Track:
         if unclaimed:
             # Our request and this notice crossed. Its answer will join up; what is above must wait for it.
             return []
-        gaps = [self._gap(stream, gap) for stream, gap in rejection.streams.items()]
+        gaps = [self._gap(stream, gap) for stream, gap in rejection.streams.items() if not self._came_live(stream, gap)]
         # A partial answer has no hole behind it: asking again brings what follows.
         self._partial = self._partial or any(gap.reason == GapReason.PARTIAL for gap in gaps)
         return [gap for gap in gaps if gap.reason != GapReason.PARTIAL]
@@ -93,6 +93,12 @@ class Track:
         """Where live delivery began. A second rejection does not move that, unless the stream began anew."""
         if stream not in self._tips or self._tips[stream].epoch != gap.epoch:
             self._tips[stream] = Position(gap.epoch, gap.tip)
+
+    def _came_live(self, stream: str, gap: StreamGap) -> bool:
+        """Whether everything up to where the gap ends was seen, because it came while the request was under way."""
+        known = self.positions.get(stream)
+        trimmed = gap.reason == GapReason.TRIMMED and gap.epoch != ""
+        return trimmed and known is not None and known.epoch == gap.epoch and known.offset >= gap.oldest - 1
 
     def _gap(self, stream: str, gap: StreamGap) -> Gap:
         known = self.positions.get(stream)

@@ -112,6 +112,15 @@ class TestAfterARejection:
         ]
         assert track.accept(data(1, epoch="f")) == [message(1, epoch="f", replayed=True)]
 
+    def test_what_came_live_while_it_was_asked_for_is_not_said_to_be_lost(self) -> None:
+        track = Track(None, {"a": Position("", 0)})
+        track.request()
+        for offset in (1, 2, 3):
+            assert track.accept(data(offset)) == [message(offset, replayed=True)]
+        assert track.rejected(rejection("trimmed", "e", 2, 3)) == []
+        assert track.confirmed() == []
+        assert track.request().streams == {"a": Position("e", 3)}
+
     def test_a_gap_of_messages_without_positions_says_nothing_of_positions(self) -> None:
         assert Track().rejected(rejection("trimmed", "")) == [Gap("a", "trimmed")]
         track = track_at(4)
