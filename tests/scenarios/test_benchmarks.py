@@ -14,6 +14,8 @@ from benchmarks.sizes import QUICK
 from benchmarks.storm import MISSED_BY_ALL
 from ropewalk.model.extras import install
 
+pytestmark = pytest.mark.alone  # it measures
+
 ROOT = Path(__file__).parents[2]
 LIVE = "fanout,latency,memory,storm,connect,workers"
 

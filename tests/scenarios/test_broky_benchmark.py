@@ -11,6 +11,8 @@ import pytest
 from benchmarks.report import Run
 from benchmarks.sizes import QUICK
 
+pytestmark = pytest.mark.alone  # it measures
+
 ROOT = Path(__file__).parents[2]
 
 
