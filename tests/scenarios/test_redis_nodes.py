@@ -77,6 +77,7 @@ async def test_a_session_goes_on_at_another_node_with_its_presence(redis: RedisS
     with running_server(*flags) as here, running_server(*flags) as there:
         async with cable(here) as client, cable(there) as watcher:
             await watcher.subscribe("s", presence={"id": "watcher"})
+            await watcher.until("presence", lambda frame: frame["message"] == {"type": "join", "id": "watcher"})
             await client.subscribe("s", presence={"id": "bo"})
             await watcher.until("presence", lambda frame: frame["message"] == {"type": "join", "id": "bo"})
             await publish(here, "s", "1")

@@ -42,7 +42,7 @@ def test_times_are_for_each_message() -> None:
     ("argument", "value"),
     [
         ("uids", UID * 2),
-        ("uids", new_uid()),
+        ("uids", "3MCCZ30KVw2iwVkHFJuelE7PFIu"),
         ("uids", 5),
         ("uids", [UID]),
         ("uids", [UID, UID, UID]),
