@@ -52,16 +52,17 @@ class Worker:
         self.client = client
 
     async def get(self, path: str) -> Any:
-        async with self.http.get(path) as response:
-            assert response.status == 200, await response.text()
-            return await response.json()
+        return await self._ask("GET", path, 200)
 
     async def post(self, path: str, body: object) -> Any:
+        return await self._ask("POST", path, 201, json=body)
+
+    async def _ask(self, method: str, path: str, expected: int, **request: Any) -> Any:
         """Again where the server asks for that."""
         deadline = time.monotonic() + WITHIN
         while True:
-            async with self.http.post(path, json=body) as response:
-                if response.status == 201:
+            async with self.http.request(method, path, **request) as response:
+                if response.status == expected:
                     return await response.json()
                 assert (response.status, time.monotonic() < deadline) == (503, True), await response.text()
             await asyncio.sleep(0.1)
