@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from operator import truediv
 from typing import Literal
 
 import msgspec
@@ -34,7 +35,8 @@ class Bar(Struct, frozen=True):
 
 
 class Figure(Struct, frozen=True):
-    """One finding: medians over the rounds, the rounds themselves, and whatever else explains it."""
+    """One finding: medians over the rounds, the rounds themselves, and whatever else explains it. `ratio` is a median too: of
+    the ratios of each round and that of the floor beside it."""
 
     key: str
     title: str
@@ -84,8 +86,9 @@ def figure(
     details: dict[str, float],
     bar: Bar | None = None,
 ) -> Figure:
+    """Each round is compared with that of the floor beside it: a machine that is faster for a minute is so for both."""
     value, floor = statistics.median(rounds), statistics.median(floor_rounds)
-    ratio = value / floor
+    ratio = statistics.median(map(truediv, rounds, floor_rounds))
     holds = bar.holds(value, ratio) if bar else None
     return Figure(key, title, unit, value, floor, ratio, list(rounds), list(floor_rounds), details, bar, holds)
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class Sizes(Struct, frozen=True):
-    """Counts of one run. Rounds of floor and server alternate, and medians are reported."""
+    """Counts of one run. Rounds of floor and server alternate, and medians are reported (see `report`)."""
 
     subscribers: int
     payload: int
@@ -151,7 +151,7 @@ FULL = Sizes(
     broky_producers=64,
     broky_batch=100,
     broky_client_messages=200_000,
-    broky_fanout_rounds=11,
+    broky_fanout_rounds=21,
     broky_topics=1_000_000,
 )
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server import RunningServer
+from tests.server import Address
 
 TIMEOUT = 15.0
 
 
-async def metrics(server: RunningServer) -> dict[str, float]:
+async def metrics(server: Address) -> dict[str, float]:
     """By name without the prefix; gaps as `gaps_total{reason}`."""
     async with aiohttp.ClientSession() as http, http.get(f"{server.url}/metrics") as response:
         page = await response.text()
@@ -23,7 +23,7 @@ async def metrics(server: RunningServer) -> dict[str, float]:
     }
 
 
-async def metrics_when(server: RunningServer, fits: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+async def metrics_when(server: Address, fits: Callable[[dict[str, float]], bool]) -> dict[str, float]:
     """The metrics as soon as they fit."""
     deadline = time.monotonic() + TIMEOUT
     while not fits(found := await metrics(server)):

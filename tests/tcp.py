@@ -31,6 +31,10 @@ class Tcp:
         """Hang up, and give up what was not sent yet."""
         self._writer.transport.abort()
 
+    def end(self) -> None:
+        """Send no more, and go on reading."""
+        self._writer.write_eof()
+
     async def to_the_end(self) -> bytes:
         """Everything until the other side closes; a reset is an end too."""
         data = b""

@@ -12,6 +12,8 @@ import jwt
 SECRET = "a secret of more than thirty-two bytes"
 FOREIGN_SECRET = "another secret of more than thirty-two bytes"
 BROADCAST_KEY = hmac.new(SECRET.encode(), b"broadcast-cable", hashlib.sha256).hexdigest()
+SHORT_LIFE = 6
+"""Seconds: of a token that ends while a test waits for it. A client of a busy machine has to be in before that."""
 
 
 def token(ids: str = "user/1", expires_in: float = 3600, secret: str = SECRET) -> str:

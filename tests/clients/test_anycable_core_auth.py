@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.clients.credentials import BROADCAST_KEY, FOREIGN_SECRET, SECRET, signed, token
+from tests.clients.credentials import BROADCAST_KEY, FOREIGN_SECRET, SECRET, SHORT_LIFE, signed, token
 from tests.clients.publishers import broadcast, publish
 from tests.clients.script import Client, Script, offsets, texts
 from tests.server import RunningServer, running_server
@@ -70,7 +70,7 @@ async def test_a_client_with_an_expired_token_comes_in_with_a_refreshed_one(
 async def test_a_live_connection_ends_with_its_token_and_goes_on_with_the_next_one(
     anycable: Script, guarded_server: RunningServer, stream: str
 ) -> None:
-    alice = await member(anycable, guarded_server, "alice", stream, token=token(expires_in=1), freshToken=token())
+    alice = await member(anycable, guarded_server, "alice", stream, token=token(expires_in=SHORT_LIFE), freshToken=token())
     await publish(guarded_server, stream, "one", key=BROADCAST_KEY)
 
     closed = await alice.sees("close")
@@ -85,7 +85,7 @@ async def test_a_live_connection_ends_with_its_token_and_goes_on_with_the_next_o
 async def test_a_session_is_not_restored_past_the_life_of_its_token(
     anycable: Script, guarded_server: RunningServer, stream: str
 ) -> None:
-    brief = token(expires_in=3)
+    brief = token(expires_in=SHORT_LIFE)
     alice, witness = [await member(anycable, guarded_server, name, stream, token=brief) for name in ("alice", "witness")]
 
     await alice.lose()
@@ -99,7 +99,7 @@ async def test_a_session_is_not_restored_past_the_life_of_its_token(
 async def test_a_session_is_restored_within_the_life_of_its_token_and_then_still_ends_with_it(
     anycable: Script, guarded_server: RunningServer, stream: str
 ) -> None:
-    alice = await member(anycable, guarded_server, "alice", stream, token=token(expires_in=3))
+    alice = await member(anycable, guarded_server, "alice", stream, token=token(expires_in=SHORT_LIFE))
 
     await alice.lose()
     restored = await alice.come_back()

@@ -69,7 +69,7 @@ async def test_a_member_with_two_connections_leaves_with_the_last_one(
 
 
 async def test_presence_is_held_through_a_resume_and_ends_for_those_who_stay_away(anycable: Script, stream: str) -> None:
-    with running_server("--public", "--presence_ttl", "3s") as server:
+    with running_server("--public", "--presence_ttl", "5s") as server:
         bob, alice, carol = [await arrive(anycable, server, name, stream) for name in ("bob", "alice", "carol")]
         for client in (alice, carol):
             await client.order("join", channel="room", id=client.name, info={"name": client.name})

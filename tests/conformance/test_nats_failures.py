@@ -204,6 +204,91 @@ async def test_the_oldest_sessions_end_before_their_time_where_too_many_are_kept
             assert await one.sessions.peek("1") is None
 
 
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "not-stored"])
+async def test_every_session_that_is_over_is_given_out_once_though_nats_does_not_answer_in_between(
+    server: NatsServer, stored: bool
+) -> None:
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        for sid in "abcde":
+            await one.sessions.save(sid, SessionSnapshot(sid, {}), 0.0)
+        write, calls = one._table.write, count(1)
+
+        async def unanswered(changes: Any) -> int:
+            if next(calls) != 3:
+                return await write(changes)
+            if stored:
+                await write(changes)
+            raise Unanswered("no answer")
+
+        one._table.write = unanswered  # type: ignore[method-assign]
+        given = await one.sessions.expired(10)
+        assert len(given) == 2
+        given += await two.sessions.expired(1)
+        for _ in range(3):
+            given += [*await one.sessions.expired(10), *await two.sessions.expired(10)]
+        assert sorted(sid for sid, _ in given) == list("abcde")
+
+
+async def test_a_session_that_is_taken_after_a_removal_that_was_not_answered_is_not_given_out(server: NatsServer) -> None:
+    rules = Rulebook(StreamRules())
+    one = NatsBackend(NatsAddress((server.url,)), "one", rules, time.time, prefix="rw", shards=1, sessions_limit=1)
+    async with running(one):
+        for sid in "ab":
+            await one.sessions.save(sid, SessionSnapshot(sid, {}), 100.0)
+        write = one._table.write
+
+        async def unanswered(changes: Any) -> int:
+            raise Unanswered("no answer")
+
+        one._table.write = unanswered  # type: ignore[method-assign]
+        with pytest.raises(Unanswered):  # one too many is kept
+            await one.sessions.expired(10)
+        one._table.write = write  # type: ignore[method-assign]
+        assert await one.sessions.take("a", "c")
+        assert await one.sessions.take("b")
+        assert await one.sessions.expired(10) == []
+
+
+async def test_what_an_order_removed_before_nats_failed_is_given_out_later(server: NatsServer) -> None:
+    one = node_of([server.url], "rw", "one")
+    async with running(one):
+        for sid in "abc":
+            await one.sessions.save(sid, SessionSnapshot("ids", {}), 100.0)
+        write, calls = one._table.write, count(1)
+
+        async def unanswered(changes: Any) -> int:
+            if next(calls) == 3:  # the order itself is the first
+                raise Unanswered("no answer")
+            return await write(changes)
+
+        one._table.write = unanswered  # type: ignore[method-assign]
+        with pytest.raises(Unanswered):
+            await one.sessions.revoke("ids")
+        again = await one.sessions.revoke("ids")
+        given = [*again, *await one.sessions.expired(10), *await one.sessions.expired(10)]
+        assert sorted(sid for sid, _ in given) == list("abc")
+
+
+async def test_what_others_write_while_the_end_of_the_records_is_asked_for_is_no_loss(
+    server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (node_of([server.url], "rw", name) for name in ("one", "two"))
+    async with running(one, two):
+        ask = one.link.api
+
+        async def answer(subject: str, question: object = None) -> Any:
+            found = await ask(subject, question)
+            if subject == "STREAM.INFO.RW_STATE":
+                await two.sessions.save("sid", SessionSnapshot("ids", {}), 100.0)
+                await one._table.wait_for(found["state"]["last_seq"] + 1)
+            return found
+
+        monkeypatch.setattr(one.link, "api", answer)
+        assert await one.sessions.peek("sid") == SessionSnapshot("ids", {})
+        assert not one._table.trouble
+
+
 async def test_any_name_is_a_stream(server: NatsServer) -> None:
     names = ["", " ", "a.b", "*", ">", "a b\r\nc", "$JS.API.x", "ü/☃", "x" * 180, "x" * 181, "x" * 5000, "=", "A", "a"]
     one = node_of([server.url], "rw", "one")

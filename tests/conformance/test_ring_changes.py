@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from ropewalk.adapters.backends.ring.backend import RingBackend
 from ropewalk.adapters.backends.ring.owed import OwedCall
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, Replay
-from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, one_by_one
+from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, TransientRun, one_by_one
 from ropewalk.model.presence import Member
 from ropewalk.model.ring import LeaveRing
 from ropewalk.model.rules import StreamRules
@@ -52,6 +53,7 @@ class Heard:
     def __init__(self) -> None:
         self.messages: list[Registered] = []
         self.missed = 0
+        self.missed_anything = 0  # it may be of any stream
         self.orders: list[object] = []
 
     async def start(self, node: RingNodeInProcess) -> "Heard":
@@ -67,6 +69,7 @@ class Heard:
 
     def _miss(self, streams: Collection[str] | None = None) -> None:
         self.missed += 1
+        self.missed_anything += streams is None
 
 
 async def test_a_node_that_joins_gets_its_share_and_every_stream_goes_on_in_its_epoch(ring: RingInProcess) -> None:
@@ -83,6 +86,51 @@ async def test_a_node_that_joins_gets_its_share_and_every_stream_goes_on_in_its_
         answer = await ring.nodes["b"].streams.replay(stream, Position(before[stream].epoch, 0))
         assert isinstance(answer, Replay)
         assert [message.offset for message in answer.messages] == [1, 2]
+
+
+async def test_a_node_counts_what_it_hands_over_and_tells_what_it_has_of_the_ring(ring: RingInProcess) -> None:
+    def ring_of(name: str) -> dict[str, float]:
+        gauges = RingBackend.gauges(ring.nodes[name])
+        return {each.removeprefix("ring_"): size for each, size in gauges.items() if each.startswith("ring_")}
+
+    held = {name: len(held_by(node)) for name, node in ring.nodes.items()}
+    for name in "abc":
+        assert ring_of(name) == {"term": 1, "nodes": 3, "nodes_unreached": 0, "shards_held": held[name]}
+        assert ring.nodes[name].counts() == {"ring_publications_forwarded": 0, "ring_shards_handed_over": 0}
+    await ring.start("d")
+    await ring.settled()
+    for name in "abcd":
+        assert ring_of(name) == {"term": 2, "nodes": 4, "nodes_unreached": 0, "shards_held": SHARDS // 4}
+        assert ring.nodes[name].counts()["ring_shards_handed_over"] == held.get(name, 4) - 4
+    await ring.kill("d")
+    await ring.until(lambda: all(ring_of(name)["nodes_unreached"] == 1 for name in "abc"))
+    assert ring_of("a")["nodes"] == 4
+
+
+async def test_publications_that_other_nodes_register_are_counted_however_they_go_there(ring: RingInProcess) -> None:
+    a = ring.nodes["a"]
+    elsewhere = [stream for stream in STREAMS if not a.state.serves(shard_of(stream, SHARDS))]
+    assert 0 < len(elsewhere) < len(STREAMS)
+
+    def forwarded() -> int:
+        return a.counts()["ring_publications_forwarded"]
+
+    for stream in STREAMS:
+        await publish(a, stream)
+    assert forwarded() == len(elsewhere)
+    await a.streams.append([Publication(stream, b"1") for stream in STREAMS])
+    assert forwarded() == 2 * len(elsewhere)
+    await a.streams.append([Publication(elsewhere[0], b"1")] * 3)
+    assert forwarded() == 2 * len(elsewhere) + 3
+    a.feed.publish([Registered(stream, b"1", 1.0) for stream in STREAMS])
+    assert forwarded() == 3 * len(elsewhere) + 3
+    runs = [TransientRun(stream, b"1", 2, 1.0, lambda run: []) for stream in STREAMS]
+    assert a.feed.publish_runs(runs) is None
+    assert forwarded() == 5 * len(elsewhere) + 3
+    confirmed = a.feed.publish_runs(runs, confirm=True)
+    assert confirmed is not None
+    await confirmed
+    assert forwarded() == 7 * len(elsewhere) + 3
 
 
 async def test_publishers_see_a_pause_and_no_error_while_shards_move(ring: RingInProcess) -> None:
@@ -145,6 +193,24 @@ async def test_a_node_that_leaves_hands_everything_over(ring: RingInProcess) -> 
     await ring.kill("b")
     for stream in STREAMS:
         assert await publish(ring.nodes["c"], stream) == Position(before[stream].epoch, 2)
+
+
+async def test_a_node_says_its_end_only_when_it_serves_nothing_any_more(ring: RingInProcess) -> None:
+    a, b = ring.nodes["a"], ring.nodes["b"]
+    steps: list[str] = []
+
+    class Leased:
+        async def stop_looking(self) -> None:
+            assert b._links["a"].connected
+            steps.append("looks no more")
+
+        async def stop(self) -> None:
+            await ring.until(lambda: not b._links["a"].connected)
+            steps.append("said its end")
+
+    a._leased = Leased()  # type: ignore[assignment]
+    await ring.kill("a")
+    assert steps == ["looks no more", "said its end"]
 
 
 async def test_the_shards_of_a_node_that_is_declared_lost_begin_anew_at_others(ring: RingInProcess) -> None:
@@ -234,11 +300,12 @@ async def test_a_hand_over_whose_link_breaks_leaves_the_shard_with_its_holder_an
     for node in sources:
         reach = node._reach_members
 
-        def reach_and_break(node: RingNodeInProcess = node, reach: Callable[[], None] = reach) -> None:
+        def reach_and_break(node: RingNodeInProcess = node, reach: Callable[[], bool] = reach) -> bool:
             new = "d" not in node._links
-            reach()
+            unheard = reach()
             if new and "d" in node._links:
                 mends.append(broken(node, method, after))
+            return unheard
 
         node._reach_members = reach_and_break  # type: ignore[method-assign]
     await ring.nodes["d"].run()
@@ -387,6 +454,56 @@ async def test_a_gap_is_told_for_what_was_lost_with_a_node(ring: RingInProcess) 
     await ring.settled()
     for stream in lost:
         assert isinstance(await ring.nodes["c"].streams.replay(stream, positions[stream]), Gap)
+
+
+async def test_whoever_follows_by_prefix_is_told_of_a_node_that_is_lost_and_does_not_come_back(ring: RingInProcess) -> None:
+    a, c = ring.nodes["a"], ring.nodes["c"]
+    heard = await Heard().start(a)
+    others = await Heard().start(c)
+    await a.feed.listen_prefix(b"chat/")
+    await ring.kill("b")
+    await ring.until(lambda: not a._links["b"].connected and not c._links["b"].connected)
+    assert heard.missed_anything == 0
+    a.remove("b", lost=True)
+    del ring.members["b"]
+    await ring.settled()
+    assert (heard.missed_anything, others.missed_anything) == (1, 0)
+
+
+async def test_whoever_follows_by_prefix_is_told_where_a_node_left_that_could_not_be_heard(ring: RingInProcess) -> None:
+    """Its shards have moved to others, who do not say again what it said."""
+    a, b = ring.nodes["a"], ring.nodes["b"]
+    heard = await Heard().start(a)
+    await a.feed.listen_prefix(b"chat/")
+    link = a._links["b"]
+    link.retry_seconds = 3600.0
+    assert link._connection is not None
+    link._connection.close()
+    await ring.until(lambda: not link.connected)
+    c = ring.nodes["c"]
+    c.remove("b", lost=False)
+    await ring.until(lambda: held_by(b) == [])
+    await ring.until(lambda: all(c.state.holder(shard) != "b" for shard in range(SHARDS)))  # c has to know before it removes b
+    assert heard.missed_anything == 0
+    c.remove("b", lost=False)
+    del ring.members["b"]
+    await ring.kill("b")
+    await ring.settled()
+    assert heard.missed_anything == 1
+
+
+async def test_whoever_follows_by_prefix_misses_nothing_of_a_node_that_hands_over_and_ends(ring: RingInProcess) -> None:
+    a = ring.nodes["a"]
+    heard = await Heard().start(a)
+    await a.feed.listen_prefix(b"chat/")
+    await removed(ring, "b")
+    del ring.members["b"]
+    await ring.kill("b")
+    await ring.settled()
+    for stream in STREAMS:
+        await publish(ring.nodes["c"], stream)
+    await ring.until(lambda: {message.stream for message in heard.messages} == set(STREAMS))
+    assert heard.missed_anything == 0
 
 
 # --- nodes that were not told -----------------------------------------------------------------------------------------

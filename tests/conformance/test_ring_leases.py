@@ -93,8 +93,11 @@ async def test_a_lease_is_seen_by_all_and_renewed_and_names_may_have_any_charact
     a, b = lease("a.example-1_x"), replace(lease("b"), journal=True, ring="R")
     await one.renew(a, LASTING)
     assert (await other.renew(b, LASTING)).leases == (a, b, PROBE)
-    a = replace(a, number=2, ring="R")
+    a = replace(a, number=2, ring="R", links=("b",))
     assert (await one.renew(a, LASTING)).leases == (a, b, PROBE)
+    a = replace(a, number=3, links=(), ended=True)
+    await one.renew(a, LASTING)
+    assert (await other.renew(b, LASTING)).leases == (a, b, PROBE)
 
 
 async def test_a_lease_that_is_not_renewed_ends(two: tuple[MemberLeases, MemberLeases]) -> None:

@@ -23,7 +23,7 @@ from ropewalk.protocol.server_messages import ServerMessage, UnknownMessage
 from tests.arrow_rows import rows_body
 from tests.docs.pages import ROOT, blocks
 from tests.server import running_server
-from tests.services import redis_server
+from tests.services import free_port, redis_server
 
 REFERENCE = ROOT / "docs" / "reference"
 METRICS, PROTOCOL, CLI, JOURNAL = (REFERENCE / name for name in ("metrics.md", "protocol.md", "cli.md", "journal.md"))
@@ -39,8 +39,12 @@ def test_metrics_lists_exactly_the_metrics_that_servers_expose(tmp_path_factory:
     several = exposed_by("--public", "--data_dir", str(home / "several"), "--workers", "2")
     with redis_server() as redis:
         recording = exposed_by("--public", "--data_dir", str(home / "shared"), "--broker", "redis", "--redis_url", redis.url)
+    address = f"127.0.0.1:{free_port()}"
+    member = ("--secret", "ring", "--port", address.partition(":")[2], "--ring", f"a={address}", "--ring_node", "a")
+    ring = exposed_by("--public", *member)
 
-    assert sorted(metrics_listed(r"(?:ropewalk_(?!pipeline_)|process_)")) == sorted(alone | several | recording)
+    assert sorted(metrics_listed(r"(?:ropewalk_(?!pipeline_)|process_)")) == sorted(alone | several | recording | ring)
+    assert sorted(metrics_listed("ropewalk_ring_")) == sorted(ring - alone - several - recording)
 
 
 def exposed_by(*flags: str) -> set[str]:

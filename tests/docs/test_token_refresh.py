@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from tests.clients.credentials import BROADCAST_KEY, SECRET, signed, token
+from tests.clients.credentials import BROADCAST_KEY, SECRET, SHORT_LIFE, signed, token
 from tests.clients.publishers import publish
 from tests.docs.pages import ROOT, blocks
 from tests.server import running_server
@@ -21,8 +21,7 @@ const news = cable.streamFromSigned(%s);
 news.on("connect", () => console.log(JSON.stringify({ subscribed: true })));
 news.on("message", (message, { offset }) => console.log(JSON.stringify({ message, offset })));
 """
-SECONDS = 20
-FIRST_TTL = 1.0
+SECONDS = 30
 
 
 class TokenEndpoint:
@@ -33,7 +32,7 @@ class TokenEndpoint:
 
     async def give(self, request: web.Request) -> web.Response:
         self.given += 1
-        return web.json_response({"token": token(expires_in=FIRST_TTL if self.given == 1 else 3600)})
+        return web.json_response({"token": token(expires_in=SHORT_LIFE if self.given == 1 else 3600)})
 
 
 @pytest.fixture

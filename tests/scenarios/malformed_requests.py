@@ -10,6 +10,9 @@ PUBLISH_LIMIT = 1 << 20
 
 CONNECTIONS: dict[str, Case] = {
     "tcp-garbage": request(b"\x00\x01\xff\xfe what is this?\r\n\r\n"),
+    "tcp-silence": request(b""),
+    "tcp-no-frame": request(b"\x10\0\0\0garbage garbage!"),
+    "tcp-frame-too-long": request(b"\xff\xff\xff\x7f\x08\0\0\0BRK1"),
     "tcp-half-a-head": request(b"GET /health HTTP/1.1\r\nHost: loc"),
     "tcp-head-too-long": request(b"GET /health HTTP/1.1\r\n" + b"x: y\r\n" * 4000 + b"\r\n"),
     "tcp-endless-head": request(b"GET /health HTTP/1.1\r\nx: " + b"." * 20_000),

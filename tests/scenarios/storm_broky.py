@@ -11,7 +11,20 @@ import json
 import random
 from collections.abc import Sequence
 
-from ropewalk.protocol.broky.frames import Body, Format, Hello, Ping, Pong, Pushed, Run, Subscribe, Subscribed, Welcome
+from ropewalk.protocol.broky.frames import (
+    Body,
+    Format,
+    Hello,
+    Ping,
+    Pong,
+    Pushed,
+    Reason,
+    Refused,
+    Run,
+    Subscribe,
+    Subscribed,
+    Welcome,
+)
 from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
 from ropewalk.protocol.broky.tables import encode
 from tests.scenarios.broky_link import BrokyLink, positions
@@ -188,6 +201,10 @@ class BrokyStormPublisher:
         answers: dict[int, tuple[bytes, int]] = {}
         while len(answers) < len(runs):
             for body in await link.some():
+                if isinstance(body, Refused) and body.reason is Reason.UNAVAILABLE:  # nothing of it is registered
+                    self._sea.counts["pushed again"] += 1
+                    link.write(encode_run(next(run for run in runs if run.ref == body.ref)))
+                    continue
                 assert isinstance(body, Pushed), body
                 answers |= positions(body)
         for run in runs:

@@ -7,7 +7,7 @@ import random
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from ropewalk.protocol.broky.frames import (
     Error,
     Gap,
     Hello,
+    History,
     Ping,
     Pong,
     Pushed,
@@ -30,9 +31,9 @@ from ropewalk.protocol.broky.frames import (
     Unsubscribe,
     Welcome,
 )
-from ropewalk.protocol.broky.runs import encode_run, run_of
+from ropewalk.protocol.broky.runs import encode_run, payloads_of, run_of
 from ropewalk.protocol.broky.tables import encode
-from tests.broky_client import BrokyClient, client, stranger
+from tests.broky_client import BrokyClient, client, one_by_one, stranger
 from tests.cable import Cable, cable
 from tests.metrics import metrics, metrics_when
 from tests.process_tree import children
@@ -164,8 +165,16 @@ async def test_names_and_subscriptions_beyond_their_limits_are_refused_and_count
             assert [(type(each), getattr(each, "ref", 0)) for each in got] == [
                 *((Refused, 1), (Subscribed, 2), (Subscribed, 3), (Refused, 4), (Subscribed, 5))
             ]
+            refused = [(each.reason, each.text) for each in got if isinstance(each, Refused)]
+            too_long = "the stream name is longer than 20 bytes"
+            assert refused == [(Reason.MALFORMED, too_long), (Reason.OVERFLOW, "more than 2 subscriptions in one session")]
             broky.send(Unsubscribe(0, b"b"), Subscribe(6, b"c"))
             assert (await broky.expect(Subscribed)).ref == 6
+            broky.send(Unsubscribe(0, b"c"), Subscribe(7, b""), History(8, b""), History(9, b"k" * 21))
+            empty = "the stream name must be a string that is not empty"
+            for ref, text in ((7, empty), (8, empty), (9, too_long)):
+                refusal = await broky.expect(Refused)
+                assert (refusal.ref, refusal.reason, refusal.text) == (ref, Reason.MALFORMED, text)
             found = await metrics(running)
             assert (found["refusals_total{subscriptions}"], found["publications_refused_total"]) == (1, 1)
 
@@ -206,14 +215,19 @@ async def test_what_is_malformed_too_big_or_too_late_is_counted(server: RunningS
 # --- those who do not read ------------------------------------------------------------------------------------------------
 
 
+async def narrow(server: RunningServer, window: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection whose client's kernel takes little that is not read."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", server.port))
+    return await asyncio.open_connection(sock=sock, limit=window)
+
+
 @asynccontextmanager
 async def deaf(server: RunningServer, hello: Hello, *said: bytes) -> AsyncIterator[asyncio.StreamWriter]:
     """A client that says something and reads nothing."""
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
-    sock.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", server.port))
-    reader, writer = await asyncio.open_connection(sock=sock, limit=8192)
+    reader, writer = await narrow(server, 8192)
     try:
         writer.write(encode(hello))
         await reader.read(1000)  # the welcome
@@ -288,6 +302,54 @@ async def test_a_slow_subscriber_of_a_dropping_stream_is_told_of_the_gap_and_get
             found = await metrics(running)
             assert found["gaps_total{dropped}"] == gaps
             assert found["outbox_drops_total"] > 0
+
+
+@pytest.mark.parametrize("streams", [[b"a"], [b"a", b"b"]], ids=["one stream", "two streams"])
+async def test_one_that_reads_now_and_then_gets_every_message_in_order_among_its_answers(streams: list[bytes]) -> None:
+    """Messages of all sizes fill the kernel's buffers at any byte, and answers come in between."""
+    turns, each = 4, 600
+    sizes = [1, 100, 10_000, 40_000]
+    expected = [bytes([turn]) * sizes[(turn + number) % len(sizes)] for turn in range(turns) for number in range(each)]
+    got: dict[bytes, list[Run]] = {stream: [] for stream in streams}
+    answered: list[int] = []
+
+    async def read(slow: BrokyClient, until: Callable[[], bool]) -> None:
+        while not until():
+            match await slow.receive():
+                case Run() as run:
+                    got[run.key] += one_by_one(run)
+                case Pong(ref):
+                    answered.append(ref)
+                case other:
+                    raise AssertionError(other)
+
+    with running_server("--public", "--history_limit", "1000", "--ws_max_pending_size", "64MiB") as running:
+        async with client(running) as producer:
+            slow = BrokyClient(*await narrow(running, 65536))
+            slow.send(Hello())
+            await slow.expect(Welcome)
+            for stream in streams:
+                await slow.subscribe(stream)
+            for number, payload in enumerate(expected):
+                if number % each == 0:
+                    slow.writer.transport.pause_reading()  # type: ignore[attr-defined]  # the stream reader's own transport
+                if number % each == each / 2:
+                    slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
+                for stream in streams:
+                    producer.send(run_of(stream, [payload], ref=1))
+                    await producer.expect(Pushed)
+                if number % 10 == 0:
+                    slow.send(Ping(number))
+                if number % each >= each / 2:
+                    before = len(got[streams[0]])
+                    await read(slow, lambda: len(got[streams[0]]) > before)  # noqa: B023  # called at once
+            await read(slow, lambda: all(len(runs) == len(expected) for runs in got.values()))
+            await read(slow, lambda: len(answered) == len(expected) / 10)
+            slow.writer.close()
+    for runs in got.values():
+        assert [run.offset for run in runs] == list(range(1, len(expected) + 1))
+        assert [payloads_of(run)[0] for run in runs] == expected
+    assert answered == sorted(answered)
 
 
 # --- bytes beneath TLS ----------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from ropewalk.client import (
     connect,
 )
 from ropewalk.core.signatures import API_PHRASE, derive, sign_stream
+from tests.clients.credentials import SHORT_LIFE
 from tests.scenarios.relay import Relay, relay_to
 from tests.server import RunningServer, running_server
 
@@ -298,7 +299,7 @@ async def test_a_client_without_a_good_token_is_unauthorized(closed_server: Runn
 
 
 async def test_an_expired_token_ends_the_iteration(closed_server: RunningServer) -> None:
-    async with connect(closed_server.url, token(3)) as client:
+    async with connect(closed_server.url, token(SHORT_LIFE)) as client:
         stream = await client.subscribe_signed(sign_stream("expires", SECRET))
         with pytest.raises(TokenExpired):
             await asyncio.wait_for(anext(stream), SECONDS)
@@ -317,7 +318,7 @@ async def test_a_refresher_brings_a_new_token_once_and_nothing_is_missed(closed_
         return token(60)
 
     key = derive(SECRET, API_PHRASE)
-    async with connect(closed_server.url, token(3), key=key, refresh_token=refresh, backoff=QUICK) as client:
+    async with connect(closed_server.url, token(SHORT_LIFE), key=key, refresh_token=refresh, backoff=QUICK) as client:
         stream = await client.subscribe_signed(sign_stream("refreshed", SECRET))
         await client.publish("refreshed", "before")
         await asyncio.wait_for(refreshed.wait(), SECONDS)
@@ -355,7 +356,7 @@ async def test_an_endpoint_that_is_no_cable_is_unreachable(server: RunningServer
 async def test_a_server_that_does_not_answer_in_time_is_said_so(relay: Relay) -> None:
     async with connect(relay.url, answer_timeout=0.1) as client:
         relay.freeze()
-        with pytest.raises(NoAnswer):
+        with pytest.raises(NoAnswer, match=r"within 0.1 seconds: it may be waiting for the store or the node .* /health"):
             await client.subscribe("late")
 
 

@@ -38,6 +38,7 @@ from ropewalk.client import (
 from ropewalk.core.signatures import API_PHRASE, derive, sign_stream
 from ropewalk.model.errors import UserMistake
 from ropewalk.protocol.broky.ksuid import ksuid_text, new_ksuid
+from tests.clients.credentials import SHORT_LIFE
 from tests.metrics import metrics
 from tests.scenarios.relay import Relay, relay_to
 from tests.server import Address, RunningServer, running_server
@@ -248,8 +249,15 @@ async def test_a_program_that_errs_is_told_before_anything_is_sent(client: Clien
     for wrong in (client.push("a", b"x", uids=[b"short"]), client.send("a", b"x", uids=[b"short"])):
         with pytest.raises(UserMistake, match="uids"):
             await wrong
-    for payloads in ("text", {"a": 1}, ["text"], [(b"x", b"y")], 5):
-        with pytest.raises(TypeError, match="a push takes bytes, or a sequence of bytes"):
+    wrong_payloads = {
+        "a text": "text",
+        "dict": {"a": 1},
+        "a list of str": ["text"],
+        "a list of tuple": [(b"x", b"y")],
+        "int": 5,
+    }
+    for given, payloads in wrong_payloads.items():
+        with pytest.raises(TypeError, match=f"a push takes bytes, or a sequence of bytes, and not {given};"):
             await client.push("a", payloads)  # type: ignore[arg-type]
     with pytest.raises(UserMistake, match="new_uid"):
         await client.publish("a", 1, uid="order-7")
@@ -500,12 +508,25 @@ async def test_a_signed_stream_is_followed_and_pushed_to_with_the_key(closed_ser
         await client.send("signed/1", b"3")
         await client.flush()
         assert (await take(stream)).payload == b"3"
-        for refused in (client.subscribe_signed(sign_stream("signed/1", "guess")), client.subscribe("signed/2")):
+        for refused in (client.subscribe_signed(sign_stream("signed/2", "guess")), client.subscribe("signed/2")):
             with pytest.raises(SubscriptionRejected):
                 await refused
     async with connect(tcp(closed_server), token(60)) as client:
         with pytest.raises(KeyRefused):
             await client.push("signed/1", b"x")
+
+
+async def test_one_stream_by_its_name_and_by_its_signed_name_has_one_object(closed_server: RunningServer) -> None:
+    """A delivery names the stream alone, so that nobody could tell for which of the two it is."""
+    async with connect(tcp(closed_server), token(60), key=derive(SECRET, API_PHRASE)) as client:
+        stream = await client.subscribe_signed(sign_stream("signed/named", SECRET))
+        with pytest.raises(AlreadySubscribed):
+            await client.subscribe("signed/named")
+        await client.push("signed/named", b"1")
+        assert (await take(stream)).payload == b"1"
+        await stream.unsubscribe()
+        with pytest.raises(SubscriptionRejected):
+            await client.subscribe("signed/named")
 
 
 async def test_a_client_without_a_good_token_is_unauthorized(closed_server: RunningServer) -> None:
@@ -516,7 +537,7 @@ async def test_a_client_without_a_good_token_is_unauthorized(closed_server: Runn
 
 
 async def test_an_expired_token_ends_the_iteration(closed_server: RunningServer) -> None:
-    async with connect(tcp(closed_server), token(3)) as client:
+    async with connect(tcp(closed_server), token(SHORT_LIFE)) as client:
         stream = await client.subscribe_signed(sign_stream("expires", SECRET))
         with pytest.raises(TokenExpired):
             await asyncio.wait_for(anext(stream), SECONDS)
@@ -537,7 +558,7 @@ async def test_a_refresher_brings_a_new_token_once_and_nothing_is_missed(closed_
         return token(60)
 
     key = derive(SECRET, API_PHRASE)
-    async with connect(tcp(closed_server), token(3), key=key, refresh_token=refresh, backoff=QUICK) as client:
+    async with connect(tcp(closed_server), token(SHORT_LIFE), key=key, refresh_token=refresh, backoff=QUICK) as client:
         stream = await client.subscribe_signed(sign_stream("refreshed", SECRET))
         await client.push("refreshed", b"before")
         await asyncio.wait_for(refreshed.wait(), SECONDS)
@@ -564,7 +585,7 @@ async def test_what_a_refresher_raises_is_told_to_readers(closed_server: Running
     async def refresh() -> str:
         raise ZeroDivisionError
 
-    async with connect(tcp(closed_server), token(3), refresh_token=refresh, backoff=QUICK) as client:
+    async with connect(tcp(closed_server), token(SHORT_LIFE), refresh_token=refresh, backoff=QUICK) as client:
         stream = await client.subscribe_signed(sign_stream("unrefreshed", SECRET))
         with pytest.raises(ZeroDivisionError):
             await asyncio.wait_for(anext(stream), SECONDS)
@@ -629,7 +650,7 @@ async def test_a_server_that_is_not_there_is_unreachable() -> None:
 async def test_a_server_that_does_not_answer_in_time_is_said_so(relay: Relay) -> None:
     async with connect(tcp(relay), answer_timeout=0.1) as client:
         relay.freeze()
-        with pytest.raises(NoAnswer):
+        with pytest.raises(NoAnswer, match=r"within 0.1 seconds: it may be waiting for the store or the node .* /health"):
             await client.subscribe("late")
 
 

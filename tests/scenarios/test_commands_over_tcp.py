@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from ropewalk.adapters.apps.jwt import issue
-from ropewalk.client import Format, Pusher
+from ropewalk.cli import bench, bench_tcp
+from ropewalk.cli.main import main
+from ropewalk.client import Format, Pusher, new_uid
 from ropewalk.core.signatures import API_PHRASE, derive, sign_stream
 from tests.metrics import metrics_when
 from tests.process_tree import store
@@ -48,17 +50,37 @@ def token() -> str:
 # --- tail -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("flags", [(), ("--json",)])
-async def test_tail_prints_the_same_as_over_web_socket(server: RunningServer, flags: tuple[str, ...]) -> None:
-    name = f"cli/tcp/{len(flags)}"
+ONLY_OVER_TCP = ("uid", "ts_producer", "ts_broker", "key_partition")
+
+
+async def test_tail_prints_the_same_as_over_web_socket(server: RunningServer) -> None:
     async with Pusher(tcp(server)) as pusher:
-        await pusher.push(name, b"\xff\x00")
-        await pusher.push(name, [b' {"a":\n1.10}', b'"text"'], format=Format.JSON)
-    words = ("tail", name, "--from", "1", "--count", "3", *flags, "--url")
+        await pusher.push("cli/tcp", b"\xff\x00")
+        await pusher.push("cli/tcp", [b' {"a":\n1.10}', b'"text"'], format=Format.JSON)
+    words = ("tail", "cli/tcp", "--from", "1", "--count", "3", "--url")
     here, there = run_ropewalk(*words, tcp(server)), run_ropewalk(*words, server.url)
     assert here.returncode == 0, here.stderr
     assert here.stdout == there.stdout
     assert len(here.stdout.splitlines()) == 3
+
+
+async def test_tail_shows_as_json_what_a_delivery_carries(server: RunningServer) -> None:
+    name, uid = "cli/tcp/json", new_uid()
+    begin = time.time_ns() // 1000
+    async with Pusher(tcp(server)) as pusher:
+        await pusher.push(name, b"\xff\x00", uids=[uid], ts_producer=[7], key_partition=b"\xfe")
+        await pusher.send(name, [b'{"a":1.5}'], format=Format.JSON)
+        await pusher.flush()
+    words = ("tail", name, "--from", "1", "--count", "2", "--json", "--url")
+    here, there = run_ropewalk(*words, tcp(server)), run_ropewalk(*words, server.url)
+    assert here.returncode == 0, here.stderr
+    shown = [json.loads(line) for line in here.stdout.splitlines()]
+    carried = [{name: each.pop(name) for name in ONLY_OVER_TCP if name in each} for each in shown]
+    assert shown == [json.loads(line) for line in there.stdout.splitlines()], "the rest is as over WebSocket"
+    assert shown[0]["data"] == {"$bytes": base64.b64encode(b"\xff\x00").decode()}
+    assert all(begin <= each.pop("ts_broker") <= time.time_ns() // 1000 for each in carried)
+    assert carried[0] == {"uid": uid, "ts_producer": 7, "key_partition": "~b64:_g"}
+    assert carried[1] == {"key_partition": "~b64:_g"}, "what a producer did not give is left out"
 
 
 async def test_tail_follows_and_tells_gaps(server: RunningServer) -> None:
@@ -163,17 +185,30 @@ async def test_bench_fails_if_the_counts_are_wrong(server: RunningServer) -> Non
 
 
 def test_bench_says_what_is_wrong(server: RunningServer, closed_server: RunningServer) -> None:
+    stream = ("--stream", "cli/bench", "--signed-stream", sign_stream("cli/bench", SECRET))
     for words, hint, code in (
         (("--url", server.url, "--in_flight", "2"), "--in_flight is for --tcp", 2),
         (("--tcp", "--url", server.url, "--in_flight", "0"), "must be at least 1", 2),
         (("--tcp", "--url", closed_server.url), "--token brings a token", 2),
         (("--tcp", "--url", closed_server.url, "--token", token()), "is the stream public", 2),
         (("--tcp", "--url", f"tcp://127.0.0.1:{free_port()}"), "is the server running there?", 1),
+        (("--url", closed_server.url, "--token", token(), *stream, "--key", "guess"), "--key brings the key for publishing", 2),
+        (("--tcp", "--url", closed_server.url, "--token", token(), *stream), "--key brings the key for publishing", 2),
     ):
         result = run_ropewalk("bench", *words, "--subscribers", "2", "--messages", "3")
         assert (result.returncode, hint in result.stderr) == (code, True), result.stderr
-    signed = ("--stream", "cli/bench", "--signed-stream", sign_stream("cli/bench", SECRET), "--key", derive(SECRET, API_PHRASE))
-    result = run_ropewalk(
-        "bench", "--tcp", "--url", closed_server.url, "--token", token(), *signed, "--subscribers", "2", "--messages", "3"
-    )
+    good = ("--tcp", "--url", closed_server.url, "--token", token(), *stream, "--key", derive(SECRET, API_PHRASE))
+    result = run_ropewalk("bench", *good, "--subscribers", "2", "--messages", "3")
     assert "every one delivered" in result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--tcp",)], ids=["websocket", "tcp"])
+def test_bench_says_what_a_server_that_confirms_no_subscription_may_wait_for(
+    flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "TIMEOUT", 0.5)
+    monkeypatch.setattr(bench_tcp, "TIMEOUT", 0.5)
+    with running_server("--public", "--broker", "redis", "--redis_url", f"redis://127.0.0.1:{free_port()}") as server:
+        assert main(["bench", "--url", server.url, "--subscribers", "1", *flags]) == 1
+    told = capsys.readouterr().err
+    assert "did not answer within 0.5 seconds: it may be waiting for the store or the node that holds the stream" in told

@@ -6,7 +6,10 @@ import gzip
 import json
 import re
 import resource
+import signal
+import socket
 import ssl
+import sys
 import time
 import zlib
 from collections.abc import AsyncIterator
@@ -198,6 +201,25 @@ async def test_a_head_of_a_bad_target_is_answered_without_a_body(target: str) ->
         assert rest == b""
 
 
+# --- senders that end their side ----------------------------------------------------------------------------------------
+
+
+async def test_who_ends_their_side_behind_a_request_is_answered() -> None:
+    published = CHUNKED % b"/_broadcast" + chunks(b'{"stream":"news","data":"1"}', 10)
+    with running_server("--public", "--sse") as server:
+        for request, status in ((HEALTH, b"200"), (published, b"201"), (HEALTH + published, b"200")):
+            async with tcp(server) as link:
+                await link.send(request)
+                link.end()
+                assert (await link.to_the_end()).startswith(b"HTTP/1.1 " + status)
+        async with tcp(server) as link:
+            await link.send(b"GET /events?stream=news HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert b" 200 OK" in await link.head()
+            link.end()
+            await link.to_the_end()
+        await metrics_when(server, lambda now: now["connections"] == 0)
+
+
 # --- idle connections ---------------------------------------------------------------------------------------------------
 
 
@@ -329,6 +351,23 @@ async def test_connections_that_say_nothing_do_not_use_up_the_places_of_clients(
             await publish(server, "news", "hello")
 
 
+# --- memory -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/api/publish", "/_broadcast"])
+async def test_bodies_that_are_cut_off_leave_nothing_behind(path: str) -> None:
+    begin = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {1 << 20}\r\n\r\n".encode() + bytes(1_000_000)
+    with running_server("--public") as server:
+        before = (await metrics(server))["process_resident_memory_bytes"]
+        for number in range(1, 31):
+            async with contextlib.AsyncExitStack() as stack:
+                for _ in range(10):
+                    await (await stack.enter_async_context(tcp(server))).send(begin)
+            await metrics_when(server, lambda now: now["refusals_total{bad_body}"] == number * 10)  # noqa: B023  # called at once
+        after = (await metrics(server))["process_resident_memory_bytes"]
+    assert after - before < 100 << 20  # kept, they would be three times as much
+
+
 # --- open files ---------------------------------------------------------------------------------------------------------
 
 
@@ -351,4 +390,23 @@ async def test_when_files_run_out_newcomers_are_refused_and_counted_and_operator
                     await asyncio.sleep(0.05)
         counted = await metrics_when(server, lambda now: now["refusals_total{descriptors}"] > 0)
         assert counted["process_max_fds"] == 64
+        assert "Traceback" not in server.log(), server.log()
+
+
+async def test_a_crowd_for_which_there_are_no_files_ends_nobody_but_itself() -> None:
+    """It comes all at once, so that some are dropped before the event loop has made their transports."""
+    few_files = ("sh", "-c", 'ulimit -n 256; exec "$0" -m ropewalk "$@"', sys.executable)
+    with running_server("--public", program=few_files) as server:
+        async with contextlib.AsyncExitStack() as crowd:
+            for _ in range(12):  # so that few places are left for others
+                known = await crowd.enter_async_context(tcp(server))
+                await known.send(HEALTH)
+                assert (await known.response())[0] == 200
+            server.process.send_signal(signal.SIGSTOP)
+            for _ in range(400):
+                crowd.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            server.process.send_signal(signal.SIGCONT)
+            counted = await metrics_when(server, lambda now: now["refusals_total{descriptors}"] > 300)
+            assert counted["refusals_total{head_timeout}"] == 0
+        await metrics_when(server, lambda now: now["connections"] == 0)
         assert "Traceback" not in server.log(), server.log()

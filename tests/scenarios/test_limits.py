@@ -97,7 +97,7 @@ async def test_a_client_that_sends_too_fast_makes_nobody_else_wait() -> None:
 
 
 async def test_a_client_that_does_not_answer_pings_is_sent_away_and_one_that_does_stays() -> None:
-    with running_server("--public", "--ping_interval", "1s", "--pong_timeout", "1s") as server:
+    with running_server("--public", "--ping_interval", "1s", "--pong_timeout", "4s") as server:
         async with cable(server) as silent, cable(server) as alive:
             answering = asyncio.create_task(_answer_pings(alive))
             goodbye = await silent.until("disconnect")

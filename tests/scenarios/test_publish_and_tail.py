@@ -123,8 +123,12 @@ async def test_publish_finds_its_key_in_the_environment(closed_server: RunningSe
     assert run_ropewalk(*words, ROPEWALK_SECRET=SECRET).returncode == 0
     assert run_ropewalk(*words, ROPEWALK_API_SECRET=derive(SECRET, API_PHRASE)).returncode == 0
     assert run_ropewalk(*words, "--key", derive(SECRET, API_PHRASE)).returncode == 0
-    refused = run_ropewalk(*words)
-    assert (refused.returncode, refused.stderr) == (1, "ropewalk: a valid bearer key is needed\n")
+    help = "a valid bearer key is needed; --key brings the key for publishing; by default it is ROPEWALK_API_SECRET, or derived"
+    for flags in ((), ("--key", "guess")):
+        refused = run_ropewalk(*words, *flags)
+        assert (refused.returncode, help in refused.stderr) == (2, True), refused.stderr
+    mistaken = run_ropewalk(*words, "--key", "guess", ROPEWALK_SECRET=SECRET)
+    assert mistaken.stderr.endswith("One of them is set here: try it without --key\n")
 
 
 async def test_without_an_address_the_server_is_looked_for_where_its_settings_say(
@@ -203,6 +207,14 @@ async def test_tail_of_a_signed_stream_with_a_token(closed_server: RunningServer
     assert "others --signed" in refused.stderr
     stranger = run_ropewalk("tail", "cli/signed", "--url", closed_server.url)
     assert (stranger.returncode, "--token" in stranger.stderr) == (2, True)
+    assert "token jwt" not in stranger.stderr
+    for given, hint in (((), "set here\n"), (("--token", "x"), "set here, if that is the secret of the server\n")):
+        stranger = run_ropewalk("tail", "cli/signed", *given, "--url", closed_server.url, ROPEWALK_SECRET=SECRET)
+        assert stranger.returncode == 2
+        assert "`ropewalk token jwt --ids" in stranger.stderr
+        assert stranger.stderr.endswith(hint)
+    with_broken_settings = run_ropewalk("tail", "x", "--url", closed_server.url, ROPEWALK_CONFIG_PATH="no_such_file.toml")
+    assert with_broken_settings.stderr.endswith("--token brings a token that the server knows\n")
 
 
 # --- mistakes ---------------------------------------------------------------------------------------------------------
@@ -214,7 +226,10 @@ async def test_tail_of_a_signed_stream_with_a_token(closed_server: RunningServer
         (("tail", "a", "--url", "localhost:8080"), "not a server's URL"),
         (("publish", "a"), "DATA is missing"),
         (("publish", "a", "1", "--lines"), "--lines reads standard input"),
-        (("tail", "a", "--since", "yesterday"), "wants a duration"),
+        (
+            ("tail", "a", "--since", "yesterday"),
+            "how long ago, such as 90s, 10m, 1h or 90, or a UNIX time, not 'yesterday'",
+        ),
         (("tail", "a", "--from", "0"), "whole number from 1 on"),
         (("publish", "a", "1", "--attempts", "0"), "whole number from 1 on"),
         (("tail", "a", "--from", "1", "--since", "1m"), "not allowed with"),

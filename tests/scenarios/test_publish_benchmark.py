@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.report import Run
 from benchmarks.sizes import QUICK
+from tests.figures import ratios_of
 
 pytestmark = pytest.mark.alone  # it measures
 
@@ -24,5 +25,5 @@ def test_a_quick_run_measures_the_server_against_its_floor(tmp_path: Path) -> No
     (found,) = msgspec.json.decode(output.read_bytes(), type=Run).figures
     assert (found.key, len(found.rounds), len(found.floor_rounds)) == ("q", QUICK.publish_rounds, QUICK.publish_rounds)
     assert found.value > 0
-    assert found.ratio == pytest.approx(found.value / found.floor)
+    assert min(ratios_of(found)) <= found.ratio <= max(ratios_of(found))
     assert found.bar is not None

@@ -211,6 +211,23 @@ def test_a_key_that_is_missing_or_wrong_is_told_with_what_brings_it(flags: tuple
     assert (result.returncode, "; --token brings the key for publishing" in result.stderr) == (2, True), result.stderr
 
 
+@pytest.mark.parametrize(
+    ("flags", "variables", "help"),
+    [
+        (("--token", "guess"), {"ROPEWALK_SECRET": SECRET}, "One of them is set here: try it without --token"),
+        ((), {"ROPEWALK_SECRET": "another"}, "One of them is set here, and is not that of the server"),
+        ((), {"ROPEWALK_API_SECRET": "another"}, "One of them is set here, and is not that of the server"),
+    ],
+    ids=["token", "secret", "key"],
+)
+def test_where_a_secret_is_set_a_refused_key_is_told_with_what_it_has_to_do_with_it(
+    flags: tuple[str, ...], variables: dict[str, str], help: str
+) -> None:
+    with running_server("--secret", SECRET) as server:
+        result = run_ropewalk("push", "k", "1", *flags, "--url", server.url, **variables)
+    assert (result.returncode, help in result.stderr) == (2, True), result.stderr
+
+
 def test_what_keeps_no_place_is_printed_as_publish_prints_it() -> None:
     with running_server("--public", "--history_limit", "0") as server:
         printed = [run_ropewalk(verb, "k", "1", "--url", server.url).stdout for verb in ("push", "publish")]

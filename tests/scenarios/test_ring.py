@@ -5,13 +5,16 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import aiohttp
+import msgspec
 import pytest
 
+from ropewalk.model.ring import RingReport
 from ropewalk.protocol.broky.frames import Format, Hello, Match, Pushed, Reason, Run, Subscribe, Subscribed
 from tests import broky_client
 from tests.cable import cable
 from tests.clients.credentials import token
-from tests.scenarios.ring import Ring, running_ring, streams_of_all_shards
+from tests.metrics import metrics_when
+from tests.scenarios.ring import SHARDS, Ring, running_ring, streams_of_all_shards
 from tests.server import publish
 
 
@@ -172,3 +175,28 @@ async def test_runs_of_streams_that_keep_nothing_come_whole_to_clients_of_all_no
             runs = await subscriber.some(Run, len(keys))
             assert sorted((run.key.decode(), run.count, run.offset) for run in runs) == sorted((key, 2, 0) for key in keys)
             assert sorted(await web.messages(2 * len(keys))) == ["1"] * len(keys) + ["2"] * len(keys)
+
+
+async def test_the_metrics_of_every_node_tell_of_the_ring(ring: Ring) -> None:
+    """Also of one with workers, whichever of them is asked."""
+    await ring.settled()
+    reports = {name: await ring_report(ring, name) for name in ring.nodes}
+    for name, node in ring.nodes.items():
+        held = next(each.holds for each in reports[name].nodes if each.name == name)
+        expected = {
+            "ring_term": reports[name].term,
+            "ring_nodes": 3,
+            "ring_nodes_unreached": 0,
+            "ring_shards_held": held,
+            "ring_shards_handed_over_total": 0,
+        }
+        before = await metrics_when(node, lambda now, expected=expected: expected.items() <= now.items())  # type: ignore[misc]
+        for stream in streams_of_all_shards():
+            await publish(node, stream, "counted")
+        forwarded = before["ring_publications_forwarded_total"] + SHARDS - held
+        await metrics_when(node, lambda now, forwarded=forwarded: now["ring_publications_forwarded_total"] >= forwarded)  # type: ignore[misc]
+
+
+async def ring_report(ring: Ring, name: str) -> RingReport:
+    async with aiohttp.ClientSession() as http, http.get(f"{ring.nodes[name].url}/api/ring") as response:
+        return msgspec.json.decode(await response.read(), type=RingReport)

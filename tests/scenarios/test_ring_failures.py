@@ -7,7 +7,7 @@ from collections.abc import Callable
 import aiohttp
 import pytest
 
-from ropewalk.protocol.broky.frames import Error, Hello, History, Reason, Refused
+from ropewalk.protocol.broky.frames import Error, Gap, Hello, History, Match, Reason, Refused, Subscribe, Subscribed
 from tests.broky_client import client as broky_client
 from tests.broky_client import stranger
 from tests.cable import cable
@@ -235,6 +235,25 @@ async def test_the_shards_of_a_node_that_is_removed_as_lost_begin_anew_and_it_do
             assert (after["epoch"] == before[stream]["epoch"]) is (after["offset"] == 2)
             anew += after["offset"] == 1
         assert 4 <= anew <= 6
+
+
+@SOME_WITH_WORKERS
+async def test_a_subscriber_by_prefix_is_told_of_a_node_that_does_not_come_back(workers: dict[str, int]) -> None:
+    with running_ring(workers=workers) as ring:
+        await ring.healthy()
+        async with broky_client(ring.nodes["c"]) as subscriber:
+            subscriber.send(Subscribe(1, b"", match=Match.PREFIX))
+            await subscriber.expect(Subscribed)
+            for stream in streams_of_all_shards():
+                await publish(ring.nodes["a"], stream, "1")
+            await subscriber.messages(len(streams_of_all_shards()))
+            ring.kill("b")
+            await ring.change("a", {"remove": "b", "lost": True})
+            assert (await subscriber.expect(Gap)).key == b""
+            await ring.healthy()
+            for stream in streams_of_all_shards():
+                await until_published(ring.nodes["c"], stream, "2")
+            await subscriber.messages(len(streams_of_all_shards()))
 
 
 async def taken_out_and_started_again(ring: Ring, name: str) -> None:

@@ -1,6 +1,7 @@
 """Nodes of a ring that find each other by leases: they come, die and come back."""
 
 import asyncio
+import re
 import shutil
 import signal
 import time
@@ -8,6 +9,7 @@ import time
 import aiohttp
 import pytest
 
+from ropewalk.cli.main import main
 from ropewalk.protocol.broky.frames import Gap, Reason, Run
 from tests import broky_client
 from tests.broky_client import BrokyClient
@@ -99,12 +101,35 @@ async def test_the_shards_of_a_node_without_a_journal_begin_anew_by_themselves_w
         await until_health(a, 200, '{"status":"ok"}')  # a worker hears of it a moment later
 
 
-async def test_a_node_with_a_journal_is_waited_for_and_comes_back_with_its_epochs() -> None:
-    with leased_ring("abc", journals="b") as ring:
+@pytest.mark.parametrize(("store", "flags"), [("redis", ()), ("nats", ()), ("redis", ("--workers", "2"))])
+async def test_a_node_without_a_journal_that_is_stopped_tells_the_others_and_joins_again_when_it_is_back(
+    store: str, flags: tuple[str, ...]
+) -> None:
+    with leased_ring("abc", *flags, store=store) as ring:
+        await ring.are_one("abc")
+        before = await positions(ring.nodes["a"], "1")
+        assert ring.stop("b") == 0
+        await ring.are_one("ac")
+        assert any("a node was stopped and had no journal" in ring.nodes[name].log() for name in "ac")
+        assert not any("does not renew its lease" in ring.nodes[name].log() for name in "ac")
+        after = await positions(ring.nodes["a"], "2")
+        anew = [stream for stream in before if after[stream]["epoch"] != before[stream]["epoch"]]
+        assert 4 <= len(anew) <= 6
+        logged = "".join(ring.nodes[name].log() for name in "ac")
+        assert sum(map(int, re.findall(r"lost with their node begin empty here.* shards=(\d+)", logged))) == len(anew)
+        ring.start("b")
+        await ring.are_one("abc")
+        for stream, then in (await positions(ring.nodes["b"], "3")).items():
+            assert then == {**after[stream], "offset": 2 if stream in anew else 3}
+
+
+@pytest.mark.parametrize(("store", "end"), [("redis", "kill"), ("redis", "stop"), ("nats", "stop")])
+async def test_a_node_with_a_journal_is_waited_for_and_comes_back_with_its_epochs(store: str, end: str) -> None:
+    with leased_ring("abc", journals="b", store=store) as ring:
         await ring.are_one("abc")
         before = await positions(ring.nodes["a"], "1")
         term = (await ring.report(ring.nodes["a"])).term
-        ring.kill("b")
+        getattr(ring, end)("b")
         for name in "ac":
             await until_health(ring.nodes[name], 200, "b does not renew its lease, and what it holds may be in its journal")
         ring.start("b")
@@ -144,7 +169,44 @@ async def test_a_second_process_of_a_node_that_lives_founds_nothing_and_says_why
             await positions(twin, "1")
 
 
+@pytest.mark.parametrize(
+    ("flags", "reason", "logged"),
+    [
+        (("--journal_shards", "8"), "have the same --journal_shards", "waiting to join the ring reason="),
+        (("--secret", "another"), "the same --secret?", "the node a of the ring is not reached reason="),
+    ],
+    ids=["shards", "secret"],
+)
+async def test_a_node_that_its_ring_does_not_take_says_why_everywhere(
+    flags: tuple[str, ...], reason: str, logged: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with leased_ring("a") as ring:
+        await ring.are_one("a")
+        own = ("--ring_node", "b", "--port", str(free_port()), "--journal_shards", str(SHARDS))
+        with running_server(*FLAGS, *ring.finding("b", ""), *own, *flags) as stranger:
+            await until_health(stranger, 503, reason)
+            assert reason in (await ring.report(stranger)).waits_for
+            assert await asyncio.to_thread(main, ["ring", "--url", stranger.url]) == 0
+            shown = capsys.readouterr().out
+            assert ("b waits for its ring: " in shown, reason in shown, "unavailable" in shown) == (True, True, False), shown
+            assert stranger.log().count(logged) == 1, stranger.log()
+
+
 # --- a store that is away ---------------------------------------------------------------------------------------------
+
+
+async def test_a_node_that_waits_for_the_store_says_so_once_and_when_it_goes_on() -> None:
+    with leased_ring("a") as ring:
+        await ring.are_one("a")
+        ring.kill("a")
+        ring.store.kill()
+        a = ring.start("a")
+        await until_health(a, 503, "Redis is not reached")
+        assert a.log().count("waiting for Redis, by which nodes of the ring find each other reason=") == 1, a.log()
+        ring.store.start()
+        await ring.are_one("a")
+        assert a.log().count("waiting for Redis") == 1, a.log()
+        assert a.log().count("Redis is reached, by which nodes of the ring find each other") == 1, a.log()
 
 
 async def test_a_ring_goes_on_without_the_store_and_nobody_is_declared_when_it_comes_back_empty() -> None:

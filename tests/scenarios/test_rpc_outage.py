@@ -94,15 +94,16 @@ async def test_a_crowd_outlives_the_outage_of_its_application(kind: str, how: st
         assert during["app_calls_failed_total"] - before["app_calls_failed_total"] >= ASKING
 
         (here.backend.restart if how == "killed" else here.backend.go_on)()
+        restarted = await metrics(here.server)
         seconds, rejected = await with_application_again(here)
         await here.healthy()
         await here.heard_by_all(await here.publish(1))
         sids = {leaver.sid for leaver in leavers}
         await until(lambda: sids <= here.disconnect_calls().keys())
-        if how == "killed":  # who is held may hear twice of what it did not answer in time
-            assert [here.disconnect_calls()[sid] for sid in sids] == [1] * LEAVERS
-
         after = await metrics(here.server)
+        if how == "killed":  # who is held may hear twice of what it did not answer in time; so may one that is slow to answer
+            unanswered = after["app_calls_failed_total"] - restarted["app_calls_failed_total"]
+            assert sum(here.disconnect_calls()[sid] - 1 for sid in sids) <= unanswered
         assert [guest for guest in here.guests if guest.gone] == []
         assert after["app_disconnects_dropped_total"] == 0
         assert "Traceback" not in here.server.log(), here.server.log()

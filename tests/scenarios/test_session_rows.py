@@ -65,7 +65,7 @@ def counted(rows: Rows, event: str) -> int:
 
 @pytest.mark.usefixtures("processes")
 async def test_the_rows_of_sessions_tell_each_thing_once_however_many_processes_there_are(tmp_path: Path) -> None:
-    with running_server("--public", "--data_dir", str(tmp_path), "--presence_ttl", "1s", "--sessions_ttl", "2s") as server:
+    with running_server("--public", "--data_dir", str(tmp_path), "--presence_ttl", "4s", "--sessions_ttl", "8s") as server:
         lives = await asyncio.gather(*(two_lives(server, f"a{number}") for number in range(CROWD)))
         rows = await rows_when(server, lambda rows: counted(rows, "ended") >= 2 * CROWD)
         for first, second in lives:

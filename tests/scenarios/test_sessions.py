@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from tests.cable import BASE, EXTENDED, Cable, cable, identifier
-from tests.clients.credentials import BROADCAST_KEY, SECRET, token
+from tests.clients.credentials import BROADCAST_KEY, SECRET, SHORT_LIFE, token
 from tests.metrics import metrics_when
 from tests.server import RunningServer, publish, running_server
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("processes")
 
 @pytest.fixture(scope="module")
 def server(processes: None) -> Iterator[RunningServer]:
-    with running_server("--public", "--presence_ttl", "2s", "--resume_patience", "30s") as running:
+    with running_server("--public", "--presence_ttl", "4s", "--resume_patience", "30s") as running:
         yield running
         assert "Traceback" not in running.log(), running.log()
 
@@ -197,7 +197,7 @@ def guarded(processes: None) -> Iterator[RunningServer]:
 
 
 async def test_a_token_that_ends_takes_the_live_connection_with_it(guarded: RunningServer) -> None:
-    async with cable(guarded, params={"jid": token(expires_in=1)}) as client:
+    async with cable(guarded, params={"jid": token(expires_in=SHORT_LIFE)}) as client:
         await client.subscribe("secret")
         goodbye = await client.until("disconnect")
         assert (goodbye["reason"], goodbye["reconnect"]) == ("token_expired", False)
@@ -206,7 +206,7 @@ async def test_a_token_that_ends_takes_the_live_connection_with_it(guarded: Runn
 
 
 async def test_a_restored_session_still_ends_with_its_token(guarded: RunningServer) -> None:
-    params = {"jid": token(expires_in=3)}
+    params = {"jid": token(expires_in=SHORT_LIFE)}
     async with cable(guarded, params=params) as client:
         await client.subscribe("secret")
         await publish(guarded, "secret", "one", key=BROADCAST_KEY)

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import socket
+from pathlib import Path
 
 import pytest
 
+from ropewalk.adapters.endpoints.websocket import KERNEL_BUFFER
 from tests.cable import cable, identifier
 from tests.metrics import metrics, metrics_when
 from tests.server import publish, running_server
@@ -100,6 +102,26 @@ async def test_pings_of_a_client_that_does_not_read_make_the_server_keep_nothing
                 await asyncio.wait([sending], timeout=0.1)
             sending.cancel()
             link.abort()
+
+
+async def test_the_kernel_holds_little_of_what_a_client_sends_faster_than_it_is_handled() -> None:
+    flood = client_frame(b'{"command":"ping","more":"%b"}' % (b"." * 5000)) * 200  # a megabyte
+    with running_server("--public", "--ping_interval", "0") as server:
+        async with tcp(server, upgraded=True) as link, cable(server) as neighbour:
+            sending = asyncio.create_task(_send_all(link, flood, 40))
+            handled = 0.0
+            while handled < 800:
+                await neighbour.quiet()
+                assert _unread(server.port) <= 2 * KERNEL_BUFFER  # the kernel doubles what it is told
+                handled = (await metrics(server))["commands_total"]
+            sending.cancel()
+            link.abort()
+
+
+def _unread(port: int) -> int:
+    """Bytes that the kernel has for connections to this port and that were not read, of the one with the most."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return max(int(fields[4].split(":")[1], 16) for fields in lines if fields[1].endswith(f":{port:04X}"))
 
 
 async def _send_all(link: Tcp, data: bytes, times: int) -> None:

@@ -134,7 +134,7 @@ async def test_workers_accept_from_a_socket_that_systemd_passed_on(engine: tuple
         (("--workers", "0", "--public"), "wants a number from 1 to 64, or auto"),
         (("--workers", "2"), "nobody could connect"),
         (("--workers", "2", "--public", "--app", "no_such_module:app"), "no_such_module"),  # which only a child finds out
-        (("--workers", "2", "--public", "--ssl_cert", "none", "--ssl_key", "none"), "the TLS certificate or key"),
+        (("--workers", "2", "--public", "--ssl_cert", "none", "--ssl_key", "none"), "--ssl_cert none cannot be read"),
     ],
 )
 def test_a_wrong_setting_is_told_once(arguments: tuple[str, ...], message: str) -> None:
@@ -165,6 +165,14 @@ async def test_a_second_server_is_refused_at_the_port_of_the_first(redis: RedisS
         assert "cannot listen on" in refused("--public", "--port", str(server.port))
 
 
+@pytest.mark.parametrize("sharing", [("--workers", "2"), ()], ids=["workers", "alone"])
+def test_a_second_server_is_refused_at_the_second_port_of_the_first(sharing: tuple[str, ...]) -> None:
+    port = str(free_port())
+    with running_server("--public", "--workers", "2", "--tcp_port", port):
+        told = refused(*sharing, "--public", "--tcp_port", port)
+    assert told.count(f"cannot listen on 127.0.0.1:{port}") == 1, told
+
+
 # --- crashes ----------------------------------------------------------------------------------------------------------
 
 
@@ -184,6 +192,40 @@ async def test_a_worker_that_was_killed_is_replaced_and_the_others_go_on(engine:
         async with one_client_at_each(server) as clients:
             assert kept_on in clients
         assert "SIGKILL" in server.log()
+
+
+WATCHED_CLOSELY = """
+import sys
+from ropewalk.app import hang_watch
+from ropewalk.cli.main import main
+hang_watch.LOOK_SECONDS = 1.0
+sys.exit(main())
+"""
+"""A server that waits for six seconds until a worker hangs, instead of thirty."""
+
+
+async def test_a_worker_that_hangs_is_killed_and_replaced_and_its_clients_resume() -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
+    program = (sys.executable, "-c", WATCHED_CLOSELY)
+    with running_server("--public", "--workers", "2", inherited=None, program=program, **environ) as server:
+        async with one_client_at_each(server) as clients:
+            (hanging, lost), (kept_on, client) = clients.items()
+            for each in (lost, client):
+                await each.subscribe("s")
+            await publish(server, "s", "1")
+            assert await lost.messages(1) == await client.messages(1) == [1]
+            os.kill(hanging, signal.SIGSTOP)
+            await until(lambda: "hangs, and is killed" in server.log())
+            await lost.closed()
+            await until(lambda: re.search(r"worker \d serves again", server.log()))
+            assert hanging not in workers(server)
+            assert kept_on in workers(server)
+            await publish(server, "s", "2")
+            assert await client.messages(1) == [2]
+            async with cable(server, sid=lost.sid) as returned:
+                returned.positions = lost.positions
+                assert [frame["message"] for frame in await returned.ask_history("s")] == [2]
+        assert server.log().count("hangs, and is killed") == 1
 
 
 async def test_a_store_process_that_was_killed_is_replaced(redis: RedisServer, tmp_path: Path) -> None:
@@ -206,6 +248,18 @@ async def test_a_store_process_that_was_killed_is_replaced(redis: RedisServer, t
             assert await status() == 200
         assert store(server) != former
         assert set(workers(server)) == before
+
+
+async def test_a_signal_to_one_worker_is_told_as_what_it_is() -> None:
+    with running_server("--public", "--workers", "2") as server:
+        pid = next(iter(workers(server)))
+        os.kill(pid, signal.SIGTERM)
+        await until(lambda: "serves again" in server.log())
+        [told] = [line for line in server.log().splitlines() if "starting it again" in line]
+        assert " warn ropewalk.supervisor: " in told, told
+        assert "send the signal to its supervisor" in told
+        assert f"supervisor={server.process.pid}" in told
+        assert pid not in workers(server)
 
 
 async def test_without_its_supervisor_everything_ends(engine: tuple[str, ...]) -> None:
@@ -339,6 +393,7 @@ async def test_sighup_with_settings_that_cannot_be_used_changes_nothing(redis: R
         for wrong, reason in (
             (SETTINGS.format(workers=0, size=65536, data_dir=""), "wants a number from 1 to 64"),
             (SETTINGS.format(workers=2, size=65536, data_dir=tmp_path), "full restart: data_dir"),
+            (SETTINGS.format(workers="2\ntcp_port = 65000", size=65536, data_dir=""), "full restart: tcp_port"),
             (
                 SETTINGS.format(workers=2, size=65536, data_dir="") + '[auth]\njwt_secret = "later"\n',
                 "JWT is switched on or off",

@@ -14,6 +14,11 @@ exec {java} "$@"
 """
 
 
+START_AND_RUN_SECONDS = 600.0
+"""For a JVM to start and do a little. A driver of ours gives way to everything else that runs here (`spark.ropewalk.nice`), and
+what other tests do at the same time keeps the cores busy: what takes ten seconds by itself may take minutes."""
+
+
 def java_home(directory: Path) -> str:
     """For JAVA_HOME. The launchers ask for a module that slim Javas lack and Spark can do without."""
     program = directory / "java" / "bin" / "java"

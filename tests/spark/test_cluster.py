@@ -13,10 +13,8 @@ import pytest
 
 from ropewalk.pipeline.jvm import command_line, find_java, spark_home
 from tests.server import RunningServer
-from tests.spark.java import java_home
+from tests.spark.java import START_AND_RUN_SECONDS, java_home
 from tests.spark.journal import kept, publish_all
-
-TIMEOUT = 90.0
 
 DRIVER = """
 import sys
@@ -55,7 +53,7 @@ class Daemon:
             self._process = subprocess.Popen([*java, *arguments], stdout=log, stderr=log, env=environ, start_new_session=True)
 
     def await_line(self, pattern: str) -> re.Match[str]:
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + START_AND_RUN_SECONDS
         while time.monotonic() < deadline and self._process.poll() is None:
             if match := re.search(pattern, self.log_file.read_text(errors="replace")):
                 return match
@@ -99,7 +97,7 @@ def test_what_a_standalone_cluster_reads_and_publishes_is_there_once(master: str
         capture_output=True,
         text=True,
         check=False,
-        timeout=180,
+        timeout=START_AND_RUN_SECONDS,
     )
 
     assert "executors 2" in done.stdout, done.stderr

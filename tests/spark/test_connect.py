@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.server import RunningServer
-from tests.spark.java import java_home
+from tests.spark.java import START_AND_RUN_SECONDS, java_home
 from tests.spark.journal import kept, publish_all
 
 PROGRAM = """
@@ -30,7 +30,12 @@ def test_source_and_sink_are_found_by_a_connect_session(server: RunningServer, t
     environ = {**os.environ, "JAVA_HOME": java_home(tmp_path), "PYSPARK_PYTHON": sys.executable}
 
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, server.url], capture_output=True, text=True, env=environ, check=False, timeout=180
+        [sys.executable, "-c", PROGRAM, server.url],
+        capture_output=True,
+        text=True,
+        env=environ,
+        check=False,
+        timeout=START_AND_RUN_SECONDS,
     )
 
     assert "done" in done.stdout, done.stderr

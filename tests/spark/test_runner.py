@@ -20,9 +20,8 @@ from ropewalk.cli.main import main
 from ropewalk.pipeline.archive import archived_positions
 from tests.server import RunningServer, running_server
 from tests.services import free_port
+from tests.spark.java import START_AND_RUN_SECONDS
 from tests.spark.journal import publish_all
-
-TIMEOUT = 150.0
 
 OWN_JOBS = """
 from pathlib import Path
@@ -87,9 +86,9 @@ class Terminal:
         return {note["job"]: note for note in json.loads(self._output.readouterr().out)}
 
     def status_when(self, fits: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, dict[str, Any]]:
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + START_AND_RUN_SECONDS
         while not fits(found := self.status()):
-            assert time.monotonic() < deadline, f"not in {TIMEOUT} s: {found}"
+            assert time.monotonic() < deadline, f"not in {START_AND_RUN_SECONDS} s: {found}"
             time.sleep(0.05)
         return found
 
@@ -140,7 +139,7 @@ def test_a_run_tells_how_it_does_until_it_is_stopped(terminal: Terminal, server:
         page = answer.read().decode()
     assert terminal.run("collect") == 2, "one checkpoint, one driver"
     assert terminal.stop("collect") == 0
-    running.join(TIMEOUT)
+    running.join(START_AND_RUN_SECONDS)
 
     assert found["collect"]["condition"] == "running"
     assert set(found["collect"]["progress"]["lag"].values()) == {0}
@@ -165,7 +164,7 @@ def test_an_interrupted_run_stops_in_order(terminal: Terminal, server: RunningSe
         try:
             terminal.status_when(lambda found: "archive" in found and found["archive"]["condition"] == "running")
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=TIMEOUT)
+            _, said = process.communicate(timeout=START_AND_RUN_SECONDS)
         finally:
             process.kill()
 
@@ -205,7 +204,7 @@ def test_a_killed_jvm_is_replaced_and_a_killed_driver_leaves_none_behind(
     said = (tmp_path / "log").read_text()
     assert "Spark's JVM has ended" in said
     assert "Traceback" not in said
-    deadline = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + START_AND_RUN_SECONDS
     while Path(f"/proc/{jvm}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -3,7 +3,7 @@
 import random
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -43,7 +43,8 @@ class RecoveringBackend(Backend, Recovering, Protocol):
 class ChosenBackend(NamedTuple):
     """A backend, and how a journal is written with it. `recovering` takes what the journal holds, `recorder` is the part of a
     node that records for a cluster. `bus` is the store process's end of the bus to its workers, `to_store` a worker's. `gate`
-    is where other nodes of a ring enter, `impairments` what is told of them where they are not reached."""
+    is where other nodes of a ring enter, `impairments` what is told of them where they are not reached, `counts` what is
+    counted beside what every node counts."""
 
     backend: Backend
     session_log: SessionLog
@@ -54,6 +55,7 @@ class ChosenBackend(NamedTuple):
     ring: Ring | None = None
     gate: "NodeGate | WorkerGate | None" = None
     impairments: Callable[[], Sequence[str]] = tuple
+    counts: Callable[[], Mapping[str, int]] = dict
 
 
 class Bus:
@@ -177,7 +179,7 @@ def _of_a_ring(settings: Settings, rules: Rulebook, journal: StoredJournal, stat
         worker = ring.worker_of(settings, role)
         log = ForwardedSessionLog(worker.journal_over(journal), time.time) if role.data_dir else SessionLog()
         gate = ring.gate_of_worker(settings, role)
-        return ChosenBackend(worker, log, to_store=worker.link, gate=gate, impairments=worker.impairments)
+        return ChosenBackend(worker, log, to_store=worker.link, gate=gate, impairments=worker.impairments, counts=worker.counts)
     node = _ring_node(settings, rules, journal, stats, role)
     if role.kind is ProcessKind.ALONE:
         return node
@@ -199,6 +201,7 @@ def _ring_node(settings: Settings, rules: Rulebook, journal: StoredJournal, stat
         ring=backend,
         gate=ring.gate_of(settings, backend),
         impairments=backend.impairments,
+        counts=backend.counts,
     )
 
 

@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from ropewalk.app.control_channel import ControlChannel, Failed, ProcessOrder, Word
+from ropewalk.app.control_channel import Alive, ControlChannel, Failed, ProcessOrder, Word
 from ropewalk.app.process_role import Role, written
 from ropewalk.core.backoff import Backoff
 from ropewalk.model.errors import ServerError, UserMistake
@@ -27,6 +27,9 @@ SOON_SECONDS = 15.0
 """A process that ends within so long after its start did not really run."""
 
 BETWEEN_STARTS = Backoff(0.1, 5.0)
+
+
+ENDED_ALONE = "%s was told to end by a signal; starting it again. To end the server, send the signal to its supervisor"
 
 
 class StartFailed(ServerError):
@@ -43,6 +46,11 @@ def how_it_ended(code: int) -> str:
         return f"signal {-code}"
 
 
+def ended_by_operator(code: int) -> bool:
+    """Of a process that nobody has retired: it ends in order only on a signal, which ends it at once while it is starting."""
+    return code in (0, -signal.SIGTERM, -signal.SIGINT)
+
+
 def delay_before_start(failures: int, chance: Callable[[], float]) -> float:
     """`failures`: how many times in a row it has ended soon after its start. Once may happen, and is mended at once."""
     return BETWEEN_STARTS.delay(failures - 2, chance) if failures > 1 else 0.0
@@ -55,12 +63,14 @@ def noticed(future: "asyncio.Future[None]") -> None:
 
 
 class Child:
-    """This program once more, with the same command line and a role. `ready` fails with UserMistake or StartFailed."""
+    """This program once more, with the same command line and a role. `ready` fails with UserMistake or StartFailed. `answers`
+    counts how many times it has said that it is alive."""
 
     def __init__(self, role: Role) -> None:
         loop = asyncio.get_running_loop()
         self.name = role.name
         self.began = loop.time()
+        self.answers = 0
         self.ready: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[int] = loop.create_future()
         self.ready.add_done_callback(noticed)
@@ -81,6 +91,10 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def serves(self) -> bool:
+        return self.ready.done() and self.ready.exception() is None and not self.ended.done()
+
     def tell(self, order: ProcessOrder) -> None:
         self._channel.say(order)
 
@@ -99,9 +113,11 @@ class Child:
         self.ended.set_result(code)
 
     def _heard(self, word: Word) -> None:
-        if self.ready.done():
+        if isinstance(word, Alive):
+            self.answers += 1
+        elif self.ready.done():
             return
-        if isinstance(word, Failed):
+        elif isinstance(word, Failed):
             self.ready.set_exception(UserMistake(word.reason))
         else:
             self.ready.set_result(None)
@@ -134,11 +150,11 @@ class KeptProcess:
             code = await asyncio.shield(child.ended)
             failures = 1 if loop.time() - child.began > SOON_SECONDS else failures + 1
             delay = delay_before_start(failures, random.random)
-            logger.error(
-                "%s has ended; starting it again",
-                child.name,
-                extra={"pid": child.pid, "how": how_it_ended(code), "delay": delay},
-            )
+            told = {"pid": child.pid, "how": how_it_ended(code), "delay": delay}
+            if ended_by_operator(code):
+                logger.warning(ENDED_ALONE, child.name, extra={**told, "supervisor": os.getpid()})
+            else:
+                logger.error("%s has ended; starting it again", child.name, extra=told)
             await asyncio.sleep(delay)
             self.child = child = await self._launched(child.name)
             child.ready.add_done_callback(partial(_tell, child))

@@ -134,6 +134,7 @@ def build(settings: Settings, role: Role = ALONE) -> Parts:
         broadcasters.gauges,
         broadcasters.health,
         chosen.impairments,
+        chosen.counts,
     )
     return Parts(
         node,

@@ -1,7 +1,7 @@
 """What a supervisor and its children say to each other: lines of JSON over one socket a child.
 
-A child says `Ready` or `Failed` once. The supervisor says which `ProcessOrder` a child has to follow. The end of the channel
-tells the child that the supervisor is gone, however that ended.
+A child says `Ready` or `Failed` once, and `Alive` whenever it is asked. The supervisor says which `ProcessOrder` a child has to
+follow. The end of the channel tells the child that the supervisor is gone, however that ended.
 """
 
 import asyncio
@@ -23,6 +23,8 @@ class ProcessOrder(StrEnum):
     """Accept no more connections, and serve those that are there."""
     RELOAD = "reload"
     """Read the settings again, as on SIGHUP."""
+    ANSWER = "answer"
+    """Say `Alive`, from the event loop."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -35,7 +37,11 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     reason: str
 
 
-Word = Ready | Failed | ProcessOrder
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """Its event loop turns."""
+
+
+Word = Ready | Failed | Alive | ProcessOrder
 
 
 class ControlChannel:

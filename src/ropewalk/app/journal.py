@@ -21,11 +21,11 @@ from ropewalk.adapters.endpoints.http_guard import KeyGuard
 from ropewalk.adapters.endpoints.journal import JournalEndpoint
 from ropewalk.adapters.endpoints.transactions import TransactionsEndpoint
 from ropewalk.adapters.staging.files import FileStaging
+from ropewalk.app.data_directory import unusable
 from ropewalk.app.registry import JOURNALS, ROW_READERS, resolve
 from ropewalk.app.settings import Settings
 from ropewalk.core.transactions import TransactionLedger
 from ropewalk.engine.transactions import Transactions
-from ropewalk.model.errors import UserMistake
 from ropewalk.model.journal import Recovered, Restored
 from ropewalk.model.limits import JournalLimits
 from ropewalk.model.transactions import StagingLimits
@@ -94,7 +94,7 @@ def sessions_key(directory: str, derived: bytes) -> bytes:
         with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(key)
     except OSError as error:
-        raise UserMistake(f"the key of kept sessions cannot be had: {error}") from None
+        raise unusable(path.parent, error) from None
     return key
 
 

@@ -93,12 +93,26 @@ def _endpoint_key(own: str, secret: str, phrase: str, public: bool) -> str | Non
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
     """None without a certificate. Raises UserMistake for one that cannot be used."""
-    if not settings.server.ssl_cert:
+    certificate, key = settings.server.ssl_cert, settings.server.ssl_key
+    if not certificate:
         return None
+    # `ssl` does not say which of the two it means.
+    _require_readable("ssl_cert", certificate)
+    _require_readable("ssl_key", key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(settings.server.ssl_cert, settings.server.ssl_key)
+        context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise UserMistake(f"the TLS certificate or key cannot be read: {error}") from None
+        raise UserMistake(
+            f"--ssl_cert {certificate} and --ssl_key {key} are no certificate chain and its key, both in PEM: {error}"
+        ) from None
     return context
+
+
+def _require_readable(name: str, path: str) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise UserMistake(f"--{name} {path} cannot be read: {error.strerror or error}") from None

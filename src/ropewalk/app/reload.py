@@ -30,7 +30,7 @@ RELOADABLE = frozenset((*KEYS, "enforce_jwt", *ENDPOINT_KEYS, *RULES, *CONNECTIO
 OF_THE_STORE = ("broadcast", "broker", "redis", "nats", "enats", "ring", "journal", "archive")
 """Sections that a store process and all workers must agree on."""
 
-OF_THE_SUPERVISOR = ("host", "port", "takeover", "node_id")
+OF_THE_SUPERVISOR = ("host", "port", "tcp_port", "takeover", "node_id")
 
 
 def needs_full_restart(old: Settings, new: Settings) -> list[str]:

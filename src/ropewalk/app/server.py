@@ -49,6 +49,7 @@ class Server:
         self._tls = tls_context(settings)
         self._lock = ServerLock(settings.journal.data_dir, role.supervisor) if settings.journal.data_dir else None
         self._run = secrets.token_hex(8)  # of this process, and of no other before or after it
+        self._node_wide: NodeWideInspector | None = None
         self._exchanging: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._stop_signals = StopSignals()
@@ -93,6 +94,7 @@ class Server:
         self._admission = shared_port.admission
         self._broky = shared_port.broky
         if isinstance(inspector, NodeWideInspector):
+            self._node_wide = inspector
             await inspector.exchange()
             self._exchanging = asyncio.get_running_loop().create_task(inspector.run())
         self._acceptor = Acceptor(shared_port, sockets, self._tls)
@@ -234,9 +236,7 @@ class Server:
                     await self._parts.recorder.stop()
                 if self._parts.bus is not None:
                     await self._parts.bus.stop()
-                if self._exchanging is not None:
-                    self._exchanging.cancel()
-                await self._parts.node.stop()
+                await self._parts.node.stop(self._report_at_last)
                 if self._parts.to_store is not None:
                     await self._parts.to_store.stop()
         except TimeoutError:
@@ -247,6 +247,13 @@ class Server:
         if self._lock is not None:
             self._lock.release()
         logger.info("stopped")
+
+    async def _report_at_last(self) -> None:
+        """The node goes on counting what this process has counted: all of it, once nobody is connected any more."""
+        if self._exchanging is not None:
+            self._exchanging.cancel()
+        if self._node_wide is not None:
+            await self._node_wide.exchange()
 
 
 # --- the limit of open files -----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 
-from ropewalk.app.control_channel import ControlChannel, Failed, ProcessOrder, Ready, Word
+from ropewalk.app.control_channel import Alive, ControlChannel, Failed, ProcessOrder, Ready, Word
 from ropewalk.app.process_role import ProcessKind, Role
 from ropewalk.app.server import Server
 
@@ -39,6 +39,8 @@ class Supervised:
                 server.stop_listening()
             elif word is ProcessOrder.RELOAD:
                 server.reload()
+            elif word is ProcessOrder.ANSWER:
+                self._channel.say(Alive())
 
         def orphaned() -> None:
             logger.error("the supervisor is gone; stopping")

@@ -1,7 +1,7 @@
 """The supervisor of a server with several processes: one store, and workers that all listen on the same port.
 
-It starts them, starts again what ends, replaces all workers on SIGHUP, and ends everything in order: workers first, for they
-save their sessions in the store. It serves nobody itself. Children notice when it is gone.
+It starts them, starts again what ends, kills workers that hang, replaces all workers on SIGHUP, and ends everything in order:
+workers first, for they save their sessions in the store. It serves nobody itself. Children notice when it is gone.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from ropewalk.adapters.endpoints.sockets import (
     inherited_sockets,
     reserved_sockets,
 )
-from ropewalk.app import embedded_nats, logs
+from ropewalk.app import embedded_nats, hang_watch, logs
 from ropewalk.app.child_process import Child, KeptProcess, noticed
 from ropewalk.app.control_channel import ProcessOrder
 from ropewalk.app.process_role import ProcessKind, Role, own_settings
@@ -58,6 +58,7 @@ class Supervisor:
         self._store = KeptProcess(self._launch_store)
         self._kept: list[KeptProcess] = []
         self._workers: list[KeptProcess] = []
+        self._watch = hang_watch.HangWatch[Child]()
         self._last_number = 0
         self._stop_signals = StopSignals()
         self._hung_up = asyncio.Event()
@@ -80,6 +81,7 @@ class Supervisor:
                 if not serving.cancelled():
                     serving.result()
             finally:
+                self._workers = []  # from now on `_retire` kills whoever hangs
                 await self._stop()
 
     def _role_of_all(self, sockets: list[Listening], directory: str) -> Role:
@@ -102,6 +104,7 @@ class Supervisor:
         await self._store.start()
         self._workers = await self._started(workers)
         self._announce(addresses)
+        self._ask_workers()
         while True:
             await self._hung_up.wait()
             self._hung_up.clear()
@@ -135,6 +138,21 @@ class Supervisor:
         longest = self._settings.operations.shutdown_timeout + SPARE_SECONDS
         await asyncio.gather(*(worker.retire(longest) for worker in workers))
         self._kept = [each for each in self._kept if each not in workers]
+
+    def _ask_workers(self) -> None:
+        """Again and again. Workers that still start are not asked, nor those that were replaced: `_retire` bounds their end."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(hang_watch.LOOK_SECONDS, self._ask_workers)
+        serving = [worker.child for worker in self._workers if worker.child is not None and worker.child.serves]
+        for child in self._watch.look(loop.time(), {child: child.answers for child in serving}):
+            logger.error(
+                "%s hangs, and is killed",
+                child.name,
+                extra={"pid": child.pid, "seconds": hang_watch.LOOK_SECONDS * hang_watch.MOST_UNANSWERED},
+            )
+            child.signal(signal.SIGKILL)
+        for child in serving:
+            child.tell(ProcessOrder.ANSWER)
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
@@ -210,6 +228,7 @@ class Supervisor:
 @contextmanager
 def _listening(settings: Settings) -> Iterator[list[Listening]]:
     """The sockets of the server. Workers bind others beside those that only keep the port, and accept from the rest together.
+    The second port (--tcp_port) is only kept.
 
     A process that takes over has to listen before the other one ends, and so before there is a worker. Only Linux spreads
     connections evenly over sockets that share a port. Raises UserMistake.
@@ -222,11 +241,13 @@ def _listening(settings: Settings) -> Iterator[list[Listening]]:
         sockets = bound_sockets(server.host, server.port, server.takeover)
     else:
         sockets = reserved_sockets(server.host, server.port)
-    try:
-        yield sockets
-    finally:
+    with ExitStack() as closing:
         for each in sockets:
-            each.close()
+            closing.callback(each.close)
+        if server.tcp_port and not server.takeover:  # the former server has it until it ends
+            for each in reserved_sockets(server.host, server.tcp_port):
+                closing.callback(each.close)
+        yield sockets
 
 
 LONGEST_DIRECTORY = 90

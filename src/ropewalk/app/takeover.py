@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from ropewalk.app.data_directory import unusable
 from ropewalk.model.errors import UserMistake
 
 logger = logging.getLogger("ropewalk.server")
@@ -71,7 +72,7 @@ class ServerLock:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         except OSError as error:
-            raise UserMistake(f"cannot use {self._path.parent}: {error.strerror or error}") from None
+            raise unusable(self._path.parent, error) from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

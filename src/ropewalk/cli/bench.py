@@ -7,7 +7,6 @@ import argparse
 import asyncio
 import os
 import resource
-import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,11 +20,13 @@ from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
 from ropewalk.cli import bench_tcp
 from ropewalk.cli.bench_plan import OPENING_AT_ONCE, TIMEOUT, BenchPlan, BenchTally, SendBatch, drive, outcome, report
-from ropewalk.cli.reaching import add_flags, explained, url_of
-from ropewalk.client import CertificateUntrusted, Draft, Publisher, Unreachable
+from ropewalk.cli.reaching import add_flags, explained, key_help, url_of
+from ropewalk.client import Draft, KeyRefused, NoAnswer, Publisher
 from ropewalk.client.addresses import addresses, is_tcp
+from ropewalk.client.errors import STREAM_MAY_BE_AWAY
 from ropewalk.client.identifiers import public, signed
 from ropewalk.client.trust import trust
+from ropewalk.client.unreached import unreached
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import RopewalkError, Unavailable, UserMistake
 from ropewalk.ports import Clock
@@ -75,17 +76,20 @@ class Subscriber(WSListener):
 
 
 def run(argv: list[str], clock: Clock = time.monotonic) -> int:
-    plan = _plan(argv)
+    given = _parser().parse_args(argv)
+    plan = _plan(given)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and plan.subscribers + 100 > hard:
         raise UserMistake(f"{plan.subscribers} subscribers need more open files than the limit of {hard}; raise `ulimit -n`")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    print(report(plan, uvloop.run(_measure(plan, clock))))
+    try:
+        print(report(plan, uvloop.run(_measure(plan, clock))))
+    except KeyRefused as error:
+        raise UserMistake(f"{error}; {key_help('--key', given.key)}") from error
     return 0
 
 
-def _plan(argv: list[str]) -> BenchPlan:
-    given = _parser().parse_args(argv)
+def _plan(given: argparse.Namespace) -> BenchPlan:
     for name in ("subscribers", "messages", "batch", "size", "in_flight"):
         if getattr(given, name) < 1:
             raise UserMistake(f"--{name} must be at least 1")
@@ -181,9 +185,7 @@ async def _open(plan: BenchPlan, tally: BenchTally) -> list[WSTransport]:
 
     try:
         return await asyncio.gather(*(one() for _ in range(plan.subscribers)))
-    except ssl.SSLCertVerificationError as error:
-        raise CertificateUntrusted(place, error) from error
-    except (OSError, WSError) as error:
-        raise Unreachable(f"{place} cannot be reached: {error}") from error
     except TimeoutError:
-        raise Unavailable(f"the server did not answer within {TIMEOUT:g} seconds") from None
+        raise NoAnswer(TIMEOUT, STREAM_MAY_BE_AWAY) from None
+    except (OSError, WSError) as error:
+        raise unreached(place, error) from error

@@ -13,6 +13,7 @@ from ropewalk.app.settings import load
 from ropewalk.cli.reaching import NOT_THERE, NOT_TRUSTED, add_flags, url_of
 from ropewalk.client.addresses import require_http
 from ropewalk.client.trust import trust
+from ropewalk.client.unreached import NO_TLS
 from ropewalk.model.errors import Unavailable, UserMistake
 
 SUMMARY = "ask a running server how it is"
@@ -58,6 +59,8 @@ def _asked(url: str, ca_file: str) -> Health:
         reason = getattr(error, "reason", error)
         if isinstance(reason, ssl.SSLCertVerificationError):
             raise UserMistake(f"the certificate of {url} is not trusted: {reason.verify_message}; {NOT_TRUSTED}") from error
+        if isinstance(reason, ssl.SSLError):
+            raise UserMistake(f"{url} does not speak TLS as it should: {reason.reason or reason}; {NO_TLS}") from error
         raise Unavailable(f"{url} does not answer: {reason}; {NOT_THERE}") from error
     except (ValueError, msgspec.MsgspecError) as error:  # the first is what urllib says of an address
         raise Unavailable(f"{url} is not the health page of a server: {error}") from error

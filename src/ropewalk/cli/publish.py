@@ -14,9 +14,9 @@ from msgspec import Raw
 
 from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
-from ropewalk.cli.reaching import add_attempts, add_flags, attempts_of, explained, url_of
+from ropewalk.cli.reaching import add_attempts, add_flags, add_misnamed_key, attempts_of, explained, key_help, url_of
 from ropewalk.cli.standard_input import chunks, require_data
-from ropewalk.client import Draft, PublicationRefused, Publisher, PublishError, Receipt
+from ropewalk.client import Draft, KeyRefused, PublicationRefused, Publisher, PublishError, Receipt
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.nesting import TOO_DEEP, too_deep
 
@@ -30,8 +30,11 @@ def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
     require_data(wanted.data, wanted.lines, "publish")
     key = wanted.key if wanted.key is not None else keys_of(load([], os.environ)).api or ""
-    with explained():
-        asyncio.run(_publish(wanted, url_of(wanted.url), key))
+    try:
+        with explained():
+            asyncio.run(_publish(wanted, url_of(wanted.url), key))
+    except KeyRefused as error:
+        raise UserMistake(f"{error}; {key_help('--key', wanted.key)}") from error
     return 0
 
 
@@ -42,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     add_flags(parser)
     add_attempts(parser)
     parser.add_argument("--key", help="bearer key of the API; by default ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET")
+    add_misnamed_key(parser, "--token", "--key")
     parser.add_argument("--uid", default="", help="makes it safe to run the same command again; with --lines, U:1 is line 1")
     parser.add_argument("--transient", action="store_true", help="deliver it, but keep no place for it in the stream")
     parser.add_argument(

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
-from ropewalk.cli.reaching import add_attempts, add_flags, attempts_of, explained, url_of
+from ropewalk.cli.reaching import add_attempts, add_flags, add_misnamed_key, attempts_of, explained, key_help, url_of
 from ropewalk.cli.standard_input import chunks, require_data
 from ropewalk.client import Format, KeyRefused, Position, PublicationRefused, PublishError, Pusher
 from ropewalk.model.errors import RopewalkError, UserMistake
@@ -21,8 +21,6 @@ SUMMARY = "send messages to a running server over TCP"
 
 MOST_MESSAGES, MOST_BYTES = 500, 256 * 1024
 """Of one run."""
-
-NO_KEY = "--token brings the key for publishing; by default it is ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET"
 
 RUNS_UNDER_WAY = 16
 """Before more is read."""
@@ -55,7 +53,7 @@ def run(argv: list[str]) -> int:
         with explained():
             asyncio.run(_push(wanted, url_of(wanted.url), token, progress))
     except KeyRefused as error:
-        raise UserMistake(f"{error}; {NO_KEY}") from error
+        raise UserMistake(f"{error}; {key_help('--token', wanted.token)}") from error
     except (RopewalkError, KeyboardInterrupt):
         if wanted.lines:
             print(progress, file=sys.stderr)
@@ -72,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--token", help="the key for publishing; by default ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET"
     )
+    add_misnamed_key(parser, "--key", "--token")
     parser.add_argument("--json", action="store_true", help="the messages are JSON, and shown as such to other clients")
     parser.add_argument("--key_partition", "--key-partition", default="", help="what decides the shard; the key by default")
     parser.add_argument("--lines", action="store_true", help="push each line of standard input as it comes")

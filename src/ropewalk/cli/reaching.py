@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ropewalk.app.keys import Keys, keys_of
 from ropewalk.app.settings import Settings, load
 from ropewalk.client import CertificateUntrusted, PublishUnavailable, TlsFailed, Unreachable
 from ropewalk.client.attempts import ATTEMPTS
@@ -13,6 +14,8 @@ from ropewalk.model.errors import Unavailable, UserMistake
 
 NOT_THERE = "is the server running there? --url says where, `ropewalk serve` starts one"
 NOT_TRUSTED = "--ca_file names a file with the certificates to trust, --url the server by a name that its certificate has"
+NO_TOKEN = "--token brings a token that the server knows"
+BY_DEFAULT = "by default it is ROPEWALK_API_SECRET, or derived from ROPEWALK_SECRET"
 EVERY_INTERFACE = ("0.0.0.0", "::")
 
 
@@ -32,6 +35,18 @@ def add_attempts(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"how often it is sent where no answer comes; {OF_ONE} by default, with --lines {ATTEMPTS} (21 to 43 s)",
     )
+
+
+def add_misnamed_key(parser: argparse.ArgumentParser, wrong: str, right: str) -> None:
+    """`wrong` is what other commands call the key for publishing, and here it is refused with the name that it has."""
+    parser.add_argument(wrong, action=_MisnamedKey, nargs="?", const=right, dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+class _MisnamedKey(argparse.Action):
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option_string: str | None = None
+    ) -> None:
+        parser.error(f"there is no {option_string} here; the key for publishing is {self.const}")
 
 
 def attempts_of(wanted: argparse.Namespace) -> int:
@@ -62,6 +77,33 @@ def listening_at(settings: Settings) -> str:
         host = "127.0.0.1"
     scheme = "https" if settings.server.ssl_cert else "http"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def token_help(given: str) -> str:
+    """What helps who is not let in with this JWT, or with none."""
+    keys = _keys_set_here()
+    if keys is None or not keys.jwt:
+        return NO_TOKEN
+    makes = """`ropewalk token jwt --ids '{"user":1}'` makes one with the secret that is set here"""
+    return f"{NO_TOKEN}; {makes}" + (", if that is the secret of the server" if given else "")
+
+
+def key_help(flag: str, given: str | None) -> str:
+    """What helps whose key of the API is refused, which `flag` brings; None: it was made from the settings."""
+    keys = _keys_set_here()
+    needed = f"{flag} brings the key for publishing; {BY_DEFAULT}"
+    if keys is None or not keys.api:
+        return needed
+    if given is None:
+        return f"{needed}. One of them is set here, and is not that of the server, or the server has another key of its own"
+    return f"{needed}. One of them is set here: try it without {flag}"
+
+
+def _keys_set_here() -> Keys | None:
+    try:
+        return keys_of(load([], os.environ))
+    except UserMistake:  # which is not what went wrong
+        return None
 
 
 @contextmanager

@@ -6,15 +6,15 @@ import os
 import ssl
 
 import msgspec
-from aiohttp import ClientConnectorCertificateError, ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from ropewalk.app.keys import keys_of
 from ropewalk.app.settings import load
 from ropewalk.cli import ring_drawing
-from ropewalk.cli.reaching import add_flags, explained, url_of
-from ropewalk.client import CertificateUntrusted, Unreachable
+from ropewalk.cli.reaching import add_flags, explained, key_help, url_of
 from ropewalk.client.addresses import addresses
 from ropewalk.client.trust import session_trusting, trust
+from ropewalk.client.unreached import unreached
 from ropewalk.core.ring_members import member_of
 from ropewalk.core.ring_table import first_table, joined, moves, place_in, removed
 from ropewalk.model.errors import RopewalkError, UserMistake
@@ -35,7 +35,10 @@ def run(argv: list[str]) -> int:
         return 0
     key = wanted.key if wanted.key is not None else keys_of(load([], os.environ)).api or ""
     with explained():
-        report = asyncio.run(_asked(url_of(wanted.url), key, trust(wanted.ca_file), _change(wanted), wanted.stream))
+        status, body = asyncio.run(_asked(url_of(wanted.url), key, trust(wanted.ca_file), _change(wanted), wanted.stream))
+    if status == 401:
+        raise UserMistake(f"the key is not accepted; {key_help('--key', wanted.key)}")
+    report = _report(status, body)
     print(msgspec.json.encode(report).decode() if wanted.json else ring_drawing.report(report))
     return 0
 
@@ -88,17 +91,16 @@ def _change(wanted: argparse.Namespace) -> dict[str, object] | None:
     return {"remove": wanted.node, "lost": wanted.lost} if wanted.action == "remove" else None
 
 
-async def _asked(url: str, key: str, tls: ssl.SSLContext | None, change: dict[str, object] | None, stream: str) -> RingReport:
+async def _asked(
+    url: str, key: str, tls: ssl.SSLContext | None, change: dict[str, object] | None, stream: str
+) -> tuple[int, bytes]:
     place = addresses(url).base + PATH
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         async with session_trusting(tls) as http:
-            status, body = await _exchanged(http, place, headers, change, {"stream": stream} if stream else {})
-    except ClientConnectorCertificateError as error:
-        raise CertificateUntrusted(place, error.certificate_error) from error
+            return await _exchanged(http, place, headers, change, {"stream": stream} if stream else {})
     except (ClientError, OSError) as error:
-        raise Unreachable(f"{place} cannot be reached: {str(error) or type(error).__name__}") from error
-    return _report(status, body)
+        raise unreached(place, error) from error
 
 
 async def _exchanged(
@@ -110,8 +112,6 @@ async def _exchanged(
 
 
 def _report(status: int, body: bytes) -> RingReport:
-    if status == 401:
-        raise UserMistake("the key is not accepted; --key names the bearer key of the API")
     if status == 404:
         raise UserMistake("this server is not a node of a ring: it was started without --ring")
     if status != 200:

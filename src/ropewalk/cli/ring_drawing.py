@@ -18,9 +18,12 @@ def report(ring: RingReport) -> str:
     for node in ring.nodes:
         rows.append((node.name, node.address, _state(node), str(node.owns), str(node.holds), *_share(node.share)))
     lines = [f"A ring of {size}: term {ring.term}, seen by {ring.node}", "", *_columns(rows)]
-    if ring.moving:
+    if ring.waits_for:
+        lines += ["", f"{ring.node} waits for its ring: {ring.waits_for}"]
+    known = any(node.holds for node in ring.nodes)
+    if ring.moving and known:
         lines += ["", f"{_counted(ring.moving, 'shard')} on the way to another node"]
-    if ring.unavailable:
+    if ring.unavailable and known:
         unavailable = _counted(ring.unavailable, "shard")
         lines += ["", f"{unavailable} unavailable: the node that holds them does not answer"]
     if ring.place is not UNSET:

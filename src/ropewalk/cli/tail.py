@@ -8,11 +8,12 @@ import time
 from typing import Never
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from ropewalk.app.settings.values import DURATION
 from ropewalk.cli import output
-from ropewalk.cli.reaching import add_flags, count, explained, url_of
+from ropewalk.cli.reaching import add_flags, count, explained, token_help, url_of
 from ropewalk.client import (
     AlreadySubscribed,
     BrokyMessage,
@@ -31,6 +32,8 @@ from ropewalk.client import (
 from ropewalk.core.signatures import unverified_name
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.history import GapReason
+from ropewalk.protocol.broky.ksuid import ksuid_text
+from ropewalk.protocol.stream_keys import name_of
 
 SUMMARY = "print the messages of streams as they come"
 
@@ -55,7 +58,7 @@ def run(argv: list[str]) -> int:
         raise UserMistake(f"{error}: {NOT_SIGNED if wanted.signed else NOT_PUBLIC}") from error
     except Disconnected as error:
         if isinstance(error, Unauthorized | TokenExpired):
-            raise UserMistake(f"{error}; --token brings a token that the server knows") from error
+            raise UserMistake(f"{error}; {token_help(wanted.token)}") from error
         raise
     return 0
 
@@ -65,7 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("streams", metavar="STREAM", nargs="+", help="names of streams; signed names with --signed")
     add_flags(parser)
     start = parser.add_mutually_exclusive_group()
-    start.add_argument("--since", type=_moment, metavar="WHEN", help="begin with what came since: 10m ago, or a UNIX time")
+    start.add_argument(
+        "--since", type=_moment, metavar="WHEN", help="begin with what came since: 10m or 600 ago, or a UNIX time"
+    )
     start.add_argument("--from", type=count, metavar="OFFSET", dest="first", help="begin at this offset; 1 is the oldest")
     start.add_argument(
         "--prefix", action="store_true", help="the names are beginnings: whatever comes on any such stream, over tcp:// only"
@@ -82,8 +87,10 @@ def _parser() -> argparse.ArgumentParser:
 def _moment(text: str) -> float:
     try:
         seconds = DURATION.read(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"wants how long ago, such as 90s, 10m, 1h or 90, or a UNIX time, not {text!r}"
+        ) from None
     assert isinstance(seconds, float)
     return seconds if seconds > UNIX_FROM else time.time() - seconds
 
@@ -161,7 +168,7 @@ class Page:
         if self.full:
             return
         if isinstance(message, BrokyMessage):
-            message = _as_elsewhere(message)
+            message = _as_text(message)
         print(msgspec.json.encode(message).decode() if self._as_json else _line(message), flush=True)
         self._left = None if self._left is None else self._left - 1
 
@@ -169,14 +176,35 @@ class Page:
         lost = "messages lost" if gap.missed is None else f"{gap.missed} messages lost"
         if gap.epoch is None and gap.resumes_at is None and gap.reason != GapReason.DROPPED:
             lost = "messages may be missing"  # where no place is told, nobody knows whether there was anything
-        onward = "" if gap.resumes_at is None else f"; it goes on at epoch={gap.epoch} offset={gap.resumes_at}"
+        place = "" if gap.epoch is None else f"epoch={gap.epoch} "  # it has one with its next message
+        onward = "" if gap.resumes_at is None else f"; it goes on at {place}offset={gap.resumes_at}"
         print(f"gap in {gap.stream}: {lost} ({gap.reason or 'no reason given'}){onward}", file=sys.stderr, flush=True)
 
 
-def _as_elsewhere(message: BrokyMessage) -> Message:
-    """As clients over WebSocket see it, so that what is printed does not depend on the way it came."""
-    data = message.data if message.format is Format.JSON else {"$bytes": message.payload}
-    return Message(data, message.stream, message.epoch, message.offset, message.type, message.replayed)
+class ShownMessage(Message, frozen=True):
+    """A message that came over TCP, as JSON shows it: as it would be over WebSocket, and what only TCP tells. What a delivery
+    does not carry is left out."""
+
+    uid: str | UnsetType = UNSET
+    ts_producer: int | UnsetType = UNSET
+    ts_broker: int | UnsetType = UNSET
+    key_partition: str | UnsetType = UNSET
+
+
+def _as_text(message: BrokyMessage) -> ShownMessage:
+    """With bytes as clients over WebSocket see them: a payload in base64, a uid as the text of a KSUID, a key as a name."""
+    return ShownMessage(
+        message.data if message.format is Format.JSON else {"$bytes": message.payload},
+        message.stream,
+        message.epoch,
+        message.offset,
+        message.type,
+        message.replayed,
+        ksuid_text(message.uid) if message.uid else UNSET,
+        message.ts_producer or UNSET,
+        message.ts_broker or UNSET,
+        name_of(message.key_partition) if message.key_partition else UNSET,
+    )
 
 
 def _line(message: Message) -> str:

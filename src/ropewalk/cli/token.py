@@ -10,7 +10,7 @@ import time
 from ropewalk.adapters.apps.jwt import LATEST_EXPIRY, issue
 from ropewalk.app.settings import Settings, load
 from ropewalk.app.settings.values import DURATION
-from ropewalk.core.signatures import API_PHRASE, BROADCAST_PHRASE, derive, sign_stream
+from ropewalk.core.signatures import API_PHRASE, BROADCAST_PHRASE, JOURNAL_PHRASE, derive, sign_stream
 from ropewalk.model.errors import UserMistake
 from ropewalk.ports import Clock
 
@@ -63,7 +63,11 @@ def _stream(wanted: argparse.Namespace, settings: Settings) -> str:
 def _keys(wanted: argparse.Namespace, settings: Settings) -> list[str]:
     secret = _secret("secret", wanted.secret, settings.auth.secret)
     # Written as variables, so that a shell or an env file can take the lines as they are.
-    return [f"ROPEWALK_BROADCAST_KEY={derive(secret, BROADCAST_PHRASE)}", f"ROPEWALK_API_SECRET={derive(secret, API_PHRASE)}"]
+    return [
+        f"ROPEWALK_BROADCAST_KEY={derive(secret, BROADCAST_PHRASE)}",
+        f"ROPEWALK_API_SECRET={derive(secret, API_PHRASE)}",
+        f"ROPEWALK_JOURNAL_TOKEN={derive(secret, JOURNAL_PHRASE)}",
+    ]
 
 
 def _secret(name: str, *candidates: str) -> str:

@@ -15,6 +15,8 @@ from ropewalk.client.errors import (
     CertificateUntrusted,
     Disconnected,
     Ended,
+    HistoryRefused,
+    HistoryUnavailable,
     KeyRefused,
     NoAnswer,
     NotSupported,
@@ -28,7 +30,7 @@ from ropewalk.client.errors import (
     Unauthorized,
     Unreachable,
 )
-from ropewalk.client.events import BrokyMessage, Event, Gap, Message, PresenceChange, PresenceState, PresentMember
+from ropewalk.client.events import BrokyMessage, Event, Gap, KeptMessages, Message, PresenceChange, PresenceState, PresentMember
 from ropewalk.client.publish_request import Draft
 from ropewalk.client.publisher import Publisher
 from ropewalk.client.pusher import Pusher, new_uid
@@ -51,6 +53,9 @@ __all__ = [
     "Event",
     "Format",
     "Gap",
+    "HistoryRefused",
+    "HistoryUnavailable",
+    "KeptMessages",
     "KeyRefused",
     "Message",
     "NoAnswer",

@@ -8,13 +8,14 @@ from ropewalk.client.broky_session import BrokySession
 from ropewalk.client.broky_track import BrokyTrack, PrefixTrack
 from ropewalk.client.client import Client
 from ropewalk.client.errors import NotSupported
+from ropewalk.client.events import KeptMessages
 from ropewalk.client.publish_request import Draft
 from ropewalk.client.pusher import Pusher, push_frame
 from ropewalk.client.stream import Stream
 from ropewalk.core.signatures import unverified_name
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import Position, Receipt
-from ropewalk.protocol.broky.frames import Format
+from ropewalk.protocol.broky.frames import LARGEST_PAGE, USUAL_PAGE, Format
 from ropewalk.protocol.stream_keys import key_of, name_of
 
 
@@ -50,9 +51,7 @@ class BrokyClient(Client):
     ) -> Stream:
         if presence_events:
             raise NotSupported("presence")
-        name = unverified_name(signed_name)
-        if name is None:
-            raise UserMistake("a signed name is needed here, and this holds no name")
+        name = _signed(signed_name)
         track = BrokyTrack(name, position, since)
         return await self._session.subscribe(signed_name, _key(name), signed_name.encode(), track)
 
@@ -65,6 +64,13 @@ class BrokyClient(Client):
         presence_events: bool = False,
     ) -> Stream:
         raise NotSupported("a channel")
+
+    async def read(self, stream: str | bytes, *, position: Position | None = None, limit: int = USUAL_PAGE) -> KeptMessages:
+        name = stream if isinstance(stream, str) else name_of(stream)
+        return await self._session.read(name, _key(stream), position, _page(limit))
+
+    async def read_signed(self, signed_name: str, *, position: Position | None = None, limit: int = USUAL_PAGE) -> KeptMessages:
+        return await self._session.read(_signed(signed_name), signed_name.encode(), position, _page(limit))
 
     async def publish_batch(self, drafts: Sequence[Draft]) -> list[Receipt]:
         """All of them in this order, or none: they have to be of one stream."""
@@ -126,6 +132,19 @@ def _key(stream: str | bytes) -> bytes:
         return key_of(stream)
     except ValueError as error:
         raise UserMistake(f"{stream!r} is no name of a stream: {error}") from error
+
+
+def _signed(signed_name: str) -> str:
+    name = unverified_name(signed_name)
+    if name is None:
+        raise UserMistake("a signed name is needed here, and this holds no name")
+    return name
+
+
+def _page(limit: int) -> int:
+    if not 1 <= limit <= LARGEST_PAGE:
+        raise UserMistake(f"a page of history has 1 to {LARGEST_PAGE} messages, and limit is {limit}")
+    return limit
 
 
 def _common(drafts: Sequence[Draft]) -> tuple[str, str]:

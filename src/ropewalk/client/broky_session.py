@@ -12,10 +12,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from msgspec import Struct
-
 from ropewalk.client.addresses import TcpAddress
+from ropewalk.client.broky_failures import PushFailures
 from ropewalk.client.broky_link import BrokyLink, dial
+from ropewalk.client.broky_options import BrokyOptions
+from ropewalk.client.broky_pace import ReadingPace
 from ropewalk.client.broky_state import (
     BrokyEffect,
     BrokyState,
@@ -24,38 +25,32 @@ from ropewalk.client.broky_state import (
     PushRefused,
     PushRegistered,
     Retry,
+    WasRead,
     WriteBytes,
     WriteFrame,
-    refusal,
 )
 from ropewalk.client.broky_track import AnyTrack
+from ropewalk.client.broky_unsupported import MessagesOnly
 from ropewalk.client.broky_waiters import BrokyWaiters
+from ropewalk.client.broky_watch import LinkWatch
 from ropewalk.client.effects import Confirmed, End, Redial, SubscriptionDenied
 from ropewalk.client.errors import (
+    STREAM_MAY_BE_AWAY,
     AlreadySubscribed,
     CableError,
-    CertificateUntrusted,
-    Disconnected,
     Ended,
     NoAnswer,
-    NotSupported,
     PublicationRefused,
-    PublishError,
-    PublishUnanswered,
     PublishUnavailable,
     SubscriptionRejected,
-    TlsFailed,
     Unreachable,
 )
-from ropewalk.client.events import PresenceState
+from ropewalk.client.events import KeptMessages
 from ropewalk.client.inbox import EventInbox
 from ropewalk.client.session import Refresh
 from ropewalk.client.stream import Stream
-from ropewalk.core.backoff import Backoff, Chance
-from ropewalk.model.commands import Perform, Whisper
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.model.messages import Position
-from ropewalk.model.presence import Member
 from ropewalk.protocol.broky.frames import Body, Error, Hello, Ping, Run, Welcome
 from ropewalk.protocol.broky.runs import decode
 from ropewalk.protocol.broky.splitter import FrameSplitter
@@ -66,28 +61,10 @@ logger = logging.getLogger("ropewalk.client")
 FLUSH_SECONDS = 1.0
 """What was sent without an answer has so long to be handled before a client closes."""
 
-SILENT_TICKS = 4
-"""Half ping intervals without a word after which a connection counts as lost."""
-
 T = TypeVar("T")
 
 
-class BrokyOptions(Struct, frozen=True):
-    """`inbox_size`: events that wait for a slow reader before the socket is no longer read. `answer_timeout`: None leaves it to
-    the pings to end a wait. `attempts`: how often a push is tried. `on_demand`: there is a connection only while something was
-    asked for."""
-
-    inbox_size: int
-    connect_timeout: float
-    answer_timeout: float | None
-    ping_interval: float | None
-    attempts: int
-    backoff: Backoff
-    chance: Chance
-    on_demand: bool = False
-
-
-class BrokySession:
+class BrokySession(MessagesOnly):
     """Begin with `open`, or with the first push if it is `on_demand`; end with `close`. In between it comes back by itself
     whenever a connection is lost."""
 
@@ -106,21 +83,19 @@ class BrokySession:
         self._refresh = refresh
         self._state = BrokyState(refresh is not None)
         self._streams: dict[str, Stream] = {}
-        self._full: set[str] = set()
         self._waiters = BrokyWaiters()
+        self._failures = PushFailures(address.url, self._state.pushes, self._waiters, options)
+        self._pace = ReadingPace()
         self._splitter = FrameSplitter()
         self._link: BrokyLink | None = None
         self._opening: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._verdict: Redial | End | Unreachable | None = None
-        self._last_error = Error()
         self._end: Exception | None = None
         self._max_frame = 0
         self._writable = False
         self._unflushed = False
         self._attempt = 0
-        self._awaiting = 0
-        self._silent = 0
 
     # --- beginning and end --------------------------------------------------------------------------------------------
 
@@ -159,9 +134,9 @@ class BrokySession:
         for stream in self._streams.values():
             stream.finish(end)
         self._streams.clear()
-        self._full.clear()
+        self._pace.full.clear()
         self._state.pushes.forget_all()
-        self._waiters.ended(self._for_pushes(end))
+        self._waiters.ended(end, self._failures.as_told(end))
 
     # --- what programs ask for ----------------------------------------------------------------------------------------
 
@@ -173,11 +148,11 @@ class BrokySession:
             raise AlreadySubscribed(f"this client is subscribed to {identifier} already")
         if self._state.overlaps(key, track):
             raise AlreadySubscribed(f"{identifier} overlaps with what this client is subscribed to: use another client for it")
-        inbox = EventInbox(self._options.inbox_size, partial(self._relieved, identifier))
+        inbox = EventInbox(self._options.inbox_size, partial(self._pace.relieved, identifier))
         stream = self._streams[identifier] = Stream(self, identifier, inbox, presence_events=False)
         try:
             self._carry_out(self._state.subscribe(identifier, key, asked, track))
-            await self._answered(stream.confirmed)
+            await self._answered(stream.confirmed, STREAM_MAY_BE_AWAY)
         except BaseException:
             await self.unsubscribe(identifier)
             raise
@@ -187,8 +162,21 @@ class BrokySession:
         stream = self._streams.pop(identifier, None)
         if stream is not None:
             stream.finish(Ended("the stream is unsubscribed"))
-            self._relieved(identifier)
+            self._pace.relieved(identifier)
             self._carry_out(self._state.unsubscribe(identifier))
+
+    async def read(self, stream: str, asked: bytes, after: Position | None, limit: int) -> KeptMessages:
+        """Raises HistoryRefused, HistoryUnavailable or NoAnswer."""
+        if self._end is not None:
+            raise self._end
+        ref = self.next_ref()
+        answer = self._waiters.read(ref)
+        try:
+            self._carry_out(self._state.read(ref, stream, asked, after, limit))
+            return await self._answered(answer)
+        finally:
+            self._waiters.gave_up_reading(ref)
+            self._state.reads.forget(ref)
 
     async def push(self, ref: int, frame: bytes) -> Position:
         """The position of its first message. Raises PublishError."""
@@ -196,13 +184,11 @@ class BrokySession:
         answer = self._waiters.push(ref)
         self._carry_out(self._state.push(ref, frame))
         self._start()
-        self._awaiting += 1
-        self._pace()
+        self._pace.wait_begins()
         try:
             return await answer
         finally:
-            self._awaiting -= 1
-            self._pace()
+            self._pace.wait_ends()
             if self._waiters.gave_up(ref):
                 self._state.pushes.forget(ref)
 
@@ -229,46 +215,25 @@ class BrokySession:
     def next_ref(self) -> int:
         return self._state.next_ref()
 
-    async def join(self, identifier: str, member: Member) -> None:
-        raise NotSupported("presence")
-
-    async def leave(self, identifier: str) -> None:
-        raise NotSupported("presence")
-
-    async def presence(self, identifier: str) -> PresenceState:
-        raise NotSupported("presence")
-
-    async def say(self, command: Whisper | Perform) -> None:
-        raise NotSupported("a whisper" if isinstance(command, Whisper) else "an action of a channel")
-
     def _check(self, frame: bytes) -> None:
         if self._end is not None:
-            raise self._for_pushes(self._end)
+            raise self._failures.as_told(self._end)
         if self._max_frame and len(frame) - 4 > self._max_frame:
             raise PublicationRefused(
                 f"the server takes frames of at most {self._max_frame} bytes, and this has {len(frame) - 4}"
             )
 
-    async def _answered(self, answer: asyncio.Future[T]) -> T:
+    async def _answered(self, answer: asyncio.Future[T], hint: str = "") -> T:
         """While somebody waits for an answer the socket is read on, also past a full inbox that may be in front of it."""
-        self._awaiting += 1
-        self._pace()
+        self._pace.wait_begins()
         try:
             async with asyncio.timeout(self._options.answer_timeout):
                 return await answer
         except TimeoutError:
-            raise NoAnswer(f"the server did not answer within {self._options.answer_timeout} seconds") from None
+            assert self._options.answer_timeout is not None  # or nothing had ended the wait
+            raise NoAnswer(self._options.answer_timeout, hint) from None
         finally:
-            self._awaiting -= 1
-            self._pace()
-
-    def _relieved(self, identifier: str) -> None:
-        self._full.discard(identifier)
-        self._pace()
-
-    def _pace(self) -> None:
-        if self._link is not None:
-            self._link.pace(reads=not self._full or self._awaiting > 0)
+            self._pace.wait_ends()
 
     # --- the link calls -----------------------------------------------------------------------------------------------
 
@@ -283,8 +248,8 @@ class BrokySession:
                     return
         except (MalformedFrame, UnicodeDecodeError) as error:
             self._judge(Unreachable(f"{self._address.url} does not speak Broky as it should: {error}"))
-        if self._full:
-            self._pace()
+        if self._pace.full:
+            self._pace.keep()
 
     def writing(self, possible: bool) -> None:
         self._writable = possible and self._state.welcomed
@@ -301,21 +266,12 @@ class BrokySession:
                 if self._opening is not None and not self._opening.done():
                     self._opening.set_result(None)
             case Error():
-                self._last_error = body
+                self._failures.last_error = body
 
     def _watch(self, link: BrokyLink) -> None:
-        """A server that says nothing is asked; one that does not answer either is gone."""
-        if link is not self._link or not self._options.ping_interval:
-            return
-        self._silent = 0 if link.heard or not link.reads else self._silent + 1
-        link.heard = False
-        if self._silent >= SILENT_TICKS:
-            self._judge(Unreachable(f"the server was silent for {SILENT_TICKS / 2 * self._options.ping_interval:g} seconds"))
-            link.cut()
-            return
-        if self._silent:
-            self._put(encode(Ping(self.next_ref())))
-        asyncio.get_running_loop().call_later(self._options.ping_interval / 2, self._watch, link)
+        if self._options.ping_interval:
+            watch = LinkWatch(link, self._options.ping_interval, lambda: link.write(encode(Ping(self.next_ref()))), self._judge)
+            watch.look()
 
     # --- the dialing task ---------------------------------------------------------------------------------------------
 
@@ -330,7 +286,7 @@ class BrokySession:
                     if opening is not None and not opening.done():
                         raise
                     logger.info("connection lost", extra={"reason": str(error)})
-                    self._attempt_failed(error)
+                    self._failures.attempt_failed(error, self._attempt)
                 if self._options.on_demand and not self._waiters.anybody_pushes:
                     return
                 await asyncio.sleep(self._next_pause() if pause is None else pause)
@@ -348,9 +304,9 @@ class BrokySession:
     async def _converse(self) -> float | None:
         """One connection, from the first frame to the last. Returns what the server asks to wait before the next one."""
         self._splitter = FrameSplitter()
-        self._verdict, self._last_error = None, Error()
+        self._verdict, self._failures.last_error = None, Error()
         seconds = self._options.connect_timeout
-        link = self._link = await dial(self, self._address, self._tls, seconds)
+        link = self._link = self._pace.link = await dial(self, self._address, self._tls, seconds)
         try:
             link.write(encode(Hello(token=self._token.encode())))
             await asyncio.wait([link.closed], timeout=seconds)
@@ -367,7 +323,7 @@ class BrokySession:
         return await self._obey(self._verdict)
 
     def _let_go(self, link: BrokyLink) -> None:
-        self._link = None
+        self._link = self._pace.link = None
         self._writable = False
         self._state.lost()
         self._waiters.lost()
@@ -383,7 +339,7 @@ class BrokySession:
                 self._token = await self._refresh()
                 return None
             case Redial(after=after):
-                self._attempt_failed(PublishUnavailable(self._last_error.text))
+                self._failures.attempt_failed(PublishUnavailable(self._failures.last_error.text), self._attempt)
                 return after
             case Unreachable():
                 raise verdict
@@ -398,7 +354,7 @@ class BrokySession:
                     if stream is not None:
                         stream.offer_all(events)
                         if stream.inbox.full:
-                            self._full.add(identifier)
+                            self._pace.full.add(identifier)
                 case WriteBytes(pushes):
                     self._put(pushes[0] if len(pushes) == 1 else b"".join(pushes))
                 case WriteFrame(frame):
@@ -408,14 +364,16 @@ class BrokySession:
                 case _:
                     self._tell(effect)
 
-    def _tell(self, effect: PushRegistered | PushRefused | Retry | Confirmed | SubscriptionDenied | Ponged) -> None:
+    def _tell(self, effect: PushRegistered | PushRefused | Retry | Confirmed | SubscriptionDenied | WasRead | Ponged) -> None:
         match effect:
             case PushRegistered(ref, position):
                 self._waiters.registered(ref, position)
             case PushRefused(ref, error):
                 self._waiters.refused(ref, error)
             case Retry(ref, failures, error):
-                self._retry(ref, failures, error)
+                self._failures.retry(ref, failures, error, lambda: self._carry_out(self._state.again(ref)))
+            case WasRead(ref, answer):
+                self._waiters.was_read(ref, answer)
             case Ponged(ref):
                 self._waiters.ponged(ref)
             case Confirmed(identifier) if identifier in self._streams:
@@ -432,32 +390,3 @@ class BrokySession:
         self._verdict = verdict
         if self._link is not None:
             self._link.leave()
-
-    # --- pushes that failed -------------------------------------------------------------------------------------------
-
-    def _retry(self, ref: int, failures: int, error: CableError) -> None:
-        if failures >= self._options.attempts:
-            self._state.pushes.forget(ref)
-            self._waiters.refused(ref, error)
-            return
-        pause = self._options.backoff.delay(failures - 1, self._options.chance)
-        asyncio.get_running_loop().call_later(pause, lambda: self._carry_out(self._state.again(ref)))
-
-    def _attempt_failed(self, error: CableError) -> None:
-        """For whatever waits to be pushed."""
-        final = isinstance(error, CertificateUntrusted | TlsFailed)
-        attempts = 1 if final else self._options.attempts
-        told = self._for_pushes(error)
-        for ref in self._state.pushes.failed(attempts):
-            self._waiters.refused(ref, told)
-        if self._attempt + 1 >= attempts:
-            self._waiters.fail_senders(told)
-
-    def _for_pushes(self, error: Exception) -> Exception:
-        """As a producer is told it."""
-        match error:
-            case Disconnected():
-                return refusal(self._last_error.reason, self._last_error.text or error.reason)
-            case Unreachable() if not isinstance(error, PublishError):
-                return PublishUnanswered(f"{self._address.url} gave no answer: {error}")
-        return error

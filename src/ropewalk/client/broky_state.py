@@ -6,9 +6,11 @@ No I/O and no clock: the shell passes frames in, and carries out the effects tha
 from msgspec import Struct
 
 from ropewalk.client.broky_pushes import PushWindow
+from ropewalk.client.broky_reads import HistoryReads
 from ropewalk.client.broky_track import AnyTrack
 from ropewalk.client.effects import Confirmed, End, Redial, SubscriptionDenied
 from ropewalk.client.errors import (
+    CableError,
     Disconnected,
     KeyRefused,
     PublicationRefused,
@@ -17,7 +19,7 @@ from ropewalk.client.errors import (
     TokenExpired,
     Unauthorized,
 )
-from ropewalk.client.events import Event
+from ropewalk.client.events import Event, KeptMessages
 from ropewalk.model.closing import TOKEN_EXPIRED, UNAUTHORIZED
 from ropewalk.model.messages import Position
 from ropewalk.protocol.broky import frames
@@ -70,6 +72,13 @@ class Retry(Struct, frozen=True):
     error: PublishError
 
 
+class WasRead(Struct, frozen=True):
+    """A read of history is answered."""
+
+    ref: int
+    answer: KeptMessages | CableError
+
+
 class Ponged(Struct, frozen=True):
     """Everything that was pushed before this Ping is handled."""
 
@@ -85,6 +94,7 @@ BrokyEffect = (
     | PushRegistered
     | PushRefused
     | Retry
+    | WasRead
     | Ponged
     | Redial
     | End
@@ -109,6 +119,7 @@ class BrokyState:
     def __init__(self, refreshes: bool = False) -> None:
         self.welcomed = False
         self.pushes = PushWindow()
+        self.reads = HistoryReads()
         self._refreshes = refreshes
         self._known = False
         self._may_refresh = True
@@ -144,13 +155,17 @@ class BrokyState:
     def overlaps(self, key: bytes, track: AnyTrack) -> bool:
         """Whether a message could be for this and for another subscription: it would come for each, and not say for which."""
         if track.match is Match.EXACT:
-            return any(key.startswith(prefix) for prefix in self._by_prefix)
+            return key in self._by_key or any(key.startswith(prefix) for prefix in self._by_prefix)
         return any(other.startswith(key) for other in self._by_key) or any(
             other.startswith(key) or key.startswith(other) for other in self._by_prefix
         )
 
     def _table(self, track: AnyTrack) -> dict[bytes, _Subscription]:
         return self._by_key if track.match is Match.EXACT else self._by_prefix
+
+    def read(self, ref: int, stream: str, asked: bytes, after: Position | None, limit: int) -> list[BrokyEffect]:
+        request = self.reads.add(ref, stream, asked, after, limit)
+        return [WriteFrame(request)] if self.welcomed else []
 
     def push(self, ref: int, frame: bytes) -> list[BrokyEffect]:
         return self._write(self.pushes.add(ref, frame))
@@ -165,10 +180,14 @@ class BrokyState:
         self.welcomed = False
         self._asking.clear()
         self.pushes.lost()
+        self.reads.lost()
         for subscription in self._subscriptions.values():
             subscription.live = False
 
     def receive(self, body: frames.Body) -> list[BrokyEffect]:
+        if isinstance(body, frames.Run) and body.ref:
+            self.reads.arrived(body)
+            return []
         if isinstance(body, frames.Run | frames.Gap):  # nearly all that comes
             subscription = self._by_key.get(body.key) or self._prefixed(body.key)
             return self._arrived(subscription, body) if subscription is not None and subscription.live else []
@@ -177,6 +196,9 @@ class BrokyState:
                 return self._pushed(body)
             case frames.Subscribed() | frames.Refused():
                 return self._answer(body)
+            case frames.HistoryPage():
+                kept = self.reads.ended(body)
+                return [] if kept is None else [WasRead(body.ref, kept)]
             case frames.Welcome():
                 return self._welcome(body)
             case frames.Error():
@@ -197,6 +219,7 @@ class BrokyState:
     def _welcome(self, welcome: frames.Welcome) -> list[BrokyEffect]:
         self.welcomed = self._known = self._may_refresh = True
         asking: list[BrokyEffect] = [self._subscribing(subscription) for subscription in self._subscriptions.values()]
+        asking += [WriteFrame(request) for request in self.reads.requests()]
         return asking + self._write(self.pushes.opened(welcome.max_unacked))
 
     def _subscribing(self, subscription: _Subscription) -> WriteFrame:
@@ -230,6 +253,9 @@ class BrokyState:
         return effects
 
     def _refused(self, refused: frames.Refused) -> list[BrokyEffect]:
+        unread = self.reads.refused(refused)
+        if unread is not None:
+            return [WasRead(refused.ref, unread)]
         error = refusal(refused.reason, refused.text, refused.index)
         if isinstance(error, PublishUnavailable):
             failures = self.pushes.rest(refused.ref)

@@ -1,8 +1,9 @@
-"""Who waits for something of the server: pushes for their answers, pings for theirs, and senders for room on the wire."""
+"""Who waits for something of the server: pushes, reads and pings for their answers, and senders for room on the wire."""
 
 import asyncio
 
-from ropewalk.client.errors import Unreachable
+from ropewalk.client.errors import CableError, Unreachable
+from ropewalk.client.events import KeptMessages
 from ropewalk.model.messages import Position
 
 
@@ -12,6 +13,7 @@ class BrokyWaiters:
     def __init__(self) -> None:
         self._pushes: dict[int, asyncio.Future[Position]] = {}
         self._pongs: dict[int, asyncio.Future[None]] = {}
+        self._reads: dict[int, asyncio.Future[KeptMessages]] = {}
         self._senders: list[asyncio.Future[None]] = []
 
     @property
@@ -24,6 +26,10 @@ class BrokyWaiters:
 
     def pong(self, ref: int) -> asyncio.Future[None]:
         self._pongs[ref] = waiter = asyncio.get_running_loop().create_future()
+        return waiter
+
+    def read(self, ref: int) -> asyncio.Future[KeptMessages]:
+        self._reads[ref] = waiter = asyncio.get_running_loop().create_future()
         return waiter
 
     def sender(self) -> asyncio.Future[None]:
@@ -50,6 +56,18 @@ class BrokyWaiters:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
+    def was_read(self, ref: int, answer: KeptMessages | CableError) -> None:
+        waiter = self._reads.pop(ref, None)
+        if waiter is None or waiter.done():
+            return
+        if isinstance(answer, KeptMessages):
+            waiter.set_result(answer)
+        else:
+            waiter.set_exception(answer)
+
+    def gave_up_reading(self, ref: int) -> None:
+        self._reads.pop(ref, None)
+
     def wake_senders(self) -> None:
         senders, self._senders = self._senders, []
         for waiter in senders:
@@ -69,7 +87,12 @@ class BrokyWaiters:
             if not waiter.done():
                 waiter.set_exception(Unreachable("the connection was lost: what was sent without an answer may be lost too"))
 
-    def ended(self, error: Exception) -> None:
+    def ended(self, error: Exception, for_pushes: Exception) -> None:
+        """`for_pushes`: the same as a producer is told it."""
         for ref in list(self._pushes):
-            self.refused(ref, error)
-        self.fail_senders(error)
+            self.refused(ref, for_pushes)
+        self.fail_senders(for_pushes)
+        reads, self._reads = self._reads, {}
+        for waiter in reads.values():
+            if not waiter.done():
+                waiter.set_exception(error)

@@ -6,10 +6,11 @@ from typing import Any
 
 from ropewalk.client import identifiers
 from ropewalk.client.errors import NotSupported
+from ropewalk.client.events import KeptMessages
 from ropewalk.client.publish_request import Draft
 from ropewalk.client.stream import Stream
 from ropewalk.model.messages import Position, Receipt
-from ropewalk.protocol.broky.frames import Format
+from ropewalk.protocol.broky.frames import USUAL_PAGE, Format
 
 
 class Client(ABC):
@@ -54,6 +55,18 @@ class Client(ABC):
         presence_events: bool = False,
     ) -> Stream:
         """The general form: the identifier as it goes on the wire, and a position for each of its streams."""
+
+    async def read(self, stream: str | bytes, *, position: Position | None = None, limit: int = USUAL_PAGE) -> KeptMessages:
+        """Over TCP only: a page of what a public stream keeps, without a subscription. It begins with the oldest message, or
+        after a `position`, and has at most `limit` messages, of 1 MiB together.
+
+        Raises HistoryRefused, HistoryUnavailable or NoAnswer, and UserMistake for a limit that is not 1 to 1000.
+        """
+        raise NotSupported("reading history without a subscription", "tcp://")
+
+    async def read_signed(self, signed_name: str, *, position: Position | None = None, limit: int = USUAL_PAGE) -> KeptMessages:
+        """Over TCP only: the same of a stream by its signed name."""
+        raise NotSupported("reading history without a subscription", "tcp://")
 
     async def publish(
         self,

@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from ropewalk.client.addresses import addresses, is_tcp, tcp_address
 from ropewalk.client.attempts import ATTEMPTS
 from ropewalk.client.broky_client import BrokyClient
-from ropewalk.client.broky_session import BrokyOptions, BrokySession
+from ropewalk.client.broky_options import BrokyOptions
+from ropewalk.client.broky_session import BrokySession
 from ropewalk.client.cable_client import CableClient
 from ropewalk.client.client import Client
 from ropewalk.client.link import DialOptions

@@ -17,7 +17,8 @@ from socket import socket
 from yarl import URL
 
 from ropewalk.client.attempts import NotSent
-from ropewalk.client.errors import CertificateUntrusted, PublishUnanswered
+from ropewalk.client.errors import PublishUnanswered
+from ropewalk.client.unreached import unreached
 
 KEPT = 16
 """Connections that wait for their next use; one more is closed after its call."""
@@ -72,12 +73,9 @@ class ConnectionPool:
         )
         try:
             connection.connect()
-        except ssl.SSLCertVerificationError as error:
-            connection.close()
-            raise CertificateUntrusted(str(self._url), error) from error
         except OSError as error:
             connection.close()
-            raise NotSent(f"{self._url} cannot be reached: {error}") from error
+            raise unreached(str(self._url), error, NotSent) from error
         return connection
 
     def _take(self, timeout: float) -> HTTPConnection | None:

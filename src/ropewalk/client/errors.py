@@ -11,6 +11,8 @@ CableError
 │   └── TokenExpired         a new token is needed, and there was no refresher, or its token had expired too
 ├── SubscriptionRejected     the server refuses this identifier
 ├── AlreadySubscribed        one client holds one stream object for each identifier
+├── HistoryRefused           the server does not let this client read this stream; `reason` says why
+├── HistoryUnavailable       what the stream keeps cannot be read now
 ├── NotSupported             a verb that this kind of connection does not have: see `connect`
 ├── PresenceUnavailable      the server does not answer presence queries for this stream
 └── PublishError             nothing was registered, or it is not known whether it was
@@ -31,8 +33,14 @@ class Unreachable(CableError):
     """No connection could be made, or it broke while something was sent."""
 
 
+STREAM_MAY_BE_AWAY = "it may be waiting for the store or the node that holds the stream, which its /health names"
+
+
 class NoAnswer(CableError):
-    """The time for an answer is over."""
+    """The time for an answer is over. `hint` is what may be the reason."""
+
+    def __init__(self, seconds: float, hint: str = "") -> None:
+        super().__init__(f"the server did not answer within {seconds:g} seconds{f': {hint}' if hint else ''}")
 
 
 class Ended(CableError):
@@ -65,7 +73,25 @@ class SubscriptionRejected(CableError):
 
 
 class AlreadySubscribed(CableError):
-    """This identifier has a stream object already."""
+    """This identifier has a stream object already; over TCP also: a message could be for either of two subscriptions."""
+
+
+class HistoryRefused(CableError):
+    """The server said no to reading a stream. `reason` is why."""
+
+    def __init__(self, stream: str, reason: str) -> None:
+        super().__init__(f"the server does not let {stream} be read: {reason or 'no reason given'}")
+        self.stream = stream
+        self.reason = reason
+
+
+class HistoryUnavailable(CableError):
+    """Something that the server depends on is down. `reason` is its word."""
+
+    def __init__(self, stream: str, reason: str) -> None:
+        super().__init__(f"what {stream} keeps cannot be read now: {reason or 'no reason given'}")
+        self.stream = stream
+        self.reason = reason
 
 
 class NotSupported(CableError):

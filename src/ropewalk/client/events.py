@@ -73,6 +73,25 @@ class Gap(Struct, frozen=True):
         return max(0, self.resumes_at - 1 - self.known.offset)
 
 
+class KeptMessages(Struct, frozen=True):
+    """A page of what a stream keeps. `events` are its messages in their order; a Gap comes first where they do not follow the
+    position that was asked for, and one is in the place of a message that cannot be decoded.
+
+    `position` is where the page ends, to read on from; None: nothing is known of the stream. `oldest` is the first offset that
+    is kept, `tip` the last one.
+    """
+
+    events: "list[Event]"
+    position: Position | None = None
+    oldest: int = 0
+    tip: int = 0
+
+    @property
+    def more(self) -> bool:
+        """Whether there is something behind this page."""
+        return self.position is not None and self.position.offset < self.tip
+
+
 class PresentMember(Struct, frozen=True):
     """One identity that is there, and what it says of itself."""
 

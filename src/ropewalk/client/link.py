@@ -5,7 +5,6 @@ import os
 import socket
 
 from aiohttp import (
-    ClientConnectorCertificateError,
     ClientError,
     ClientSession,
     ClientWebSocketResponse,
@@ -15,8 +14,9 @@ from aiohttp import (
 )
 from msgspec import Struct
 
-from ropewalk.client.errors import CertificateUntrusted, Unreachable
+from ropewalk.client.errors import Unreachable
 from ropewalk.client.keepalive import Keepalive
+from ropewalk.client.unreached import unreached
 from ropewalk.protocol.client_commands import SUBPROTOCOL, ClientCommand, encode
 from ropewalk.protocol.handshake import POSITIONS_PARAM
 from ropewalk.protocol.server_messages import ServerMessage, decode
@@ -99,10 +99,8 @@ async def dial(http: ClientSession, call: DialOptions) -> CableLink:
         raise Unreachable(f"{call.url} {_REFUSALS.get(error.status, _NO_CABLE)} (HTTP {error.status})") from error
     except TimeoutError:
         raise Unreachable(f"{call.url} did not answer within {call.timeout:g} seconds") from None
-    except ClientConnectorCertificateError as error:
-        raise CertificateUntrusted(call.url, error.certificate_error) from error
     except (ClientError, OSError) as error:
-        raise Unreachable(f"{call.url} cannot be reached: {error}") from error
+        raise unreached(call.url, error) from error
     if connected.protocol != SUBPROTOCOL:
         await connected.close()
         raise Unreachable(f"{call.url} does not speak {SUBPROTOCOL}")

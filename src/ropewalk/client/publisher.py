@@ -6,14 +6,15 @@ import random
 from collections.abc import Sequence
 from typing import Any, Self
 
-from aiohttp import ClientConnectorCertificateError, ClientConnectorError, ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientConnectorError, ClientError, ClientSession, ClientTimeout
 
 from ropewalk.client import publish_request
 from ropewalk.client.addresses import addresses
 from ropewalk.client.attempts import ATTEMPTS, Attempts, NotSent, RetryLimits
-from ropewalk.client.errors import CertificateUntrusted, PublishUnanswered, PublishUnavailable
+from ropewalk.client.errors import PublishUnanswered, PublishUnavailable
 from ropewalk.client.publish_request import PATH, Draft
 from ropewalk.client.trust import session_trusting, trust
+from ropewalk.client.unreached import unreached
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.messages import Receipt
 
@@ -87,9 +88,7 @@ class Publisher:
         try:
             async with self._http.post(self._url, data=body, headers=self._headers, timeout=bounded) as response:
                 return publish_request.receipts(response.status, await response.read())
-        except ClientConnectorCertificateError as error:
-            raise CertificateUntrusted(self._url, error.certificate_error) from error
         except ClientConnectorError as error:
-            raise NotSent(f"{self._url} cannot be reached: {error}") from error
+            raise unreached(self._url, error, NotSent) from error
         except (ClientError, OSError) as error:
             raise PublishUnanswered(f"{self._url} gave no answer: {str(error) or type(error).__name__}") from error

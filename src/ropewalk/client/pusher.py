@@ -12,7 +12,8 @@ from typing import Self
 
 from ropewalk.client.addresses import tcp_address
 from ropewalk.client.attempts import ATTEMPTS
-from ropewalk.client.broky_session import BrokyOptions, BrokySession
+from ropewalk.client.broky_options import BrokyOptions
+from ropewalk.client.broky_session import BrokySession
 from ropewalk.client.trust import trust
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.errors import UserMistake
@@ -121,8 +122,9 @@ def push_frame(
     try:
         run = run_of(name, messages, ref, format, partition, uid, times)
     except TypeError:
-        kinds = sorted({type(message).__name__ for message in messages})
-        raise TypeError(_NO_PAYLOADS.format(f"a {type(messages).__name__} of {', '.join(kinds)}")) from None
+        kinds = ", ".join(sorted({type(message).__name__ for message in messages}))
+        whole = type(messages).__name__
+        raise TypeError(_NO_PAYLOADS.format("a text" if whole == "str" else f"a {whole} of {kinds}")) from None
     return encode_run(run)
 
 

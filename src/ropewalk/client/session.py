@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ropewalk.client.effects import Confirmed, Effect, End, PresenceResult, Redial, Send, SubscriptionDenied, Yield
 from ropewalk.client.errors import (
+    STREAM_MAY_BE_AWAY,
     AlreadySubscribed,
     Ended,
     NoAnswer,
@@ -115,7 +116,7 @@ class CableSession:
         stream = self._streams[identifier] = Stream(self, identifier, inbox, presence_events)
         try:
             await self._commit(self._state.subscribe(identifier, self._options.clock(), since, positions))
-            await self._answered(stream.confirmed)
+            await self._answered(stream.confirmed, STREAM_MAY_BE_AWAY)
         except BaseException:
             await self.unsubscribe(identifier)
             raise
@@ -163,7 +164,7 @@ class CableSession:
         with suppress(Unreachable):
             await self._carry_out(effects)
 
-    async def _answered(self, answer: asyncio.Future[T]) -> T:
+    async def _answered(self, answer: asyncio.Future[T], hint: str = "") -> T:
         """While somebody waits for an answer the socket is read on, also past a full inbox that may be in front of it."""
         self._awaiting += 1
         self._make_room()
@@ -171,7 +172,7 @@ class CableSession:
             async with asyncio.timeout(self._options.answer_timeout):
                 return await answer
         except TimeoutError:
-            raise NoAnswer(f"the server did not answer within {self._options.answer_timeout:g} seconds") from None
+            raise NoAnswer(self._options.answer_timeout, hint) from None
         finally:
             self._awaiting -= 1
             self._make_room()

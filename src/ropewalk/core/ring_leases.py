@@ -8,6 +8,10 @@ A lease says that a node was alive a moment ago; it decides nothing about shards
 - Nobody is declared while more than half of the members do not renew their leases. So whoever may be declared is linked with
   half of them at the most, itself included; it knows that, and registers nothing (`pause`). Where a ring is cut, nothing is
   acknowledged on one side that the other one has declared lost.
+
+A process that is stopped in order says so in its lease (`ended`), after it has served the last request. Then there is nothing
+to wait for and nothing to doubt: what it held in memory is gone, and it is declared as soon as nobody is linked with its node.
+A lease that is not there says nothing of the kind: the store may have lost it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -53,15 +57,23 @@ class Watch:
             self._journals.update(seen.record.members)
         for lease in seen.leases:
             before = self._numbers.get(lease.run)
-            if before != lease.number:
+            if before != lease.number and self._tells_more(lease):
                 self._renewed[lease.name] = lease, now
-                if before is not None and lease.name == self._me.name and lease.run != self._me.run:
+            if lease.name == self._me.name and lease.run != self._me.run:
+                if lease.ended:
+                    self._twin = None
+                elif before is not None and before != lease.number:
                     self._twin = now
             if lease.ring:
                 self._journals[lease.name] = lease.journal
             else:  # one that looks for a ring may only have the name of a member
                 self._journals.setdefault(lease.name, lease.journal)
         self._numbers = {lease.run: lease.number for lease in seen.leases}
+
+    def _tells_more(self, lease: MemberLease) -> bool:
+        """The end of a process is not that of its node where another process has come since."""
+        known, _ = self._renewed.get(lease.name, (None, 0.0))
+        return not lease.ended or known is None or known.run == lease.run
 
     def missed(self) -> None:
         """The store did not answer."""
@@ -76,8 +88,8 @@ class Watch:
         return self._twin is not None and self._last - self._twin < LEASE_SECONDS
 
     def latest(self, seen: SeenLeases) -> list[MemberLease]:
-        """Of each node the lease that was renewed last: one that it had before it crashed may hold still."""
-        return [lease for lease in seen.leases if self._renewed[lease.name][0].run == lease.run]
+        """Of each node that has not ended the lease that was renewed last: one that it had before it crashed may hold still."""
+        return [lease for lease in seen.leases if self._renewed[lease.name][0].run == lease.run and not lease.ended]
 
     def silent(self, name: str) -> bool:
         """Its lease was not renewed for as long as leases hold."""
@@ -85,6 +97,11 @@ class Watch:
             return False
         _, renewed = self._renewed.get(name, (None, self._since))
         return self._last - max(renewed, self._since) >= LEASE_SECONDS
+
+    def ended(self, name: str) -> bool:
+        """Its last process has said so, and belonged to the ring."""
+        lease, _ = self._renewed.get(name, (None, 0.0))
+        return lease is not None and lease.ended and bool(lease.ring)
 
     def journal(self, name: str) -> bool:
         """Whether the node has a journal; one of which nothing is known may have one."""
@@ -126,7 +143,10 @@ class JoinRing(Struct, frozen=True):
 
 
 class WaitForRing(Struct, frozen=True):
+    """`stuck`: it may not pass by itself, so somebody should hear of it."""
+
     reason: str
+    stuck: bool = False
 
 
 SeekingStep = FoundRing | BeginRing | JoinRing | WaitForRing
@@ -136,28 +156,32 @@ def next_step(me: MemberLease, shards: int, ring: str, seen: SeenLeases, watch: 
     """`ring` is the id of the ring that `me` would found, `place` where the record is."""
     record = seen.record
     if watch.twin():
-        return WaitForRing(f"another process is the node {me.name} of the ring, and lives: each needs a --ring_node of its own")
+        reason = f"another process is the node {me.name} of the ring, and lives: each needs a --ring_node of its own"
+        return WaitForRing(reason, stuck=True)
     if record is not None and record.founder == me.run:
         return BeginRing()
     if record is not None and record.shards != shards:
         return WaitForRing(
-            f"the ring has {record.shards} shards and this node {shards}: all nodes of a ring have the same --journal_shards"
+            f"the ring has {record.shards} shards and this node {shards}: all nodes of a ring have the same --journal_shards",
+            stuck=True,
         )
     others = [lease for lease in watch.latest(seen) if lease.name != me.name]
     if same := [lease.name for lease in others if lease.address == me.address]:
-        return WaitForRing(f"{same[0]} has the address of this node, {me.address}: each needs a --ring_address of its own")
+        reason = f"{same[0]} has the address of this node, {me.address}: each needs a --ring_address of its own"
+        return WaitForRing(reason, stuck=True)
     known = [lease for lease in others if lease.ring]
     if record is None and known:
         return WaitForRing(f"nodes of a ring are there, and will tell {place}")
     if record is not None and (asked := [lease for lease in known if lease.ring == record.ring]):
         with_me = replace(record, members={**record.members, me.name: me.journal})
         return JoinRing(with_me, tuple(RingMember(lease.name, lease.address) for lease in asked))
-    if record is not None and any(lease.run == record.founder for lease in seen.leases):
+    if record is not None and any(lease.run == record.founder and not lease.ended for lease in seen.leases):
         return WaitForRing("another node is just founding the ring")
     if record is not None and (kept := sorted(name for name, journal in record.members.items() if journal and name != me.name)):
         return WaitForRing(
             f"no node of the ring is there, and {', '.join(kept)} had a journal: start one of them. If all of that is gone for "
-            f"good, remove {place}, and the ring begins anew"
+            f"good, remove {place}, and the ring begins anew",
+            stuck=True,
         )
     if watch.contact() < SETTLE_SECONDS:
         return WaitForRing("looking for nodes of the ring")
@@ -179,15 +203,17 @@ class Verdict(Struct, frozen=True):
 def verdict(watch: Watch, me: str, members: Sequence[RingMember], away: Mapping[str, float]) -> Verdict:
     """`away`: for how many seconds this node has had no link to each other one; 0 where it has one."""
     names = [member.name for member in members]
-    silent = [name for name in names if name != me and watch.silent(name)]
-    others = [name for name in names if name != me and name not in silent]
-    dead = tuple(name for name in silent if away.get(name, 0.0) >= LEASE_SECONDS and not watch.linked(name, others))
-    if me not in names or not dead:
+    if me not in names:
         return Verdict()
-    if 2 * len(silent) > len(names):
-        return Verdict(doubtful=dead)
+    gone = [name for name in names if name != me and (watch.ended(name) or watch.silent(name))]
+    others = [name for name in names if name != me and name not in gone]
+    unlinked = [name for name in gone if away.get(name, 0.0) > 0 and not watch.linked(name, others)]
+    ended = tuple(name for name in unlinked if watch.ended(name) and not watch.journal(name))
+    dead = tuple(name for name in unlinked if name not in ended and watch.silent(name) and away[name] >= LEASE_SECONDS)
+    if 2 * len(gone) > len(names):
+        return Verdict(ended, doubtful=dead)
     kept = tuple(name for name in dead if watch.journal(name))
-    return Verdict(tuple(name for name in dead if name not in kept), kept)
+    return Verdict((*ended, *(name for name in dead if name not in kept)), kept)
 
 
 def pause(watch: Watch, me: MemberLease, members: Sequence[RingMember], linked: Collection[str], now: float) -> str:
@@ -209,8 +235,9 @@ def declaration(watch: Watch, name: str) -> str:
 
 
 def declared(changes: Iterable[str], me: MemberLease) -> set[str]:
-    """Which of the changes declare this process lost. It lives, so it may join again."""
-    return {change for change in changes if change.startswith(f"{DECLARED}/{me.name}/{me.run}/")}
+    """Which of the changes declare this node lost. It lives, so it may join again; also if an earlier process was meant, whose
+    end was noticed a moment too late."""
+    return {change for change in changes if change.startswith(f"{DECLARED}/{me.name}/")}
 
 
 def record_of(ring: str, table: RingTable, seen: SeenLeases, watch: Watch, me: MemberLease) -> RingRecord:

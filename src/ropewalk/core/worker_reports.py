@@ -2,8 +2,9 @@
 else in the node.
 
 Invariant: a counter of the node does not fall because a process of it ends. What a process had counted when it was heard last
-goes on counting; what it counted after that, at most a second's worth, is lost. So counters are kept by *run*, one life of a
-process, and every worker knows those of all runs: a store process that is started again hears them from the first that asks.
+goes on counting; what it counted after that, at most a second's worth, is lost. A worker that ends in order reports as the
+last thing. Counters are kept by *run*, one life of a process, and every worker knows those of all runs: a store process that
+is started again hears them from the first that asks.
 """
 
 from collections.abc import Callable, Iterator, Mapping

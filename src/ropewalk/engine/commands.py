@@ -109,7 +109,7 @@ class CommandHandler:
                 return _refuse(session, reason) if reason else await self._join_along(session, command)
             if not isinstance(granted, Subscribed):
                 granted = granted or Rejected(f"no channel answers to {command.identifier[:80]}")
-                session.link.answer(session.link.codec.reject_subscription(command.identifier))
+                session.link.answer(session.link.codec.reject_subscription(command.identifier, granted.told()))
                 return _refuse(session, granted.reason)
             known = session.subscriptions[command.identifier] = Subscription(command.identifier, granted)
             self._session_log.subscribed(session, known)
@@ -155,13 +155,13 @@ class CommandHandler:
         if len(session.subscriptions) < self._limits.max_subscriptions:
             return None
         self._stats.refusals[Refusal.SUBSCRIPTIONS] += 1
-        return Rejected(f"more than {self._limits.max_subscriptions} subscriptions in one session")
+        return Rejected(f"more than {self._limits.max_subscriptions} subscriptions in one session", "overflow")
 
     async def _ask_channels(self, session: "Session", identifier: str) -> Subscribed | Rejected | None:
         """None: it is no channel of the server's own."""
         if len(identifier.encode()) > self._limits.max_identifier:
             self._stats.refusals[Refusal.IDENTIFIER] += 1
-            return Rejected(f"an identifier of more than {self._limits.max_identifier} bytes")
+            return Rejected(f"an identifier of more than {self._limits.max_identifier} bytes", "malformed")
         if too_deep(identifier):
             self._stats.refusals[Refusal.NESTING] += 1
             return Rejected(f"the identifier is {TOO_DEEP}")
@@ -219,15 +219,16 @@ class CommandHandler:
     async def _read_history(self, session: "Session", command: commands.ReadHistory) -> bool:
         """Whoever may subscribe may read."""
         known = session.subscriptions.get(command.identifier)
+        refused = NotGranted("forbidden", "this key may not be read")
         match known.granted if known else await self._ask_channels(session, command.identifier):
             case Subscribed((stream,)):
                 return await self._pages.answer(session, stream, command)
             case None if self._conversation is not None:
-                reason = "the application decides who may read this key: subscribe to it"
-            case _:
-                reason = "this key may not be read"
-        self._pages.refuse(session, NotGranted("forbidden", reason))
-        return _refuse(session, reason)
+                refused = NotGranted("forbidden", "the application decides who may read this key: subscribe to it")
+            case Rejected() as rejected:
+                refused = rejected.told() or refused
+        self._pages.refuse(session, refused)
+        return _refuse(session, refused.text)
 
     async def _whisper(self, session: "Session", identifier: str, payload: bytes) -> bool:
         subscription = session.subscriptions.get(identifier)

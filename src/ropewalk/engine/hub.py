@@ -1,7 +1,7 @@
 """The hub knows which sessions listen to which streams, and delivers. A message is encoded once per (identifier, codec).
 
 The deliveries of one event-loop tick are collected per group, encoded together and written once per connection at its end. The
-fast path has no test per delivery: a slow connection has replaced its `write` callable.
+fast path does not ask whether a connection is slow: one that is has replaced its `write` callable.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ from ropewalk.protocol.codec import MessageCodec
 
 logger = logging.getLogger("ropewalk.engine")
 
-Write = Callable[[bytes], None]
+Write = Callable[[bytes], int | None]
+"""Where it may take less than all, it says how much it took, or raises OSError."""
 
 MESSAGE_BYTES = 200
 """What a message that waits takes besides its payload, roughly."""
@@ -33,6 +34,9 @@ class Listener(Protocol):
     def detach(self, group: "Group") -> None: ...
     def missed(self, group: "Group", after: Position, upto: Position) -> None:
         """Messages above `after`, up to and with `upto`, are lost to it; it is told so by the frame that comes next."""
+
+    def write_rest(self, rest: bytes) -> None:
+        """What its writer did not take."""
 
 
 class Group:
@@ -258,7 +262,7 @@ class Hub:
             group.newest = upto
             for listener in list(group.writers) if gap.epoch else ():
                 listener.missed(group, after, upto)
-            self._write(group.writers.values(), group.codec.reject_history(group.identifier, [gap]), 1)
+            self._write(group.writers.items(), group.codec.reject_history(group.identifier, [gap]), 1)
             group.written = upto
 
     def _flush_later(self) -> None:
@@ -287,14 +291,14 @@ class Hub:
         if not messages:
             return
         group.pending = []
-        self._send(group, group.writers.values(), messages)
+        self._send(group, group.writers.items(), messages)
 
     def _write_excluding(self, group: Group, message: Deliverable) -> None:
         self._flush_group(group)
-        writers = [write for listener, write in group.writers.items() if message.exclude_socket not in listener.names]
+        writers = [entry for entry in group.writers.items() if message.exclude_socket not in entry[0].names]
         self._send(group, writers, [message])
 
-    def _send(self, group: Group, writers: Collection[Write], messages: list[Deliverable]) -> None:
+    def _send(self, group: Group, writers: Collection[tuple[Listener, Write]], messages: list[Deliverable]) -> None:
         try:
             blob = group.codec.batch(group.head, messages)
         except Exception:
@@ -317,12 +321,17 @@ class Hub:
                 logger.exception("a message cannot be delivered", extra={"stream": group.stream})
         return [message for message, _ in encoded], b"".join(blob for _, blob in encoded)
 
-    def _write(self, writers: Collection[Write], blob: bytes, count: int) -> None:
-        for write in writers:
+    def _write(self, writers: Collection[tuple[Listener, Write]], blob: bytes, count: int) -> None:
+        size = len(blob)
+        for listener, write in writers:
             try:
-                write(blob)
+                try:
+                    taken = write(blob)
+                except OSError:
+                    taken = 0
+                if taken is not None and taken != size:
+                    listener.write_rest(blob[taken:])
             except Exception:  # one broken link must not cost the others their message
                 logger.exception("delivery failed")
-        size = len(writers)
-        self._stats.deliveries += count * size
-        self._stats.delivered_bytes += len(blob) * size
+        self._stats.deliveries += count * len(writers)
+        self._stats.delivered_bytes += size * len(writers)

@@ -1,6 +1,6 @@
 """Makes the report of a node. Reads counters and what the sampler keeps, so that it is cheap with many sessions too."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ropewalk.core.node_reports import latency_of
 from ropewalk.engine.node import Node
@@ -10,7 +10,7 @@ from ropewalk.model.report import Gauges, NodeReport
 
 class NodeInspector:
     """Implements `ports.Inspector`. What the node does not know itself is passed in: its archive, its journal's shards, its
-    transactions, its broadcasters, what is wrong beside the node, and what it works without."""
+    transactions, its broadcasters, what is wrong beside the node, what it works without, and what is counted beside it."""
 
     def __init__(
         self,
@@ -21,6 +21,7 @@ class NodeInspector:
         broadcasters: Callable[[], Gauges] = dict,
         problems: Callable[[], Sequence[str]] = tuple,
         impairments: Callable[[], Sequence[str]] = tuple,
+        counts: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._node = node
         self._shards = shards
@@ -29,6 +30,7 @@ class NodeInspector:
         self._broadcasters = broadcasters
         self._problems = problems
         self._impairments = impairments
+        self._counts = counts
 
     def report(self) -> NodeReport:
         node, sampler = self._node, self._node.sampler
@@ -40,7 +42,7 @@ class NodeInspector:
             sessions=len(node.sessions.live),
             streams_listened=node.hub.streams(),
             totals=sampler.totals(),
-            counts=stats.counts(),
+            counts={**stats.counts(), **self._counts()},
             rates=sampler.rates,
             gaps=dict(stats.gaps),
             refusals=dict(stats.refusals),

@@ -1,18 +1,18 @@
 """The sending side of one connection. Writes go straight to the transport, or to an outbox while the peer is slow.
 
-The hub writes through a callable that the link puts into its groups: the transport's `write` on the fast path, the outbox on
-the slow path. So the fast path has no test per write.
+The hub writes through a callable that the link puts into its groups: the socket's `send` or the transport's `write` on the fast
+path, the outbox on the slow path.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 from typing import Protocol
 
 from ropewalk.core.outbox import Outbox, Skipped
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
-from ropewalk.engine.hub import Group
+from ropewalk.engine.hub import Group, Write
 from ropewalk.model.closing import Closing
 from ropewalk.model.history import Gap, GapReason
 from ropewalk.model.messages import Position
@@ -51,6 +51,7 @@ class Link:
 
     __slots__ = (
         "_connection",
+        "_direct",
         "_groups",
         "_outbox",
         "_owner",
@@ -73,6 +74,7 @@ class Link:
         self.names: tuple[str, ...] = ()
         self.open = True
         self._connection = connection
+        self._direct = connection.direct
         self._rules = rules
         self._stats = stats
         self.limit = limit
@@ -85,8 +87,17 @@ class Link:
     # --- deliveries ---------------------------------------------------------------------------------------------------
 
     def attach(self, group: Group) -> None:
+        if self._groups:
+            self._write_together()
         self._groups.append(group)
         group.writers[self] = self._writer(group)
+
+    def _write_together(self) -> None:
+        """Several groups may write in the same tick, which would cost a system call each."""
+        if self._direct is not None:
+            self._direct.end()
+            self._direct = None
+            self._place_writers()
 
     def detach(self, group: Group) -> None:
         self._groups.remove(group)
@@ -94,9 +105,13 @@ class Link:
     def missed(self, group: Group, after: Position, upto: Position) -> None:
         self._owner.skipped(group, after, upto)
 
-    def _writer(self, group: Group) -> Callable[[bytes], None]:
+    def write_rest(self, rest: bytes) -> None:
+        """The connection pauses now, so that nothing overtakes it."""
+        self._connection.write(rest)
+
+    def _writer(self, group: Group) -> Write:
         if self._outbox is None:
-            return self._connection.write
+            return self._connection.write if self._direct is None else self._direct.send
         return partial(self._offer, group, self._rules.of(group.stream).slow_consumer)
 
     def _offer(self, key: Group | None, policy: SlowPolicy, frame: bytes) -> None:

@@ -5,13 +5,12 @@ Answers do not wait for credit. So what waits of a subscription is forgotten wit
 next one.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 from ropewalk.core.outbox import Outbox
 from ropewalk.core.rules import Rulebook
 from ropewalk.core.stats import Stats
-from ropewalk.engine.hub import Group
+from ropewalk.engine.hub import Group, Write
 from ropewalk.engine.link import Link, LinkOwner
 from ropewalk.model.rules import SlowPolicy
 from ropewalk.ports import Connection
@@ -53,7 +52,7 @@ class MeteredLink(Link):
     def _takes(self) -> bool:
         return self._meter.left > 0 and super()._takes()
 
-    def _writer(self, group: Group) -> Callable[[bytes], None]:
+    def _writer(self, group: Group) -> Write:
         return partial(self._deliver, group, self._rules.of(group.stream).slow_consumer)
 
     def _deliver(self, group: Group | None, policy: SlowPolicy, data: bytes) -> None:

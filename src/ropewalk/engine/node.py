@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 
 from ropewalk.core.backoff import Chance
 from ropewalk.core.credentials import Credentials
@@ -33,6 +33,7 @@ from ropewalk.engine.session_leases import LeasedSessionKeeper, WriteThroughLog
 from ropewalk.engine.session_log import SessionLog
 from ropewalk.engine.session_opening import SessionOpener
 from ropewalk.engine.session_table import SessionTable
+from ropewalk.engine.sids import Sids
 from ropewalk.engine.tasks import Tasks
 from ropewalk.engine.timeouts import Timeouts
 from ropewalk.engine.trace import tag_of, traced_application, traced_connection, traced_delivery, tracing
@@ -52,6 +53,10 @@ DRAIN_STEP = 0.02
 
 LEAVE_SECONDS = 3.0
 """For how long a node that stops waits for the next session to be saved."""
+
+
+async def _nothing() -> None:
+    pass
 
 
 class Node:
@@ -85,6 +90,7 @@ class Node:
         self.stats = stats
         self.sessions = SessionTable()
         self.tasks = Tasks()
+        self._sids = Sids()
         self.timeouts = Timeouts(limits, stats, self.tasks)
         self.hub = Hub(stats, clock)
         heard = self.hub.heard if backend.feed.exact else EVERYTHING
@@ -241,7 +247,8 @@ class Node:
             if spread > 0:
                 await asyncio.sleep(DRAIN_STEP)
 
-    async def stop(self) -> None:
+    async def stop(self, last: Callable[[], Awaitable[None]] = _nothing) -> None:
+        """`last` is called when all sessions have left and the store can still be asked."""
         self._draining = True
         for session in [*self.sessions.live.values(), *self.sessions.opening.values()]:
             session.end(closings.SERVER_RESTART)
@@ -258,6 +265,7 @@ class Node:
         await self.tasks.cancel()
         if self.application is not None:
             await self.application.stop()
+        await last()
         await self.backend.feed.stop()
         await self.backend.stop()
         _tell(self._refusals.rest(self._clock()))
@@ -294,7 +302,7 @@ class Node:
     # --- sessions -----------------------------------------------------------------------------------------------------
 
     def open(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Session:
-        sid = secrets.token_urlsafe(16)
+        sid = self._sids.new()
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("connection", extra={"session": tag_of(sid), "path": request.path, "remote": request.remote})
         if tracing():

@@ -13,6 +13,7 @@ class Tasks:
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None  # once known, not asked for with every task
 
     def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -38,7 +39,9 @@ class Tasks:
 
     def start_soon(self, work: Callable[[], Coroutine[object, None, None]]) -> None:
         """The same in the next turn of the event loop."""
-        asyncio.get_running_loop().call_soon(self._start, work)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._loop.call_soon(self._start, work)
 
     def _start(self, work: Callable[[], Coroutine[object, None, None]]) -> None:
         self.start(work())

@@ -69,6 +69,8 @@ def traced_application(application: Application) -> Application:
 
 
 class _TracedConnection:
+    direct = None  # which would not be seen
+
     def __init__(self, connection: Connection, sid: str, readable: Callable[[bytes], str]) -> None:
         self._connection = connection
         self._sid = sid

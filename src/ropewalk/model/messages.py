@@ -23,6 +23,15 @@ LAST_KSUID = "aWgEPTl1tmebfsQzFP4bxwgy80V"
 """KSUIDs as text: characters of each, which are letters and digits of ASCII, and the one that comes last."""
 
 
+SERVER_TYPES = frozenset(
+    {
+        *("welcome", "ping", "pong", "disconnect", "presence"),
+        *("confirm_subscription", "reject_subscription", "confirm_history", "reject_history"),
+    }
+)
+"""Types of what the server says itself. Clients would take a publication of such a type for that, and not for a message."""
+
+
 class Publication(Struct, frozen=True, gc=False, omit_defaults=True):
     """A message as a publisher sent it, validated by its endpoint.
 

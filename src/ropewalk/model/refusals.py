@@ -43,7 +43,7 @@ class Refusal(StrEnum):
     """A TLS handshake that failed or did not end in time."""
 
     HEAD_TIMEOUT = "head_timeout"
-    """A connection that did not send a whole request in time."""
+    """A connection that did not send a whole head of a request in time, the first one or a further one."""
 
     IDENTIFIER = "identifier"
     """A subscription identifier that is too long."""

@@ -113,7 +113,7 @@ class MemberLease(Struct, frozen=True):
     """What a node says of itself in the store that the nodes of its ring share. `run` tells this process from all others that
     are or were the node, and each has a lease of its own; `number` is another one with each renewal. `ring` is the ring that it
     belongs to, "" while it looks for one. `journal`: what it holds outlives the process. `links`: the nodes that it is linked
-    with."""
+    with. `ended`: the last thing that a process says, once it serves nothing any more."""
 
     name: str
     address: str
@@ -122,6 +122,7 @@ class MemberLease(Struct, frozen=True):
     journal: bool
     ring: str = ""
     links: tuple[str, ...] = ()
+    ended: bool = False
 
 
 class RingRecord(Struct, frozen=True):
@@ -168,7 +169,8 @@ class RingPlace(Struct, frozen=True):
 
 class RingReport(Struct, frozen=True):
     """The answer of `GET /api/ring`. `moving`: shards whose holder is not their owner. `unavailable`: shards whose holder does
-    not answer, or that nobody holds yet. `place`: of the stream that was asked for."""
+    not answer, or that nobody holds yet. `waits_for`: why the node that answers does not belong to its ring yet, or begins
+    nothing in it; "" where it does. `place`: of the stream that was asked for."""
 
     node: str
     term: int
@@ -176,4 +178,5 @@ class RingReport(Struct, frozen=True):
     nodes: Sequence[RingNode]
     moving: int = 0
     unavailable: int = 0
+    waits_for: str = ""
     place: RingPlace | UnsetType = UNSET

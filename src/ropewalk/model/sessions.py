@@ -64,10 +64,19 @@ class Subscribed(Struct, frozen=True):
     state: State | None = None
 
 
+NotGrantedReason = Literal["forbidden", "malformed", "overflow", "unavailable"]
+
+
 class Rejected(Struct, frozen=True):
-    """A channel said no. `reason` is for the log, not for the client."""
+    """A channel said no. `reason` is for the log, and for the client only where it is not `forbidden` to it: whoever may not
+    have something is told no more than that."""
 
     reason: str
+    kind: NotGrantedReason = "forbidden"
+
+    def told(self) -> "NotGranted | None":
+        """What its client may hear of it."""
+        return None if self.kind == "forbidden" else NotGranted(self.kind, self.reason)
 
 
 class AppSide(Struct, frozen=True):
@@ -140,5 +149,5 @@ class Renewal(Struct, frozen=True):
 class NotGranted(Struct, frozen=True):
     """Why a client does not get what it asked for, and what it can do."""
 
-    reason: Literal["forbidden", "malformed", "overflow", "unavailable"]
+    reason: NotGrantedReason
     text: str

@@ -25,7 +25,7 @@ from ropewalk.ports.backend import (
     StreamStore,
     nobody_misses_it,
 )
-from ropewalk.ports.endpoints import Broadcaster, Connection, Inspector, Publisher, RunPublisher, SessionHandle
+from ropewalk.ports.endpoints import Broadcaster, Connection, DirectWrites, Inspector, Publisher, RunPublisher, SessionHandle
 from ropewalk.ports.journal import Archive, ConsumerStore, Journal, JournalReader
 from ropewalk.ports.ring import MemberLeases, Ring
 from ropewalk.ports.transactions import RowReader, Rows, Staging, Transactor
@@ -41,6 +41,7 @@ __all__ = [
     "Connection",
     "ConsumerStore",
     "Deliver",
+    "DirectWrites",
     "Feed",
     "Inspector",
     "Journal",

@@ -56,8 +56,24 @@ class Broadcaster(Protocol):
     def gauges(self) -> Gauges: ...
 
 
+class DirectWrites(Protocol):
+    """Writes to a socket itself, past the event loop. As long as they are not ended everything leaves at once, in the order in
+    which it is written, and the connection pauses as soon as the kernel does not take all."""
+
+    def send(self, data: bytes) -> int:
+        """How many bytes the kernel took; what it left is for `Connection.write`. Raises OSError if it took none. Not for a
+        connection that pauses."""
+
+    def end(self) -> None:
+        """What is written within a tick leaves together from now on."""
+
+
 class Connection(Protocol):
     """A transport link as the engine sees it."""
+
+    @property
+    def direct(self) -> DirectWrites | None:
+        """None for one that is not a socket without anything in between."""
 
     def write(self, data: bytes) -> None:
         """Bytes as they go on the wire. Never blocks; what waits counts in `pending`."""

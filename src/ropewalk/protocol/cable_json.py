@@ -19,6 +19,7 @@ from ropewalk.model.messages import Position, Registered
 from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
 from ropewalk.model.presence import Member, PresencePage
 from ropewalk.model.refusals import Refusal
+from ropewalk.protocol.json_errors import why_no_json
 
 IdentifierReply = Literal["confirm_subscription", "reject_subscription", "confirm_history"]
 
@@ -73,7 +74,7 @@ def decode(frame: bytes) -> commands.Command:
     except msgspec.ValidationError as error:
         raise MalformedFrame(f"not a command: {error}", 1003) from None
     except msgspec.DecodeError as error:
-        raise MalformedFrame(f"frame is not JSON: {error}") from None
+        raise MalformedFrame(f"frame is not JSON: {why_no_json(frame, error)}") from None
     # The older spelling {"type":"history", …} is understood beside {"command":"history", …}.
     name = wire.command or ("history" if wire.type == "history" else "")
     build = _BUILDERS.get(name)

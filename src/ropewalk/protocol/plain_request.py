@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-HEAD_END = b"\r\n\r\n"
+LINE_END = b"\r\n"
+HEAD_END = LINE_END + LINE_END
 
 MOST_HEAD_BYTES = 4096
 MOST_HEADERS = 64
@@ -21,7 +22,6 @@ _HEAD = re.compile(
     rb"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) (/(?!/)[A-Za-z0-9._~!$&'()*+,;=:@%?/-]*) HTTP/1\.1\r\n"
     rb"((?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~]*\r\n)*)\r\n"  # RFC 9112 section 5, without folded lines
 )
-_LINE_END = b"\r\n"
 _BLANK = b" \t"
 
 _DECISIVE = frozenset({b"transfer-encoding", b"upgrade", b"expect"})
@@ -59,7 +59,7 @@ def read_head(data: bytes, start: int, end: int) -> PlainHead | None:
 
 
 def _headers(block: bytes) -> dict[bytes, bytes] | None:
-    lines = block.split(_LINE_END)
+    lines = block.split(LINE_END)
     lines.pop()
     headers: dict[bytes, bytes] = {}
     for line in lines:

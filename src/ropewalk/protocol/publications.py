@@ -14,9 +14,10 @@ from msgspec.json import encode
 
 from ropewalk.model.errors import MalformedPublication
 from ropewalk.model.limits import Limits
-from ropewalk.model.messages import Publication, RemoteDisconnect
+from ropewalk.model.messages import SERVER_TYPES, Publication, RemoteDisconnect
 from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
 from ropewalk.model.refusals import Refusal
+from ropewalk.protocol.json_errors import why_no_json
 from ropewalk.protocol.stream_keys import MARK, is_name
 
 MAX_UID_BYTES = 256
@@ -163,7 +164,7 @@ def _raw_entries(body: bytes, most: int) -> list[Raw]:
     except UnicodeDecodeError:
         raise MalformedPublication("body is not UTF-8") from None
     except msgspec.DecodeError as error:
-        raise MalformedPublication(f"body is not JSON: {error}") from None
+        raise MalformedPublication(f"body is not JSON: {why_no_json(body, error)}") from None
     except RecursionError:
         raise _too_deep() from None
 
@@ -201,7 +202,7 @@ def _entries(body: bytes) -> _Entry | list[_StrictBatchEntry] | list[_BatchEntry
     except UnicodeDecodeError:
         raise MalformedPublication("body is not UTF-8") from None
     except msgspec.DecodeError as error:
-        raise MalformedPublication(f"body is not JSON: {error}") from None
+        raise MalformedPublication(f"body is not JSON: {why_no_json(body, error)}") from None
     except RecursionError:
         raise _too_deep() from None
 
@@ -228,11 +229,17 @@ def _publication(entry: _Entry, limits: PublicationLimits, fallback_uid: str, in
         stream,
         payload_of(_text_of(entry.data, index), index),
         meta.exclude_socket or "",
-        meta.broadcast_type or "",
+        type_of(meta.broadcast_type, index),
         meta.transient or False,
         entry.uid or fallback_uid,
         partition_key=entry.partition_key or "",
     )
+
+
+def type_of(broadcast_type: str | None, index: int) -> str:
+    if broadcast_type in SERVER_TYPES:
+        raise MalformedPublication(f"broadcast_type {broadcast_type} is what the server itself says: take another word", index)
+    return broadcast_type or ""
 
 
 def stream_of(name: str | None, longest: int, index: int) -> str:

@@ -50,7 +50,13 @@ class RowReaderConformance:
             assert [row for part in parts for row in part] == list(ROWS)
 
     @pytest.mark.parametrize(
-        "wrong", [Publication("", b"1"), Publication("a", b"\xff"), Publication("a", b"1", uid="u" * 1000)]
+        "wrong",
+        [
+            Publication("", b"1"),
+            Publication("a", b"\xff"),
+            Publication("a", b"1", uid="u" * 1000),
+            Publication("a", b"1", broadcast_type="disconnect"),
+        ],
     )
     @pytest.mark.parametrize("place", [0, 2, len(ROWS)])
     def test_a_row_that_is_no_publication_is_named_by_its_place_in_the_body(self, wrong: Publication, place: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ropewalk.app.child_process import BETWEEN_STARTS, delay_before_start, how_it_ended
+from ropewalk.app.child_process import BETWEEN_STARTS, delay_before_start, ended_by_operator, how_it_ended
 from ropewalk.app.control_channel import ControlChannel, Failed, ProcessOrder, Ready, Word
 
 
@@ -17,6 +17,21 @@ from ropewalk.app.control_channel import ControlChannel, Failed, ProcessOrder, R
 )
 def test_how_a_process_ended_is_told_in_words(code: int, words: str) -> None:
     assert how_it_ended(code) == words
+
+
+@pytest.mark.parametrize(
+    ("code", "ordered"),
+    [
+        (0, True),
+        (-signal.SIGTERM, True),
+        (-signal.SIGINT, True),
+        (1, False),
+        (-signal.SIGKILL, False),
+        (-signal.SIGSEGV, False),
+    ],
+)
+def test_an_ordered_end_is_told_from_a_crash(code: int, ordered: bool) -> None:
+    assert ended_by_operator(code) is ordered
 
 
 def test_one_that_ends_is_started_at_once_and_later_and_later_if_it_goes_on() -> None:

@@ -25,6 +25,7 @@ BAD_NODES = ("a", "a=h", "a=:1", "a=h:0", "a=h:70000", "a=h:x", "=h:1", "a b=h:1
         ["--demo", "--host", "localhost"],
         ["--demo", "--host", "::1"],
         ["--noauth", "--ssl_cert", "a", "--ssl_key", "b"],
+        *(["--noauth", "--broker", "nats", "--nats_replicas", good] for good in "135"),
         ["--noauth", "--metrics_http="],
         ["--noauth", "--health_path", "/"],
         ["--noauth", "--takeover", "--data_dir", "d"],
@@ -69,6 +70,7 @@ def test_these_may_start(argv: list[str]) -> None:
         ([*RING, "--ring_node", "a", "--data_dir", "d", "--archive_dir", "a"], "leave it away"),
         (["--noauth", "--ring", "a=h:1,b=h:2", "--ring_node", "a"], "--ring needs --secret"),
         (["--noauth", "--ring_node", "a"], "--ring is not"),
+        (["--noauth", "--port", "9000", "--tcp_port", "9000"], "--tcp_port is a second port, and --port has the same"),
         (["--noauth", "--ring_address", "h:1"], "--ring is not"),
         ([*RING, "--ring_node", "a", "--ring_address", "h:1"], "leave --ring_address away"),
         (["--secret", "s", "--ring", "redis", "--host", "0.0.0.0"], "set --ring_address, such as 10.0.0.1:8080"),
@@ -94,6 +96,7 @@ def test_these_may_start(argv: list[str]) -> None:
         (["--noauth", "--path", "cable"], "begins with /"),
         (["--noauth", "--metrics_http", "/health/live"], "--health_path and --metrics_http are the same path"),
         (["--noauth", "--takeover"], "--takeover needs --data_dir"),
+        *((["--noauth", "--broker", "nats", "--nats_replicas", bad], "2 outlive none, and 4 no more than 3") for bad in "246"),
         (["--noauth", "--trusted_proxies", "proxy.example.com"], "--trusted_proxies wants addresses"),
         (["--noauth", "--proxy_protocol"], "--proxy_protocol needs --trusted_proxies"),
         (

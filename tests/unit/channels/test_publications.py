@@ -88,6 +88,8 @@ async def test_what_cannot_be_published_is_said_before_anything_is_sent() -> Non
         await app.publish("news", object())
     with pytest.raises(ValueError, match="cannot be empty"):
         await app.publish("", 1)
+    with pytest.raises(ValueError, match="cannot be of type disconnect"):
+        await app.publish("news", 1, type="disconnect")
     assert press.published == []
 
 

@@ -51,3 +51,16 @@ def test_a_job_that_needs_no_server_does_not_ask_where_it_is(
     assert main(["pipeline", "run", "compact", "--available-now", *places]) == 0
     assert main(["pipeline", "run", "archive", "--available-now", *places]) == 2
     assert "say with --url where it is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong", "right"), [("push", "--key", "--token"), ("publish", "--token", "--key")], ids=["push", "publish"]
+)
+@pytest.mark.parametrize("rest", [(), ("guess",)], ids=["alone", "with a key"])
+def test_a_key_under_the_name_that_it_has_elsewhere_is_told_the_right_one(
+    command: str, wrong: str, right: str, rest: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "chat", "hello", wrong, *rest])
+    assert ended.value.code == 2
+    assert f"there is no {wrong} here; the key for publishing is {right}" in capsys.readouterr().err

@@ -56,6 +56,11 @@ def test_a_report_shows_each_node_and_what_is_wrong() -> None:
     assert "1 shard on the way to another node" in shown
     assert "3 shards unavailable: the node that holds them does not answer" in shown
     assert "is in shard" not in shown[-1]
+    unknown = [RingNode("d", "h:4", True, False, 4, 0, 1.0)]
+    waiting = ring_drawing.report(RingReport("d", 0, 4, unknown, moving=4, unavailable=4, waits_for="Redis is not reached"))
+    assert waiting.splitlines()[-1] == "d waits for its ring: Redis is not reached"
+    assert "4 shards unavailable" not in waiting  # who holds them is not known
+    assert "on the way" not in waiting
     placed = RingReport("a", 7, 4, nodes, place=RingPlace("chat/1", 3, "a", "b"))
     assert ring_drawing.report(placed).splitlines()[-1] == "chat/1 is in shard 3, owned by a and held by b"
 

@@ -68,6 +68,7 @@ def test_the_keys_are_derived_as_the_vectors_say(printed: Printed) -> None:
     assert printed("keys", "--secret", "qwerty").splitlines() == [
         "ROPEWALK_BROADCAST_KEY=42923a28b760e667fc92f7c6123bb07a282822b329dd2ef48e7aee7830d98485",
         "ROPEWALK_API_SECRET=bdd0244b3664404d03b7d0c2f1b946dc4fc6c13fdcbfa2be62a4a28deb04d096",
+        "ROPEWALK_JOURNAL_TOKEN=a8798ee6e029b73a8046fc8a8be8d691a7d2cb4d7808d860501fb4244c1f6602",
     ]
 
 

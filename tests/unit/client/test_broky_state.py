@@ -137,7 +137,9 @@ class TestPrefixes:
         state = welcomed()
         live(state)
         assert state.overlaps(b"s", PrefixTrack("s"))
+        assert state.overlaps(b"s", BrokyTrack("s"))
         assert not state.overlaps(b"s/", PrefixTrack("s/"))
+        assert not state.overlaps(b"s/", BrokyTrack("s/"))
 
 
 class TestPushing:

@@ -188,6 +188,10 @@ SHARED_GAUGES = [
     "staged_bytes",
     "archive_files",
     "app_circuit_open",
+    "ring_term",
+    "ring_nodes",
+    "ring_nodes_unreached",
+    "ring_shards_held",
 ]
 
 FIELDS = {"workers", "connections", "sessions", "subscriptions", "streams_listened", "outbox_bytes", "build_info"}

@@ -1,5 +1,7 @@
 """What a node does that finds its ring by leases: from what it has seen of them, and without a store."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -114,7 +116,7 @@ def test_another_number_of_shards_is_told() -> None:
 
 def test_a_node_with_the_address_of_another_one_is_told_so() -> None:
     found = step(replace(lease("a"), address="x:8080"), record=record("a"))
-    assert found == WaitForRing("a has the address of this node, x:8080: each needs a --ring_address of its own")
+    assert found == WaitForRing("a has the address of this node, x:8080: each needs a --ring_address of its own", stuck=True)
 
 
 def test_a_second_process_of_a_node_that_lives_waits_and_one_after_a_crash_does_not() -> None:
@@ -125,7 +127,8 @@ def test_a_second_process_of_a_node_that_lives_waits_and_one_after_a_crash_does_
         living.saw(number, number, seen := SeenLeases((replace(former, number=number), replace(me, number=number))))
     assert isinstance(next_step(me, SHARDS, "N", seen, crashed, PLACE), FoundRing)
     waits = next_step(me, SHARDS, "N", seen, living, PLACE)
-    assert waits == WaitForRing("another process is the node x of the ring, and lives: each needs a --ring_node of its own")
+    reason = "another process is the node x of the ring, and lives: each needs a --ring_node of its own"
+    assert waits == WaitForRing(reason, stuck=True)
     for number in range(5, 5 + round(LEASE_SECONDS)):  # it has ended
         living.saw(number, number, SeenLeases((replace(me, number=number),)))
     assert isinstance(next_step(me, SHARDS, "N", seen, living, PLACE), FoundRing)
@@ -155,6 +158,10 @@ class Observer:
                 self.watch.saw(self.now, self.now, SeenLeases(tuple(self._leases.values()), self.record))
             else:
                 self.watch.missed()
+
+    def see(self, *leases: MemberLease) -> None:
+        """Exactly these, at once."""
+        self.watch.saw(self.now, self.now, SeenLeases(leases, self.record))
 
     def forget(self) -> None:
         self._leases.clear()
@@ -234,6 +241,87 @@ def test_more_than_half_are_not_declared_and_those_outside_declare_nobody() -> N
     assert lost(observer, "bcd") == Verdict()
 
 
+# --- a node that was stopped ------------------------------------------------------------------------------------------
+
+
+def ended(name: str, number: int = 9, **also: Any) -> MemberLease:
+    return replace(lease(name, number, **also), ended=True)
+
+
+def test_a_node_without_a_journal_that_says_its_end_is_lost_once_nobody_is_linked_with_it() -> None:
+    observer = Observer(lease("b"), replace(lease("c"), links=("b",)))
+    observer.see(ended("b"), replace(lease("c"), links=("b",)))
+    assert lost(observer, away=0.1) == Verdict()  # c has not noticed it yet, or has a link to the next process
+    observer.see(ended("b"), lease("c", 2))
+    assert lost(observer, linked="b") == Verdict()
+    assert lost(observer, away=0.1) == Verdict(lost=("b",))
+    assert declaration(observer.watch, "b") == "lost/b/b~1/9"
+
+
+def test_a_node_with_a_journal_that_says_its_end_is_waited_for_and_never_lost() -> None:
+    observer = Observer(lease("b", journal=True), lease("c"))
+    observer.see(ended("b", journal=True), lease("c", 2))
+    assert lost(observer) == Verdict()
+    observer = Observer(ended("b", journal=True), lease("c"))
+    observer.look(LEASE_SECONDS, renewing="c")
+    assert lost(observer) == Verdict(kept=("b",))
+
+
+def test_a_lease_that_only_vanished_is_no_end() -> None:
+    observer = Observer(lease("b"), lease("c"))
+    observer.see(lease("c", 2))
+    assert lost(observer) == Verdict()
+
+
+def test_the_end_of_a_process_is_not_that_of_the_next_one_in_whatever_order_both_are_seen() -> None:
+    for both in ((ended("b"), lease("b", run="2")), (lease("b", run="2"), ended("b"))):
+        observer = Observer(lease("b"), lease("c"))
+        observer.see(*both, lease("c", 2))
+        assert lost(observer) == Verdict()
+        observer.see(lease("c", 3))  # a store that has lost some, and has them again
+        observer.see(*both, lease("c", 4))
+        assert lost(observer) == Verdict()
+
+
+def test_the_end_of_one_that_only_looked_for_the_ring_under_the_name_of_a_member_is_not_that_of_the_member() -> None:
+    observer = Observer(lease("b"), lease("c"))
+    observer.see(lease("b"), lease("b", ring="", run="2"), lease("c", 2))
+    observer.see(lease("b"), ended("b", ring="", run="2"), lease("c", 3))
+    assert lost(observer) == Verdict()
+
+
+def test_those_that_say_their_end_are_lost_also_where_few_are_left_and_others_are_in_doubt_then() -> None:
+    observer = Observer(lease("b"), lease("c"))
+    observer.see(ended("b"), ended("c"))
+    assert lost(observer, away=0.1) == Verdict(lost=("b", "c"))
+    observer = Observer(lease("b"), lease("c"), lease("d"))
+    observer.look(LEASE_SECONDS, renewing="b")
+    observer.see(ended("b", 99), lease("c"), lease("d"))
+    assert lost(observer, "abcd") == Verdict(lost=("b",), doubtful=("c", "d"))
+
+
+def test_whoever_looks_for_a_ring_does_not_wait_for_processes_that_said_their_end() -> None:
+    assert isinstance(step(ended("a"), ended("b"), record=record("ab")), FoundRing)
+    assert isinstance(step(ended("a", ring=""), record=record("a", founder="a~1")), FoundRing)
+    assert isinstance(step(replace(ended("a"), address="x:8080"), record=record("a")), FoundRing)
+    waits = step(ended("a", journal=True), record=record("a", "a"))
+    assert isinstance(waits, WaitForRing)
+    assert "a had a journal" in waits.reason
+    found = step(ended("a"), lease("b"), record=record("ab"))
+    assert isinstance(found, JoinRing)
+    assert found.members == tuple(members("b"))
+
+
+def test_the_process_before_is_no_twin_once_it_says_its_end() -> None:
+    me = lease("x", ring="")
+    watch = Watch(me, 0.0)
+    for number in range(4):
+        watch.saw(number, number, SeenLeases((lease("x", number, run="0"), replace(me, number=number))))
+    assert watch.twin()
+    watch.saw(4, 4, SeenLeases((ended("x", 4, run="0"), replace(me, number=4))))
+    assert not watch.twin()
+
+
 # --- a node that may be declared --------------------------------------------------------------------------------------
 
 
@@ -266,7 +354,8 @@ def test_observers_that_saw_the_same_make_the_same_change_and_the_node_knows_tha
     change = declaration(one.watch, "b")
     assert change == declaration(other.watch, "b")
     assert declared(["x", change], lease("b")) == {change}
-    assert declared(["x", change], lease("b", run="2")) == declared(["x", change], lease("a")) == set()
+    assert declared(["x", change], lease("b", run="2")) == {change}  # the next process of the node
+    assert declared(["x", change], lease("a")) == set()
 
 
 def test_the_record_has_all_members_and_those_that_are_about_to_join() -> None:

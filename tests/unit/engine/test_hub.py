@@ -31,6 +31,28 @@ class Listener:
 
     def missed(self, group: Group, after: Position, upto: Position) -> None: ...
 
+    def write_rest(self, rest: bytes) -> None:
+        self.written.append(rest)
+
+
+class SocketListener(Listener):
+    """Its kernel takes so many bytes and then none, until it pauses."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+
+    def attach(self, group: Group) -> None:
+        group.writers[self] = self.send
+
+    def send(self, data: bytes) -> int:
+        if not self.room:
+            raise BlockingIOError
+        taken = min(len(data), self.room)
+        self.room -= taken
+        self.written.append(data[:taken])
+        return taken
+
 
 def registered(
     offset: int, payload: bytes = b"1", at: float = 1.0, exclude_socket: str = "", broadcast_type: str = ""
@@ -142,6 +164,18 @@ async def test_messages_with_a_partition_key_keep_their_place_among_other_stream
             hub.flush()
         seen = [re.findall(rb'"message":(\d)', blob) for blob in listener.written]
         assert seen == [[b"0", b"0"], [b"1"], [b"0"], [b"1"], [b"0"]]
+
+
+async def test_what_a_socket_does_not_take_is_written_behind_it_and_costs_nobody_else_anything() -> None:
+    message = CABLE.message(HEAD, registered(1))
+    stats = Stats()
+    hub, listeners = Hub(stats, lambda: 2.0), [SocketListener(room) for room in (0, 1, len(message) - 1, len(message))]
+    for listener in (*listeners, Listener()):
+        hub.join("s", "", CABLE, listener)
+    _deliver(hub, [registered(1)])
+    assert [b"".join(listener.written) for listener in listeners] == [message] * len(listeners)
+    assert [len(listener.written) for listener in listeners] == [1, 2, 2, 1]
+    assert stats.deliveries == len(listeners) + 1
 
 
 class Choosy:

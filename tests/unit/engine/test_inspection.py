@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from ropewalk.engine import sampler
+from ropewalk.engine.inspection import NodeInspector
 from ropewalk.engine.sampler import PERIOD, Sampler
 from ropewalk.engine.session import Session
 from ropewalk.model.report import SessionTotals
@@ -42,6 +43,13 @@ async def test_a_report_tells_what_there_is() -> None:
         assert report.latency.buckets[-1] == ("+Inf", 1)
         assert 0 < report.latency.p50 <= report.latency.p99
         assert report.problems == ()
+
+
+async def test_what_is_counted_beside_the_node_is_among_its_counters() -> None:
+    async with Workbench() as bench:
+        await bench.publish("s0", '"hello"')
+        report = NodeInspector(bench.node, counts=lambda: {"ring_shards_handed_over": 2}).report()
+        assert (report.counts["publications"], report.counts["ring_shards_handed_over"]) == (1, 2)
 
 
 async def test_a_node_that_shuts_down_reports_it() -> None:

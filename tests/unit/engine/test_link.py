@@ -2,7 +2,7 @@
 
 from ropewalk.model.limits import Limits
 from ropewalk.model.rules import SlowPolicy, StreamRule
-from tests.unit.engine.workbench import Client, Workbench, public, settle
+from tests.unit.engine.workbench import Client, RecordingConnection, Workbench, public, settle
 
 SMALL = Limits(ping_interval=0, max_pending=2000)
 DROP = StreamRule("ticker", slow_consumer=SlowPolicy.DROP)
@@ -20,6 +20,44 @@ async def test_a_paused_link_gets_everything_in_order_once_it_resumes() -> None:
         client.session.writing_resumed()
         await bench.publish("s", "3")
         assert client.seen() == ["welcome", "confirm_subscription", 1, "pong", 2, 3]
+
+
+class Socket:
+    """Implements `DirectWrites` for a connection that records."""
+
+    def __init__(self, connection: RecordingConnection) -> None:
+        self._connection = connection
+        self.sent = 0
+        self.ended = False
+
+    def send(self, data: bytes) -> int:
+        assert not self.ended
+        self.sent += 1
+        self._connection.write(data)
+        return len(data)
+
+    def end(self) -> None:
+        self.ended = True
+
+
+async def test_deliveries_go_to_the_socket_itself_until_there_are_several_streams() -> None:
+    async with Workbench(SMALL) as bench:
+        connection = RecordingConnection()
+        connection.direct = socket = Socket(connection)
+        client = await bench.connect(connection=connection)
+        await client.send(command="subscribe", identifier=public("s"))
+        await bench.publish("s", "1")
+        client.session.writing_paused()
+        await bench.publish("s", "2")
+        assert socket.sent == 1
+        client.session.writing_resumed()
+        await bench.publish("s", "3")
+        assert (socket.sent, socket.ended) == (2, False)
+        await client.send(command="subscribe", identifier=public("other"))
+        assert socket.ended
+        await bench.publish("s", "4")
+        await bench.publish("other", "1")
+        assert client.seen() == ["welcome", "confirm_subscription", 1, 2, 3, "confirm_subscription", 4, 1]
 
 
 async def test_a_full_outbox_disconnects_and_the_session_can_be_resumed_without_loss() -> None:

@@ -21,7 +21,7 @@ from ropewalk.model.messages import Publication, Receipt
 from ropewalk.model.report import NodeReport
 from ropewalk.model.rules import StreamRule, StreamRules
 from ropewalk.model.sessions import ConnectRequest
-from ropewalk.ports import Application, Authenticator, Backend
+from ropewalk.ports import Application, Authenticator, Backend, DirectWrites
 from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.handshake import asks_positions, client_options
 from ropewalk.protocol.websocket_frame import CableCodec
@@ -40,6 +40,8 @@ class Clock:
 
 class RecordingConnection:
     """A `Connection` whose peer reads everything, unless it is told to be slow."""
+
+    direct: DirectWrites | None = None
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -144,14 +146,22 @@ class Workbench:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.node.stop()
 
-    async def connect(self, sid: str = "", extended: bool = True, token: str = "", cookie: str = "", **params: str) -> Client:
-        client = self.open_connection(sid, extended, token, cookie, **params)
+    async def connect(self, sid: str = "", **options: Any) -> Client:
+        client = self.open_connection(sid, **options)
         await client.session.opened()
         return client
 
-    def open_connection(self, sid: str = "", extended: bool = True, token: str = "", cookie: str = "", **params: str) -> Client:
+    def open_connection(
+        self,
+        sid: str = "",
+        extended: bool = True,
+        token: str = "",
+        cookie: str = "",
+        connection: RecordingConnection | None = None,
+        **params: str,
+    ) -> Client:
         """A connection that is not welcomed yet."""
-        connection = RecordingConnection()
+        connection = connection or RecordingConnection()
         params = {"sid": sid, **params}
         options = client_options({}, params)
         request = ConnectRequest(

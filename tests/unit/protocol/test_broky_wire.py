@@ -2,16 +2,18 @@ import shutil
 import subprocess
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import flatbuffers
 import pytest
 
 from ropewalk.model.errors import MalformedFrame
 from ropewalk.protocol.broky import ksuid, splitter
-from ropewalk.protocol.broky.frames import Format, Hello, Ping, Run
+from ropewalk.protocol.broky.frames import Format, Hello, History, Ping, Run
 from ropewalk.protocol.broky.read_ahead import SMALL, ReadAhead
 from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of, run_of
 from ropewalk.protocol.broky.splitter import FrameSplitter
-from ropewalk.protocol.broky.tables import encode, prefix_of, read
+from ropewalk.protocol.broky.tables import IDENTIFIER, encode, prefix_of, read
 from tests import broky_generated
 
 SCHEMA = Path(splitter.__file__).with_name("broky.fbs")
@@ -45,6 +47,33 @@ def test_a_run_has_its_fields_where_the_page_says() -> None:
     assert memoryview(vector(96, 4)).cast("I").tolist() == [1, 4]
     assert memoryview(vector(100, 8)).cast("Q").tolist() == [17, 19]
     assert 100 + number(100) == 124  # the tail begins with the widest, which has to be aligned
+
+
+def test_alignment_counts_from_the_size() -> None:
+    """A buffer that was finished without its size is 4 bytes off when the size is put before it."""
+    made: Any = broky_generated
+
+    def built() -> tuple[Any, int]:
+        builder: Any = flatbuffers.Builder(0)
+        key = builder.CreateByteVector(b"key")
+        made.HistoryStart(builder)
+        made.HistoryAddKey(builder, key)
+        made.HistoryAddOffset(builder, 7)
+        body = made.HistoryEnd(builder)
+        made.FrameStart(builder)
+        made.FrameAddBodyType(builder, made.Body.History)
+        made.FrameAddBody(builder, body)
+        return builder, made.FrameEnd(builder)
+
+    builder, root = built()
+    builder.FinishSizePrefixed(root, IDENTIFIER)
+    assert read(bytes(builder.Output())) == History(key=b"key", offset=7)
+
+    builder, root = built()
+    builder.Finish(root, IDENTIFIER)
+    unsized = bytes(builder.Output())
+    with pytest.raises(MalformedFrame, match="not aligned"):
+        read(len(unsized).to_bytes(4, "little") + unsized)
 
 
 def test_a_single_message_of_64_bytes_takes_208() -> None:

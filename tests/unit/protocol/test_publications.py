@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.model.errors import MalformedPublication
-from ropewalk.model.messages import Publication, RemoteDisconnect
+from ropewalk.model.messages import SERVER_TYPES, Publication, RemoteDisconnect
 from ropewalk.protocol.publications import (
     ENTRIES_AT_ONCE,
     LARGE_BYTES,
@@ -49,6 +49,15 @@ def test_meta_and_uid_are_carried_over() -> None:
     meta = {"exclude_socket": "sid", "broadcast_type": "alert", "transient": True, "unknown": 1}
     body = {"stream": "s", "data": "1", "meta": meta, "uid": "u-1", "partition_key": "k"}
     assert one(body) == Publication("s", b"1", "sid", "alert", True, "u-1", partition_key="k")
+
+
+@pytest.mark.parametrize("kind", sorted(SERVER_TYPES))
+def test_a_type_of_what_the_server_itself_says_is_refused(kind: str) -> None:
+    """A client would go away, or wait for a position that never comes."""
+    good = {"stream": "s", "data": "1", "meta": {"broadcast_type": f"{kind}d"}}
+    assert one(good).broadcast_type == f"{kind}d"
+    refused = refusal([good, {"stream": "s", "data": "1", "meta": {"broadcast_type": kind}}])
+    assert (kind in refused.reason, refused.index) == (True, 1)
 
 
 @pytest.mark.parametrize("name", ["~b64:YQ", "~b64:_w==", "~b64:!", "~b64:_x"])
@@ -190,6 +199,9 @@ GOOD = {"stream": "s", "data": "1"}
         (b'{"stream":"s","x":' + b'{"a":' * 5000, "nested"),
         (b'{"stream":"s","x":' + b'{"a":' * 100, "not JSON"),
         (b'{"stream":"\\ud800 and more","data":"1"}', "not JSON"),
+        (b'{"stream":"s","data":"\\ud800"}', "surrogate pair"),
+        (b'{"stream":"s","data":{"a":"\\ud800"}}', "surrogate pair"),
+        (b'[{"stream":"s","data":"\\ud800"}]', "surrogate pair"),
         ("text", "publication"),
         (7, "publication"),
         (None, "publication"),

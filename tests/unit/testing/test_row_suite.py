@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from ropewalk.model.errors import MalformedPublication
-from ropewalk.model.messages import Publication
+from ropewalk.model.messages import SERVER_TYPES, Publication
 from ropewalk.ports import RowReader
 from ropewalk.testing.rows import RowReaderConformance
 from tests.unit.testing.suites import failing
@@ -33,8 +33,8 @@ class JsonRows:
             row.payload.decode()
         except ValueError:
             raise MalformedPublication("no text", index) from None
-        if not row.stream or len(row.uid) > 256:
-            raise MalformedPublication("no stream, or too long a uid", index)
+        if not row.stream or len(row.uid) > 256 or row.broadcast_type in SERVER_TYPES:
+            raise MalformedPublication("no stream, too long a uid, or a type of the server's own", index)
         return row
 
 

@@ -128,5 +128,7 @@ def _verified(given: object, secret: str, max_bytes: int, setting: str) -> str |
 
 def _bounded(name: object, max_bytes: int) -> str | Rejected:
     if not isinstance(name, str) or not name:
-        return Rejected("the stream name must be a string that is not empty")
-    return name if len(name.encode()) <= max_bytes else Rejected(f"the stream name is longer than {max_bytes} bytes")
+        return Rejected("the stream name must be a string that is not empty", "malformed")
+    if len(name.encode()) > max_bytes:
+        return Rejected(f"the stream name is longer than {max_bytes} bytes", "malformed")
+    return name

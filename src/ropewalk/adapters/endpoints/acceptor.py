@@ -27,6 +27,15 @@ SCARCITY_PAUSE = 0.5
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
+class AcceptedSocket(socket.socket):
+    """Its family and type are plain numbers. Every look at those of a `socket.socket` makes members of enumerations: the
+    event loop looks at them several times for a new connection, and that costs as much as accepting it."""
+
+    __slots__ = ()
+    family = socket.SocketType.family  # type: ignore[assignment]
+    type = socket.SocketType.type  # type: ignore[assignment]
+
+
 class Acceptor:
     """`start`, then `stop`. `tls` may be replaced at any time, for connections to come."""
 
@@ -36,6 +45,7 @@ class Acceptor:
         self._sockets = list(sockets)
         self._entering: set[asyncio.Task[None]] = set()
         self._stopped = False
+        self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
         for listening in self._sockets:
@@ -49,7 +59,7 @@ class Acceptor:
             return
         self._stopped = True
         for listening in self._sockets:
-            asyncio.get_running_loop().remove_reader(listening.sock)
+            self._loop.remove_reader(listening.sock)
             if not listening.inherited:
                 # Whoever is connected already would be reset by the close.
                 while self._accept_one(listening):
@@ -58,7 +68,7 @@ class Acceptor:
 
     def _resume(self, listening: Listening) -> None:
         if not self._stopped:
-            asyncio.get_running_loop().add_reader(listening.sock, self._accept, listening)
+            self._loop.add_reader(listening.sock, self._accept, listening)
 
     def _accept(self, listening: Listening) -> None:
         for _ in range(AT_ONCE):
@@ -67,7 +77,7 @@ class Acceptor:
 
     def _accept_one(self, listening: Listening) -> bool:
         try:
-            sock, _ = listening.sock.accept()
+            number, _ = listening.sock._accept()  # type: ignore[attr-defined]  # what `accept` makes a `socket.socket` of
         except (BlockingIOError, InterruptedError):
             return False
         except ConnectionAbortedError:
@@ -77,12 +87,12 @@ class Acceptor:
                 raise
             self._rest(listening)
             return False
-        sock.setblocking(False)
+        sock = AcceptedSocket(listening.family, socket.SOCK_STREAM, 0, number)
         detector = self._shared_port.detector()
         if self.tls is None:
             self._enter_at_once(detector, sock)
             return True
-        entering = asyncio.get_running_loop().create_task(self._enter(detector, sock, self.tls))
+        entering = self._loop.create_task(self._enter(detector, sock, self.tls))
         detector.accepting = entering
         self._entering.add(entering)
         entering.add_done_callback(self._entering.discard)
@@ -90,25 +100,22 @@ class Acceptor:
 
     def _rest(self, listening: Listening) -> None:
         self._shared_port.admission.count(Refusal.DESCRIPTORS, connections=self._shared_port.admission.connections())
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(listening.sock)
-        loop.call_later(SCARCITY_PAUSE, self._resume, listening)
+        self._loop.remove_reader(listening.sock)
+        self._loop.call_later(SCARCITY_PAUSE, self._resume, listening)
 
     def _enter_at_once(self, detector: ProtocolDetector, sock: socket.socket) -> None:
         """Without TLS it only waits for the event loop to tell the detector, so that no task has to wait with it."""
-        entering = asyncio.get_running_loop().connect_accepted_socket(lambda: detector, sock)
+        entering = self._loop.connect_accepted_socket(lambda: detector, sock)
         try:
             entering.send(None)
         except OSError as error:
             self._failed(detector, sock, error)
         else:
-            detector.entering = entering
+            detector.entering, detector.sock = entering, sock
 
     async def _enter(self, detector: ProtocolDetector, sock: socket.socket, tls: ssl.SSLContext) -> None:
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: detector, sock, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
-            )
+            await self._loop.connect_accepted_socket(lambda: detector, sock, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS)
         except asyncio.CancelledError:
             detector.settled()
             sock.close()

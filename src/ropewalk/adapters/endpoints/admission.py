@@ -105,10 +105,10 @@ class ConnectionAdmission:
         self._unknown[newcomer] = None
         files = self._limits.descriptors
         scarce = bool(files) and self.connections() > files
-        if scarce:
-            self.count(Refusal.DESCRIPTORS, connections=self.connections())
-        if scarce or len(self._unknown) > MOST_UNKNOWN:
-            oldest = next(iter(self._unknown))
+        oldest = next(iter(self._unknown))
+        # Where everybody else is known it comes in: there is a reserve of files, and it may be a health check.
+        if oldest is not newcomer and (scarce or len(self._unknown) > MOST_UNKNOWN):
+            self.count(Refusal.DESCRIPTORS if scarce else Refusal.HEAD_TIMEOUT, connections=self.connections())
             del self._unknown[oldest]
             oldest.drop()
 

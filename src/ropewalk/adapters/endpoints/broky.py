@@ -52,11 +52,11 @@ class BrokyEndpoint:
     def in_a_ring(self) -> bool:
         return self._shared.clients.nodes is not None
 
-    def take_over(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
-        """A connection becomes ours, with what was read of it."""
+    def take_over(self, transport: asyncio.Transport, data: bytes, peer: Peer, accepted: socket.socket | None = None) -> None:
+        """A connection becomes ours, with what was read of it. `accepted`: its socket, if there is no TLS in between."""
         sock = cast(socket.socket, transport.get_extra_info("socket"))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # for peers that are gone and to whom nothing is sent
-        connection = BrokyConnection(self, self._shared, transport, peer)
+        connection = BrokyConnection(self, self._shared, transport, peer, accepted)
         transport.set_protocol(connection)
         self._shared.timeouts.begin(connection)
         if not self.in_a_ring:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from socket import socket
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from ropewalk.adapters.endpoints.broky_clients import ClientKind, RingNodes
 from ropewalk.adapters.endpoints.broky_pushes import CollectedRuns, Push
 from ropewalk.adapters.endpoints.broky_shared import MAX_UNACKED, BrokyShared
 from ropewalk.adapters.endpoints.publish import completed
+from ropewalk.adapters.endpoints.socket_writes import SocketWrites
 from ropewalk.adapters.endpoints.turns import A_TURN, LITTLE
 from ropewalk.adapters.endpoints.unsent import unsent_bytes
 from ropewalk.model.errors import MalformedFrame
@@ -48,14 +50,19 @@ class ConnectionTable(Protocol):
 
 
 class BrokyConnection(asyncio.Protocol):
-    """A `Connection`, if it has a session. `write` is the transport's own method, so that a delivery costs one call."""
+    """A `Connection`, if it has a session. `write` is the transport's own method. `sock`: that of the transport, if there is no
+    TLS in between."""
 
-    def __init__(self, table: ConnectionTable, shared: BrokyShared, transport: asyncio.Transport, peer: Peer) -> None:
+    def __init__(
+        self, table: ConnectionTable, shared: BrokyShared, transport: asyncio.Transport, peer: Peer, sock: socket | None = None
+    ) -> None:
         self._table = table
         self._shared = shared
         self._transport = transport
         self._peer = peer
         self.write = transport.write
+        self.direct: SocketWrites | None = None
+        self._sock = sock
         self._unhandled = ReadAhead(HELLO_SIZE)
         self._session: SessionHandle | None = None
         self._greeted = False
@@ -311,6 +318,8 @@ class BrokyConnection(asyncio.Protocol):
             shared.stats.connections_accepted += 1
             self.write(codec.welcome("", None))
             return
+        if self._sock is not None and self._meter is None:  # with credit, frames are written one by one
+            self.direct = SocketWrites(self._sock, self._transport)
         self._session = shared.open_session(shared.clients.request(token, self._peer), self, codec)
         self._under_way = asyncio.get_running_loop().create_task(self._opened(self._session))
 

@@ -1,4 +1,4 @@
-"""How long a connection may take to say what it wants.
+"""How long a connection may take to say what it wants: first of all, and with every further request once that has begun.
 
 All may take equally long, so that one timer, set for the first of them, does for all.
 """
@@ -18,12 +18,14 @@ class HeadTimeouts:
         self._seconds = seconds
         self._until: dict[AwaitedHead, float] = {}  # in the order of these times
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # once known, not asked for with every connection
 
     def begin(self, waiting: AwaitedHead) -> None:
-        loop = asyncio.get_running_loop()
-        self._until[waiting] = until = loop.time() + self._seconds
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        self._until[waiting] = until = self._loop.time() + self._seconds
         if self._timer is None:
-            self._timer = loop.call_at(until, self._look)
+            self._timer = self._loop.call_at(until, self._look)
 
     def end(self, waiting: AwaitedHead) -> None:
         """Harmless for one that never began."""

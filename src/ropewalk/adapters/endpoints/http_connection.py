@@ -1,4 +1,5 @@
-"""One aiohttp connection, with bounds on a peer that sends costly framing, reads no responses, or leaves it idle.
+"""One aiohttp connection, with bounds on a peer that sends costly framing, reads no responses, or leaves it idle. A peer that
+only ends its own side gets what it asked for.
 
 Bodies are passed on as they were sent; `http_guard` inflates them where they are needed.
 """
@@ -9,10 +10,11 @@ import logging
 from collections import Counter
 from typing import Any
 
-from aiohttp import StreamReader, web
+from aiohttp import HttpVersion10, HttpVersion11, StreamReader, web
 from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 
+from ropewalk.adapters.endpoints.http_guard import refusal
 from ropewalk.adapters.endpoints.proxied_connection import ProxiedConnection
 from ropewalk.adapters.endpoints.request_log import RequestLog, request_logger
 from ropewalk.adapters.endpoints.turns import LoopTurns
@@ -220,15 +222,28 @@ class HttpConnection(ChunkPacing):
         self._write_timeout = write_timeout
         self._stalled: asyncio.TimerHandle | None = None
         self._unsent = 0
+        self._peer_ended = False  # its side of the connection
+        self._answering: web.BaseRequest | None = None
+        self._answered = 0
         self._answer = self._request_handler
         self._request_handler = self._answer_when_read
 
     async def _answer_when_read(self, request: web.BaseRequest) -> web.StreamResponse:
         """Requests can be sent faster than their answers are read. They wait here, and aiohttp stops reading more of them."""
+        self._answering = request
         if self.writing_paused:
             await request.writer.drain()
+        if request._version not in (HttpVersion10, HttpVersion11):
+            return _other_version(request)
         assert self._answer is not None
-        return await self._answer(request)
+        try:
+            return await self._answer(request)
+        except Exception as error:
+            if error is not request.content.exception():
+                raise
+            raise ConnectionResetError(str(error)) from None
+        finally:
+            _let_go(request.content)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -236,13 +251,28 @@ class HttpConnection(ChunkPacing):
         finished = await super().finish_response(request, resp, start_time)
         if not request.content.is_eof():
             await self._discard(request.content)
+            _let_go(request.content)
+        self._answering = None
+        self._answered += 1
+        if self._peer_ended and self._answered == self._request_count:
+            self.close()
         return finished
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # aiohttp's own has no answer: it always hangs up
+        """True to stay open until all that was asked for whole is answered. TLS ends both sides at once."""
+        self._peer_ended = self.ssl_context is None and self._newest.is_eof() and self._owes_answers()
+        return self._peer_ended
+
+    def _owes_answers(self) -> bool:
+        """A stream of events that has begun is none: it has no end, and whoever hangs up ends their side too."""
+        streaming = self._answering is not None and self._answering.writer.output_size > 0
+        return self._request_count - self._answered > streaming
 
     async def _discard(self, body: StreamReader) -> None:
         end = body.total_bytes + LINGER_BYTES
         with contextlib.suppress(TimeoutError, web.RequestPayloadError, ConnectionError):
             async with asyncio.timeout(LINGER_SECONDS):
-                while not body.is_eof() and body.total_bytes < end:
+                while self.connected and not body.is_eof() and body.total_bytes < end:
                     await body.readany()
 
     def handle_error(
@@ -290,3 +320,19 @@ class HttpConnection(ChunkPacing):
         super()._process_keepalive()
         if was_open and self.transport is None:
             self._refusals[Refusal.IDLE] += 1
+
+
+def _let_go(body: StreamReader) -> None:
+    """A body that was cut off keeps the error which its reader got. That one knows where it was raised, so everything that was
+    at work there would stay, with all that came of the body, until the garbage collector finds it."""
+    if (error := body.exception()) is not None:
+        error.__traceback__ = error.__context__ = None
+
+
+def _other_version(request: web.BaseRequest) -> web.Response:
+    """The refusal of a request line with another version of HTTP, or none, which counts as 0.9: the parser takes both."""
+    answer = refusal(400 if request._version < HttpVersion10 else 505, "HTTP/1.1 is needed")
+    answer.force_close()
+    # aiohttp would answer in the version that is not spoken. It remembers `request.version` once that was asked for.
+    request._version = HttpVersion11
+    return answer

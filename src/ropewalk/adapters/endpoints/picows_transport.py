@@ -15,11 +15,10 @@ from picows import WSUpgradeResponse
 class PicowsTransport:
     """Stands for its own socket. Everything else is the real `transport`'s own."""
 
-    __slots__ = ("get_write_buffer_size", "number", "transport", "write")
+    __slots__ = ("get_write_buffer_size", "transport", "write")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
-        self.number: int = transport.get_extra_info("socket").fileno()
         self.write = transport.write
         self.get_write_buffer_size = transport.get_write_buffer_size
 
@@ -30,7 +29,8 @@ class PicowsTransport:
         return self.transport.get_extra_info(name, default) if name == "ssl_object" else None
 
     def fileno(self) -> int:
-        return self.number
+        """None that could be written to: so picows, too, writes to the transport alone."""
+        return -1
 
     def setsockopt(self, *args: int) -> None:
         """Not set: `TCP_NODELAY` is by the event loop."""

@@ -4,40 +4,54 @@ Invariant: aiohttp gets requests from their first byte on, and only one of the t
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ropewalk.adapters.endpoints.http_connection import HttpConnection
+from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
+from ropewalk.adapters.endpoints.http_connection import LINES_AT_ONCE, HttpConnection
 from ropewalk.adapters.endpoints.http_guard import KEYED
 from ropewalk.adapters.endpoints.publish import PublishEndpoint, completed
 from ropewalk.adapters.endpoints.request_log import log_plain_request
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.messages import Publication
-from ropewalk.protocol.plain_request import HEAD_END, MOST_HEAD_BYTES, PlainHead, read_head
+from ropewalk.model.refusals import Refusal
+from ropewalk.protocol.plain_request import HEAD_END, LINE_END, MOST_HEAD_BYTES, PlainHead, read_head
 
 HOLD_SECONDS = 1.0
 """How long the rest of a body is waited for here. After that aiohttp waits, with a timeout for the whole body."""
 
-MOST_FOLLOWED = 8
+MOST_FOLLOWED = 32
 """Requests that came together for aiohttp whose ends are looked for. Behind more of them everything is aiohttp's."""
 
 TURN_BYTES = 8 * 1024
 """Once so much is answered, what came behind it waits for its turn: of the smallest requests it is a millisecond's work."""
 
 PUBLISH = b"POST /"
+WITH_BODY = re.compile(rb"\r\n(?:transfer-encoding|content-length):", re.IGNORECASE)
 NO_HEAD = PlainHead(HEAD_END, b"", b"", {}, 0, len(HEAD_END))
 
 
 class PlainConnection(HttpConnection):
-    """`publishing`: what answers plain requests, by path.
+    """`connections`: all that are open; this one is among them as long as it is. `publishing`: what answers plain requests, by
+    path. `head_timeouts`: how long a head may take from its first piece on.
 
     A request may come in pieces: its begin is held until it is whole. While a publisher waits for its store, or many requests
     behind each other for their turn, what came is held too, and no more is read.
     """
 
-    def __init__(self, publishing: Mapping[bytes, PublishEndpoint], *args: Any) -> None:
+    def __init__(
+        self,
+        connections: "set[PlainConnection]",
+        publishing: Mapping[bytes, PublishEndpoint],
+        head_timeouts: HeadTimeouts,
+        *args: Any,
+    ) -> None:
         super().__init__(*args)
+        self._connections = connections
         self._publishing = publishing
+        self._head_timeouts = head_timeouts
+        self._half_head = False  # the begin of a head has come, and not the rest
         self._held = b""
         self._awaited: PublishEndpoint | None = None  # whose body is held, as far as it came
         self._waits_since = 0.0
@@ -61,7 +75,13 @@ class PlainConnection(HttpConnection):
         else:
             self._take(data)
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._connections.add(self)
+
     def connection_lost(self, exc: BaseException | None) -> None:
+        self._connections.discard(self)
+        self._note_head(half=False)
         if self._hold_timer is not None:
             self._hold_timer.cancel()
             self._hold_timer = None
@@ -76,6 +96,8 @@ class PlainConnection(HttpConnection):
     def _take(self, data: bytes, since: float = 0.0) -> None:
         """Answer what is whole, hold what may become so, leave everything else to aiohttp. `since`: when the first of it came,
         if that is waiting for the rest of its body."""
+        if self._half_head and HEAD_END in data:
+            self._note_head(half=False)
         done = 0
         answers: list[bytes] = []
         end = min(len(data), TURN_BYTES)
@@ -146,6 +168,11 @@ class PlainConnection(HttpConnection):
             self._log(head, status, begun)
         self._write(answer)
         self._go_on()
+        if self._peer_ended and not self._owes_answers():
+            self.force_close()
+
+    def _owes_answers(self) -> bool:
+        return self._under_way is not None or super()._owes_answers()
 
     def _head_of(self, data: bytes, start: int) -> PlainHead | None:
         """None if there is no whole head, or no plain one."""
@@ -179,8 +206,11 @@ class PlainConnection(HttpConnection):
     def _hold(self, data: bytes, since: float) -> bool:
         """Whether `data` may be the begin of a request for here, of which the rest is waited for."""
         if HEAD_END not in data:
-            self._held = data if len(data) <= MOST_HEAD_BYTES and data.startswith(PUBLISH[: len(data)]) else b""
-            return bool(self._held)
+            if len(data) > MOST_HEAD_BYTES or not data.startswith(PUBLISH[: len(data)]):
+                return False
+            self._held = data
+            self._note_head(half=True)
+            return True
         head = self._head_of(data, 0)
         if head is None or len(data) >= head.size or (endpoint := self._endpoint_of(head)) is None:
             return False
@@ -212,6 +242,23 @@ class PlainConnection(HttpConnection):
         else:
             self._leave(self._release())
 
+    def _note_head(self, half: bool) -> None:
+        if half != self._half_head:
+            self._half_head = half
+            if half:
+                self._head_timeouts.begin(self)
+            else:
+                self._head_timeouts.end(self)
+
+    def time_out(self) -> None:
+        """The rest of a head did not come. It may wait while something before it is answered."""
+        self._half_head = False
+        if not self._aiohttp_is_idle:
+            self._note_head(half=True)
+        elif self.transport is not None:
+            self._refusals[Refusal.HEAD_TIMEOUT] += 1
+            self.transport.abort()
+
     def _process_keepalive(self) -> None:
         if self._awaited is not None:  # it is not idle: a head has come
             self._leave(self._release())
@@ -228,9 +275,28 @@ class PlainConnection(HttpConnection):
         self._pass_on(data)
 
     def _pass_on(self, data: bytes) -> None:
-        if data and self._owed is not None:
+        if not data:
+            super().data_received(data)
+            return
+        done = 0
+        for end in _request_ends(data, self._owed or 0):
+            self._give(data[done:end])
+            done = end
+        if self._owed is not None:
             self._owed = _owed_after(data, self._owed)
+        self._give(data[done:] if done else data)
+
+    def _give(self, data: bytes) -> None:
+        """Give aiohttp a piece, and see whether it ends within a head."""
+        within_body, parsed = not self._newest.is_eof(), self._request_count
         super().data_received(data)
+        waits = self._unparsed or self._aiohttp_waits
+        self._note_head(half=not (within_body or waits) and self._request_count == parsed)
+
+    @property
+    def _aiohttp_is_idle(self) -> bool:
+        """Whether it has answered every request of which it has the head."""
+        return self._waiter is not None and not self._waiter.done()
 
     def pause_reading(self) -> None:
         self._owed = None  # aiohttp's parser keeps something back, and does not tell how much
@@ -238,7 +304,7 @@ class PlainConnection(HttpConnection):
 
     def _may_take_over(self) -> bool:
         """Whether aiohttp has answered everything, and what comes now begins a request."""
-        if self._owed != 0 or self._waiter is None or self._waiter.done() or self._unparsed or self._buffer_paused:
+        if self._owed != 0 or not self._aiohttp_is_idle or self._unparsed or self._buffer_paused:
             return False
         self._with_aiohttp = False
         return True
@@ -256,3 +322,27 @@ def _owed_after(data: bytes, owed: int) -> int | None:
             return None
         start += head.size
     return None
+
+
+def _request_ends(data: bytes, owed: int) -> Iterator[int]:
+    """Where requests seem to end before the end of `data`: behind the bodies of plain ones, otherwise behind empty lines.
+
+    aiohttp forgets the requests that it has parsed when something in the same piece cannot be. A cut in a wrong place harms
+    nothing. What has many lines is cut by `ChunkPacing`.
+    """
+    start = owed
+    for number in range(MOST_FOLLOWED):
+        end = data.find(HEAD_END, start)
+        if end < 0 or end + len(HEAD_END) == len(data):
+            return
+        if not number and data.count(LINE_END) > LINES_AT_ONCE:
+            return
+        head = read_head(data, start, end)
+        if head is None and WITH_BODY.search(data, start, end):  # refused as a whole if that is malformed
+            end = data.find(HEAD_END, end + len(HEAD_END))
+            if end < 0:
+                return
+        start = end + len(HEAD_END) if head is None else start + head.size
+        if start >= len(data):
+            return
+        yield start

@@ -4,14 +4,17 @@
 """
 
 import asyncio
+import re
 from collections.abc import Mapping
 from enum import Enum
+from socket import socket
 from typing import Protocol
 
 from aiohttp import web
 
 from ropewalk.adapters.endpoints.admission import ConnectionAdmission
 from ropewalk.adapters.endpoints.broky import BrokyEndpoint
+from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
 from ropewalk.adapters.endpoints.plain_connection import PlainConnection
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
 from ropewalk.adapters.endpoints.turns import LoopTurns
@@ -26,6 +29,7 @@ HEAD_LIMIT = 16 * 1024
 AHEAD_LIMIT = 4 * 1024
 """Of what a WebSocket client sends before it has our answer, for which it has to wait: it is all handled at once."""
 
+UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*websocket", re.IGNORECASE)
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 20\r\nRetry-After: 5\r\nConnection: close\r\n\r\ntoo many connections"
 )
@@ -52,8 +56,9 @@ class PortProtocol(Protocol):
     def may_enter(self) -> bool:
         """Whether there is a place for one more. A refusal is counted."""
 
-    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
-        """Take the connection over, with what was read of it; or answer and close it."""
+    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer, sock: socket | None) -> None:
+        """Take the connection over, with what was read of it; or answer and close it. `sock`: the transport's own, if there is
+        nothing in between."""
 
 
 class BrokyOnPort:
@@ -77,8 +82,8 @@ class BrokyOnPort:
         """Among nodes of a ring that is known when its Hello has come."""
         return self._endpoint.in_a_ring or self._admission.client_may_enter()
 
-    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
-        self._endpoint.take_over(transport, data, peer)
+    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer, sock: socket | None) -> None:
+        self._endpoint.take_over(transport, data, peer, sock)
 
 
 class TlsOnPort:
@@ -96,7 +101,7 @@ class TlsOnPort:
     def may_enter(self) -> bool:
         return self._admission.http_may_enter()
 
-    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
+    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer, sock: socket | None) -> None:
         transport.write(NO_TLS)
         transport.close()
 
@@ -117,7 +122,7 @@ class WebSocketOnPort:
     def may_enter(self) -> bool:
         return self._admission.client_may_enter()
 
-    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
+    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer, sock: socket | None) -> None:
         if len(data) > data.find(HEAD_END) + len(HEAD_END) + AHEAD_LIMIT:
             transport.write(AHEAD)
             transport.close()
@@ -129,19 +134,28 @@ class HttpOnPort:
     """Every other request goes to aiohttp, which also answers what is no HTTP. So this is the last row of the table.
 
     `server`, aiohttp's factory of protocols, is set before the first connection, and so is `publishing`: what answers the plain
-    requests of some paths without it. `write_timeout`: how long a peer may take
-    nothing of what waits for it.
+    requests of some paths without it. `head_timeouts`: how long the head of a further request may take. `write_timeout`: how
+    long a peer may take nothing of what waits for it.
     """
 
     busy = BUSY
     server: web.Server
 
-    def __init__(self, admission: ConnectionAdmission, write_timeout: float, proxies: TrustedProxies) -> None:
+    def __init__(
+        self, admission: ConnectionAdmission, head_timeouts: HeadTimeouts, write_timeout: float, proxies: TrustedProxies
+    ) -> None:
         self._admission = admission
+        self._head_timeouts = head_timeouts
         self._turns = LoopTurns()
         self._write_timeout = write_timeout
         self._proxies = proxies
         self.publishing: Mapping[bytes, PublishEndpoint] = {}
+        self._connections: set[PlainConnection] = set()
+
+    @property
+    def connections(self) -> int:
+        """Not asked of aiohttp, which would list them: this is asked for every newcomer."""
+        return len(self._connections)
 
     def detect(self, data: bytes) -> Match:
         return _detect_head(data)
@@ -149,10 +163,12 @@ class HttpOnPort:
     def may_enter(self) -> bool:
         return self._admission.http_may_enter()
 
-    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
+    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer, sock: socket | None) -> None:
         admission = self._admission
         protocol = PlainConnection(
+            self._connections,
             self.publishing,
+            self._head_timeouts,
             self.server,
             admission.refusals,
             self._turns,
@@ -176,8 +192,4 @@ def _detect_head(data: bytes) -> Match:
 
 def wants_websocket(head: bytes) -> bool:
     """Whether the request asks for an upgrade. picows checks the handshake itself."""
-    for line in head.lower().split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if name == b"upgrade" and b"websocket" in value:
-            return True
-    return False
+    return UPGRADE.search(head) is not None

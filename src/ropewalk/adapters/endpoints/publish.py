@@ -28,6 +28,7 @@ from ropewalk.adapters.endpoints.http_guard import (
 from ropewalk.core.stats import Stats
 from ropewalk.model.errors import (
     BadBody,
+    BadRequest,
     ClientError,
     LateBody,
     MalformedPublication,
@@ -103,9 +104,10 @@ class PublishEndpoint:
         return unreadable(request, json_answer(status, {"error": reason, "index": 0}))
 
     async def _take(self, request: web.Request) -> web.Response:
+        key = _idempotency_key(request)
         limit = self._limits.max_publish_size
         body = await gather(request.content.iter_any(), request.headers, limit, KEYED, self._timeout)
-        match await decode_gently(body, self._limits, request.headers.get("Idempotency-Key", "")):
+        match await decode_gently(body, self._limits, key):
             case RemoteDisconnect() as order:
                 return json_answer(201, {"disconnected": await self._publisher.disconnect(order)})
             case publications:
@@ -159,6 +161,15 @@ class PublishEndpoint:
         """Count a connection that was lost in the middle of a body."""
         self._stats.publications_refused += 1
         self._guard.refused(Refusal.BAD_BODY)
+
+
+def _idempotency_key(request: web.Request) -> str:
+    """Empty without one. Raises BadRequest where there are several: nobody can tell which one was meant. (A plain head has no
+    header twice.)"""
+    given = request.headers.getall("Idempotency-Key", ())
+    if len(given) > 1:
+        raise BadRequest("the header Idempotency-Key may be given once")
+    return given[0] if given else ""
 
 
 def _index_of(error: PartitionChanged, publications: Sequence[Publication]) -> int:

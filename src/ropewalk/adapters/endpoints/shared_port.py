@@ -9,6 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from socket import socket
 from typing import cast
 
 from aiohttp import web
@@ -67,11 +68,10 @@ class SharedPort:
         proxy_header: bool = False,
         broky: BrokyEndpoint | None = None,
     ) -> None:
-        self.admission = ConnectionAdmission(
-            limits, refusals, self._client_connections, lambda: len(self.http.server.connections)
-        )
+        self.admission = ConnectionAdmission(limits, refusals, self._client_connections, lambda: self.http.connections)
         self._endpoint = websocket
-        self.http = HttpOnPort(self.admission, write_timeout, proxies)
+        self.head_timeouts = HeadTimeouts(HEAD_TIMEOUT)
+        self.http = HttpOnPort(self.admission, self.head_timeouts, write_timeout, proxies)
         self.broky = broky
         self.protocols: Sequence[PortProtocol] = (
             TlsOnPort(self.admission),
@@ -82,7 +82,6 @@ class SharedPort:
             self.protocols = (BrokyOnPort(broky, self.admission), *self.protocols)
         self.proxies = proxies
         self.proxy_header = proxy_header
-        self.head_timeouts = HeadTimeouts(HEAD_TIMEOUT)
         server_logger.addFilter(OUR_ERRORS)
 
     def _client_connections(self) -> int:
@@ -113,7 +112,17 @@ class ProtocolDetector(asyncio.Protocol):
     """A connection whose protocol is not known yet. It exists from the accept on; with TLS, also before the handshake is
     done. It knows nothing any more once it has handed the connection over: uvloop remembers it as long as that lasts."""
 
-    __slots__ = ("_head", "_peer", "_shared_port", "_transport", "_waits_for_proxy_header", "accepting", "entering")
+    __slots__ = (
+        "_dropped",
+        "_head",
+        "_peer",
+        "_shared_port",
+        "_transport",
+        "_waits_for_proxy_header",
+        "accepting",
+        "entering",
+        "sock",
+    )
 
     def __init__(self, shared_port: SharedPort) -> None:
         self._shared_port = shared_port
@@ -123,10 +132,15 @@ class ProtocolDetector(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.accepting: asyncio.Task[None] | None = None  # with TLS, until it has come in
         self.entering: Coroutine[object, None, object] | None = None  # without, up to its end
+        self.sock: socket | None = None  # without
+        self._dropped = False
         shared_port.admission.arrived(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if self._dropped:
+            self._transport.abort()
+            return
         peer = transport.get_extra_info("peername")
         self._peer = Peer(peer[0] if peer else "")
         self._waits_for_proxy_header = self._shared_port.proxy_header and self._shared_port.proxies.trusts(self._peer.address)
@@ -163,15 +177,13 @@ class ProtocolDetector(asyncio.Protocol):
         return True
 
     def drop(self) -> None:
-        """Close it to make room for another: connections without a request yet are dropped first."""
-        self._shared_port.admission.count(Refusal.HEAD_TIMEOUT)
+        """Close it to make room for another: connections without a request yet are dropped first. One whose transport is not
+        made yet ends when it is: uvloop crashes where a transport is closed before that."""
+        self._dropped = True
         if self._transport is not None:
             self._transport.abort()
         elif self.accepting is not None:
             self.accepting.cancel()
-        elif self.entering is not None:
-            self.entering.close()
-            self.entering = None
 
     def settled(self) -> None:
         """The connection was handed over to its protocol, or is gone."""
@@ -201,4 +213,5 @@ class ProtocolDetector(asyncio.Protocol):
         self.settled()
         data, self._head = self._head, b""
         transport, self._transport = self._transport, None
-        protocol.enter(transport, data, self._peer)
+        sock, self.sock = self.sock, None
+        protocol.enter(transport, data, self._peer, sock)

@@ -10,6 +10,7 @@ import stat
 import sys
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from ropewalk.model.errors import UserMistake
@@ -29,6 +30,10 @@ class Listening:
     path: str = ""
     inode: int = 0
     claim: socket.socket | None = None
+
+    @cached_property
+    def family(self) -> int:
+        return self.sock.family
 
     @property
     def listens(self) -> bool:

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from ropewalk.adapters.endpoints.cors import OriginAllowed, cors_headers
 from ropewalk.adapters.endpoints.http_guard import ANONYMOUS, BODY_SECONDS, gather, refusal, unreadable
-from ropewalk.adapters.endpoints.proxied_connection import client_of
+from ropewalk.adapters.endpoints.proxied_connection import client_of, told_when_lost
 from ropewalk.adapters.endpoints.sse_link import SseLink
 from ropewalk.model.commands import Subscribe
 from ropewalk.model.errors import BadRequest, LateBody, TooLarge, Unavailable, UnsupportedEncoding
@@ -47,7 +47,7 @@ _CODECS = {kind: SseCodec(*kind) for kind in product((True, False), repeat=3)}
 
 
 class SseEndpoint:
-    """`keepalive`: after so many silent seconds a comment is sent, which also finds out that the peer is gone."""
+    """`keepalive`: after so many silent seconds a comment is sent, which finds out that the peer is gone without a word."""
 
     def __init__(
         self,
@@ -118,23 +118,26 @@ class SseEndpoint:
         session = self._open_session(self._connect_request(request), link, codec)
         link.attach(session)
         commands: list[asyncio.Task[bool]] = []
-        try:
-            if not await session.opened():
-                return refusal(401, "unauthorized", cors)
-            for subscribe in subscriptions:
-                commands.append(asyncio.create_task(session.submit(subscribe)))
-                granted = await link.decided(commands[-1])
-                if link.overfull:
-                    raise Unavailable("more messages came than can wait until all subscriptions are granted")
-                if not granted:
-                    return refusal(400, f"subscription rejected: {subscribe.identifier}", cors)
-            ids = _event_ids(session, subscriptions, keyed)
-            return await link.run(web.StreamResponse(headers={**_HEADERS, **cors}), ids)
-        finally:
-            session.lost()
-            link.release()
-            if commands:
-                await asyncio.wait(commands)
+        with told_when_lost(request, link.lost):
+            try:
+                if not await session.opened():
+                    return refusal(401, "unauthorized", cors)
+                for subscribe in subscriptions:
+                    if request.transport is None:  # so the session has ended, and nothing may be added to it
+                        break
+                    commands.append(asyncio.create_task(session.submit(subscribe)))
+                    granted = await link.decided(commands[-1])
+                    if link.overfull:
+                        raise Unavailable("more messages came than can wait until all subscriptions are granted")
+                    if not granted:
+                        return refusal(400, f"subscription rejected: {subscribe.identifier}", cors)
+                ids = _event_ids(session, subscriptions, keyed)
+                return await link.run(web.StreamResponse(headers={**_HEADERS, **cors}), ids)
+            finally:
+                session.lost()
+                link.release()
+                if commands:
+                    await asyncio.wait(commands)
 
     def _connect_request(self, request: web.Request) -> ConnectRequest:
         headers = {name.lower(): value for name, value in request.headers.items()}

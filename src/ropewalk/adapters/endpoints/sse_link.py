@@ -24,6 +24,8 @@ class SseLink:
     `overfull`: more was written before the answer began than may wait for it.
     """
 
+    direct = None
+
     def __init__(self, request: web.Request, keepalive: float) -> None:
         self.overfull = False
         self._request = request
@@ -87,6 +89,15 @@ class SseLink:
 
     def attach(self, session: SessionHandle) -> None:
         self._session = session
+
+    def lost(self) -> None:
+        """The connection has ended."""
+        self._closing = True
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._wake.set()
+        if self._session is not None:
+            self._session.lost()
 
     async def decided(self, command: asyncio.Task[bool]) -> bool:
         """Whether a command was granted: it is done, or its history waits for the answer to begin."""

@@ -129,6 +129,8 @@ class WebSocketConnection(WSListener):
         "write",
     )
 
+    direct = None
+
     def __init__(self, endpoint: "WebSocketEndpoint", request: ConnectRequest) -> None:
         self._endpoint = endpoint
         self._request: ConnectRequest | None = request
@@ -146,7 +148,6 @@ class WebSocketConnection(WSListener):
     def on_ws_connected(self, transport: WSTransport) -> None:
         underlying = cast(PicowsTransport, transport.underlying_transport)
         self._transport = underlying.transport
-        _bound_kernel_buffer(underlying.number)
         assert self._request is not None
         # A session that opens at once has its welcome in the same write as the answer to the upgrade.
         response = cast(SwitchingProtocols, transport.response)
@@ -271,6 +272,7 @@ class WebSocketConnection(WSListener):
     def _read(self) -> ReadPacing:
         if self._reading is None:
             self._reading = ReadPacing(self._transport, self._endpoint.turns)
+            _bound_kernel_buffer(self._transport)
         return self._reading
 
 
@@ -372,10 +374,5 @@ def _refuse(status: HTTPStatus, text: bytes) -> tuple[WSUpgradeResponseWithListe
     return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(status, text), None), None
 
 
-def _bound_kernel_buffer(number: int) -> None:
-    """Of the socket with this file descriptor. The plain type costs much less than a `socket.socket`."""
-    sock = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, number)  # of any family: for options they are all the same
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER)
-    finally:
-        sock.detach()
+def _bound_kernel_buffer(transport: asyncio.Transport) -> None:
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, KERNEL_BUFFER)

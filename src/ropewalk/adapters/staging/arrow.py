@@ -13,7 +13,7 @@ from ropewalk.model.errors import BadRequest, MalformedPublication
 from ropewalk.model.journal import COLUMNS as JOURNAL_COLUMNS
 from ropewalk.model.journal import ColumnType
 from ropewalk.model.messages import Publication
-from ropewalk.protocol.publications import PublicationLimits, check_uid, payload_of, stream_of
+from ropewalk.protocol.publications import PublicationLimits, check_uid, payload_of, stream_of, type_of
 
 TEXT = (pa.string(), pa.large_string())
 BYTES = (pa.binary(), pa.large_binary())
@@ -63,7 +63,7 @@ class ArrowRows:
             stream_of(stream, self._limits.max_stream_name, index),
             payload_of(_text(value, index), index),
             exclude_socket or "",
-            broadcast_type or "",
+            type_of(broadcast_type, index),
             False,
             uid or "",
             _producer(producer, index) if producer else "",

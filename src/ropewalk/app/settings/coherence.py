@@ -14,7 +14,7 @@ from ropewalk.model.errors import UserMistake
 from ropewalk.protocol.proxies import TrustedProxies
 
 MOST_SHARDS = 256  # each has a file open for writing
-MOST_REPLICAS = 5  # what JetStream takes
+USEFUL_REPLICAS = (1, 3, 5)  # more than five JetStream does not take
 MOST_OF_A_CALL = 2**31 - 1  # what gRPC can count to
 
 _ORIGIN = re.compile(r"\*|(?:(?:\*\.)?(?:[\w-]+\.)*[\w-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?", re.ASCII)
@@ -97,6 +97,8 @@ def _require_host(settings: Settings) -> None:
         raise UserMistake("--host wants an address to listen on; 0.0.0.0 is every interface")
     if settings.server.tcp_port and settings.server.host.startswith("unix:"):
         raise UserMistake("--tcp_port needs an address as --host, and not a Unix socket")
+    if settings.server.tcp_port and settings.server.tcp_port == settings.server.port:
+        raise UserMistake("--tcp_port is a second port, and --port has the same: leave it away, TCP is served on --port too")
     if settings.server.demo and not _is_loopback(settings.server.host):
         raise UserMistake(f"--demo lets everybody in and listens on loopback only, not on {settings.server.host}; drop --host")
 
@@ -203,5 +205,9 @@ def taken_roots(settings: Settings) -> list[tuple[str, str]]:
 
 
 def _require_replicas(settings: Settings) -> None:
-    if settings.nats.nats_replicas > MOST_REPLICAS:
-        raise UserMistake(f"--nats_replicas wants a number from 1 to {MOST_REPLICAS}; 3 outlive the loss of one server")
+    """A majority of them has to be there."""
+    if settings.nats.nats_replicas not in USEFUL_REPLICAS:
+        raise UserMistake(
+            "--nats_replicas wants 1, 3 or 5: 3 outlive the loss of one server and 5 that of two, "
+            "while 2 outlive none, and 4 no more than 3 do"
+        )

@@ -13,6 +13,7 @@ LONGEST_KEY = 200
 SAFE_DEDUP = 60.0
 """Seconds: an entry of a dead node is taken over after some 45."""
 
+_DATABASE = re.compile(r"/?|/[0-9]+/?", re.ASCII)
 _SUBJECT = re.compile(r"[^\s.]+(?:\.[^\s.]+)*")
 
 
@@ -70,9 +71,17 @@ def _require_redis_url(settings: Settings) -> None:
     for url in redis.redis_url.split(","):
         if not _is_url(url.strip(), ("redis", "rediss", "unix")):
             raise UserMistake("--redis_url wants redis://host:port, rediss://host:port (TLS) or unix:///path")
+        _require_database(url.strip())
     for place in redis.redis_sentinels:
         if not _is_url(place if "://" in place else f"redis://{place}", ("redis", "rediss")):
             raise UserMistake("--redis_sentinels wants host:port of each, separated by commas")
+
+
+def _require_database(url: str) -> None:
+    """The client of Redis takes database 0 where it cannot read the number."""
+    place = urlsplit(url)
+    if place.scheme != "unix" and not _DATABASE.fullmatch(place.path):
+        raise UserMistake("--redis_url wants the number of a database after the host, as in redis://host/1, or nothing there")
 
 
 def _require_nats_servers(settings: Settings) -> None:

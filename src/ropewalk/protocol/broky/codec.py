@@ -19,7 +19,7 @@ from ropewalk.model.presence import PresencePage
 from ropewalk.model.sessions import NotGranted
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.credit import CreditMeter
-from ropewalk.protocol.broky.frames import Format, Match, Reason, Run
+from ropewalk.protocol.broky.frames import LARGEST_PAGE, USUAL_PAGE, Format, Match, Reason, Run
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_of
 from ropewalk.protocol.broky.runs import decode, encode_run
 from ropewalk.protocol.broky.tables import encode, malformed
@@ -41,9 +41,6 @@ FIELD_BYTES = KSUID_BYTES + 8
 FORBIDDEN = NotGranted("forbidden", "this key may not be subscribed to")
 NOT_PUBLIC = NotGranted("forbidden", "subscriptions by prefix are for servers whose streams are public")
 LIVE_ONLY = NotGranted("malformed", "a subscription by prefix has no history: leave out epoch, offset and history")
-
-USUAL_PAGE, LARGEST_PAGE = 100, 1000
-"""Messages in the answer to a `History` that names no limit, and in any."""
 
 _GAPS = {
     GapReason.TRIMMED: Reason.TRIMMED,

@@ -17,6 +17,9 @@ Many64 = Annotated[tuple[int, ...], "Q"]
 VERSION = 1
 """Of the protocol."""
 
+USUAL_PAGE, LARGEST_PAGE = 100, 1000
+"""Messages in the answer to a `History` that names no limit, and in any."""
+
 
 class Reason(IntEnum):
     """Why something was refused or ended, or is missing."""

@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from ropewalk.model.nesting import MAX_DEPTH, TOO_DEEP, too_deep
 from ropewalk.protocol.broky.frames import Format
+from ropewalk.protocol.json_errors import why_no_json
 
 _BYTES, _JSON = "$bytes", "$json"
 _TAG, _WRAP = b'{"$bytes":"', b'{"$json":'
@@ -34,7 +35,7 @@ def text_of(payload: bytes, format: Format) -> bytes:
     try:
         _check_json(payload.decode())
     except (UnicodeDecodeError, msgspec.DecodeError) as error:
-        raise ValueError(f"the payload is not JSON: {error}") from None
+        raise ValueError(f"the payload is not JSON: {why_no_json(payload, error)}") from None
     return b"%b%b}" % (_WRAP, payload) if _needs_wrapping(payload) else payload
 
 

@@ -8,6 +8,8 @@ Read = Callable[[bytes], None]
 class DirectConnection:
     """Implements `ports.Connection`. `read` gets each text of the server; `ended` is called once, when the server closes."""
 
+    direct = None
+
     def __init__(self, read: Read, ended: Callable[[], None]) -> None:
         self._read = read
         self._ended = ended

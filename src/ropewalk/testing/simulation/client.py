@@ -51,6 +51,8 @@ class SimulatedConnection:
     over another one. `saw_loss`: the store has lost its data since it began.
     """
 
+    direct = None
+
     def __init__(
         self, receive: Callable[["SimulatedConnection", bytes], None], closed: Callable[["SimulatedConnection", int], None]
     ) -> None:

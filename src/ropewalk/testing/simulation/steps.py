@@ -4,7 +4,6 @@ Everything is decided by one seed, time is virtual, and nothing waits.
 """
 
 import asyncio
-from base64 import urlsafe_b64encode
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
@@ -26,11 +25,8 @@ WorldAction = Callable[[World], None]
 def simulate(plan: Plan, progress: Callable[[int], None] = lambda steps: None) -> Report:
     chance = Random(plan.seed)
 
-    def token(size: int = 32) -> str:
-        return urlsafe_b64encode(chance.randbytes(size)).rstrip(b"=").decode()
-
     # Names that the engine makes up follow from the seed as well: some are sorted, and that decides what comes first.
-    with patch("secrets.token_urlsafe", token):
+    with patch("secrets.token_bytes", chance.randbytes):
         return run(_simulate(World(plan), progress))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import random
 import threading
 import zlib
 from collections.abc import AsyncIterator, Iterable
@@ -9,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 
 from ropewalk.adapters.endpoints import http_guard as bodies
-from ropewalk.adapters.endpoints.http_guard import INLINE_BYTES, Budget, gather
+from ropewalk.adapters.endpoints.http_guard import INLINE_BYTES, INLINE_INPUT, Budget, gather
 from ropewalk.model.errors import BadBody, LateBody, TooLarge, Unavailable, UnsupportedEncoding
 
 TEXT = b'{"stream":"chat"}' * 100
@@ -50,6 +51,17 @@ async def test_a_body_of_every_size_is_inflated_whole(size: int) -> None:
     assert await read(gzip.compress(b"x" * size), "gzip", 3 * INLINE_BYTES) == b"x" * size
 
 
+@pytest.mark.parametrize("size", [INLINE_INPUT - 1, INLINE_INPUT, INLINE_INPUT + 1, 3 * INLINE_INPUT])
+async def test_a_body_may_be_sent_in_every_size(size: int) -> None:
+    text = random.Random(size).randbytes(size)
+    packed = gzip.compress(text, 0)
+    assert await read(packed, "gzip", 2 * size) == text
+    with pytest.raises(BadBody):
+        await read(packed[:-1], "gzip", 2 * size)
+    with pytest.raises(BadBody):
+        await read(gzip.compress(b"x") + bytes(size), "gzip", 2 * size + 100)
+
+
 @pytest.mark.parametrize("limit", [100, INLINE_BYTES, 5 * INLINE_BYTES])
 async def test_what_a_body_becomes_is_bounded(limit: int) -> None:
     assert await read(gzip.compress(b"x" * limit), "gzip", limit) == b"x" * limit
@@ -59,7 +71,16 @@ async def test_what_a_body_becomes_is_bounded(limit: int) -> None:
         await read(gzip.compress(b"x" * 1000 * limit), "gzip", limit)
 
 
-async def test_a_large_body_is_inflated_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+EMPTY_BLOCK = b"\0\0\0\xff\xff"  # RFC 1951 section 3.2.4
+LARGE = {
+    "what becomes much": (gzip.compress(b"x" * 1_000_000), "gzip", 1_000_000),
+    "what becomes nothing": (EMPTY_BLOCK * 20_000 + raw_deflate(b""), "deflate", 0),
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+async def test_a_large_body_is_inflated_off_the_event_loop(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, encoding, size = LARGE[case]
     threads: list[int] = []
 
     class Watched:
@@ -68,7 +89,7 @@ async def test_a_large_body_is_inflated_off_the_event_loop(monkeypatch: pytest.M
 
         def decompress(self, data: bytes, most: int) -> bytes:
             inflated = self._inflater.decompress(data, most)
-            if len(inflated) > INLINE_BYTES:
+            if len(inflated) > INLINE_BYTES or len(data) > INLINE_INPUT:
                 threads.append(threading.get_ident())
             return inflated
 
@@ -81,7 +102,7 @@ async def test_a_large_body_is_inflated_off_the_event_loop(monkeypatch: pytest.M
         decompressobj = Watched
 
     monkeypatch.setattr(bodies, "zlib", Zlib)
-    assert len(await read(gzip.compress(b"x" * 1_000_000), "gzip", 1_000_000)) == 1_000_000
+    assert len(await read(data, encoding, 1_000_000)) == size
     assert threads
     assert threading.get_ident() not in threads
 

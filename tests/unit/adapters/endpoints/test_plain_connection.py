@@ -16,7 +16,7 @@ from enum import Enum
 import pytest
 from aiohttp import web
 
-from ropewalk.adapters.endpoints import plain_connection
+from ropewalk.adapters.endpoints import plain_connection, shared_port
 from ropewalk.adapters.endpoints.admission import ConnectionLimits
 from ropewalk.adapters.endpoints.http_guard import KEYED, KeyGuard
 from ropewalk.adapters.endpoints.publish import PublishEndpoint
@@ -140,6 +140,11 @@ def request(body: bytes = GOOD, *headers: str, line: str = "POST /_broadcast HTT
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
+def chunked(*headers: str) -> bytes:
+    head = request(b"", "Transfer-Encoding: chunked", *headers).replace(b"Content-Length: 0\r\n", b"")
+    return head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(GOOD), GOOD)
+
+
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(TIMEOUT):
         while not condition():
@@ -188,9 +193,7 @@ LEFT_TO_AIOHTTP = {
     "a length in a list": request(GOOD, AUTHORIZED).replace(b"Length: 28", b"Length: 28, 28"),
     "a length and a transfer encoding": request(b"0\r\n\r\n", AUTHORIZED, "Transfer-Encoding: chunked"),
     "an unknown transfer encoding": request(GOOD, AUTHORIZED, "Transfer-Encoding: xchunked"),
-    "chunks": request(b"1c\r\n%b\r\n0\r\n\r\n" % GOOD, AUTHORIZED, "Transfer-Encoding: chunked").replace(
-        b"Content-Length: 38\r\n", b""
-    ),
+    "chunks": chunked(AUTHORIZED),
     "a blank before the colon": request(GOOD, AUTHORIZED).replace(b"Content-Length:", b"Content-Length :"),
     "a folded line": request(GOOD, AUTHORIZED + "\r\n more"),
     "a line without colon": request(GOOD, AUTHORIZED, "nonsense"),
@@ -224,6 +227,8 @@ LEFT_TO_AIOHTTP = {
     "a batch that is too long": request(b"[%b]" % b",".join([GOOD] * 4), AUTHORIZED),
     "a uid that is too long": request(entry(uid="u" * 300), AUTHORIZED),
     "an idempotency key that is too long": request(GOOD, AUTHORIZED, "Idempotency-Key: " + "k" * 300),
+    "two idempotency keys": request(GOOD, AUTHORIZED, "Idempotency-Key: k", "Idempotency-Key: other"),
+    "an idempotency key twice": request(GOOD, AUTHORIZED, "Idempotency-Key: k", "idempotency-key: k"),
     "a disconnect": request(b'{"command":"disconnect","payload":{"identifier":"1"}}', AUTHORIZED),
     "an empty line before it": b"\r\n" + request(GOOD, AUTHORIZED),
 }
@@ -238,6 +243,35 @@ async def test_answers_and_counts_are_those_of_aiohttp(case: str, how: How) -> N
     async with listening(how, "k3y") as port:
         assert (await exchange(port, data + END), port.outcome()) == expected
         assert (port.seen_by_aiohttp < all_of_them) == (case in ANSWERED_HERE)
+
+
+@pytest.mark.parametrize("how", How)
+@pytest.mark.parametrize("second", ["other", "k", ""])
+async def test_two_idempotency_keys_are_refused_and_nothing_is_registered(how: How, second: str) -> None:
+    async with listening(how) as port, port.connection() as link:
+        await link.send(request(GOOD, "Idempotency-Key: k", f"idempotency-key: {second}"))
+        assert await link.response() == (400, b'{"error":"the header Idempotency-Key may be given once"}')
+        assert port.store.registered == []
+        assert port.stats.publications_refused == 1
+        await link.send(request(GOOD, "Idempotency-Key: k"))
+        assert (await link.response())[0] == 201
+
+
+@pytest.mark.parametrize("how", How)
+@pytest.mark.parametrize("method", ["POST", "HEAD"])
+@pytest.mark.parametrize(
+    ("version", "status"), [("", b"400"), (" HTTP/0.9", b"400"), (" HTTP/2.0", b"505"), (" HTTP/3.0", b"400")]
+)
+async def test_another_version_of_http_is_refused(how: How, method: str, version: str, status: bytes) -> None:
+    bad = request(GOOD, line=f"{method} /_broadcast{version}")
+    async with listening(how) as port:
+        async with port.connection() as first, port.connection() as second:
+            await second.send(request())
+            await second.response()
+            for link in (first, second):
+                await link.send(bad)
+                assert re.findall(rb"HTTP/1\.[01] (\d+)", await link.to_the_end()) == [status]
+        assert len(port.store.registered) == 1
 
 
 # --- in pieces -----------------------------------------------------------------------------------------------------------
@@ -399,6 +433,56 @@ async def test_nonsense_behind_a_request_is_refused_after_that_is_answered(how: 
         assert re.findall(rb"HTTP/1\.\d (\d+)", answers) == [b"201", b"400"]
 
 
+BEFORE_NONSENSE = {
+    "a request for aiohttp": (request(b"", line="GET /end HTTP/1.1"), 1),
+    "requests for aiohttp": (request(b"", line="GET /end HTTP/1.1") * 30, 30),
+    "a body": (request(b"x" * 1000, line="POST /end HTTP/1.1"), 1),
+    "chunks": (chunked() * 3, 3),
+    "all kinds": ((request() + request(b"x", line="POST /end HTTP/1.1") + chunked()) * 3, 9),
+    "no plain head": (request(b"", "X: \xff", line="GET /end HTTP/1.1") * 2, 2),
+}
+NONSENSE = {
+    "no request": b"nonsense\r\n\r\n",
+    "no head": b"GET /end HTTP/1.1\r\nnonsense\r\n\r\n",
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("how", How)
+@pytest.mark.parametrize("nonsense", NONSENSE)
+@pytest.mark.parametrize("case", BEFORE_NONSENSE)
+async def test_whatever_came_before_nonsense_is_answered_before_that(how: How, case: str, nonsense: str) -> None:
+    data, number = BEFORE_NONSENSE[case]
+    async with listening(how) as port:
+        for before in (b"", request(), chunked()):
+            async with port.connection() as link:
+                if before:
+                    await link.send(before)
+                    await link.response()
+                await link.send(data + NONSENSE[nonsense])
+                statuses = re.findall(rb"HTTP/1\.\d (\d+)", await link.to_the_end())
+            assert [status[:1] for status in statuses] == [b"2"] * number + [b"4"]
+
+
+@pytest.mark.parametrize("how", How)
+async def test_a_request_with_a_malformed_body_behind_others_is_refused_at_once(how: How) -> None:
+    bad = chunked().replace(b"\r\n\r\n1c\r\n", b"\r\n\r\nnonsense\r\n")
+    async with listening(how) as port:
+        for before, number in ((b"", 0), (request() + request(b"", line="GET /end HTTP/1.1"), 2)):
+            statuses = re.findall(rb"HTTP/1\.\d (\d+)", await exchange(port, before + bad))
+            assert [status[:1] for status in statuses] == [b"2"] * number + [b"4"]
+
+
+@pytest.mark.parametrize("how", How)
+async def test_half_a_head_that_came_with_a_request_is_not_waited_for_either(how: How, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_port, "HEAD_TIMEOUT", 0.05)
+    async with listening(how) as port, port.connection() as link:
+        await link.send(chunked() + b"GET /end HTTP/1.1\r\nHo")
+        assert (await link.response())[0] == 201
+        assert await link.to_the_end() == b""
+        assert port.stats.refusals == {"head_timeout": 1}
+
+
 async def test_what_comes_while_the_store_is_waited_for_is_held_and_no_more_is_read() -> None:
     async with listening(How.LATER) as port:
         wire = opened(port)
@@ -430,6 +514,52 @@ async def test_a_peer_that_reads_no_answers_gets_no_more_of_them(how: How) -> No
         assert len(port.store.registered) == 1
         connection.resume_writing()
         assert (await link.response())[0] == 201
+
+
+# --- senders that end their side ------------------------------------------------------------------------------------------
+
+GET = request(b"", line="GET /end HTTP/1.1")
+CHUNKED_POST = chunked()
+ENDED = {
+    "plain": (request(), [b"201"]),
+    "for aiohttp": (GET, [b"200"]),
+    "chunked": (CHUNKED_POST, [b"201"]),
+    "several": (request() + GET + request() + CHUNKED_POST + GET, [b"201", b"200", b"201", b"201", b"200"]),
+    "many": (GET * 100, [b"200"] * 100),
+    "half a head behind one": (CHUNKED_POST + b"POST /_bro", [b"201"]),
+}
+
+
+@pytest.mark.parametrize("how", How)
+@pytest.mark.parametrize("case", ENDED)
+async def test_who_has_asked_and_ends_their_side_is_answered_and_then_the_connection_closes(how: How, case: str) -> None:
+    data, expected = ENDED[case]
+    async with listening(how) as port:
+        port.store.later = how is not How.AT_ONCE
+        port.store.gate.clear()
+        async with port.connection() as link:
+            await link.send(data)
+            link.end()
+            open_ones = port.shared.http._connections
+            if port.store.later and case in ("plain", "chunked"):  # it has ended before there is an answer
+                await until(lambda: any(connection._peer_ended for connection in open_ones))
+            port.store.gate.set()
+            assert re.findall(rb"HTTP/1\.1 (\d+)", await link.to_the_end()) == expected
+        await until(lambda: not port.shared.http._connections)
+        assert port.stats.refusals == {}
+
+
+@pytest.mark.parametrize("how", How)
+@pytest.mark.parametrize("data", [b"", request()[:-5], request()[:30], CHUNKED_POST[:-3]])
+async def test_who_ends_their_side_with_nothing_left_to_answer_is_not_kept(how: How, data: bytes) -> None:
+    async with listening(how) as port, port.connection() as link:
+        await link.send(request())
+        await link.response()
+        await link.send(data)
+        link.end()
+        assert b" 201 " not in await link.to_the_end()
+        await until(lambda: not port.shared.http._connections)
+        assert len(port.store.registered) == 1
 
 
 # --- connections that end --------------------------------------------------------------------------------------------------
@@ -488,6 +618,69 @@ async def test_a_connection_that_is_idle_is_closed_and_counted(how: How, begin: 
         await link.send(begin)
         assert await link.to_the_end() == b""
         assert port.stats.refusals == {"idle": 1}
+
+
+HALVES = [b"POST /_bro", b"GET /end HTTP/1.1\r\nHo", request(GOOD, "Expect: 100-continue")[: -len(GOOD) - 2]]
+
+
+@pytest.mark.parametrize("how", How)
+@pytest.mark.parametrize("begin", HALVES)
+@pytest.mark.parametrize("before", [request(), request(b"", line="GET /end HTTP/1.1"), b"\r\n" + request()])
+async def test_half_a_head_is_not_waited_for_until_the_connection_counts_as_idle(
+    how: How, begin: bytes, before: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_port, "HEAD_TIMEOUT", 0.05)
+    async with listening(how) as port, port.connection() as link:
+        await link.send(before)
+        await link.response()
+        await link.send(begin)
+        assert await link.to_the_end() == b""
+        assert port.stats.refusals == {"head_timeout": 1}
+
+
+@pytest.mark.parametrize("how", How)
+@pytest.mark.parametrize("other", [request(), request(b"", line="GET /end HTTP/1.1")])
+async def test_the_time_of_a_head_runs_from_its_first_piece_to_its_last(how: How, other: bytes) -> None:
+    async with listening(how) as port:
+        wire = opened(port)
+        await wire.answered(1)
+        awaited = port.shared.head_timeouts._until
+        for _ in range(2):
+            assert not awaited
+            wire.written = b""
+            wire.receive(other[:3])
+            begun = dict(awaited)
+            assert len(begun) == 1
+            await asyncio.sleep(0.001)
+            wire.receive(other[3:10], other[10:20])
+            assert awaited == begun
+            wire.receive(other[20:])
+            assert not awaited
+            await until(lambda: b"HTTP/1.1 " in wire.written)
+        wire.receive(other[:3])
+        assert isinstance(wire.protocol, asyncio.Protocol)
+        wire.protocol.connection_lost(None)
+        assert not awaited
+
+
+async def test_half_a_head_may_wait_while_a_request_before_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_port, "HEAD_TIMEOUT", 0.01)
+    async with listening(How.AIOHTTP) as port:
+        port.store.later = True
+        port.store.gate.clear()
+        async with port.connection() as link:
+            await link.send(request())
+            await until(lambda: port.seen_by_aiohttp == 1)
+            (connection,) = port.shared.http._connections
+            await link.send(b"POST /_bro")
+            awaited = port.shared.head_timeouts._until
+            await until(lambda: awaited)
+            first = awaited[connection]
+            await until(lambda: awaited[connection] > first)
+            port.store.gate.set()
+            assert (await link.response())[0] == 201
+            assert await link.to_the_end() == b""
+        assert port.stats.refusals == {"head_timeout": 1}
 
 
 async def test_a_server_that_stops_waits_for_the_store_and_answers() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from socket import socket
 from typing import Any
 
 import pytest
@@ -58,7 +59,7 @@ class Other:
     def may_enter(self) -> bool:
         return self.room
 
-    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer) -> None:
+    def enter(self, transport: asyncio.Transport, data: bytes, peer: Peer, sock: socket | None) -> None:
         self.entered.append((transport, data))
 
 

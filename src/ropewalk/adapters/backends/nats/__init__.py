@@ -104,9 +104,9 @@ class NatsBackend:
         self.record_queue = NatsRecordQueue(link, self._table, prefix, recorder or node, replicas, clock, lambda: self._shards)
         self._witnesses = Witnesses(link, node, self.leases)
         self._readers = {
-            "s": self.sessions.apply,
-            "r": self.sessions.apply_revoked,
-            "o": self.sessions.apply_order,
+            "s": self.sessions.copy.apply,
+            "r": self.sessions.copy.apply_revoked,
+            "o": self.sessions.copy.apply_order,
             "m": self.presence.apply,
             "l": self.leases.apply,
             "c": self._orders.apply,
@@ -185,7 +185,7 @@ class NatsBackend:
         return self._table.trouble or self._reason or self.link.problem
 
     async def sweep(self) -> None:
-        self.sessions.forget_old()
+        self.sessions.copy.forget_old()
         if not self._table.ready:
             return
         await self.leases.sweep()
@@ -201,7 +201,7 @@ class NatsBackend:
 
     def gauges(self) -> dict[str, float]:
         """Of the streams as they were counted by a sweep some seconds ago."""
-        return {**self._counts, **self.sessions.gauges(), "presence_members": self.presence.members}
+        return {**self._counts, **self.sessions.copy.gauges(), "presence_members": self.presence.members}
 
     def jet_of(self, stream: str) -> str:
         """The JetStream stream that keeps a stream. Raises `Unavailable`."""

@@ -66,14 +66,14 @@ class NatsLeases:
             return [_change(Lease(self._node, self._number, ttl)), *self._sessions.hearing(self._node, list(heard))]
 
         await self._table.settle(decide)
-        return Renewal(self._number, tuple(self._sessions.untold(self._node)))
+        return Renewal(self._number, tuple(self._sessions.copy.untold(self._node)))
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
         return await self._sessions.write(sessions)
 
     async def sweep(self) -> None:
         """End the leases that are over."""
-        holders = self._sessions.nodes() | self._presence.nodes()
+        holders = self._sessions.copy.nodes() | self._presence.nodes()
         over = [node for node in holders | self._leases.keys() if node and not self._lives(node)]
         if over:
             await self._table.catch_up()

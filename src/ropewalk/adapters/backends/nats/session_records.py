@@ -21,8 +21,11 @@ class SessionRecord(Struct, frozen=True):
 
 
 class Gone(Struct, frozen=True, tag=True):
+    """`ended_by`: the node that removed it; "" where it was taken by somebody."""
+
     sid: str
     until: float
+    ended_by: str = ""
 
 
 class Kept(Struct, frozen=True, tag=True):

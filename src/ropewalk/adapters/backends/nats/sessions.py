@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ropewalk.adapters.backends.nats.names import token
+from ropewalk.adapters.backends.nats.session_copy import REMEMBERED, SessionCopy
 from ropewalk.adapters.backends.nats.session_records import (
     Gone,
     Kept,
@@ -23,16 +24,12 @@ from ropewalk.adapters.backends.nats.session_records import (
     order_key,
     session_key,
 )
-from ropewalk.adapters.backends.nats.table import Applied, Change, Table
-from ropewalk.core.expiry import Expiry
-from ropewalk.model.errors import LimitReached
+from ropewalk.adapters.backends.nats.table import Change, Table
+from ropewalk.model.errors import LimitReached, Unanswered, Unavailable
 from ropewalk.model.sessions import SessionSnapshot, SessionTaken, SessionWrite
 from ropewalk.ports import Clock
 
 logger = logging.getLogger("ropewalk.nats")
-
-REMEMBERED = 60.0
-"""Seconds for which a sid is known to be gone, and an identity to be revoked. Longer than a write may be repeated."""
 
 LOOKED_AT = 1000
 """Sessions that one call may look at beyond those that it gives out: others may have been faster."""
@@ -40,14 +37,13 @@ LOOKED_AT = 1000
 WRITTEN_AT_ONCE = 64
 
 
-_entries = msgspec.msgpack.Decoder(Kept | Gone)
 _encode = msgspec.msgpack.encode
 _snapshots = msgspec.msgpack.Decoder(SessionSnapshot)
 
 
 class NatsSessions:
-    """`limit` and `max_total`: how many sessions may be kept whose connection is gone, and how many bytes of them; `max_size`
-    of one."""
+    """`copy` has what is known of them. `limit` and `max_total`: how many sessions may be kept whose connection is gone, and
+    how many bytes of them; `max_size` of one."""
 
     def __init__(
         self,
@@ -65,92 +61,12 @@ class NatsSessions:
         self._limit = limit
         self._max_size = max_size
         self._max_total = max_total
-        self._tell = tell
-        self.clear()
+        self.copy = SessionCopy(node, clock, tell)
+        self._untold: dict[str, SessionRecord] = {}  # which this node may have removed, and has not given out
 
     def clear(self) -> None:
-        self._records: dict[str, SessionRecord] = {}
-        self._sequences: dict[str, int] = {}
-        self._successors: dict[str, str] = {}  # former sid → sid
-        self._gone: dict[str, float] = {}
-        self._revoked: dict[str, tuple[float, int]] = {}  # ids → when, and the sequence of that
-        self._of_ids: dict[str, set[str]] = {}
-        self._of_node: dict[str, set[str]] = {}  # those that live there
-        self._orders: dict[str, dict[str, SessionTaken]] = {}  # by node: what it has not heard yet
-        self._deadlines = Expiry()
-        self._kept = self._kept_bytes = 0  # of those whose connection is gone, and of some that are over
-
-    def gauges(self) -> dict[str, float]:
-        kept = [record for record in self._records.values() if record.deadline is not None and record.deadline > self._clock()]
-        return {"sessions_kept": len(kept), "sessions_kept_bytes": sum(len(record.snapshot) for record in kept)}
-
-    def nodes(self) -> set[str]:
-        return {node for node, sids in self._of_node.items() if sids}
-
-    # --- the copy -----------------------------------------------------------------------------------------------------
-
-    def apply(self, applied: Applied) -> None:
-        entry = _entries.decode(applied.data)
-        if isinstance(entry, Gone):
-            self._forget(entry.sid)
-            self._gone[entry.sid] = entry.until
-            return
-        record = entry.record
-        self._forget(record.sid)
-        self._gone.pop(record.sid, None)
-        self._records[record.sid] = record
-        self._sequences[record.sid] = applied.seq
-        self._successors.update(dict.fromkeys(record.formers, record.sid))
-        self._of_ids.setdefault(record.ids, set()).add(record.sid)
-        if record.deadline is None:
-            self._of_node.setdefault(record.node, set()).add(record.sid)
-        else:
-            self._deadlines.set(record.sid, record.deadline)
-            self._kept += 1
-            self._kept_bytes += len(record.snapshot)
-
-    def _forget(self, sid: str) -> None:
-        record = self._records.pop(sid, None)
-        if record is None:
-            return
-        self._deadlines.discard(sid)
-        self._sequences.pop(sid, None)
-        if record.deadline is not None:
-            self._kept -= 1
-            self._kept_bytes -= len(record.snapshot)
-        for former in record.formers:
-            if self._successors.get(former) == sid:
-                del self._successors[former]
-        for index, key in ((self._of_ids, record.ids), (self._of_node, record.node)):
-            if key in index:
-                index[key].discard(sid)
-                if not index[key]:
-                    del index[key]
-
-    def apply_revoked(self, applied: Applied) -> None:
-        if applied.data:
-            revoked = msgspec.msgpack.decode(applied.data, type=Revoked)
-            self._revoked[revoked.ids] = revoked.when, applied.seq
-
-    def apply_order(self, applied: Applied) -> None:
-        if not applied.data:
-            self._heard(applied.key)
-            return
-        order = msgspec.msgpack.decode(applied.data, type=TakenOrder)
-        taken = SessionTaken(order.sid, order.revoked)
-        self._orders.setdefault(order.node, {})[applied.key] = taken
-        if order.node == self._node and applied.fresh:
-            self._tell(taken)
-
-    def _heard(self, key: str) -> None:
-        for node, orders in list(self._orders.items()):
-            if orders.pop(key, None) is not None and not orders:
-                del self._orders[node]
-
-    def forget_old(self) -> None:
-        now = self._clock()
-        self._gone = {sid: until for sid, until in self._gone.items() if until > now}
-        self._revoked = {ids: at for ids, at in self._revoked.items() if at[0] + REMEMBERED > now}
+        self.copy.clear()
+        self._untold.clear()
 
     # --- the port -----------------------------------------------------------------------------------------------------
 
@@ -160,7 +76,7 @@ class NatsSessions:
 
     async def peek(self, sid: str) -> SessionSnapshot | None:
         await self._table.catch_up()
-        record = self._takeable(sid)
+        record = self.copy.takeable(sid)
         return None if record is None else _snapshots.decode(record.snapshot)
 
     async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
@@ -169,8 +85,8 @@ class NatsSessions:
 
         def decide() -> Sequence[Change]:
             found.clear()
-            record = self._takeable(sid)
-            if record is None or (successor in self._gone and record.sid != successor):
+            record = self.copy.takeable(sid)
+            if record is None or (successor in self.copy.gone and record.sid != successor):
                 return ()  # with a successor that is gone: the same call again, and somebody else took it in between
             found.append(record)
             return () if record.sid == successor else self._taking(record, successor)
@@ -190,7 +106,7 @@ class NatsSessions:
                 record.ttl,
                 self._clock() + record.ttl,
                 (*record.formers, record.sid),
-                self._origin(record),
+                self.copy.origin(record),
             )
             changes.append(_kept(heir))
         return changes + self._order(record, revoked=False)
@@ -199,31 +115,49 @@ class NatsSessions:
         """First it is written that the identity is revoked: nobody gets such a session from then on. Then they are removed."""
         marker = Change(f"r.{token(ids)}", _encode(Revoked(ids, self._clock())), checked=False, ttl=REMEMBERED)
         await self._table.write([marker])
-        removed: list[tuple[str, SessionSnapshot]] = []
-        while revoked := [sid for sid in sorted(self._of_ids.get(ids, ())) if self._is_revoked(self._records[sid])]:
-            for sid in revoked:
-                record = await self._remove(sid, self._is_revoked, order=True)
-                if record is not None:
-                    removed.append((sid, _snapshots.decode(record.snapshot)))
-        return removed
+        removed: dict[str, SessionRecord] = {}
+        try:
+            while revoked := self.copy.of_revoked(ids):
+                for sid in revoked:
+                    if (record := await self._give_out(sid, self.copy.is_revoked, order=True)) is not None:
+                        removed[sid] = record
+        except Unavailable:
+            self._untold.update(removed)
+            raise
+        return [(sid, _snapshots.decode(record.snapshot)) for sid, record in removed.items()]
 
     async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        """What is given out is removed by then, so that it is given out whatever becomes of the others."""
         await self._table.catch_up()
-        given: list[tuple[str, SessionSnapshot]] = []
-        due = self._deadlines.due(self._clock(), limit + LOOKED_AT)
-        early = set(self._deadlines.due(inf, min(limit, self._too_many() - len(due))))
+        given = self._removed_after_all(limit)
+        due = self.copy.deadlines.due(self._clock(), limit + LOOKED_AT)
+        early = set(self.copy.deadlines.due(inf, min(limit, self._too_many() - len(due))))
         due += early
         try:
             while due and len(given) < limit:
-                away = self._is_away if due[-1] in early else self._is_over
-                record = await self._remove(due[-1], away)
+                away = self.copy.is_away if due[-1] in early else self.copy.is_over
+                record = await self._give_out(due[-1], away)
                 sid = due.pop()
-                if record is not None and not self._is_revoked(record):
+                if record is not None and not self.copy.is_revoked(record):
                     given.append((sid, _snapshots.decode(record.snapshot)))
+        except Unavailable as error:
+            if not given:
+                raise
+            logger.debug("sessions that are over wait for the next time", extra={"count": len(due), "reason": str(error)})
         finally:
             for sid in due:  # those that could not be had now
-                if (left := self._records.get(sid)) is not None and left.deadline is not None:
-                    self._deadlines.set(sid, left.deadline)
+                if (left := self.copy.records.get(sid)) is not None and left.deadline is not None:
+                    self.copy.deadlines.set(sid, left.deadline)
+        return given
+
+    def _removed_after_all(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
+        """What this node removed without giving it out. One that is still there may yet be removed by what was sent then."""
+        given: list[tuple[str, SessionSnapshot]] = []
+        for sid, record in list(self._untold.items()):
+            if len(given) < limit and sid not in self.copy.records:
+                del self._untold[sid]
+                if (gone := self.copy.gone.get(sid)) is not None and gone.ended_by == self._node:
+                    given.append((sid, _snapshots.decode(record.snapshot)))
         return given
 
     async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
@@ -231,9 +165,9 @@ class NatsSessions:
 
     def _too_many(self) -> int:
         """How many of those that are kept have to end before their time."""
-        count = self._kept - self._limit
-        if self._kept_bytes > self._max_total:
-            count = max(count, 1 + (self._kept_bytes - self._max_total) * self._kept // self._kept_bytes)
+        count = self.copy.kept - self._limit
+        if self.copy.kept_bytes > self._max_total:
+            count = max(count, 1 + (self.copy.kept_bytes - self._max_total) * self.copy.kept // self.copy.kept_bytes)
         return count
 
     async def _remove(self, sid: str, still: Callable[[SessionRecord], bool], order: bool = False) -> SessionRecord | None:
@@ -242,14 +176,26 @@ class NatsSessions:
 
         def decide() -> Sequence[Change]:
             found.clear()
-            record = self._records.get(sid)
+            record = self.copy.records.get(sid)
             if record is None or not still(record):
                 return ()
             found.append(record)
-            return [self._gone_now(sid), *(self._order(record, revoked=True) if order else ())]
+            return [self._gone_now(sid, ended_by=self._node), *(self._order(record, revoked=True) if order else ())]
 
         await self._table.settle(decide)
         return found[0] if found else None
+
+    async def _give_out(self, sid: str, still: Callable[[SessionRecord], bool], order: bool = False) -> SessionRecord | None:
+        """Remove it, for whoever calls tells of its end. One that may have been removed is given out later on, if it was."""
+        record = self.copy.records.get(sid)
+        try:
+            removed = await self._remove(sid, still, order)
+        except Unanswered:
+            if record is not None:
+                self._untold[sid] = record
+            raise
+        self._untold.pop(sid, None)
+        return removed
 
     # --- leases -------------------------------------------------------------------------------------------------------
 
@@ -260,20 +206,20 @@ class NatsSessions:
         return [order for order in taken if order is not None]
 
     async def _write(self, write: SessionWrite) -> SessionTaken | None:
-        if write.sid not in self._records:
+        if write.sid not in self.copy.records:
             await self._table.catch_up()
         snapshot, ttl = self._fitting(write)
         refused: list[SessionTaken] = []
 
         def decide() -> Sequence[Change]:
             refused.clear()
-            record = self._records.get(write.sid)
+            record = self.copy.records.get(write.sid)
             if record is None:
                 if (refusal := self._refusal(write)) is not None:
                     refused.append(refusal)
                     return ()
                 record = SessionRecord(write.sid, self._node, write.snapshot.ids, snapshot, 0, ttl)
-            elif (revoked := self._is_revoked(record)) or self._is_over(record):
+            elif (revoked := self.copy.is_revoked(record)) or self.copy.is_over(record):
                 refused.append(SessionTaken(write.sid, revoked))
                 return ()
             if write.version <= record.version:
@@ -281,7 +227,7 @@ class NatsSessions:
             return [_kept(self._written(record, write, snapshot, ttl))]
 
         sequence = await self._table.settle(decide)
-        record = self._records.get(write.sid)
+        record = self.copy.records.get(write.sid)
         if sequence and write.began is not None and record is not None and self._revoked_since(write, sequence):
             # The order came between the decision and the write, and whoever gave it may not have seen this session.
             await self._remove(write.sid, lambda record: True)
@@ -290,13 +236,13 @@ class NatsSessions:
 
     def _refusal(self, write: SessionWrite) -> SessionTaken | None:
         """Why a session that is not there cannot be written."""
-        if write.began is None or write.sid in self._gone:
+        if write.began is None or write.sid in self.copy.gone:
             return SessionTaken(write.sid)
-        when, _ = self._revoked.get(write.snapshot.ids, (0.0, 0))
+        when, _ = self.copy.revoked.get(write.snapshot.ids, (0.0, 0))
         return SessionTaken(write.sid, revoked=True) if write.began <= when else None
 
     def _revoked_since(self, write: SessionWrite, sequence: int) -> bool:
-        when, revoked_at = self._revoked.get(write.snapshot.ids, (0.0, 0))
+        when, revoked_at = self.copy.revoked.get(write.snapshot.ids, (0.0, 0))
         return write.began is not None and write.began <= when and revoked_at < sequence
 
     def _fitting(self, write: SessionWrite) -> tuple[bytes, float]:
@@ -319,60 +265,34 @@ class NatsSessions:
             ttl,
             None if write.live else self._clock() + ttl,
             () if write.live else record.formers,
-            self._origin(record),
+            self.copy.origin(record),
         )
-
-    def untold(self, node: str) -> list[SessionTaken]:
-        return list(self._orders.get(node, {}).values())
 
     def hearing(self, node: str, heard: Sequence[str]) -> list[Change]:
         """What removes orders that a node has heard."""
-        orders = self._orders.get(node, {})
+        orders = self.copy.orders.get(node, {})
         keys = (order_key(node, sid) for sid in heard)
         return [Change(key, checked=False) for key in keys if key in orders]
 
     async def node_died(self, node: str, lives: Callable[[], bool]) -> None:
         """Its sessions are kept for their time from now on, unless it `lives` again by then."""
-        for change in self.hearing(node, [order.sid for order in self.untold(node)]):
+        for change in self.hearing(node, [order.sid for order in self.copy.untold(node)]):
             await self._table.write([change])
-        sids = sorted(self._of_node.get(node, ()))
+        sids = sorted(self.copy.of_node.get(node, ()))
         for begin in range(0, len(sids), WRITTEN_AT_ONCE):
             await asyncio.gather(*(self._leave_behind(sid, node, lives) for sid in sids[begin : begin + WRITTEN_AT_ONCE]))
 
     async def _leave_behind(self, sid: str, node: str, lives: Callable[[], bool]) -> None:
         def decide() -> Sequence[Change]:
-            record = self._records.get(sid)
+            record = self.copy.records.get(sid)
             if record is None or record.node != node or record.deadline is not None or lives():
                 return ()
-            return [_kept(replace(record, deadline=self._clock() + record.ttl, origin=self._origin(record)))]
+            return [_kept(replace(record, deadline=self._clock() + record.ttl, origin=self.copy.origin(record)))]
 
         await self._table.settle(decide)
 
-    # --- decisions ----------------------------------------------------------------------------------------------------
-
-    def _takeable(self, sid: str) -> SessionRecord | None:
-        record = self._records.get(self._successors.get(sid, sid))
-        if record is None or self._is_revoked(record):
-            return None
-        alive = self._clock() < record.deadline if record.deadline is not None else record.ttl > 0
-        return record if alive else None
-
-    def _is_over(self, record: SessionRecord) -> bool:
-        return record.deadline is not None and record.deadline <= self._clock()
-
-    def _is_away(self, record: SessionRecord) -> bool:
-        return record.deadline is not None
-
-    def _origin(self, record: SessionRecord) -> int:
-        return record.origin or self._sequences.get(record.sid, 0)
-
-    def _is_revoked(self, record: SessionRecord) -> bool:
-        """Whether an order came after it, or what it comes from, was written."""
-        at = self._revoked.get(record.ids)
-        return at is not None and self._origin(record) < at[1]
-
-    def _gone_now(self, sid: str) -> Change:
-        return Change(session_key(sid), _encode(Gone(sid, self._clock() + REMEMBERED)), ttl=REMEMBERED)
+    def _gone_now(self, sid: str, ended_by: str = "") -> Change:
+        return Change(session_key(sid), _encode(Gone(sid, self._clock() + REMEMBERED, ended_by)), ttl=REMEMBERED)
 
     def _order(self, record: SessionRecord, revoked: bool) -> list[Change]:
         """That it is taken, to the node where it lives."""

@@ -246,8 +246,9 @@ class Table:
         await self.wait_for(await asyncio.shield(self._asking))
 
     async def _ask(self) -> int:
+        seen = self._seen  # of now: while the answer is on its way, more may come
         found = await jets.info(self._link, self._jet)
-        if found is None or found["created"] != self._created or found["state"]["last_seq"] < self._seen:
+        if found is None or found["created"] != self._created or found["state"]["last_seq"] < seen:
             self._doubt("the records of the cluster are being read anew")
             raise Unavailable(self.trouble)
         last: int = found["state"]["last_seq"]

@@ -80,8 +80,19 @@ class RingAccess:
 
     def impairments(self) -> list[str]:
         """What the ring lacks, for the health page; empty while all its nodes are reached."""
-        others = sorted((name, link) for name, link in self._links.items() if name != self.state.me)
-        return [link.away for _, link in others if not link.connected]
+        return [link.away for link in self._unreached()]
+
+    def _unreached(self) -> list[NodeLink]:
+        """Links to other nodes that are not there now, by name of the node."""
+        return [link for name, link in sorted(self._links.items()) if name != self.state.me and not link.connected]
+
+    def gauges(self) -> dict[str, float]:
+        """What each process of a node has of its own; that of the one that reaches the fewest counts."""
+        return {"ring_nodes_unreached": len(self._unreached())}
+
+    def counts(self) -> dict[str, int]:
+        """What this process has counted since its start."""
+        return {"ring_publications_forwarded": self.router.forwarded}
 
     def journal_over(self, own: Journal) -> RingJournal:
         """The journal for the session log of this process."""
@@ -153,7 +164,8 @@ class RingAccess:
         """Where a node is now, of which the table has this address."""
         return address
 
-    def _reach_members(self) -> None:
+    def _reach_members(self) -> bool:
+        """Whether a node is gone that was not reached at its end."""
         members = {member.name: member.address for member in self.state.table.members if member.name != self.state.me}
         for name, address in members.items():
             if name not in self._links:
@@ -162,18 +174,25 @@ class RingAccess:
                 self._links[name] = self._nodes[name] = link
                 link.begin()
             self._links[name].address = self._address_of(name, address)
+        unheard = False
         for name in self._links.keys() - members.keys() - {self.state.me}:
+            unheard |= not self._links[name].connected
             del self._nodes[name]
             self._owed.forget(name)
             if self._journal is not None:
                 self._journal.forget(name)
             self._spawn(self._links.pop(name).stop())
+        return unheard
 
-    def _begin_anew_where_lost(self) -> None:
-        """What this process has written in lost shards is lost with them."""
-        if self.state.table.generations != self._generations:
+    def _begin_anew_where_lost(self, unheard: bool) -> None:
+        """What this process has written in lost shards is lost with them. Whoever follows streams by prefix may have missed
+        what was in them, and what a node said that could not be heard; others learn of it from their positions."""
+        shards_lost = self.state.table.generations != self._generations
+        if shards_lost:
             self._generations = self.state.table.generations
             self.sessions.begin_anew()
+        if shards_lost or unheard:
+            self.feed.missed_by_prefixes()
 
     def _link_changed(self) -> None:
         for name, link in self._links.items():

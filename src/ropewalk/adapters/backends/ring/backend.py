@@ -10,6 +10,8 @@ import secrets
 import ssl
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from ropewalk.adapters.backends.ring.access import RingAccess
 from ropewalk.adapters.backends.ring.hand_over import ShardReceiver, ShardSender
 from ropewalk.adapters.backends.ring.leased import LeasedMembers
@@ -91,12 +93,14 @@ class RingBackend(RingAccess):
 
     async def stop(self) -> None:
         if self._leased is not None:
-            await self._leased.stop()
+            await self._leased.stop_looking()
         await self._end_links_and_tasks()
         await self._server.stop()
         await self._store.memory.stop()
         if self._store.doubts is not None:
             self._store.doubts.settle(at_once=True)
+        if self._leased is not None:
+            await self._leased.stop()
 
     def accept(self) -> BusConnection:
         """Another node has come to the port of this one."""
@@ -107,11 +111,20 @@ class RingBackend(RingAccess):
         if taken:
             return taken
         if self._leased is not None and (seeking := self._leased.health()):
-            return seeking
+            return f"{seeking}{self._why_unreached()}"
         if self.state.agreed:
             return ""
         away = ", ".join(sorted(name for name, link in self._links.items() if not link.connected)) or "none"
-        return f"no more than half of the nodes of the ring are reached and go by the same table; not reached: {away}"
+        lacking = "no more than half of the nodes of the ring are reached and go by the same table"
+        return f"{lacking}; not reached: {away}{self._why_unreached()}"
+
+    def _why_unreached(self) -> str:
+        """Each reason once, with the nodes that it is true of."""
+        nodes: dict[str, list[str]] = {}
+        for link in self._unreached():
+            if link.reason:
+                nodes.setdefault(link.reason, []).append(link.node)
+        return "".join(f"; {', '.join(names)}: {reason}" for reason, names in nodes.items())
 
     def impairments(self) -> list[str]:
         away = super().impairments()
@@ -125,12 +138,23 @@ class RingBackend(RingAccess):
         self._store.memory.rules_changed()
 
     def gauges(self) -> dict[str, float]:
-        return self._store.gauges()
+        state = self.state
+        return {
+            **self._store.gauges(),
+            **super().gauges(),
+            "ring_term": state.table.term,
+            "ring_nodes": len(state.table.members),
+            "ring_shards_held": sum(map(state.serves, range(state.table.shards))),
+        }
+
+    def counts(self) -> dict[str, int]:
+        return {**super().counts(), "ring_shards_handed_over": self._sender.handed_over}
 
     # --- what operators ask -------------------------------------------------------------------------------------------
 
     def report(self, stream: str = "") -> RingReport:
-        return self.state.report({name: link.connected for name, link in self._links.items()}, stream)
+        known = self.state.report({name: link.connected for name, link in self._links.items()}, stream)
+        return replace(known, waits_for=self.health())
 
     def add(self, member: RingMember) -> None:
         """Raises Conflict."""
@@ -176,9 +200,9 @@ class RingBackend(RingAccess):
         state = self.state
         if state.is_to_join(self._member):
             state.make(AddNode(secrets.token_hex(8), self._member))
-        self._reach_members()
+        unheard = self._reach_members()
         self._settle_shards()
-        self._begin_anew_where_lost()
+        self._begin_anew_where_lost(unheard)
         if state.news != self._kept and not state.seeking:
             self._keep(state.news)
             self._kept = state.news
@@ -198,10 +222,14 @@ class RingBackend(RingAccess):
             state.dropped(shard)
             self._drop(shard)
         self._receiver.serve(self._server.moving)
+        lost = 0
         for shard in state.to_begin():
             if not state.held_before(shard):
                 taken_out(self._store, shard)
+                lost += state.table.generations[shard] > 0
             state.begun(shard, recovered=self._lasting)
+        if lost:
+            logger.info("shards that were lost with their node begin empty here", extra={"shards": lost})
         if self._lasting and state.agreed and not self._cleared:
             self._cleared = True
             for shard in range(state.table.shards):  # a journal remembers what was handed over since

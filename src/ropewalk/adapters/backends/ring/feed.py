@@ -125,7 +125,11 @@ class RingFeed:
         while untold := self._prefixes - told:
             await call("listen_prefixes", list(untold))
             told |= untold
-        if told:
+        self.missed_by_prefixes()
+
+    def missed_by_prefixes(self) -> None:
+        """Whoever follows streams by prefix cannot look for what did not come."""
+        if self._prefixes:
             self._missed()
 
     def not_at(self, node: str, shards: Sequence[int]) -> None:
@@ -140,8 +144,8 @@ class RingFeed:
         for message in messages:
             by_node.setdefault(self._router.holder(message.stream), []).append(message)
         for name, some in by_node.items():
-            if (node := self._router.nodes.get(name)) is not None:
-                node.note("tell", some)
+            if (node := self._router.nodes.get(name)) is not None and node.note("tell", some):
+                self._router.went_to(name, len(some))
 
     def publish_runs(self, runs: Sequence[TransientRun], confirm: bool = False) -> Awaitable[None] | None:
         """After some notes a call, as a worker does."""
@@ -158,6 +162,8 @@ class RingFeed:
         node = self._router.nodes.get(name)
         noted = size < MOST_UNANSWERED and node is not None and node.note("run", [wire.carried(run) for run in runs])
         self._unanswered_bytes[name] = size if noted else 0
+        if noted:
+            self._router.went_to(name, sum([run.count for run in runs]))
         return noted
 
     async def _call_with_runs(self, name: str, runs: Sequence[TransientRun]) -> None:
@@ -166,11 +172,13 @@ class RingFeed:
         if node is not None and node.connected:
             try:
                 await node.call("run", carried)
+                self._router.went_to(name, sum([run.count for run in runs]))
                 return
             except Moved:  # nothing has happened; they may have gone to several nodes
                 pass
         for run in carried:
             await self._router.call(run.stream, "run", [run])
+            self._router.went_to(self._router.holder(run.stream), run.count)
 
     # --- orders -------------------------------------------------------------------------------------------------------
 

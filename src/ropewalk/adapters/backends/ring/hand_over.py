@@ -37,7 +37,7 @@ EXPECTED_SECONDS = 10.0
 
 class ShardSender:
     """`moving`: shards that are not served while they are in it. `decided` is called in the very step of a decision, and when
-    something is gone."""
+    something is gone. `handed_over` counts shards."""
 
     def __init__(self, state: RingState, store: SharedStore, moving: set[int], decided: Callable[[], None]) -> None:
         self._state = state
@@ -45,6 +45,7 @@ class ShardSender:
         self._moving = moving
         self._decided = decided
         self._away: _Transfer | None = None
+        self.handed_over = 0
 
     def has(self, names: Collection[str]) -> bool:
         """Whether what is on its way has something of one of these sids or identities."""
@@ -64,6 +65,7 @@ class ShardSender:
                 raise
             if self._state.serves(shard) and self._state.possession(shard) == before:
                 self._state.given(shard, target)
+                self.handed_over += 1
         finally:
             self._away = None
             self._moving.discard(shard)

@@ -18,6 +18,8 @@ from ropewalk.ports import MemberLeases
 logger = logging.getLogger("ropewalk.ring")
 
 ANSWER_SECONDS = 3.0
+FAREWELL_SECONDS = 1.0
+"""For so long a node that ends tries to say so. Others find out without it, only later."""
 
 
 class LeasedMembers:
@@ -35,6 +37,8 @@ class LeasedMembers:
         self._verdict = Verdict()
         self._seeking = "looking for nodes of the ring"
         self._trouble = f"{leases.store} was not reached yet, by which nodes of the ring find each other"
+        self._store_missed = False  # and that was logged
+        self._stuck = False  # likewise
         self._foreign = ""
         self._running: asyncio.Task[None] | None = None
         self.addresses: dict[str, str] = {}  # of members, as they say themselves
@@ -45,11 +49,27 @@ class LeasedMembers:
         await self._leases.start()
         self._running = asyncio.get_running_loop().create_task(self._run())
 
-    async def stop(self) -> None:
+    async def stop_looking(self) -> None:
+        """This node is about to end."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
-        await self._leases.stop()
+
+    async def stop(self) -> None:
+        """This node serves nothing any more, and says so."""
+        try:
+            if self._running is not None:
+                await self._say_the_end()
+        finally:
+            await self._leases.stop()
+
+    async def _say_the_end(self) -> None:
+        self._renumber(ended=True)
+        try:
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self._leases.renew(self._me, ring_leases.LEASE_SECONDS)
+        except (Unavailable, TimeoutError) as error:
+            logger.info("others learn of the end of this node when its lease ends", extra={"reason": str(error)})
 
     def health(self) -> str:
         """Why this node belongs to no ring yet; "" once it does."""
@@ -77,8 +97,7 @@ class LeasedMembers:
 
     async def _look(self) -> None:
         asked = time.monotonic()
-        ring = "" if self._state.seeking else self._ring
-        self._me = replace(self._me, number=self._me.number + 1, ring=ring, links=self._linked())
+        self._renumber()
         self._pause()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -94,6 +113,10 @@ class LeasedMembers:
             )
         self._pause()
 
+    def _renumber(self, ended: bool = False) -> None:
+        ring, links = "" if self._state.seeking else self._ring, () if ended else self._linked()
+        self._me = replace(self._me, number=self._me.number + 1, ring=ring, links=links, ended=ended)
+
     def _pause(self) -> None:
         table = self._state.table
         self._state.paused = ring_leases.pause(self._watch, self._me, table.members, self._linked(), time.monotonic())
@@ -102,9 +125,18 @@ class LeasedMembers:
         return tuple(sorted(name for name, since in self.away_since().items() if since is None))
 
     def _say(self, trouble: str) -> None:
-        if trouble and not self._trouble:
-            logger.warning("the ring goes on without leases", extra={"reason": trouble})
         self._trouble = trouble
+        if bool(trouble) == self._store_missed:
+            return
+        self._store_missed = bool(trouble)
+        if not trouble:
+            logger.info("%s is reached, by which nodes of the ring find each other", self._leases.store)
+        elif self._state.seeking:
+            logger.warning(
+                "waiting for %s, by which nodes of the ring find each other", self._leases.store, extra={"reason": trouble}
+            )
+        else:
+            logger.warning("the ring goes on without leases", extra={"reason": trouble})
 
     async def _seek(self, seen: SeenLeases) -> None:
         state, me = self._state, self._me
@@ -123,7 +155,10 @@ class LeasedMembers:
                 self._seeking = f"joining the ring of {', '.join(member.name for member in members)}, not reached yet"
                 state.guess((self._member, *members))
                 self.follow()
-            case WaitForRing(reason=reason):
+            case WaitForRing(reason=reason, stuck=stuck):
+                if stuck and reason != self._seeking:
+                    self._stuck = True
+                    logger.warning("waiting to join the ring", extra={"reason": reason})
                 self._seeking = reason
 
     @property
@@ -138,6 +173,9 @@ class LeasedMembers:
 
     async def _look_after(self, seen: SeenLeases) -> None:
         """Of a ring that this node knows."""
+        if self._stuck:
+            self._stuck = False
+            logger.info("this node has its ring, and waits no more")
         state, record = self._state, seen.record
         if not self._ring and record is not None and self._me.name in record.members:
             self._ring = record.ring
@@ -171,7 +209,8 @@ class LeasedMembers:
         away = {name: 0.0 if since is None else now - since for name, since in self.away_since().items()}
         self._verdict = ring_leases.verdict(self._watch, state.me, state.table.members, away)
         for name in self._verdict.lost:
-            logger.warning("a node does not renew its lease and had no journal: it is declared lost", extra={"node": name})
+            reason = "was stopped" if self._watch.ended(name) else "does not renew its lease"
+            logger.warning("a node %s and had no journal: it is declared lost", reason, extra={"node": name})
             try:
                 state.make(state.removal(ring_leases.declaration(self._watch, name), name, alive=False, lost=True))
             except Conflict as conflict:

@@ -40,8 +40,8 @@ class NodeCalls(Protocol):
 class NodeLink(StoreLink):
     """To another node, by `address`; it may change. `token` is what nodes of this ring know each other by, `name` is that of
     this process, and of no other before or after it. `greet` is called on every connection before others may use it, `changed`
-    when it is there and when it is lost. `told` is what the node was told of the ring. `taken`: it knows another
-    process by the name of this node, and says so."""
+    when it is there and when it is lost. `told` is what the node was told of the ring. `reason`: why the latest attempts
+    failed. `taken`: it knows another process by the name of this node, and says so."""
 
     retry_seconds = RETRY_SECONDS
 
@@ -63,7 +63,7 @@ class NodeLink(StoreLink):
         self.away_since: float | None = time.monotonic()
         self.told: RingNews | None = None
         self.taken = ""
-        self._reason = ""
+        self.reason = ""
         self._token = token
         self._tls = tls
         self._greet_node = greet
@@ -90,12 +90,12 @@ class NodeLink(StoreLink):
         await self._greet_node(self)
 
     def _unreached(self, reason: str) -> None:
-        if reason != self._reason:  # and not at every attempt
-            self._reason = reason
+        if reason != self.reason:  # and not at every attempt
+            self.reason = reason
             logger.warning("%s is not reached", self.peer, extra={"reason": reason, "address": self.address})
 
     def _reached(self) -> None:
-        self._reason = ""
+        self.reason = ""
         logger.info("connected to %s", self.peer)
         self.away_since = None
         self._changed()

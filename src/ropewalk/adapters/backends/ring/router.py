@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 class Router:
     """`nodes` has every node that can be reached at some time, this one included, by name. `doubted` is set when a node does
-    not serve what it was asked for: what is known here of the ring may be out of date."""
+    not serve what it was asked for: what is known here of the ring may be out of date. `forwarded` counts publications."""
 
     def __init__(self, state: RingState, nodes: Mapping[str, NodeCalls], patience: float = PATIENCE) -> None:
         self.state = state
@@ -30,6 +30,7 @@ class Router:
         self._patience = patience
         self._change: asyncio.Future[None] | None = None
         self.doubted = asyncio.Event()
+        self.forwarded = 0
 
     def shard(self, name: str) -> int:
         return place_of(name, self.state.table.shards)
@@ -41,15 +42,22 @@ class Router:
     def reached(self) -> dict[str, NodeCalls]:
         return {node: calls for node, calls in self.nodes.items() if calls.connected}
 
+    def went_to(self, node: str, publications: int) -> None:
+        if node != self.state.me:
+            self.forwarded += publications
+
     def changed(self) -> None:
         """A node came or went, or a shard moved."""
         if self._change is not None and not self._change.done():
             self._change.set_result(None)
         self._change = None
 
-    async def call(self, name: str, method: str, *arguments: object) -> Any:
+    def call(self, name: str, method: str, *arguments: object) -> Coroutine[Any, Any, Any]:
         """Ask the holder of a stream or a session."""
-        holder = self.state.holder(self.shard(name))
+        return self.call_at(self.state.holder(self.shard(name)), name, method, *arguments)
+
+    async def call_at(self, holder: str, name: str, method: str, *arguments: object) -> Any:
+        """As `call`, where the holder is known already."""
         calls = self.nodes.get(holder)
         if calls is not None and calls.connected:
             try:

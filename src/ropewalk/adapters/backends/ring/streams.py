@@ -34,15 +34,16 @@ class RingStreams:
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
         publications = [_placed(publication) for publication in publications]
         first = publications[0].stream
-        if len(publications) == 1 or self._of_one_node(publications):
-            receipts: list[Receipt] = await self._router.call(first, "append", publications)
+        holder = self._router.holder(first)
+        if len(publications) == 1 or self._are_all_at(holder, publications):
+            receipts: list[Receipt] = await self._router.call_at(holder, first, "append", publications)
+            self._router.went_to(holder, len(receipts))
             return receipts
         return await self._router.until_done(lambda: self._append_to_many(publications))
 
-    def _of_one_node(self, publications: Sequence[Publication]) -> bool:
+    def _are_all_at(self, node: str, publications: Sequence[Publication]) -> bool:
         holder = self._router.holder
-        first = holder(publications[0].stream)
-        return all(holder(publication.stream) == first for publication in publications)
+        return all(holder(publication.stream) == node for publication in publications)
 
     async def _append_to_many(self, publications: Sequence[Publication]) -> list[Receipt]:
         places = grouped(publications, lambda publication: self._router.node_of(publication.stream))
@@ -57,6 +58,7 @@ class RingStreams:
         for some, answer in zip(places.values(), answers, strict=True):
             assert not isinstance(answer, BaseException)
             receipts.update(zip(some, answer, strict=True))
+            self._router.went_to(self._router.holder(publications[some[0]].stream), len(some))
         return [receipts[place] for place in range(len(publications))]
 
     async def _check_partition_keys(self, publications: Sequence[Publication]) -> None:

@@ -91,8 +91,7 @@ class RingWorkerBackend(RingAccess):
 
     def _follow(self) -> None:
         if self._running:
-            self._reach_members()
-            self._begin_anew_where_lost()
+            self._begin_anew_where_lost(self._reach_members())
             self._listen_elsewhere()
             self.router.changed()
 
@@ -104,7 +103,3 @@ class RingWorkerBackend(RingAccess):
 
     def rules_changed(self) -> None:
         """The store process reads them too."""
-
-    def gauges(self) -> dict[str, float]:
-        """The store process tells them."""
-        return {}

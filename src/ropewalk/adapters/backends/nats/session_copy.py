@@ -1,0 +1,140 @@
+"""What is known here of the sessions of the cluster: a copy of their records, with what is looked up in it."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from ropewalk.adapters.backends.nats.session_records import Gone, Kept, Revoked, SessionRecord, TakenOrder
+from ropewalk.adapters.backends.nats.table import Applied
+from ropewalk.core.expiry import Expiry
+from ropewalk.model.sessions import SessionTaken
+from ropewalk.ports import Clock
+
+REMEMBERED = 60.0
+"""Seconds for which a sid is known to be gone, and an identity to be revoked. Longer than a write may be repeated."""
+
+_entries = msgspec.msgpack.Decoder(Kept | Gone)
+
+
+class SessionCopy:
+    """`tell` hears of sessions of this `node` that others took."""
+
+    def __init__(self, node: str, clock: Clock, tell: Callable[[SessionTaken], None]) -> None:
+        self._node = node
+        self._clock = clock
+        self._tell = tell
+        self.clear()
+
+    def clear(self) -> None:
+        self.records: dict[str, SessionRecord] = {}
+        self.sequences: dict[str, int] = {}
+        self.successors: dict[str, str] = {}  # former sid → sid
+        self.gone: dict[str, Gone] = {}
+        self.revoked: dict[str, tuple[float, int]] = {}  # ids → when, and the sequence of that
+        self.of_ids: dict[str, set[str]] = {}
+        self.of_node: dict[str, set[str]] = {}  # those that live there
+        self.orders: dict[str, dict[str, SessionTaken]] = {}  # by node: what it has not heard yet
+        self.deadlines = Expiry()
+        self.kept = self.kept_bytes = 0  # of those whose connection is gone, and of some that are over
+
+    def gauges(self) -> dict[str, float]:
+        kept = [record for record in self.records.values() if record.deadline is not None and record.deadline > self._clock()]
+        return {"sessions_kept": len(kept), "sessions_kept_bytes": sum(len(record.snapshot) for record in kept)}
+
+    def nodes(self) -> set[str]:
+        return {node for node, sids in self.of_node.items() if sids}
+
+    # --- records come -------------------------------------------------------------------------------------------------
+
+    def apply(self, applied: Applied) -> None:
+        entry = _entries.decode(applied.data)
+        if isinstance(entry, Gone):
+            self._forget(entry.sid)
+            self.gone[entry.sid] = entry
+            return
+        record = entry.record
+        self._forget(record.sid)
+        self.gone.pop(record.sid, None)
+        self.records[record.sid] = record
+        self.sequences[record.sid] = applied.seq
+        self.successors.update(dict.fromkeys(record.formers, record.sid))
+        self.of_ids.setdefault(record.ids, set()).add(record.sid)
+        if record.deadline is None:
+            self.of_node.setdefault(record.node, set()).add(record.sid)
+        else:
+            self.deadlines.set(record.sid, record.deadline)
+            self.kept += 1
+            self.kept_bytes += len(record.snapshot)
+
+    def _forget(self, sid: str) -> None:
+        record = self.records.pop(sid, None)
+        if record is None:
+            return
+        self.deadlines.discard(sid)
+        self.sequences.pop(sid, None)
+        if record.deadline is not None:
+            self.kept -= 1
+            self.kept_bytes -= len(record.snapshot)
+        for former in record.formers:
+            if self.successors.get(former) == sid:
+                del self.successors[former]
+        for index, key in ((self.of_ids, record.ids), (self.of_node, record.node)):
+            if key in index:
+                index[key].discard(sid)
+                if not index[key]:
+                    del index[key]
+
+    def apply_revoked(self, applied: Applied) -> None:
+        if applied.data:
+            revoked = msgspec.msgpack.decode(applied.data, type=Revoked)
+            self.revoked[revoked.ids] = revoked.when, applied.seq
+
+    def apply_order(self, applied: Applied) -> None:
+        if not applied.data:
+            self._heard(applied.key)
+            return
+        order = msgspec.msgpack.decode(applied.data, type=TakenOrder)
+        taken = SessionTaken(order.sid, order.revoked)
+        self.orders.setdefault(order.node, {})[applied.key] = taken
+        if order.node == self._node and applied.fresh:
+            self._tell(taken)
+
+    def _heard(self, key: str) -> None:
+        for node, orders in list(self.orders.items()):
+            if orders.pop(key, None) is not None and not orders:
+                del self.orders[node]
+
+    def forget_old(self) -> None:
+        now = self._clock()
+        self.gone = {sid: gone for sid, gone in self.gone.items() if gone.until > now}
+        self.revoked = {ids: at for ids, at in self.revoked.items() if at[0] + REMEMBERED > now}
+
+    # --- what follows from them ---------------------------------------------------------------------------------------
+
+    def untold(self, node: str) -> list[SessionTaken]:
+        return list(self.orders.get(node, {}).values())
+
+    def takeable(self, sid: str) -> SessionRecord | None:
+        record = self.records.get(self.successors.get(sid, sid))
+        if record is None or self.is_revoked(record):
+            return None
+        alive = self._clock() < record.deadline if record.deadline is not None else record.ttl > 0
+        return record if alive else None
+
+    def is_over(self, record: SessionRecord) -> bool:
+        return record.deadline is not None and record.deadline <= self._clock()
+
+    def is_away(self, record: SessionRecord) -> bool:
+        return record.deadline is not None
+
+    def origin(self, record: SessionRecord) -> int:
+        return record.origin or self.sequences.get(record.sid, 0)
+
+    def of_revoked(self, ids: str) -> list[str]:
+        """The sessions of this identity that were there when it was revoked."""
+        return [sid for sid in sorted(self.of_ids.get(ids, ())) if self.is_revoked(self.records[sid])]
+
+    def is_revoked(self, record: SessionRecord) -> bool:
+        """Whether an order came after it, or what it comes from, was written."""
+        at = self.revoked.get(record.ids)
+        return at is not None and self.origin(record) < at[1]

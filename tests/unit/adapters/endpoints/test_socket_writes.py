@@ -1,0 +1,96 @@
+"""Direct writes, on both event loops: nothing overtakes what the kernel left, and a socket ends with its transport."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import uvloop
+
+from ropewalk.adapters.endpoints.socket_writes import SocketWrites
+
+MUCH = bytes(65536)
+
+
+class Peer(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.paused: list[bool] = []
+
+    def pause_writing(self) -> None:
+        self.paused.append(True)
+
+    def resume_writing(self) -> None:
+        self.paused.append(False)
+
+
+@dataclass
+class Pair:
+    sock: socket.socket
+    transport: asyncio.Transport
+    peer: Peer
+    reader: asyncio.StreamReader
+    writes: SocketWrites
+
+
+@asynccontextmanager
+async def pair() -> AsyncIterator[Pair]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        reader, writer = await asyncio.open_connection(*listening.getsockname(), limit=1)
+        sock, _ = listening.accept()
+    sock.setblocking(False)
+    transport, peer = await asyncio.get_running_loop().connect_accepted_socket(Peer, sock)
+    yield Pair(sock, transport, peer, reader, SocketWrites(sock, transport))
+    transport.close()
+    writer.close()
+
+
+def fill(writes: SocketWrites) -> int:
+    """How many bytes the kernel took until it took none."""
+    taken = 0
+    while True:
+        try:
+            taken += writes.send(MUCH)
+        except BlockingIOError:
+            return taken
+
+
+async def order_is_kept() -> None:
+    async with pair() as there:
+        there.transport.write(b"first")
+        taken = fill(there.writes)
+        assert there.peer.paused == []
+        there.transport.write(b"last")
+        assert there.peer.paused == [True]  # at once, however little it is
+        assert await there.reader.readexactly(5 + taken + 4) == b"first" + bytes(taken) + b"last"
+        while there.peer.paused[-1]:
+            await asyncio.sleep(0)
+        assert there.writes.send(b"more") == 4
+        assert await there.reader.readexactly(4) == b"more"
+
+
+async def writes_are_kept_back_again() -> None:
+    async with pair() as there:
+        there.writes.end()
+        fill(there.writes)
+        there.transport.write(b"little")
+        assert there.peer.paused == []
+
+
+async def a_socket_ends_with_its_transport() -> None:
+    async with pair() as there:
+        there.transport.abort()
+        while there.sock.fileno() >= 0:
+            await asyncio.sleep(0)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            there.writes.send(b"to somebody else")
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+@pytest.mark.parametrize("story", [order_is_kept, writes_are_kept_back_again, a_socket_ends_with_its_transport])
+def test_direct_writes(
+    run: Callable[[Coroutine[Any, Any, None]], None], story: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    run(story())
