@@ -225,6 +225,22 @@ async def test_an_order_is_obeyed_by_all_and_counted(process: StoreProcess) -> N
         assert mine.orders == theirs.orders == [RemoteDisconnect("bo")]
 
 
+async def test_an_order_ends_nobody_at_a_worker_that_starts_or_has_stopped_and_is_carried_out_by_the_others(
+    process: StoreProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    starting = WorkerBackend(process.path, "two")
+    await starting.start()
+    try:
+        async with worker(process, "one") as (one, heard), worker(process, "three") as (stopped, _):
+            await stopped.feed.stop()
+            assert process.server.workers == 3
+            assert await one.feed.command(RemoteDisconnect("bo")) == 1
+            assert heard.orders == [RemoteDisconnect("bo")]
+    finally:
+        await starting.stop()
+    assert caplog.records == []
+
+
 async def test_nothing_is_kept_of_questions_that_a_worker_does_not_answer(
     process: StoreProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,10 @@ class WorkerPresence:
         return page
 
 
+async def _nobody_ended(order: object) -> int:
+    return 0
+
+
 class WorkerFeed:
     """Implements `ports.Feed` and `ports.PrefixFeed`."""
 
@@ -164,7 +168,10 @@ class WorkerFeed:
         self._hear_nothing()
 
     def _hear_nothing(self) -> None:
+        """The link may stand before this feed is started, and stays for a moment when it is stopped. There are no sessions
+        then, so that an order ends none."""
         self._link.notes.update(deliver=lambda messages: None, runs=lambda runs: None, order=lambda order: None)
+        self._link.calls.update(obey=_nobody_ended, release=_nobody_ended)
 
     async def listen(self, stream: str) -> None:
         self._listening.add(stream)
