@@ -189,6 +189,34 @@ async def test_a_body_that_nobody_reads_is_taken_up_to_a_size() -> None:
         assert await flood(server, head % (1 << 40), bytes(1 << 20), 1 << 10) < 100 << 20
 
 
+def expecting(key: str, length: int) -> bytes:
+    head = f"POST /_broadcast HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\nauthorization: Bearer {key}\r\n"
+    return f"{head}content-length: {length}\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("key", "length", "status"),
+    [("wrong", 40, 401), (BROADCAST_KEY, 10**8, 413), (BROADCAST_KEY, 10**18, 413)],
+    ids=["wrong key", "too large", "much too large"],
+)
+async def test_a_body_that_would_be_refused_is_not_asked_for(key: str, length: int, status: int) -> None:
+    with running_server("--secret", SECRET) as server:
+        async with tcp(server) as link:
+            await link.send(expecting(key, length))
+            assert (await link.response())[0] == status
+            assert await link.to_the_end() == b""  # nobody could tell whether the body comes after all
+
+
+async def test_a_body_that_may_come_is_asked_for() -> None:
+    body = b'{"stream":"a","data":"1"}'
+    with running_server("--secret", SECRET) as server:
+        async with tcp(server) as link:
+            await link.send(expecting(BROADCAST_KEY, len(body)))
+            assert await link.head() == b"HTTP/1.1 100 Continue\r\n\r\n"
+            await link.send(body)
+            assert (await link.response())[0] == 201
+
+
 @pytest.mark.parametrize("target", ["*", "no-slash"])
 async def test_a_head_of_a_bad_target_is_answered_without_a_body(target: str) -> None:
     with running_server("--public") as server:

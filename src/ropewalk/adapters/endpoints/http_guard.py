@@ -102,6 +102,21 @@ def guarded(guard: KeyGuard, answer: HttpHandler) -> HttpHandler:
     return handle
 
 
+def asked_for(guard: KeyGuard, limit: int) -> Callable[[web.Request], Awaitable[None]]:
+    """For aiohttp: answers `Expect: 100-continue` where the body may come, by its key and its announced size. Where it may not,
+    nothing is said here: the sender keeps it, and gets the refusal."""
+
+    async def answer_expectation(request: web.Request) -> None:
+        if request.headers.get("Expect", "").lower() != "100-continue":
+            raise web.HTTPExpectationFailed(text="only 100-continue can be expected")
+        fits = request.content_length is None or request.content_length <= limit
+        if fits and guard.knows(request.headers.get("Authorization", "")):
+            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.writer.output_size = 0  # the answer itself has not begun
+
+    return answer_expectation
+
+
 def answer_to(error: RopewalkError, guard: KeyGuard) -> web.Response:
     """The refusal of a request, counted. Raises what is no refusal."""
     if isinstance(error, TooLarge):

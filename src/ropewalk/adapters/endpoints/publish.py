@@ -19,6 +19,7 @@ from ropewalk.adapters.endpoints.http_guard import (
     KEYED,
     KeyGuard,
     answer_to,
+    asked_for,
     gather,
     guarded,
     json_answer,
@@ -73,7 +74,7 @@ class PublishEndpoint:
         self.instant = instant
 
     def routes(self, path: str) -> list[web.RouteDef]:
-        return [web.route("*", path, self.handle)]
+        return [web.route("*", path, self.handle, expect_handler=asked_for(self._guard, self._limits.max_publish_size))]
 
     # --- any request --------------------------------------------------------------------------------------------------
 
