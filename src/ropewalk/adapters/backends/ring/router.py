@@ -142,13 +142,14 @@ async def _gathered(asked: Mapping[str, Coroutine[Any, Any, T]], timeout: float 
     answers: dict[str, T] = {}
     failure: Unavailable = Unanswered("no node of the ring answers in time")
     tasks = {node: asyncio.ensure_future(each) for node, each in asked.items()}
-    if tasks:
-        await asyncio.wait(tasks.values(), timeout=timeout)
-    for node, task in tasks.items():
-        if not task.done():
-            task.cancel()
-        elif (error := task.exception()) is None:
-            answers[node] = task.result()
+    try:
+        if tasks:
+            await asyncio.wait(tasks.values(), timeout=timeout)
+    finally:  # also where whoever asks is cancelled: nobody else hears how these end
+        ended = {node: task.exception() for node, task in tasks.items() if not task.cancel() and not task.cancelled()}
+    for node, error in ended.items():
+        if error is None:
+            answers[node] = tasks[node].result()
         elif isinstance(error, Unavailable):
             failure = error
         else:
