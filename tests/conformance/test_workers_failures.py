@@ -6,15 +6,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from ropewalk.adapters.backends.workers import link, server, wire
+from ropewalk.adapters.backends.workers import large_answers, link, server, wire
 from ropewalk.adapters.backends.workers.backend import WorkerBackend
 from ropewalk.adapters.backends.workers.server import StoreServer
 from ropewalk.adapters.backends.workers.store import SharedStore
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.errors import Unanswered, Unavailable
-from ropewalk.model.history import Replay
+from ropewalk.model.history import Gap, GapReason, Replay, steps
 from ropewalk.model.journal import Row
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, one_by_one
 from ropewalk.model.presence import Member
@@ -263,6 +264,67 @@ async def test_an_order_reaches_a_worker_that_was_cut_off_meanwhile(process: Sto
         await one.feed.command(RemoteDisconnect("bo"))
         await until(lambda: heard.orders)
         assert heard.orders == [RemoteDisconnect("bo")]
+
+
+async def test_history_of_any_size_is_answered_in_parts_and_keeps_nobody_from_the_store(
+    process: StoreProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sizes are those of the bus, a thousandth."""
+    monkeypatch.setattr(wire, "MUCH_BUFFERED", 1000)
+    monkeypatch.setattr(wire, "LITTLE_BUFFERED", 250)
+    monkeypatch.setattr(wire, "MOST_BUFFERED", 64_000)
+    monkeypatch.setattr(large_answers, "PART_BYTES", 500)
+    async with worker(process, "one") as (one, heard):
+        await one.feed.listen("b")
+        for start in range(0, 1000, 50):
+            await publish(one, *[b"%d" % number * 100 for number in range(start, start + 50)])
+        asking = [asyncio.ensure_future(one.streams.replay("a", Position("", 0))) for _ in range(5)]
+        asking.append(asyncio.ensure_future(one.streams.since("a", 0.0)))
+        page = asyncio.ensure_future(one.streams.page("a", 0, 1000))
+        await publish(one, b"meanwhile", stream="b")
+        for answer in await asyncio.gather(*asking):
+            assert isinstance(answer, Replay | Gap)
+            last = steps(answer)[-1]
+            assert (last.tip, [message.offset for message in last.messages]) == (1000, list(range(1, 1001)))
+            assert last.messages[999].payload == b"999" * 100
+        found = await page
+        assert found is not None
+        assert [message.offset for message in found.messages] == list(range(1, 1001))
+        assert heard.payloads == [b"meanwhile"]
+        assert heard.missed == 0
+    assert caplog.records == []
+
+
+async def test_an_answer_in_parts_has_all_its_pieces(process: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_answers, "PART_BYTES", 500)
+    messages = [Registered("a", b"x" * 200, 1.0, "now", offset) for offset in range(1, 31)]
+    whole = Gap("a", GapReason.TRIMMED, "now", 11, 30, tuple(messages[:5]), Replay("a", "now", 30, tuple(messages[10:])))
+
+    async def replay(stream: str, position: Position) -> Replay | Gap:
+        return whole
+
+    monkeypatch.setattr(process.server._streams, "replay", replay)
+    async with worker(process, "one") as (one, _):
+        assert await one.streams.replay("a", Position("now", 0)) == whole
+
+
+async def test_an_answer_whose_parts_keep_coming_is_waited_for(process: StoreProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes; another one is given up when its time is over."""
+    backend = WorkerBackend(process.path, "one")
+    await backend.start()
+    try:
+        store = backend.link
+        first = store._send("tip", ("a",))
+        second = store._send("tip", ("a",))
+        numbers = list(store._asked)
+        assert store._connection is not None
+        part = msgspec.Raw(msgspec.msgpack.encode([]))
+        store._receive(store._connection, wire.PART, numbers[0], "tip", part)
+        store._give_up(store._asked[numbers[1]].deadline)
+        assert second.done()
+        assert not first.done()
+    finally:
+        await backend.stop()
 
 
 async def test_a_worker_that_does_not_read_is_cut_off_and_the_others_go_on(

@@ -12,8 +12,9 @@ from typing import Any
 from msgspec import Raw
 
 from ropewalk.adapters.backends.workers import wire
-from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, NOTE, BusConnection, frame
+from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, NOTE, PART, BusConnection, frame
 from ropewalk.model.errors import Unanswered, Unavailable
+from ropewalk.model.messages import Registered
 
 logger = logging.getLogger("ropewalk.workers")
 
@@ -30,14 +31,15 @@ MOST_UNSENT = 16 * 1024 * 1024
 
 
 class _Asked:
-    """A call that waits for its answer."""
+    """A call that waits for its answer, with what has come of it in parts."""
 
-    __slots__ = ("answer", "deadline", "method")
+    __slots__ = ("answer", "deadline", "method", "parts")
 
     def __init__(self, method: str, answer: asyncio.Future[Any], deadline: float) -> None:
         self.method = method
         self.answer = answer
         self.deadline = deadline
+        self.parts: list[Registered] = []
 
 
 class StoreLink:
@@ -167,10 +169,19 @@ class StoreLink:
             self._obeying.add(task)
             task.add_done_callback(self._obeying.discard)
         elif (asked := self._asked.pop(number, None)) is not None and not asked.answer.done():
-            if kind == ANSWER:
-                asked.answer.set_result(wire.result(name, body))
+            if kind == PART:
+                self._take_part(number, asked, body)
+            elif kind == ANSWER:
+                answer = wire.result(name, body)
+                asked.answer.set_result(wire.completed(answer, asked.parts) if asked.parts else answer)
             else:
                 asked.answer.set_exception(wire.error_of(name, body))
+
+    def _take_part(self, number: int, asked: _Asked, body: Raw) -> None:
+        """From here on the time for an answer begins anew, and so it is the last again whose time is over."""
+        asked.parts += wire.part(body)
+        asked.deadline = asyncio.get_running_loop().time() + self._answer_seconds
+        self._asked[number] = asked
 
     async def _obey(self, connection: BusConnection, number: int, name: str, body: Raw) -> None:
         try:

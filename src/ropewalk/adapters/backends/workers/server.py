@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.held_answers import HeldAnswers
+from ropewalk.adapters.backends.workers.large_answers import LargeAnswers
 from ropewalk.adapters.backends.workers.listeners import Listeners
 from ropewalk.adapters.backends.workers.store import NodePresence, NodeSessions, SharedStore
 from ropewalk.adapters.backends.workers.wire import ANSWER, CALL, FAILURE, NOTE, BusConnection, frame
@@ -78,6 +79,7 @@ class BusWorker:
         self.near = True
         self.asked: dict[int, asyncio.Future[int]] = {}
         self.answers: dict[str, Answer] = {}
+        self.large_answers = LargeAnswers(connection)
 
 
 class _Command:
@@ -152,10 +154,15 @@ class StoreServer:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def _accept(self) -> BusConnection:
-        connection = BusConnection(self._receive, self._lost, self._held_answers.caught_up)
+        connection = BusConnection(self._receive, self._lost, lambda: self._caught_up(connection))
         worker = self._workers[connection] = BusWorker(connection)
         worker.answers["hello"] = partial(self._hello, worker)
         return connection
+
+    def _caught_up(self, connection: BusConnection) -> None:
+        self._held_answers.caught_up()
+        if (worker := self._workers.get(connection)) is not None:
+            worker.large_answers.go_on()
 
     def _lost(self, connection: BusConnection) -> None:
         worker = self._workers.pop(connection)
@@ -185,7 +192,7 @@ class StoreServer:
             try:
                 work.send(None)
             except StopIteration as done:
-                self._conclude(worker, method, frame(ANSWER, number, method, done.value))
+                self._conclude(worker, number, method, done.value)
             except Exception as error:
                 worker.connection.send(frame(FAILURE, number, *wire.failure_of(error)))
             return
@@ -195,16 +202,15 @@ class StoreServer:
 
     async def _answer(self, worker: BusWorker, number: int, method: str, work: Awaitable[object]) -> None:
         try:
-            answer = frame(ANSWER, number, method, await work)
+            self._conclude(worker, number, method, await work)
         except Exception as error:
-            answer = frame(FAILURE, number, *wire.failure_of(error))
-        self._conclude(worker, method, answer)
+            worker.connection.send(frame(FAILURE, number, *wire.failure_of(error)))
 
-    def _conclude(self, worker: BusWorker, method: str, answer: bytes) -> None:
+    def _conclude(self, worker: BusWorker, number: int, method: str, answer: object) -> None:
         if method in _HELD:
-            self._held_answers.send(worker.connection, answer)
-        else:
-            worker.connection.send(answer)
+            self._held_answers.send(worker.connection, frame(ANSWER, number, method, answer))
+        elif method not in _READS or not worker.large_answers.takes(number, method, answer):
+            worker.connection.send(frame(ANSWER, number, method, answer))
 
     # --- to the workers -----------------------------------------------------------------------------------------------
 

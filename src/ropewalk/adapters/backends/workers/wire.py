@@ -6,6 +6,7 @@ answered once, unless the connection ends before.
 ```
 worker → store    [CALL, id, method, arguments]     [NOTE, 0, method, arguments]
 store → worker    [ANSWER, id, "", result]          [FAILURE, id, kind, what it says]
+store → worker    [PART, id, "", messages]          before the answer, where that has many: they belong to it
 store → worker    [NOTE, 0, "deliver" | "runs" | "order", …] [CALL, id, "obey" | "release", …], which the worker answers
 ```
 """
@@ -13,6 +14,7 @@ store → worker    [NOTE, 0, "deliver" | "runs" | "order", …] [CALL, id, "obe
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, cast
 
 import msgspec
@@ -29,7 +31,7 @@ from ropewalk.protocol.broky.forwarding import take_apart
 
 logger = logging.getLogger("ropewalk.workers")
 
-CALL, ANSWER, FAILURE, NOTE = range(4)
+CALL, ANSWER, FAILURE, NOTE, PART = range(5)
 
 LENGTH_BYTES = 4
 MOST_FRAME = 1 << 30
@@ -42,7 +44,8 @@ MUCH_BUFFERED, LITTLE_BUFFERED = 1024 * 1024, 256 * 1024
 
 
 class HistoryPiece(Struct, frozen=True, array_like=True):
-    """A `Replay`, or a `Gap` if it has a reason. What follows a gap is the next piece."""
+    """A `Replay`, or a `Gap` if it has a reason. What follows a gap is the next piece. `before`: how many of its messages have
+    come in parts."""
 
     stream: str
     epoch: str
@@ -50,6 +53,7 @@ class HistoryPiece(Struct, frozen=True, array_like=True):
     messages: tuple[Registered, ...] = ()
     reason: str = ""
     oldest: int = 0
+    before: int = 0
 
 
 class CarriedRun(Struct, frozen=True, array_like=True, gc=False):
@@ -122,6 +126,7 @@ METHODS: dict[str, tuple[Any, Any]] = {
 _ENVELOPE = msgspec.msgpack.Decoder(tuple[int, int, str, Raw])
 _ARGUMENTS = {name: msgspec.msgpack.Decoder(types[0]) for name, types in METHODS.items()}
 _RESULTS = {name: msgspec.msgpack.Decoder(types[1]) for name, types in METHODS.items()}
+_PART = msgspec.msgpack.Decoder(list[Registered])
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -136,6 +141,18 @@ def arguments(method: str, body: Raw) -> Any:
 
 def result(method: str, body: Raw) -> Any:
     return _RESULTS[method].decode(body)
+
+
+def part(body: Raw) -> list[Registered]:
+    return _PART.decode(body)
+
+
+def completed(answer: HistoryPage | HistoryPieces, parts: Sequence[Registered]) -> HistoryPage | HistoryPieces:
+    """With the messages that came before it."""
+    if isinstance(answer, HistoryPage):
+        return msgspec.structs.replace(answer, messages=tuple(parts))
+    messages = iter(parts)
+    return [msgspec.structs.replace(piece, messages=tuple(islice(messages, piece.before))) for piece in answer]
 
 
 def text(detail: Struct) -> str:
@@ -279,10 +296,11 @@ class BusConnection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
-        transport.write(encoded)
         if self.behind and transport.get_write_buffer_size() > MOST_BUFFERED:
             logger.error("the other end of the bus does not read; closing the connection")
             self.close()
+            return
+        transport.write(encoded)
 
     @property
     def buffered(self) -> int:
