@@ -18,11 +18,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from ropewalk.protocol.broky.frames import Error, Hello, Reason, Welcome
+from ropewalk.protocol.broky.tables import encode, read
 from tests.cable import Cable, cable
 from tests.clients.credentials import BROADCAST_KEY, SECRET
 from tests.metrics import metrics, metrics_when
 from tests.server import RunningServer, publish, running_server
-from tests.tcp import tcp
+from tests.tcp import Tcp, tcp, upgrade_request
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CERTIFICATE, KEY = FIXTURES / "tls_cert.pem", FIXTURES / "tls_key.pem"
@@ -421,10 +423,48 @@ async def test_when_files_run_out_newcomers_are_refused_and_counted_and_operator
         assert "Traceback" not in server.log(), server.log()
 
 
+def program_with_files(most: int) -> tuple[str, ...]:
+    return ("sh", "-c", f'ulimit -n {most}; exec "$0" -m ropewalk "$@"', sys.executable)
+
+
+@pytest.mark.parametrize("files", [64, 400])
+@pytest.mark.parametrize("kind", ["websocket", "sse", "tcp"])
+async def test_more_clients_than_there_are_files_for_are_refused_and_operators_are_answered(kind: str, files: int) -> None:
+    with running_server("--public", "--sse", program=program_with_files(files)) as server:
+        told = re.search(r"connections=(\d+)", server.log())
+        assert told is not None
+        room = int(told[1])
+        assert room < files
+        async with contextlib.AsyncExitStack() as crowd:
+            entered = 0
+            for _ in range(room + 20):
+                link = await crowd.enter_async_context(tcp(server))
+                entered += await let_in(link, kind)
+            assert entered == room
+            for _ in range(3):
+                async with tcp(server) as operator:
+                    await operator.send(HEALTH)
+                    assert (await operator.response())[0] == 200
+            assert (await metrics(server))["refusals_total{descriptors}"] >= 20
+        assert "Traceback" not in server.log(), server.log()
+
+
+async def let_in(link: Tcp, kind: str) -> bool:
+    """Whether it is welcomed as a client of this kind; what is not is told so."""
+    if kind == "tcp":
+        await link.send(encode(Hello()))
+        body = read(await link.some())
+        assert isinstance(body, Welcome) or (isinstance(body, Error) and body.reason is Reason.OVERFLOW)
+        return isinstance(body, Welcome)
+    await link.send(upgrade_request() if kind == "websocket" else b"GET /events?stream=a HTTP/1.1\r\nhost: x\r\n\r\n")
+    status = int((await link.head()).split()[1])
+    assert status in (101, 200, 503)
+    return status != 503
+
+
 async def test_a_crowd_for_which_there_are_no_files_ends_nobody_but_itself() -> None:
     """It comes all at once, so that some are dropped before the event loop has made their transports."""
-    few_files = ("sh", "-c", 'ulimit -n 256; exec "$0" -m ropewalk "$@"', sys.executable)
-    with running_server("--public", program=few_files) as server:
+    with running_server("--public", program=program_with_files(256)) as server:
         async with contextlib.AsyncExitStack() as crowd:
             for _ in range(12):  # so that few places are left for others
                 known = await crowd.enter_async_context(tcp(server))

@@ -90,7 +90,8 @@ class Server:
             if self._parts.embedded_nats is not None:
                 await self._parts.embedded_nats.stop()
             raise
-        shared_port.admission.limits = replace(shared_port.admission.limits, descriptors=room_for_connections(settings))
+        room, spare = room_for_connections(settings)
+        shared_port.admission.limits = replace(shared_port.admission.limits, descriptors=room, spare=spare)
         self._admission = shared_port.admission
         self._broky = shared_port.broky
         if isinstance(inspector, NodeWideInspector):
@@ -264,10 +265,12 @@ OWN_FILES = 256
 FEWEST = 16
 
 
-def room_for_connections(settings: Settings) -> int:
-    """How many connections of every kind the limit of open files allows. Called once all files of the start are open."""
+def room_for_connections(settings: Settings) -> tuple[int, int]:
+    """How many connections of every kind the limit of open files allows, and how many more that are not clients'. Called once
+    all files of the start are open."""
     limits = settings.limits
-    own = _open_files() + OWN_FILES
+    in_use = _open_files()
+    own = in_use + OWN_FILES
     wanted = own + limits.max_conn + limits.max_http_conn + HTTP_RESERVE + MOST_UNKNOWN
     allowed = _raise_limit(wanted if limits.max_conn and limits.max_http_conn else None)
     room = max(FEWEST, allowed - own)
@@ -278,7 +281,7 @@ def room_for_connections(settings: Settings) -> int:
         )
     else:
         logger.info("open files", extra={"limit": allowed, "connections": room})
-    return room
+    return room, max(0, allowed - in_use - room) // 2
 
 
 def _raise_limit(wanted: int | None) -> int:

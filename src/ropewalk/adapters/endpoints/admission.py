@@ -2,7 +2,7 @@
 
 Clients (WebSocket, SSE and TCP) are limited by `--max_conn`, other HTTP connections (publishers, API, health, metrics) by
 `--max_http_conn`. Connections whose protocol is not known yet count for neither: above a bound the oldest of them is
-dropped. All together stay below the limit of open files.
+dropped. All together stay below the limit of open files, of which clients leave some to the others.
 
 Where a node has several processes, these two limits hold for all of them together: what the others have open, as of about a
 second ago, is taken off. What all of them accept within that second may go beyond a limit.
@@ -39,11 +39,13 @@ class UndetectedConnection(Protocol):
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """0 sets no limit. `descriptors`: connections of every kind for which there are file descriptors."""
+    """0 sets no limit. `descriptors`: connections of every kind for which there are file descriptors. `spare`: so many more,
+    which are not for clients."""
 
     clients: int = 0
     http: int = 0
     descriptors: int = 0
+    spare: int = 0
     idle_timeout: float = 75.0
 
 
@@ -116,22 +118,33 @@ class ConnectionAdmission:
         self._unknown.pop(newcomer, None)
 
     def client_may_enter(self) -> bool:
-        if self.clients() < self._most_clients:
-            return True
-        clients = self.clients() + self._clients_elsewhere
-        self.count(Refusal.CONNECTIONS, clients=clients, max_conn=self._limits.clients)
+        clients = self.clients()
+        if clients < self._most_clients:
+            return self._is_there_a_file(clients)
+        self.count(Refusal.CONNECTIONS, clients=clients + self._clients_elsewhere, max_conn=self._limits.clients)
         return False
 
     def http_may_enter(self) -> bool:
-        if self.http_connections() < self._most_http + HTTP_RESERVE:
-            return True
-        http = self.http_connections() + self._http_elsewhere
-        self.count(Refusal.CONNECTIONS, http_connections=http, max_http_conn=self._limits.http)
+        http = self.http_connections()
+        if http < self._most_http + HTTP_RESERVE:
+            return http < self._limits.spare or self._is_there_a_file(self.clients())
+        self.count(Refusal.CONNECTIONS, http_connections=http + self._http_elsewhere, max_http_conn=self._limits.http)
         return False
+
+    def _is_there_a_file(self, clients: int) -> bool:
+        if self._is_full(clients):
+            self.count(Refusal.DESCRIPTORS, connections=self.connections())
+            return False
+        return True
+
+    def _is_full(self, clients: int) -> bool:
+        """Whether all files for connections are taken but the spare ones, which HTTP connections take first."""
+        files = self._limits.descriptors
+        return bool(files) and clients + max(0, self.http_connections() - self._limits.spare) >= files
 
     def idle_timeout(self) -> float:
         """For the next HTTP connection."""
-        crowded = self.http_connections() >= self._most_http
+        crowded = self.http_connections() >= self._most_http or self._is_full(self.clients())
         return CROWDED_IDLE_TIMEOUT if crowded else self._limits.idle_timeout
 
     def event_stream(self, answer: HttpHandler) -> HttpHandler:
@@ -139,7 +152,9 @@ class ConnectionAdmission:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             if not self.client_may_enter():
-                return refusal(503, "too many connections", {"Retry-After": "5"})
+                refused = refusal(503, "too many connections", {"Retry-After": "5"})
+                refused.force_close()  # kept open, it would have the place of somebody who may come in
+                return refused
             self._events += 1
             try:
                 return await answer(request)

@@ -82,6 +82,27 @@ async def test_when_descriptors_run_out_those_who_say_nothing_go_first() -> None
     assert admission.refusals == {"descriptors": 1}
 
 
+async def test_clients_take_no_more_places_than_there_are_files_and_leave_some_to_others() -> None:
+    open_now = Libraries()
+    admission = open_now.admission(ConnectionLimits(clients=1000, http=1000, descriptors=10, spare=4, idle_timeout=75))
+    open_now.websockets, open_now.http = 9, 4
+    assert admission.client_may_enter()
+    assert admission.idle_timeout() == 75
+    open_now.websockets, open_now.http = 10, 3
+    assert not admission.client_may_enter()
+    assert admission.http_may_enter()
+    assert admission.idle_timeout() == CROWDED_IDLE_TIMEOUT
+    open_now.http = 4
+    assert not admission.http_may_enter()
+    open_now.websockets, open_now.http = 3, 10
+    assert admission.client_may_enter()
+    assert admission.http_may_enter()
+    open_now.http = 11
+    assert not admission.client_may_enter()
+    assert not admission.http_may_enter()
+    assert admission.refusals == {"descriptors": 4}
+
+
 async def test_bounds_can_change_while_connections_are_open() -> None:
     open_now = Libraries()
     admission = open_now.admission(ConnectionLimits(clients=1))
