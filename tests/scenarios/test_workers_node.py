@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from ropewalk.client import Message, Position, connect
 from tests.cable import Cable, identifier
 from tests.clients.credentials import SECRET, token
 from tests.metrics import metrics_when
@@ -212,3 +213,26 @@ async def test_connections_are_counted_and_limited_for_the_whole_node() -> None:
                     await asyncio.sleep(0.1)
         for client in clients:
             await client.close()
+
+
+async def test_a_history_larger_than_what_may_wait_on_the_bus_is_answered_and_costs_nobody_else_anything() -> None:
+    payload = "x" * 700_000
+    with running_server("--public", "--workers", "2") as server:
+        async with connect(server.url) as publisher, connect(server.url.replace("http", "tcp")) as bystander:
+            ephemeral = await bystander.subscribe("live")
+            for _ in range(100):
+                await publisher.publish("large", payload)
+            async with asyncio.timeout(WITHIN):
+                offsets = await asyncio.gather(*(offsets_of(server, "large", 100) for _ in range(4)))
+                await publisher.publish("live", 1)
+                first = await anext(ephemeral)
+            assert offsets == [list(range(1, 101))] * 4
+            assert isinstance(first, Message)
+        assert "error" not in server.log(), server.log()
+
+
+async def offsets_of(server: RunningServer, stream: str, count: int) -> list[int]:
+    async with connect(server.url.replace("http", "tcp"), answer_timeout=WITHIN) as client:
+        kept = await client.subscribe(stream, position=Position("", 0))
+        events = [await anext(kept) for _ in range(count)]
+        return [event.offset for event in events if isinstance(event, Message)]
