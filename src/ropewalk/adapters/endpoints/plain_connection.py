@@ -28,6 +28,7 @@ TURN_BYTES = 8 * 1024
 """Once so much is answered, what came behind it waits for its turn: of the smallest requests it is a millisecond's work."""
 
 PUBLISH = b"POST /"
+LENGTH = re.compile(rb"\r\ncontent-length:[\t ]*(\d{1,15})[\t ]*\r\n", re.IGNORECASE)
 WITH_BODY = re.compile(rb"\r\n(?:transfer-encoding|content-length):", re.IGNORECASE)
 NO_HEAD = PlainHead(HEAD_END, b"", b"", {}, 0, len(HEAD_END))
 
@@ -325,7 +326,7 @@ def _owed_after(data: bytes, owed: int) -> int | None:
 
 
 def _request_ends(data: bytes, owed: int) -> Iterator[int]:
-    """Where requests seem to end before the end of `data`: behind the bodies of plain ones, otherwise behind empty lines.
+    """Where requests seem to end before the end of `data`: behind bodies whose length is told, otherwise behind empty lines.
 
     aiohttp forgets the requests that it has parsed when something in the same piece cannot be. A cut in a wrong place harms
     nothing. What has many lines is cut by `ChunkPacing`.
@@ -337,12 +338,14 @@ def _request_ends(data: bytes, owed: int) -> Iterator[int]:
             return
         if not number and data.count(LINE_END) > LINES_AT_ONCE:
             return
-        head = read_head(data, start, end)
-        if head is None and WITH_BODY.search(data, start, end):  # refused as a whole if that is malformed
-            end = data.find(HEAD_END, end + len(HEAD_END))
-            if end < 0:
-                return
-        start = end + len(HEAD_END) if head is None else start + head.size
+        if (head := read_head(data, start, end)) is not None:
+            start += head.size
+        elif (length := LENGTH.search(data, start, end + len(LINE_END))) is not None:
+            start = end + len(HEAD_END) + int(length[1])
+        elif not WITH_BODY.search(data, start, end) or (end := data.find(HEAD_END, end + len(HEAD_END))) >= 0:
+            start = end + len(HEAD_END)
+        else:
+            return
         if start >= len(data):
             return
         yield start

@@ -465,6 +465,15 @@ async def test_whatever_came_before_nonsense_is_answered_before_that(how: How, c
 
 
 @pytest.mark.parametrize("how", How)
+@pytest.mark.parametrize("last", ["Connection: close", "Connection: Close, TE"])
+async def test_a_request_that_wants_the_connection_closed_is_answered_and_nothing_behind_it(how: How, last: str) -> None:
+    async with listening(how) as port:
+        answers = await exchange(port, request() + request(GOOD, last) + request() + END)
+        assert re.findall(rb"HTTP/1\.1 (\d+)", answers)[:2] == [b"201", b"201"]
+        assert len(port.store.registered) == 2
+
+
+@pytest.mark.parametrize("how", How)
 async def test_a_request_with_a_malformed_body_behind_others_is_refused_at_once(how: How) -> None:
     bad = chunked().replace(b"\r\n\r\n1c\r\n", b"\r\n\r\nnonsense\r\n")
     async with listening(how) as port:
