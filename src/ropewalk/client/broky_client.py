@@ -7,7 +7,7 @@ import msgspec
 from ropewalk.client.broky_session import BrokySession
 from ropewalk.client.broky_track import BrokyTrack, PrefixTrack
 from ropewalk.client.client import Client
-from ropewalk.client.errors import NotSupported, PublicationRefused
+from ropewalk.client.errors import OVER_HTTP, NotSupported, PublicationRefused
 from ropewalk.client.events import KeptMessages
 from ropewalk.client.publish_request import Draft
 from ropewalk.client.pusher import Pusher, push_frame
@@ -141,9 +141,9 @@ def _common(drafts: Sequence[Draft]) -> tuple[str, str]:
     """The stream and the partition key of a batch."""
     for draft in drafts:
         if draft.transient or draft.exclude_socket or draft.broadcast_type:
-            raise NotSupported("a publication that is transient, excludes a socket or has a type", "http://")
+            raise NotSupported("a publication that is transient, excludes a socket or has a type", OVER_HTTP)
     if len({(draft.stream, draft.partition_key) for draft in drafts}) != 1:
-        raise NotSupported("a batch for several streams, or for none,", "http://")
+        raise NotSupported("a batch for several streams, or for none,", OVER_HTTP)
     stream, partition = drafts[0].stream, drafts[0].partition_key
     try:
         for name in (stream, partition):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ropewalk.client import identifiers
 from ropewalk.client.client import Client
-from ropewalk.client.errors import NotSupported
+from ropewalk.client.errors import OVER_TCP, NotSupported
 from ropewalk.client.publish_request import Draft
 from ropewalk.client.publisher import Publisher
 from ropewalk.client.session import CableSession
@@ -31,7 +31,7 @@ class CableClient(Client):
         prefix: bool = False,
     ) -> Stream:
         if prefix:
-            raise NotSupported("a subscription by prefix", "tcp://")
+            raise NotSupported("a subscription by prefix", OVER_TCP)
         name = name_given(stream)
         positions = {} if position is None else {name: position}
         return await self._session.subscribe(identifiers.public(name), since, positions, presence_events)
