@@ -27,6 +27,7 @@ from ropewalk.adapters.endpoints.sockets import (
     reserved_sockets,
 )
 from ropewalk.app import embedded_nats, hang_watch, logs
+from ropewalk.app.addresses import addresses_of
 from ropewalk.app.child_process import Child, KeptProcess, noticed
 from ropewalk.app.control_channel import ProcessOrder
 from ropewalk.app.process_role import ProcessKind, Role, own_settings
@@ -70,8 +71,7 @@ class Supervisor:
             self._others = reading, writing
             self._role = self._role_of_all(sockets, directory)
             self._copy_settings_file()
-            scheme = "https" if self._settings.server.ssl_cert else "http"
-            serving = loop.create_task(self._serve([each.address(scheme) for each in sockets]))
+            serving = loop.create_task(self._serve(addresses_of(self._settings.server, sockets)))
             loop.add_signal_handler(signal.SIGCHLD, self._look)
             loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
             for number in (signal.SIGINT, signal.SIGTERM):

@@ -121,7 +121,7 @@ async def _serve_supervised(supervised: "Supervised", settings: Settings, make_s
 
 
 def _announce(settings: Settings, addresses: list[str]) -> None:
-    for address in addresses:
-        print(f"ropewalk listening on {address}", flush=True)
+    # At once, so that whoever waits for the first line finds the others too.
+    print("\n".join(f"ropewalk listening on {address}" for address in addresses), flush=True)
     if settings.server.demo:
         print(f"open {addresses[0]}/demo in two tabs", flush=True)
