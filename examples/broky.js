@@ -112,6 +112,10 @@ socket.on("data", (data) => {
   }
 });
 socket.on("end", () => process.exit(1));
+socket.on("error", ({ message, code }) => {
+  console.error(`no connection to ${host}:${port}: ${message || code}`); // of several addresses only the code is told
+  process.exit(1);
+});
 
 function handle(kind, body) {
   switch (kind) {

@@ -1,12 +1,14 @@
 """The example for Node of the page about Broky: written from the page, without a package."""
 
 import asyncio
+import subprocess
 
 import pytest
 
 from tests.broky_client import client
 from tests.docs.pages import ROOT
 from tests.server import publish, running_server
+from tests.services import free_port
 
 EXAMPLE = ROOT / "examples" / "broky.js"
 SECONDS = 20.0
@@ -14,6 +16,17 @@ SECONDS = 20.0
 
 def test_the_example_is_short() -> None:
     assert len(EXAMPLE.read_text().splitlines()) < 150
+
+
+@pytest.mark.needs_node
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_where_no_server_listens_it_says_so_in_one_line(host: str) -> None:
+    command = ["node", str(EXAMPLE), host, str(free_port()), "sensors/1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("no connection to ")
+    assert "ECONNREFUSED" in line
 
 
 @pytest.mark.needs_node

@@ -320,7 +320,10 @@ async def test_it_is_spoken_over_tls() -> None:
 async def test_a_second_port_may_be_opened(workers: str) -> None:
     port = free_port()
     with running_server("--public", "--workers", workers, "--tcp_port", str(port)) as server:
-        async with client(Address(f"tcp://127.0.0.1:{port}")) as here, client(server) as there:
+        second = f"tcp://127.0.0.1:{port}"
+        assert f"ropewalk listening on {server.url}\nropewalk listening on {second}\n" in server.log()
+        assert f'addresses="{server.url} {second}"' in server.log()
+        async with client(Address(second)) as here, client(server) as there:
             await there.subscribe(b"k")
             here.send(run_of(b"k", [b"x"]))
             assert (await there.expect(Run)).payload == b"x"

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,6 +129,31 @@ async def test_clients_over_tcp_and_over_web_socket_share_a_stream(any_server: R
         assert [await anext(there), await anext(there)] == [
             Message({"n": n}, "tcp/mixed", receipt.epoch, receipt.offset) for n, receipt in enumerate(receipts)
         ]
+
+
+@pytest.mark.parametrize("scheme", ["http", "tcp"])
+async def test_none_is_no_token_no_key_and_no_file(scheme: str, server: RunningServer) -> None:
+    async with connect(server.url.replace("http", scheme), None, key=None, ca_file=None) as client:
+        assert (await client.publish("tcp/none", 1)).epoch
+    async with Pusher(tcp(server), None, ca_file=None) as pusher, Publisher(server.url, None, ca_file=None) as publisher:
+        first = await pusher.push("tcp/none", b"1")
+        assert (await publisher.publish("tcp/none", 1)).offset == first.offset + 1
+
+
+@pytest.mark.parametrize("scheme", ["http", "tcp"])
+async def test_a_publication_to_a_name_that_no_stream_has_is_refused(scheme: str, server: RunningServer) -> None:
+    async with connect(server.url.replace("http", scheme)) as client:
+        with pytest.raises(PublicationRefused):
+            await client.publish("~b64:!!", 1)
+
+
+@pytest.mark.parametrize("scheme", ["http", "tcp"])
+async def test_what_can_name_no_stream_is_a_mistake(scheme: str, server: RunningServer) -> None:
+    wrong: Any = 5
+    async with connect(server.url.replace("http", scheme)) as client:
+        for subscribe in (client.subscribe, client.subscribe_signed):
+            with pytest.raises(UserMistake, match="5"):
+                await subscribe(wrong)
 
 
 async def test_a_key_may_be_bytes_that_are_no_text(any_server: RunningServer, client: Client) -> None:

@@ -121,7 +121,7 @@ async def test_tail_follows_all_streams_with_a_beginning(server: RunningServer) 
         assert [json.loads(await program.line())["stream"] for _ in range(2)] == ["cli/begins/1", "cli/begins/2"]
         assert await program.interrupt() == 130
     result = run_ropewalk("tail", "cli/begins/", "--prefix", "--url", server.url)
-    assert (result.returncode, "tcp://" in result.stderr) == (1, True), result.stderr
+    assert (result.returncode, "tcp://" in result.stderr) == (2, True), result.stderr
     result = run_ropewalk("tail", "cli/begins/", "--prefix", "--signed", "--url", tcp(server))
     assert (result.returncode, "--prefix is for public streams" in result.stderr) == (2, True), result.stderr
     result = run_ropewalk("tail", "cli/begins/", "cli/", "--prefix", "--url", tcp(server))

@@ -1,6 +1,7 @@
 """Clients of a server with a private certificate: trusted when told so, and said in words, at once, when not."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ from ropewalk.client import Backoff, CertificateUntrusted, Message, Position, Pu
 from ropewalk.client.direct import Direct
 from ropewalk.client.publish_request import Draft
 from ropewalk.model.errors import UserMistake
-from tests.scenarios.command_line import run_ropewalk
+from tests.scenarios.command_line import run_ropewalk, running_program
 from tests.server import RunningServer, running_server
+from tests.services import free_port
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 CERTIFICATE, KEY = str(FIXTURES / "tls_cert.pem"), str(FIXTURES / "tls_key.pem")
+ANOTHER, ITS_KEY = str(FIXTURES / "tls_renewed_cert.pem"), str(FIXTURES / "tls_renewed_key.pem")
 NEVER = Backoff(first=1e6, cap=1e6)  # whoever tries again does not come back within the time of a test
 
 
@@ -86,6 +89,29 @@ async def test_without_it_both_say_that_the_certificate_is_not_trusted_and_nothi
             await publisher.publish("tls/wary", 1)
     assert issubclass(CertificateUntrusted, Unreachable)
     assert issubclass(CertificateUntrusted, PublishError)
+
+
+@pytest.mark.parametrize("scheme", ["https", "tls"])
+async def test_who_comes_back_to_a_certificate_that_is_not_trusted_says_so_and_tries_again(scheme: str) -> None:
+    port = free_port()
+    url, trusting = f"{scheme}://127.0.0.1:{port}", ("--ca_file", CERTIFICATE)
+    words = ("-m", "ropewalk", "tail", "tls/later", "--from", "1", "--url", url, *trusting)
+
+    def server(certificate: str, key: str) -> AbstractContextManager[RunningServer]:
+        return running_server("--public", "--port", str(port), "--ssl_cert", certificate, "--ssl_key", key)
+
+    async with AsyncExitStack() as programs:
+        with server(CERTIFICATE, KEY):
+            tail = await programs.enter_async_context(running_program(*words))
+            assert run_ropewalk("push", "tls/later", "1", "--url", url, *trusting).returncode == 0
+            await tail.line()
+        with server(ANOTHER, ITS_KEY):
+            complaint = await tail.complaint()
+            assert complaint.startswith("not connected, and trying again: "), complaint
+            assert "certificate that is not trusted here" in complaint
+        with server(CERTIFICATE, KEY):
+            assert run_ropewalk("push", "tls/later", "2", "--url", url, *trusting).returncode == 0
+            await tail.line()
 
 
 def test_publishing_in_one_call_from_blocking_code(server: RunningServer) -> None:

@@ -129,6 +129,28 @@ async def test_push_prints_the_positions(server: RunningServer) -> None:
         assert (run.payload, run.format, f"epoch={run.epoch.decode()}") == (b"21.5", Format.JSON, epoch)
 
 
+async def test_push_names_a_key_as_publish_and_tail_name_its_stream(server: RunningServer) -> None:
+    name = "~b64:_wA"
+    for verb in ("push", "publish"):
+        result = run_ropewalk(verb, name, "1", "--url", server.url)
+        assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith("offset=2\n")
+    tailed = run_ropewalk("tail", name, "--from", "1", "--count", "2", "--url", server.url)
+    assert [line.split()[0] for line in tailed.stdout.splitlines()] == [name, name]
+    async with client(server) as subscriber:
+        await subscriber.subscribe(b"\xff\x00")
+        result = run_ropewalk("push", name, "2", "--key_partition", name, "--url", server.url)
+        assert result.returncode == 0, "the partition key is the key itself, and has to be written in the same way"
+        assert (await subscriber.expect(Run)).payload == b"2"
+
+
+@pytest.mark.parametrize("words", [("~b64:!!", "1"), ("k", "1", "--key_partition", "~b64:!!"), ("~b64:!!", "--lines")])
+def test_a_name_that_no_key_has_is_a_mistake(words: tuple[str, ...], server: RunningServer) -> None:
+    result = run_ropewalk("push", *words, "--url", server.url, text="1\n")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("ropewalk: '~b64:!!' is no name of a stream")
+
+
 async def test_push_reads_bytes_from_standard_input(server: RunningServer) -> None:
     async with client(server) as subscriber:
         await subscriber.subscribe(b"cli/bytes")

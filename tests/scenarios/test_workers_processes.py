@@ -391,7 +391,7 @@ async def test_sighup_with_settings_that_cannot_be_used_changes_nothing(redis: R
     with running_server(*engine, "--config_path", str(file)) as server:
         before = children(server)
         for wrong, reason in (
-            (SETTINGS.format(workers=0, size=65536, data_dir=""), "wants a number from 1 to 64"),
+            (SETTINGS.format(workers=0, size=65536, data_dir=""), f"{file}: [server] workers wants a number from 1 to 64"),
             (SETTINGS.format(workers=2, size=65536, data_dir=tmp_path), "full restart: data_dir"),
             (SETTINGS.format(workers="2\ntcp_port = 65000", size=65536, data_dir=""), "full restart: tcp_port"),
             (
@@ -405,6 +405,7 @@ async def test_sighup_with_settings_that_cannot_be_used_changes_nothing(redis: R
             server.process.send_signal(signal.SIGHUP)
             await until(lambda: "not reloaded" in server.log()[seen:])  # noqa: B023 - it is over before the next round
             assert server.log()[seen:].count(reason) == 1
+            assert "settings.toml" not in server.log()[seen:], "the copy that processes start from is nobody's file"
         assert children(server) == before
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ropewalk.app import embedded_nats
-from ropewalk.app.settings import Settings
+from ropewalk.app.settings import Settings, SettingsCopy
 from ropewalk.app.settings.ring import lease_store_of, members_of
 from ropewalk.app.settings.sections import BroadcastSettings
 from ropewalk.app.worker_share import share_of_worker
@@ -37,7 +37,8 @@ class Role(msgspec.Struct, frozen=True):
     `host` and `port` are what workers bind, unless they accept from the sockets of the supervisor (`sockets`). File
     descriptors: `control` is the channel to the supervisor, whose process id is `supervisor`; `others` is a pipe that ends
     when the supervisor and all workers are gone (workers hold its writing end, the store reads). `data_dir` is that of the
-    store, `nats_port` the port of its embedded NATS server. `tls`: the port of the server has it.
+    store, `nats_port` the port of its embedded NATS server. `tls`: the port of the server has it. `settings_file` is the one
+    of the user; empty: there is none.
     """
 
     kind: ProcessKind = ProcessKind.ALONE
@@ -53,6 +54,7 @@ class Role(msgspec.Struct, frozen=True):
     data_dir: str = ""
     nats_port: int = 0
     tls: bool = False
+    settings_file: str = ""
 
     @property
     def name(self) -> str:
@@ -67,10 +69,10 @@ class Role(msgspec.Struct, frozen=True):
         return tuple(number for number in (self.control, self.others, *self.sockets) if number >= 0)
 
     @property
-    def settings_copy(self) -> Path:
-        """The settings file as it was when it was last put into force; empty if there is none. Whoever is started again must
-        not follow one that was changed since."""
-        return Path(self.directory, SETTINGS_COPY)
+    def settings_copy(self) -> SettingsCopy:
+        """The settings file as it was when it was last put into force. Whoever is started again must not follow one that was
+        changed since."""
+        return SettingsCopy(Path(self.directory, SETTINGS_COPY), Path(self.settings_file) if self.settings_file else None)
 
     @property
     def store_socket(self) -> str:

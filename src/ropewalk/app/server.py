@@ -20,6 +20,7 @@ from ropewalk.adapters.endpoints.sockets import Listening, bound_sockets, inheri
 from ropewalk.adapters.endpoints.unknown_paths import last_route
 from ropewalk.adapters.metrics.prometheus import process_figures
 from ropewalk.app import composition, reload
+from ropewalk.app.addresses import addresses_of
 from ropewalk.app.keys import tls_context
 from ropewalk.app.process_role import ALONE, ProcessKind, Role
 from ropewalk.app.settings import Settings, doubts, has_application, preset_choices
@@ -138,7 +139,7 @@ class Server:
             sockets = inherited_sockets(os.environ) or bound_sockets(server.host, server.port, server.takeover)
         if sockets[0].inherited and role.kind is ProcessKind.ALONE:
             logger.info("sockets were inherited; --host and --port do not count")
-        self.addresses = [listening.address("https" if server.ssl_cert else "http") for listening in sockets]
+        self.addresses = addresses_of(server, sockets)
         if server.tcp_port:
             shares = server.takeover or role.kind is ProcessKind.WORKER
             sockets += bound_sockets(server.host, server.tcp_port, reuse_port=shares)

@@ -27,10 +27,11 @@ from ropewalk.adapters.endpoints.sockets import (
     reserved_sockets,
 )
 from ropewalk.app import embedded_nats, hang_watch, logs
+from ropewalk.app.addresses import addresses_of
 from ropewalk.app.child_process import Child, KeptProcess, noticed
 from ropewalk.app.control_channel import ProcessOrder
 from ropewalk.app.process_role import ProcessKind, Role, own_settings
-from ropewalk.app.settings import Settings, require_startable
+from ropewalk.app.settings import Settings, SettingsCopy, require_startable
 from ropewalk.app.stop_signals import StopSignals
 from ropewalk.model.errors import RopewalkError, UserMistake
 
@@ -48,7 +49,7 @@ class Supervisor:
         self,
         settings: Settings,
         find: Callable[[], Path | None],
-        load: Callable[[Path], Settings],
+        load: Callable[[SettingsCopy], Settings],
         announce: Callable[[list[str]], None],
     ) -> None:
         self._settings = settings
@@ -69,9 +70,8 @@ class Supervisor:
         with _listening(self._settings) as sockets, _private_directory() as directory, _pipe() as (reading, writing):
             self._others = reading, writing
             self._role = self._role_of_all(sockets, directory)
-            self._role.settings_copy.write_bytes(self._settings_file())
-            scheme = "https" if self._settings.server.ssl_cert else "http"
-            serving = loop.create_task(self._serve([each.address(scheme) for each in sockets]))
+            self._copy_settings_file()
+            serving = loop.create_task(self._serve(addresses_of(self._settings.server, sockets)))
             loop.add_signal_handler(signal.SIGCHLD, self._look)
             loop.add_signal_handler(signal.SIGHUP, self._hung_up.set)
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -179,13 +179,14 @@ class Supervisor:
         """On SIGHUP: new workers in the place of the old ones, under the settings as they are now. Whatever those say, the
         server goes on."""
         logger.info("replacing all workers")
-        copy = self._role.settings_copy
+        role, copy = self._role, self._role.settings_copy.path
         before = copy.read_bytes()
         try:
-            copy.write_bytes(self._settings_file())
+            self._copy_settings_file()
             settings = self._checked()
             fresh = await self._started(settings.server.workers)
         except (RopewalkError, OSError) as error:
+            self._role = role
             copy.write_bytes(before)
             logger.error("settings not reloaded, the old ones stay in force", extra={"reason": str(error)})
             return
@@ -199,9 +200,11 @@ class Supervisor:
             await self._retire([worker])
         logger.info("all workers were replaced", extra={"workers": len(fresh), "changed": different})
 
-    def _settings_file(self) -> bytes:
+    def _copy_settings_file(self) -> None:
+        """For whoever is started from now on."""
         path = self._find()
-        return b"" if path is None else path.read_bytes()
+        self._role.settings_copy.path.write_bytes(b"" if path is None else path.read_bytes())
+        self._role = replace(self._role, settings_file="" if path is None else str(path))
 
     def _changed(self, settings: Settings) -> list[str]:
         from ropewalk.app.reload import changed  # late: it brings all parts of a server with it

@@ -14,6 +14,7 @@ from ropewalk.app.settings import load
 from ropewalk.cli.reaching import add_attempts, add_flags, add_misnamed_key, attempts_of, explained, key_help, url_of
 from ropewalk.cli.standard_input import chunks, require_data
 from ropewalk.client import Format, KeyRefused, Position, PublicationRefused, PublishError, Pusher
+from ropewalk.client.stream_argument import key_given
 from ropewalk.model.errors import RopewalkError, UserMistake
 from ropewalk.protocol.broky.texts import text_of
 
@@ -47,6 +48,8 @@ class PushProgress:
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
     require_data(wanted.data, wanted.lines, "push")
+    key_given(wanted.key)  # before anything is read or sent
+    key_given(wanted.key_partition)
     token = wanted.token if wanted.token is not None else keys_of(load([], os.environ)).api or ""
     progress = PushProgress()
     try:
@@ -63,7 +66,7 @@ def run(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ropewalk push", description=SUMMARY, allow_abbrev=False)
-    parser.add_argument("key", metavar="KEY", help="the key, which is the stream")
+    parser.add_argument("key", metavar="KEY", help="the key, by the name that it has as a stream")
     parser.add_argument("data", metavar="DATA", nargs="?", help="the message; - reads it from standard input, as bytes")
     add_flags(parser)
     add_attempts(parser)
@@ -171,7 +174,7 @@ def _runs(lines: list[NumberedLine]) -> Iterator[list[NumberedLine]]:
 
 async def _send(pusher: Pusher, wanted: argparse.Namespace, payloads: list[bytes]) -> Position:
     format = Format.JSON if wanted.json else Format.BYTES
-    return await pusher.push(wanted.key.encode(), payloads, format=format, key_partition=wanted.key_partition.encode())
+    return await pusher.push(wanted.key, payloads, format=format, key_partition=wanted.key_partition)
 
 
 def _show(key: str, count: int, first: Position) -> None:

@@ -6,12 +6,11 @@ import os
 import signal
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ropewalk.app import logs, process_role
 from ropewalk.app.process_role import ProcessKind, Role, own_settings
-from ropewalk.app.settings import Settings, help_text, load, require_startable, settings_file
+from ropewalk.app.settings import Settings, SettingsCopy, help_text, load, require_startable, settings_file
 from ropewalk.model.errors import UserMistake
 
 if TYPE_CHECKING:
@@ -53,9 +52,9 @@ def _run_alone_or_supervise(argv: list[str]) -> int:
     return 0
 
 
-def _settings(argv: list[str], file: Path | None = None) -> Settings:
+def _settings(argv: list[str], copy: SettingsCopy | None = None) -> Settings:
     """Checked, and what they say of logs in force."""
-    settings = load(argv, os.environ, instead=file)
+    settings = load(argv, os.environ, instead=copy)
     require_startable(settings)
     logging = settings.logging
     logs.configure(logging.log_level, logging.log_format, payloads=logging.debug)
@@ -122,7 +121,7 @@ async def _serve_supervised(supervised: "Supervised", settings: Settings, make_s
 
 
 def _announce(settings: Settings, addresses: list[str]) -> None:
-    for address in addresses:
-        print(f"ropewalk listening on {address}", flush=True)
+    # At once, so that whoever waits for the first line finds the others too.
+    print("\n".join(f"ropewalk listening on {address}" for address in addresses), flush=True)
     if settings.server.demo:
         print(f"open {addresses[0]}/demo in two tabs", flush=True)

@@ -29,9 +29,11 @@ from ropewalk.client import (
     Unauthorized,
     connect,
 )
+from ropewalk.client.addresses import is_tcp
 from ropewalk.core.signatures import unverified_name
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.history import GapReason
+from ropewalk.protocol.broky import codec
 from ropewalk.protocol.broky.ksuid import ksuid_text
 from ropewalk.protocol.stream_keys import name_of
 
@@ -41,26 +43,43 @@ UNIX_FROM = 1e8  # a bare number above this (1973) is a moment, not a duration o
 PIPE_CHECK_SECONDS = 0.5
 
 NOT_SIGNED = "is the name signed with the secret of this server, and --token a JWT and no key for publishing?"
-NOT_PUBLIC = "public streams need `--public` at the server, others --signed"
+NOT_PUBLIC = "public streams need `--public` or `--public_streams` at the server, others --signed"
+NO_PREFIXES = "`--public` or `--public_streams` at the server makes its streams public"
+
+FORBIDDEN = ("", codec.FORBIDDEN.text, codec.NOT_PUBLIC.text)
+"""Reasons for which a hint helps. Over WebSocket there is none; over TCP others say themselves what to do."""
 
 
 def run(argv: list[str]) -> int:
     wanted = _parser().parse_args(argv)
     if wanted.prefix and wanted.signed:
         raise UserMistake("--prefix is for public streams: there are no signed beginnings of names")
+    url = url_of(wanted.url)
+    if wanted.prefix and not is_tcp(url):
+        raise UserMistake(f"--prefix goes over TCP: begin the address in --url with {_over_tcp(url)}:// and not as in {url}")
     try:
         with explained():
-            asyncio.run(_tail(wanted, url_of(wanted.url)))
+            asyncio.run(_tail(wanted, url))
     except output.ReaderLeft:  # it has what it wanted
         output.abandon()
         return 0
     except SubscriptionRejected as error:
-        raise UserMistake(f"{error}: {NOT_SIGNED if wanted.signed else NOT_PUBLIC}") from error
+        raise UserMistake(_explained(error, wanted)) from error
     except Disconnected as error:
         if isinstance(error, Unauthorized | TokenExpired):
             raise UserMistake(f"{error}; {token_help(wanted.token)}") from error
         raise
     return 0
+
+
+def _over_tcp(url: str) -> str:
+    return "tls" if url.partition(":")[0] in ("https", "wss") else "tcp"
+
+
+def _explained(error: SubscriptionRejected, wanted: argparse.Namespace) -> str:
+    if error.reason not in FORBIDDEN:
+        return str(error)
+    return f"{error}: {NOT_SIGNED if wanted.signed else NO_PREFIXES if wanted.prefix else NOT_PUBLIC}"
 
 
 def _parser() -> argparse.ArgumentParser:

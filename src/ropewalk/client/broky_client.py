@@ -7,16 +7,15 @@ import msgspec
 from ropewalk.client.broky_session import BrokySession
 from ropewalk.client.broky_track import BrokyTrack, PrefixTrack
 from ropewalk.client.client import Client
-from ropewalk.client.errors import NotSupported
+from ropewalk.client.errors import OVER_HTTP, NotSupported, PublicationRefused
 from ropewalk.client.events import KeptMessages
 from ropewalk.client.publish_request import Draft
 from ropewalk.client.pusher import Pusher, push_frame
 from ropewalk.client.stream import Stream
-from ropewalk.core.signatures import unverified_name
+from ropewalk.client.stream_argument import key_given, name_given, name_in
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import Position, Receipt
 from ropewalk.protocol.broky.frames import LARGEST_PAGE, USUAL_PAGE, Format
-from ropewalk.protocol.stream_keys import key_of, name_of
 
 
 class BrokyClient(Client):
@@ -38,8 +37,8 @@ class BrokyClient(Client):
     ) -> Stream:
         if presence_events:
             raise NotSupported("presence")
-        name = stream if isinstance(stream, str) else name_of(stream)
-        key = _key(stream)
+        name = name_given(stream)
+        key = key_given(stream)
         if prefix:
             if since is not None or position is not None:
                 raise UserMistake("a subscription by prefix has no past: leave since and position out")
@@ -53,7 +52,7 @@ class BrokyClient(Client):
             raise NotSupported("presence")
         name = _signed(signed_name)
         track = BrokyTrack(name, position, since)
-        return await self._session.subscribe(signed_name, _key(name), signed_name.encode(), track)
+        return await self._session.subscribe(signed_name, key_given(name), signed_name.encode(), track)
 
     async def subscribe_identifier(
         self,
@@ -66,8 +65,8 @@ class BrokyClient(Client):
         raise NotSupported("a channel")
 
     async def read(self, stream: str | bytes, *, position: Position | None = None, limit: int = USUAL_PAGE) -> KeptMessages:
-        name = stream if isinstance(stream, str) else name_of(stream)
-        return await self._session.read(name, _key(stream), position, _page(limit))
+        name = name_given(stream)
+        return await self._session.read(name, key_given(stream), position, _page(limit))
 
     async def read_signed(self, signed_name: str, *, position: Position | None = None, limit: int = USUAL_PAGE) -> KeptMessages:
         return await self._session.read(_signed(signed_name), signed_name.encode(), position, _page(limit))
@@ -125,17 +124,8 @@ class BrokyClient(Client):
         self._session.cut()
 
 
-def _key(stream: str | bytes) -> bytes:
-    if isinstance(stream, bytes):
-        return stream
-    try:
-        return key_of(stream)
-    except ValueError as error:
-        raise UserMistake(f"{stream!r} is no name of a stream: {error}") from error
-
-
 def _signed(signed_name: str) -> str:
-    name = unverified_name(signed_name)
+    name = name_in(signed_name)
     if name is None:
         raise UserMistake("a signed name is needed here, and this holds no name")
     return name
@@ -151,7 +141,13 @@ def _common(drafts: Sequence[Draft]) -> tuple[str, str]:
     """The stream and the partition key of a batch."""
     for draft in drafts:
         if draft.transient or draft.exclude_socket or draft.broadcast_type:
-            raise NotSupported("a publication that is transient, excludes a socket or has a type", "http://")
+            raise NotSupported("a publication that is transient, excludes a socket or has a type", OVER_HTTP)
     if len({(draft.stream, draft.partition_key) for draft in drafts}) != 1:
-        raise NotSupported("a batch for several streams, or for none,", "http://")
-    return drafts[0].stream, drafts[0].partition_key
+        raise NotSupported("a batch for several streams, or for none,", OVER_HTTP)
+    stream, partition = drafts[0].stream, drafts[0].partition_key
+    try:
+        for name in (stream, partition):
+            key_given(name)
+    except UserMistake as error:  # over HTTP the server says it
+        raise PublicationRefused(str(error)) from error
+    return stream, partition

@@ -5,7 +5,6 @@ only while there is room for what comes: a slow program slows the socket, nothin
 """
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Sequence
 from contextlib import suppress
@@ -47,6 +46,7 @@ from ropewalk.client.errors import (
 )
 from ropewalk.client.events import KeptMessages
 from ropewalk.client.inbox import EventInbox
+from ropewalk.client.lost_connection import LostConnection
 from ropewalk.client.session import Refresh
 from ropewalk.client.stream import Stream
 from ropewalk.model.errors import MalformedFrame
@@ -55,8 +55,6 @@ from ropewalk.protocol.broky.frames import Body, Error, Hello, Ping, Run, Welcom
 from ropewalk.protocol.broky.runs import decode
 from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.tables import encode
-
-logger = logging.getLogger("ropewalk.client")
 
 FLUSH_SECONDS = 1.0
 """What was sent without an answer has so long to be handled before a client closes."""
@@ -95,6 +93,7 @@ class BrokySession(MessagesOnly):
         self._max_frame = 0
         self._writable = False
         self._unflushed = False
+        self._lost = LostConnection(told=options.on_demand)
         self._attempt = 0
 
     # --- beginning and end --------------------------------------------------------------------------------------------
@@ -261,6 +260,7 @@ class BrokySession(MessagesOnly):
             case Welcome(max_frame=max_frame) if self._link is not None:
                 self._max_frame = max_frame
                 self._attempt = 0
+                self._lost.welcomed()
                 self._watch(self._link)
                 self.writing(possible=True)
                 if self._opening is not None and not self._opening.done():
@@ -285,7 +285,7 @@ class BrokySession(MessagesOnly):
                 except Unreachable as error:
                     if opening is not None and not opening.done():
                         raise
-                    logger.info("connection lost", extra={"reason": str(error)})
+                    self._lost.log(error)
                     self._failures.attempt_failed(error, self._attempt)
                 if self._options.on_demand and not self._waiters.anybody_pushes:
                     return

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 
 from ropewalk.client import identifiers
 from ropewalk.client.client import Client
-from ropewalk.client.errors import NotSupported
+from ropewalk.client.errors import OVER_TCP, NotSupported
 from ropewalk.client.publish_request import Draft
 from ropewalk.client.publisher import Publisher
 from ropewalk.client.session import CableSession
 from ropewalk.client.stream import Stream
-from ropewalk.core.signatures import unverified_name
+from ropewalk.client.stream_argument import name_given, name_in
 from ropewalk.model.errors import UserMistake
 from ropewalk.model.messages import Position, Receipt
-from ropewalk.protocol.stream_keys import name_of
 
 
 class CableClient(Client):
@@ -32,15 +31,15 @@ class CableClient(Client):
         prefix: bool = False,
     ) -> Stream:
         if prefix:
-            raise NotSupported("a subscription by prefix", "tcp://")
-        name = stream if isinstance(stream, str) else name_of(stream)
+            raise NotSupported("a subscription by prefix", OVER_TCP)
+        name = name_given(stream)
         positions = {} if position is None else {name: position}
         return await self._session.subscribe(identifiers.public(name), since, positions, presence_events)
 
     async def subscribe_signed(
         self, signed_name: str, *, since: float | None = None, position: Position | None = None, presence_events: bool = False
     ) -> Stream:
-        name = unverified_name(signed_name)
+        name = name_in(signed_name)
         if position is not None and name is None:
             raise UserMistake("a position needs the stream's name, and this signed name holds none")
         positions = {} if position is None or name is None else {name: position}

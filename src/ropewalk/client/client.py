@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ropewalk.client import identifiers
-from ropewalk.client.errors import NotSupported
+from ropewalk.client.errors import OVER_TCP, NotSupported
 from ropewalk.client.events import KeptMessages
 from ropewalk.client.publish_request import Draft
 from ropewalk.client.stream import Stream
@@ -62,11 +62,11 @@ class Client(ABC):
 
         Raises HistoryRefused, HistoryUnavailable or NoAnswer, and UserMistake for a limit that is not 1 to 1000.
         """
-        raise NotSupported("reading history without a subscription", "tcp://")
+        raise NotSupported("reading history without a subscription", OVER_TCP)
 
     async def read_signed(self, signed_name: str, *, position: Position | None = None, limit: int = USUAL_PAGE) -> KeptMessages:
         """Over TCP only: the same of a stream by its signed name."""
-        raise NotSupported("reading history without a subscription", "tcp://")
+        raise NotSupported("reading history without a subscription", OVER_TCP)
 
     async def publish(
         self,
@@ -99,7 +99,7 @@ class Client(ABC):
         ts_producer: Sequence[int] = (),
     ) -> Position:
         """Over TCP only: one message of a key, or several, of which all are registered or none. See `Pusher.push`."""
-        raise NotSupported("a push", "tcp://")
+        raise NotSupported("a push", OVER_TCP)
 
     async def send(
         self,
@@ -112,11 +112,11 @@ class Client(ABC):
         ts_producer: Sequence[int] = (),
     ) -> None:
         """Over TCP only: a push that nobody answers. See `Pusher.send`."""
-        raise NotSupported("a push", "tcp://")
+        raise NotSupported("a push", OVER_TCP)
 
     async def flush(self) -> None:
         """Over TCP only: until the server has handled everything that was sent. See `Pusher.flush`."""
-        raise NotSupported("a push", "tcp://")
+        raise NotSupported("a push", OVER_TCP)
 
     @abstractmethod
     def cut(self) -> None:

@@ -27,12 +27,12 @@ PING = 3
 @asynccontextmanager
 async def connect(
     url: str,
-    token: str = "",
+    token: str | None = None,
     *,
-    key: str = "",
+    key: str | None = None,
     refresh_token: Refresh | None = None,
     token_param: str = "jid",
-    ca_file: str = "",
+    ca_file: str | None = None,
     ping_interval: int | None = PING,
     inbox_size: int = 256,
     connect_timeout: float = 10.0,
@@ -55,7 +55,7 @@ async def connect(
         address = tcp_address(url)
         tcp_options = BrokyOptions(inbox_size, connect_timeout, answer_timeout, ping_interval, ATTEMPTS, delays, chance)
         tcp = BrokySession(
-            address, token, (tls or ssl.create_default_context()) if address.secure else None, tcp_options, refresh_token
+            address, token or "", (tls or ssl.create_default_context()) if address.secure else None, tcp_options, refresh_token
         )
         async with Pusher(url, key, ca_file=ca_file, backoff=delays, chance=chance, timeout=connect_timeout) as pusher:
             await tcp.open()
@@ -65,7 +65,7 @@ async def connect(
                 await tcp.close()
         return
     dialing = DialOptions(
-        addresses(url).cable, token=token, token_param=token_param, ping_interval=ping_interval, timeout=connect_timeout
+        addresses(url).cable, token=token or "", token_param=token_param, ping_interval=ping_interval, timeout=connect_timeout
     )
     options = SessionOptions(inbox_size, answer_timeout, delays, chance, _steady_clock())
     async with session_trusting(tls) as http:

@@ -94,11 +94,16 @@ class HistoryUnavailable(CableError):
         self.reason = reason
 
 
-class NotSupported(CableError):
-    """What this kind of connection has no word for."""
+OVER_TCP, OVER_HTTP = ("tcp", "tls"), ("http", "https")
+"""Schemes of addresses, without TLS and with it."""
 
-    def __init__(self, what: str, scheme: str = "ws://") -> None:
-        super().__init__(f"{what} is not for this kind of connection: connect to a {scheme} address for it")
+
+class NotSupported(CableError):
+    """What this kind of connection has no word for. Addresses with one of `schemes` have."""
+
+    def __init__(self, what: str, schemes: tuple[str, str] = ("ws", "wss")) -> None:
+        plain, secure = schemes
+        super().__init__(f"{what} is not for this kind of connection: connect to a {plain}:// or {secure}:// address for it")
 
 
 class PresenceUnavailable(CableError):

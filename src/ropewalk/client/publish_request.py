@@ -50,8 +50,8 @@ _answer = msgspec.json.Decoder(_Answer)
 _refusal = msgspec.json.Decoder(_Refusal)
 
 
-def headers(key: str) -> dict[str, str]:
-    """An empty key is none: the server may be a public one."""
+def headers(key: str | None) -> dict[str, str]:
+    """An empty key is none, as None is: the server may be a public one."""
     return {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
 
 

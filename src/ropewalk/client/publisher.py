@@ -29,9 +29,9 @@ class Publisher:
     def __init__(
         self,
         url: str,
-        key: str = "",
+        key: str | None = None,
         *,
-        ca_file: str = "",
+        ca_file: str | None = None,
         http: ClientSession | None = None,
         attempts: int = ATTEMPTS,
         backoff: Backoff | None = None,

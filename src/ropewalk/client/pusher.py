@@ -14,6 +14,7 @@ from ropewalk.client.addresses import tcp_address
 from ropewalk.client.attempts import ATTEMPTS
 from ropewalk.client.broky_options import BrokyOptions
 from ropewalk.client.broky_session import BrokySession
+from ropewalk.client.stream_argument import key_given
 from ropewalk.client.trust import trust
 from ropewalk.core.backoff import Backoff, Chance
 from ropewalk.model.errors import UserMistake
@@ -21,7 +22,6 @@ from ropewalk.model.messages import KSUID_LENGTH, Position
 from ropewalk.protocol.broky.frames import Format
 from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_of, ksuid_text, new_ksuid
 from ropewalk.protocol.broky.runs import encode_run, run_of
-from ropewalk.protocol.stream_keys import key_of
 
 _NO_PAYLOADS = (
     "a push takes bytes, or a sequence of bytes, and not {}; text.encode() makes bytes of text, publish takes the rest"
@@ -39,9 +39,9 @@ class Pusher:
     def __init__(
         self,
         url: str,
-        key: str = "",
+        key: str | None = None,
         *,
-        ca_file: str = "",
+        ca_file: str | None = None,
         attempts: int = ATTEMPTS,
         backoff: Backoff | None = None,
         chance: Chance = random.random,
@@ -50,7 +50,7 @@ class Pusher:
         address = tcp_address(url)
         tls = (trust(ca_file) or ssl.create_default_context()) if address.secure else None
         options = BrokyOptions(1, timeout, None, timeout / 2, attempts, backoff or Backoff(), chance, on_demand=True)
-        self._session = BrokySession(address, key, tls, options)
+        self._session = BrokySession(address, key or "", tls, options)
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,8 +117,7 @@ def push_frame(
         raise UserMistake(f"format is Format.BYTES or Format.JSON, and not {format!r}")
     uid = _new_uids(count) if uids is None else b"".join([_ksuid(each) for each in _for_each("uids", uids, count)])
     times = tuple([_time(each) for each in _for_each("ts_producer", ts_producer, count)])
-    name = key_of(key) if isinstance(key, str) else key
-    partition = key_of(key_partition) if isinstance(key_partition, str) else key_partition
+    name, partition = key_given(key), key_given(key_partition)
     try:
         run = run_of(name, messages, ref, format, partition, uid, times)
     except TypeError:

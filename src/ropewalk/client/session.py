@@ -26,6 +26,7 @@ from ropewalk.client.errors import (
 from ropewalk.client.events import PresenceState
 from ropewalk.client.inbox import EventInbox
 from ropewalk.client.link import CableLink, DialOptions, dial
+from ropewalk.client.lost_connection import LostConnection
 from ropewalk.client.state import ClientState
 from ropewalk.client.stream import Stream
 from ropewalk.core.backoff import Backoff, Chance
@@ -67,6 +68,7 @@ class CableSession:
         self._link: CableLink | None = None
         self._task: asyncio.Task[None] | None = None
         self._end: Exception | None = None
+        self._lost = LostConnection()
         self._attempt = 0
         self._pause: float | None = None
         self._awaiting = 0
@@ -193,7 +195,7 @@ class CableSession:
                 except Unreachable as error:
                     if not welcomed.done():
                         raise
-                    logger.info("connection lost", extra={"reason": str(error)})
+                    self._lost.log(error)
                 await asyncio.sleep(self._next_pause())
         except Exception as error:  # whatever it is, those who wait must hear of it
             self._finish(error)
@@ -234,6 +236,7 @@ class CableSession:
     def _note_welcome(self, message: ServerMessage, welcomed: asyncio.Future[None]) -> None:
         if isinstance(message, Welcome):
             self._attempt = 0
+            self._lost.welcomed()
             if not welcomed.done():
                 welcomed.set_result(None)
 

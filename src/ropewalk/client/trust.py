@@ -7,7 +7,7 @@ from aiohttp import ClientSession, TCPConnector
 from ropewalk.model.errors import UserMistake
 
 
-def trust(ca_file: str) -> ssl.SSLContext | None:
+def trust(ca_file: str | None) -> ssl.SSLContext | None:
     """None means the system's certificates, and is what no file says. Raises UserMistake for a file that cannot be used."""
     if not ca_file:
         return None

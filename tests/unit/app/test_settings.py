@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.app.settings import Settings, load, preset_choices
+from ropewalk.app.settings import Settings, SettingsCopy, load, preset_choices
 from ropewalk.app.settings.declarations import Setting, declared_in
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS
 from ropewalk.app.settings.values import COUNT, DURATION, MILLISECONDS, SIZE
@@ -194,6 +194,25 @@ def test_the_file_has_sections_and_rules_for_streams(tmp_path: Path) -> None:
 def test_a_wrong_file_is_a_mistake_that_says_how_to_mend_it(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match=message):
         from_toml(text, tmp_path)
+
+
+def test_a_copy_is_read_in_the_place_of_the_file_which_is_still_the_one_to_be_blamed(tmp_path: Path) -> None:
+    original, copy = tmp_path / "gone.toml", tmp_path / "copy.toml"
+    copy.write_text('[server]\nport = 7000\n[[streams]]\npattern = "a/*"\n')
+    settings = load([], {}, instead=SettingsCopy(copy, original))
+    assert (settings.server.port, settings.origins["port"]) == (7000, f"file {original}")
+    assert settings.origins["streams"] == f"file {original}"
+    for wrong in ("[server]\nport = true\n", "[server]\nprot = 1\n", "[servre]\n", "server = 1\n", "no TOML", "[[streams]]\n"):
+        copy.write_text(wrong)
+        with pytest.raises(UserMistake, match=re.escape(str(original))) as raised:
+            load([], {}, instead=SettingsCopy(copy, original))
+        assert str(copy) not in str(raised.value)
+
+
+def test_a_copy_of_a_file_that_is_not_known_is_read_too(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.toml"
+    copy.write_text("[server]\nport = 7000\n")
+    assert load([], {}, instead=SettingsCopy(copy, None)).server.port == 7000
 
 
 def test_a_file_can_be_named_or_refused(tmp_path: Path) -> None:

@@ -65,3 +65,11 @@ def test_times_are_for_each_message() -> None:
 def test_what_cannot_be_is_refused_by_the_name_of_its_argument(argument: str, value: object) -> None:
     with pytest.raises(UserMistake, match=argument):
         pushed(**{argument: value})
+
+
+@pytest.mark.parametrize("key", ["~b64:!!", "~b64:YQ", "\ud800", 5, None])
+def test_what_no_key_is_called_is_refused(key: Any) -> None:
+    with pytest.raises(UserMistake, match="stream"):
+        push_frame(1, key, b"x", Format.BYTES, b"", (), ())
+    with pytest.raises(UserMistake, match="stream"):
+        push_frame(1, "s", b"x", Format.BYTES, key, (), ())

@@ -116,9 +116,19 @@ def find_file(given: Mapping[str, str], environ: Mapping[str, str], here: Path) 
     return next((path for name in STANDARD_FILES if (path := here / name).is_file()), None)
 
 
-def from_file(path: Path) -> tuple[FoundValues, tuple[StreamRule, ...]]:
+@dataclass(frozen=True)
+class SettingsCopy:
+    """`path` is read in the place of the settings file, of which it is a copy. `original` is that file, which mistakes are
+    blamed on and which may be gone by now; None: there is none that this process knows of."""
+
+    path: Path
+    original: Path | None
+
+
+def from_file(path: Path, read_from: Path | None = None) -> tuple[FoundValues, tuple[StreamRule, ...]]:
+    """`read_from`: a copy of the file, to be read in its place."""
     found: FoundValues = {}
-    tables = _tables(path)
+    tables = _tables(path, read_from or path)
     rules = stream_rules(tables.pop("streams", []), str(path))
     tables.pop("pipeline", None)  # read by whoever runs jobs
     for section, table in tables.items():
@@ -134,11 +144,11 @@ def from_file(path: Path) -> tuple[FoundValues, tuple[StreamRule, ...]]:
     return found, rules
 
 
-def _tables(path: Path) -> dict[str, object]:
+def _tables(path: Path, read_from: Path) -> dict[str, object]:
     try:
-        return loads(path.read_text(encoding="utf-8"))
+        return loads(read_from.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserMistake(f"cannot read {path}: {error.strerror}") from None
+        raise UserMistake(f"cannot read {read_from}: {error.strerror}") from None
     except (TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserMistake(f"{path} is not TOML: {error}") from None
 
@@ -237,12 +247,14 @@ def settings_file(argv: Sequence[str], environ: Mapping[str, str]) -> Path | Non
     return find_file(split_flags(argv), environ, Path())
 
 
-def load(argv: Sequence[str], environ: Mapping[str, str], here: Path | None = None, instead: Path | None = None) -> Settings:
+def load(
+    argv: Sequence[str], environ: Mapping[str, str], here: Path | None = None, instead: SettingsCopy | None = None
+) -> Settings:
     """Raises UserMistake. `here` is where a relative settings file is looked for, the working directory by default. `instead`:
-    a file to read in its place."""
+    what to read in its place."""
     given = split_flags(argv)
-    path = instead or find_file(given, environ, here or Path())
-    from_path, rules = from_file(path) if path else ({}, ())
+    path = (instead.original or instead.path) if instead else find_file(given, environ, here or Path())
+    from_path, rules = from_file(path, instead.path if instead else None) if path else ({}, ())
     written = from_path | from_environment(environ) | from_flags(given)
     return _settings(filled(written), rules, f"file {path}")
 
