@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from ropewalk.adapters.backends.ring.backend import RingBackend
+from ropewalk.adapters.backends.ring.backend import TO_AGREE, RingBackend
 from ropewalk.adapters.backends.ring.owed import OwedCall
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, Replay
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, TransientRun, one_by_one
 from ropewalk.model.presence import Member
-from ropewalk.model.ring import LeaveRing
+from ropewalk.model.ring import LeaveRing, RingMember
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot, SessionWrite
 from ropewalk.testing.backend_rig import BackendSetup
@@ -211,6 +211,34 @@ async def test_a_node_says_its_end_only_when_it_serves_nothing_any_more(ring: Ri
     a._leased = Leased()  # type: ignore[assignment]
     await ring.kill("a")
     assert steps == ["looks no more", "said its end"]
+
+
+async def test_a_change_does_not_look_like_a_ring_that_is_not_reached_while_others_have_not_answered_it(
+    ring: RingInProcess,
+) -> None:
+    a, clock = ring.nodes["a"], ring.setup.clock
+    assert isinstance(clock, ManualClock)
+    a.remove("b", lost=False)
+    assert not a.state.agreed
+    assert (a.health(), a.report().waits_for) == ("", "")
+    clock.advance(TO_AGREE)
+    assert "go by the same table; not reached: none" in a.report().waits_for
+    await ring.until(lambda: a.state.agreed)
+    assert a.health() == ""
+    await ring.until(lambda: not held_by(ring.nodes["b"]))
+    a.remove("b", lost=False)
+    assert a.health() == ""
+
+
+async def test_a_change_hides_nothing_of_nodes_that_are_away(ring: RingInProcess) -> None:
+    a = ring.nodes["a"]
+    a.add(RingMember("a", ring.members["a"].address))
+    assert a.health() == ""
+    await ring.kill("b")
+    await ring.kill("c")
+    await ring.until(lambda: "not reached: b, c" in a.health())
+    a.add(RingMember("a", ring.members["a"].address))
+    assert "not reached: b, c" in a.health()
 
 
 async def test_the_shards_of_a_node_that_is_declared_lost_begin_anew_at_others(ring: RingInProcess) -> None:
