@@ -88,7 +88,7 @@ class RingState:
         """Take over what is newer. True: something was, and all others are to hear of it. Raises Conflict for news of another
         ring."""
         if news.table.shards != self.table.shards:
-            raise Conflict(f"{sender} has a ring of {news.table.shards} shards, this node one of {self.table.shards}")
+            raise Conflict(f"{sender} has a ring of {news.table.shards} shards, {self.me} one of {self.table.shards}")
         before = self.news
         self._told[sender] = news.table
         if not _unfounded(news):  # what only settings say is not taken over: the ring that they speak of may not exist

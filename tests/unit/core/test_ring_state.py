@@ -1,7 +1,10 @@
 """What a node tells of its ring, by what it knows of it."""
 
+import pytest
+
 from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import first_table
+from ropewalk.model.errors import Conflict
 from ropewalk.model.ring import RemoveNode, RingMember, RingReport
 
 SHARDS = 8
@@ -55,3 +58,9 @@ def test_shards_that_were_lost_are_held_by_nobody_until_they_begin_anew() -> Non
         a.begun(shard)
     report = a.report({})
     assert (held(report), report.unavailable) == ({"a": SHARDS}, 0)
+
+
+def test_news_of_a_ring_of_another_size_are_refused_with_the_names_of_both_nodes() -> None:
+    """What one says the other shows, where nobody knows who `this node` is."""
+    with pytest.raises(Conflict, match="b has a ring of 16 shards, a one of 8"):
+        state_of("a").hear("b", state_of("b", 16).news)
