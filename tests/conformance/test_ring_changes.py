@@ -1,6 +1,7 @@
 """What a ring of nodes does when shards move, links break and nodes are lost; over real links in one process."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any
 
@@ -287,6 +288,25 @@ async def test_a_node_that_starts_again_with_nothing_begins_its_shards_anew(ring
         after = await publish(ring.nodes["a"], stream)
         assert (after.epoch == before[stream].epoch) is (shard_of(stream, SHARDS) not in lost)
     assert (await ring.nodes["a"].leases.renew(60.0, ())).lease != lease
+
+
+async def test_a_process_whose_name_is_taken_holds_nothing_and_says_why_to_whoever_publishes(ring: RingInProcess) -> None:
+    b = ring.nodes["b"]
+    port = socket.create_server(("127.0.0.1", 0))
+    second = RingNodeInProcess(ring, "b", port, list(ring.members.values()), run=99)
+    second.router._patience = 0.1
+    await second.run()
+    try:
+        await ring.until(lambda: "another process is the node b" in second.health())
+        report = second.report()
+        assert [node.holds for node in report.nodes] == [0, 0, 0]
+        assert (report.moving, report.unavailable) == (0, SHARDS)
+        stream = next(stream for stream in STREAMS if b.state.serves(shard_of(stream, SHARDS)))
+        with pytest.raises(Unavailable, match="another process is the node b"):
+            await publish(second, stream)
+        assert (await publish(b, stream)).offset == 1
+    finally:
+        await second.end()
 
 
 # --- a hand-over that breaks ------------------------------------------------------------------------------------------

@@ -71,6 +71,7 @@ class RingBackend(RingAccess):
             leased.follow = self._follow
             leased.away_since = lambda: {name: link.away_since for name, link in self._links.items()}
         server.hear = self._hear
+        server.waits_for = self.health
         server.attach(store, store.memory.streams)
 
     # --- lifecycle ----------------------------------------------------------------------------------------------------
