@@ -1,19 +1,20 @@
 """What a ring of nodes does when shards move, links break and nodes are lost; over real links in one process."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any
 
 import pytest
 
-from ropewalk.adapters.backends.ring.backend import RingBackend
+from ropewalk.adapters.backends.ring.backend import TO_AGREE, RingBackend
 from ropewalk.adapters.backends.ring.owed import OwedCall
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import Unanswered, Unavailable
 from ropewalk.model.history import Gap, Replay
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, TransientRun, one_by_one
 from ropewalk.model.presence import Member
-from ropewalk.model.ring import LeaveRing
+from ropewalk.model.ring import LeaveRing, RingMember
 from ropewalk.model.rules import StreamRules
 from ropewalk.model.sessions import SessionSnapshot, SessionWrite
 from ropewalk.testing.backend_rig import BackendSetup
@@ -213,6 +214,34 @@ async def test_a_node_says_its_end_only_when_it_serves_nothing_any_more(ring: Ri
     assert steps == ["looks no more", "said its end"]
 
 
+async def test_a_change_does_not_look_like_a_ring_that_is_not_reached_while_others_have_not_answered_it(
+    ring: RingInProcess,
+) -> None:
+    a, clock = ring.nodes["a"], ring.setup.clock
+    assert isinstance(clock, ManualClock)
+    a.remove("b", lost=False)
+    assert not a.state.agreed
+    assert (a.health(), a.report().waits_for) == ("", "")
+    clock.advance(TO_AGREE)
+    assert "go by the same table; not reached: none" in a.report().waits_for
+    await ring.until(lambda: a.state.agreed)
+    assert a.health() == ""
+    await ring.until(lambda: not held_by(ring.nodes["b"]))
+    a.remove("b", lost=False)
+    assert a.health() == ""
+
+
+async def test_a_change_hides_nothing_of_nodes_that_are_away(ring: RingInProcess) -> None:
+    a = ring.nodes["a"]
+    a.add(RingMember("a", ring.members["a"].address))
+    assert a.health() == ""
+    await ring.kill("b")
+    await ring.kill("c")
+    await ring.until(lambda: "not reached: b, c" in a.health())
+    a.add(RingMember("a", ring.members["a"].address))
+    assert "not reached: b, c" in a.health()
+
+
 async def test_the_shards_of_a_node_that_is_declared_lost_begin_anew_at_others(ring: RingInProcess) -> None:
     before = {stream: await publish(ring.nodes["a"], stream) for stream in STREAMS}
     lost = held_by(ring.nodes["b"])
@@ -259,6 +288,25 @@ async def test_a_node_that_starts_again_with_nothing_begins_its_shards_anew(ring
         after = await publish(ring.nodes["a"], stream)
         assert (after.epoch == before[stream].epoch) is (shard_of(stream, SHARDS) not in lost)
     assert (await ring.nodes["a"].leases.renew(60.0, ())).lease != lease
+
+
+async def test_a_process_whose_name_is_taken_holds_nothing_and_says_why_to_whoever_publishes(ring: RingInProcess) -> None:
+    b = ring.nodes["b"]
+    port = socket.create_server(("127.0.0.1", 0))
+    second = RingNodeInProcess(ring, "b", port, list(ring.members.values()), run=99)
+    second.router._patience = 0.1
+    await second.run()
+    try:
+        await ring.until(lambda: "another process is the node b" in second.health())
+        report = second.report()
+        assert [node.holds for node in report.nodes] == [0, 0, 0]
+        assert (report.moving, report.unavailable) == (0, SHARDS)
+        stream = next(stream for stream in STREAMS if b.state.serves(shard_of(stream, SHARDS)))
+        with pytest.raises(Unavailable, match="another process is the node b"):
+            await publish(second, stream)
+        assert (await publish(b, stream)).offset == 1
+    finally:
+        await second.end()
 
 
 # --- a hand-over that breaks ------------------------------------------------------------------------------------------

@@ -20,12 +20,11 @@ def report(ring: RingReport) -> str:
     lines = [f"A ring of {size}: term {ring.term}, seen by {ring.node}", "", *_columns(rows)]
     if ring.waits_for:
         lines += ["", f"{ring.node} waits for its ring: {ring.waits_for}"]
-    known = any(node.holds for node in ring.nodes)
-    if ring.moving and known:
+    held = sum(node.holds for node in ring.nodes)
+    if ring.moving and held:
         lines += ["", f"{_counted(ring.moving, 'shard')} on the way to another node"]
-    if ring.unavailable and known:
-        unavailable = _counted(ring.unavailable, "shard")
-        lines += ["", f"{unavailable} unavailable: the node that holds them does not answer"]
+    if ring.unavailable and held:
+        lines += ["", *_unavailable(ring.unavailable, min(ring.shards - held, ring.unavailable))]
     if ring.place is not UNSET:
         lines += ["", _placed(ring.place)]
     return "\n".join(lines)
@@ -50,6 +49,12 @@ def _table(table: RingTable) -> list[str]:
     head = f"{_counted(table.shards, 'shard')} on {_counted(len(owned), 'node')}"
     rows = [(name, str(number), *_share(number / table.shards)) for name, number in owned.items()]
     return [head, "", *_columns([("node", "owns", "share", ""), *rows])]
+
+
+def _unavailable(number: int, unheld: int) -> list[str]:
+    """`unheld`: how many of them nobody is known to hold."""
+    reasons = {"the node that holds them does not answer": number - unheld, "no node is known to hold them yet": unheld}
+    return [f"{_counted(count, 'shard')} unavailable: {reason}" for reason, count in reasons.items() if count]
 
 
 def _placed(place: RingPlace) -> str:

@@ -88,7 +88,7 @@ class RingState:
         """Take over what is newer. True: something was, and all others are to hear of it. Raises Conflict for news of another
         ring."""
         if news.table.shards != self.table.shards:
-            raise Conflict(f"{sender} has a ring of {news.table.shards} shards, this node one of {self.table.shards}")
+            raise Conflict(f"{sender} has a ring of {news.table.shards} shards, {self.me} one of {self.table.shards}")
         before = self.news
         self._told[sender] = news.table
         if not _unfounded(news):  # what only settings say is not taken over: the ring that they speak of may not exist
@@ -250,7 +250,7 @@ class RingState:
     def report(self, alive: Mapping[str, bool], stream: str = "") -> RingReport:
         """`alive`: which other nodes have a link to this one. `stream`: one whose place is asked for."""
         owned = loads(self.table)
-        holders = ["" if self.seeking else self.holder(shard) for shard in range(self.table.shards)]
+        holders = [self._known_holder(shard) for shard in range(self.table.shards)]
         living = {name for name, lives in alive.items() if lives} | {self.me}
         nodes = [
             RingNode(
@@ -264,13 +264,18 @@ class RingState:
             )
             for member in self.table.members
         ]
-        moving = sum(holder != owner for holder, owner in zip(holders, self.table.owners, strict=True))
+        moving = sum(holder not in ("", owner) for holder, owner in zip(holders, self.table.owners, strict=True))
         unavailable = sum(holder not in living for holder in holders)
         report = RingReport(self.me, self.table.term, self.table.shards, nodes, moving, unavailable)
         if not stream:
             return report
         place = place_in(self.table, stream)
         return replace(report, place=replace(place, holder=holders[place.shard]))
+
+    def _known_holder(self, shard: int) -> str:
+        """ "" while nobody is known to have begun it."""
+        possession = self._possessions[shard]
+        return possession.holder if possession.generation >= self.table.generations[shard] and not self.seeking else ""
 
 
 def _unfounded(news: RingNews) -> bool:

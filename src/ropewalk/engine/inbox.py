@@ -20,7 +20,7 @@ class Inbox:
     """Frames in the order they came, numbered as they are taken, so that arrival and answer can be compared. It exists while
     frames wait. `hold` stops reading the client's socket (True) or goes on with it (False)."""
 
-    __slots__ = ("_answered", "_bytes", "_frames", "_hold", "_taken", "held")
+    __slots__ = ("_answered", "_bytes", "_done", "_frames", "_hold", "_taken", "held")
 
     def __init__(self, hold: Callable[[bool], None]) -> None:
         self._frames: list[bytes] = []  # so few that taking the first costs nothing
@@ -28,6 +28,7 @@ class Inbox:
         self._hold = hold
         self._taken = 0
         self._answered: dict[str, tuple[int, Subscribe]] | None = None
+        self._done: asyncio.Future[None] | None = None
         self.held = False
 
     def __bool__(self) -> bool:
@@ -48,6 +49,17 @@ class Inbox:
             self.held = False
             self._hold(False)
         return frame
+
+    async def handled(self) -> None:
+        """Until its end."""
+        if self._done is None:
+            self._done = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._done)
+
+    def end(self) -> None:
+        """Nothing of it waits any more, or will be handled."""
+        if self._done is not None:
+            self._done.set_result(None)
 
     def answered(self, command: Subscribe) -> None:
         """The command that was taken last has been answered, and with it its repeats among the frames that wait now."""

@@ -161,7 +161,7 @@ class Joiner:
         self, link: Link, streams: Sequence[str], request: HistoryRequest | None, forever: bool = False
     ) -> list[HistoryAnswer]:
         """What the store says of these streams. A store that fails is asked again, for a while, or (`forever`) while the client
-        is there. Raises `Unavailable`."""
+        is there: of one that has ended its side nobody can tell. Raises `Unavailable`."""
         failures = 0
         while True:
             try:
@@ -174,7 +174,7 @@ class Joiner:
                 return answers
             except Unavailable as error:
                 failures += 1
-                if not link.open or (failures == ATTEMPTS and not forever):
+                if not link.open or (failures >= ATTEMPTS and (link.hung_up or not forever)):
                     raise
                 logger.debug("the store is asked again", extra={"reason": str(error), "failures": failures})
                 await asyncio.sleep(BETWEEN_ATTEMPTS.delay(failures, self._chance))

@@ -47,7 +47,7 @@ NOBODY = _Nobody()
 
 
 class Link:
-    """`names`: the sids this client is or was known by."""
+    """`names`: the sids this client is or was known by. `hung_up`: it has ended its side, and is here for its answers only."""
 
     __slots__ = (
         "_connection",
@@ -60,6 +60,7 @@ class Link:
         "_stats",
         "_waiting",
         "codec",
+        "hung_up",
         "limit",
         "names",
         "open",
@@ -73,6 +74,7 @@ class Link:
         self.codec = codec
         self.names: tuple[str, ...] = ()
         self.open = True
+        self.hung_up = False
         self._connection = connection
         self._direct = connection.direct
         self._rules = rules
@@ -220,6 +222,10 @@ class Link:
     def _place_writers(self) -> None:
         for group in self._groups:
             group.writers[self] = self._writer(group)
+
+    def hang_up(self) -> None:
+        """The client will say no more."""
+        self.hung_up = True
 
     def pending(self) -> int:
         return self._connection.pending() + (self._outbox.size if self._outbox else 0)

@@ -2,7 +2,7 @@
 
 Frames are counted one by one, and so they wait: each has the position of its own messages, wherever a gap has to be said.
 Answers do not wait for credit. So what waits of a subscription is forgotten with it, or it would come after the answer to the
-next one.
+next one. A client that has ended its side will grant no more: deliveries end for it where its credit does.
 """
 
 from functools import partial
@@ -39,6 +39,24 @@ class MeteredLink(Link):
         """The meter has more than before."""
         self._go_on()
 
+    def hang_up(self) -> None:
+        super().hang_up()
+        self._go_on()
+
+    @property
+    def _starved(self) -> bool:
+        return self.hung_up and self._meter.left <= 0
+
+    async def drained(self) -> None:
+        if not self._starved:
+            await super().drained()
+
+    def _go_on(self) -> None:
+        super()._go_on()
+        if self._starved:
+            self._outbox = None
+            self._wake()
+
     def send(self, frame: bytes) -> None:
         """History, or what has its place among it."""
         if frame:
@@ -63,7 +81,7 @@ class MeteredLink(Link):
         before = group.written if group else None
         for part in self._meter.parts(data):
             after = part.position or before
-            if not self.open:
+            if not self.open or self._starved:
                 return
             if self._outbox is None:
                 self._write(part.frame)

@@ -5,7 +5,7 @@ What a session may do is decided in `session_opening`, `commands` and `joins`. T
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol
 
 import msgspec
@@ -282,6 +282,8 @@ class Session:
                 await asyncio.sleep(0)  # so that a backend that never suspends does not starve other sessions
         self._working = False
         self.inbox = None  # an idle session keeps no queue
+        if inbox is not None:
+            inbox.end()
 
     def _ended(self) -> bool:
         return self.state is SessionState.ENDED
@@ -294,6 +296,9 @@ class Session:
         except Exception as error:
             if self._ended() and isinstance(error, Unavailable):  # it was asked for as long as the client was there
                 logger.debug("command given up", extra={"session": self.tag, "reason": str(error)})
+            elif self.link.hung_up and isinstance(error, Unavailable):
+                logger.debug("command given up", extra={"session": self.tag, "reason": str(error)})
+                self.end(closings.INTERNAL_ERROR)
             else:
                 logger.exception("command failed", extra={"session": self.tag})
                 self.end(closings.INTERNAL_ERROR)
@@ -327,6 +332,15 @@ class Session:
 
     def writing_resumed(self) -> None:
         self.link.resume()
+
+    def finish(self) -> Awaitable[None] | None:
+        self.link.hang_up()
+        return self._finish() if self.inbox is not None or self.link.slow else None
+
+    async def _finish(self) -> None:
+        if self.inbox is not None:
+            await self.inbox.handled()
+        await self.link.drained()
 
     def granted(self) -> None:
         if isinstance(self.link, MeteredLink):

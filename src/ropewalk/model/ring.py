@@ -168,9 +168,9 @@ class RingPlace(Struct, frozen=True):
 
 
 class RingReport(Struct, frozen=True):
-    """The answer of `GET /api/ring`. `moving`: shards whose holder is not their owner. `unavailable`: shards whose holder does
-    not answer, or that nobody holds yet. `waits_for`: why the node that answers does not belong to its ring yet, or begins
-    nothing in it; "" where it does. `place`: of the stream that was asked for."""
+    """The answer of `GET /api/ring`. `moving`: shards that another node than their owner holds. `unavailable`: shards whose
+    holder does not answer, or that nobody is known to hold yet. `waits_for`: why the node that answers does not belong to its
+    ring yet, or begins nothing in it; "" where it does. `place`: of the stream that was asked for."""
 
     node: str
     term: int

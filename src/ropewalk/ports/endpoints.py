@@ -118,6 +118,11 @@ class SessionHandle(Protocol):
     def streams(self) -> Mapping[str, Sequence[str]]:
         """The streams of each identifier that is subscribed to."""
 
+    def finish(self) -> Awaitable[None] | None:
+        """The client has ended its side. What is answered lasts until all of its commands are handled and the transport has
+        taken what they wrote, or the session has ended; None if there is nothing to wait for. Nothing is waited for that only
+        the client could bring, and a store that fails is asked for a bounded time."""
+
     def writing_paused(self) -> None: ...
     def writing_resumed(self) -> None: ...
     def granted(self) -> None:

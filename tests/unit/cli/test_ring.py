@@ -56,6 +56,10 @@ def test_a_report_shows_each_node_and_what_is_wrong() -> None:
     assert "1 shard on the way to another node" in shown
     assert "3 shards unavailable: the node that holds them does not answer" in shown
     assert "is in shard" not in shown[-1]
+    begins = [RingNode("a", "h:1", True, False, 2, 1, 0.5), RingNode("b", "h:2", False, True, 2, 1, 0.5)]
+    shown = ring_drawing.report(RingReport("a", 7, 4, begins, unavailable=3)).splitlines()
+    assert shown[-2] == "1 shard unavailable: the node that holds them does not answer"
+    assert shown[-1] == "2 shards unavailable: no node is known to hold them yet"
     unknown = [RingNode("d", "h:4", True, False, 4, 0, 1.0)]
     waiting = ring_drawing.report(RingReport("d", 0, 4, unknown, moving=4, unavailable=4, waits_for="Redis is not reached"))
     assert waiting.splitlines()[-1] == "d waits for its ring: Redis is not reached"

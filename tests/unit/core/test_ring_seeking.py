@@ -25,7 +25,7 @@ def test_it_begins_nothing_and_says_that_nothing_is_held() -> None:
     state = seeking(A)
     report = state.report({})
     assert (state.agreed, state.to_begin()) == (False, [])
-    assert (report.unavailable, [node.holds for node in report.nodes]) == (SHARDS, [0])
+    assert (report.moving, report.unavailable, [node.holds for node in report.nodes]) == (0, SHARDS, [0])
 
 
 def test_a_founder_begins_everything_alone() -> None:

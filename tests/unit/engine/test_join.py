@@ -58,6 +58,27 @@ async def test_a_history_over_tcp_waits_for_a_store_that_fails_because_nothing_w
         assert not failures
 
 
+async def test_a_client_that_has_ended_its_side_is_not_kept_for_a_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can tell whether it is still there."""
+
+    async def fail(stream: str, time: float) -> Replay | Gap:
+        raise Unavailable("away")
+
+    async with Workbench() as bench:
+        bench.codec = BrokyCodec(Welcome(), None)
+        monkeypatch.setattr(joins, "BETWEEN_ATTEMPTS", Backoff(0.0, 0.0))
+        monkeypatch.setattr(bench.backend.streams, "since", fail)
+        client = await bench.connect()
+        client.session.receive(encode(Subscribe(1, b"s", history=True)))
+        for _ in range(joins.ATTEMPTS):
+            await settle()
+        assert client.connection.closed is None
+        rest = client.session.finish()
+        assert rest is not None
+        await rest
+        assert client.connection.closed is not None
+
+
 async def test_a_message_of_the_same_tick_is_in_the_snapshot_or_live_but_never_both() -> None:
     async with Workbench() as bench:
         first = await bench.connect()

@@ -77,6 +77,25 @@ async def test_deliveries_stop_when_credit_is_used_up_and_go_on_where_they_stopp
         assert client.meter.left == 1 + one - 1 + 1 + one + 1 + 100 * one - sum(map(size, client.runs()))
 
 
+async def test_a_client_that_has_ended_its_side_gets_its_answers_and_nothing_for_which_it_would_have_to_grant_more() -> None:
+    async with Workbench() as bench:
+        client = await subscriber(bench, 1)
+        await bench.publish("long", *["x" * 1000] * 100)
+        await client.send(Subscribe(1, b"s"))
+        await bench.publish("s", "1")
+        await bench.publish("s", "2")
+        await client.send(Subscribe(2, b"long", history=True), Ping(3))
+        before = client.seen()
+        assert Pong not in before  # it comes behind a history that waits for credit
+        rest = client.session.finish()
+        assert rest is not None
+        await rest
+        assert client.seen() == [*before, Pong]
+        await bench.publish("s", "3")
+        assert client.seen() == [*before, Pong]
+        assert client.session.finish() is None
+
+
 async def test_of_what_one_turn_brings_only_as_many_runs_are_sent_as_there_is_credit_for() -> None:
     async with Workbench() as bench:
         client = await subscriber(bench, 500)

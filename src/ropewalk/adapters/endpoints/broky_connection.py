@@ -1,7 +1,7 @@
 """One connection over TCP: pushes go to `broky_pushes`, everything else is its session's. Frames are handled in order."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from socket import socket
 from typing import Any, Protocol
 
@@ -99,9 +99,10 @@ class BrokyConnection(asyncio.Protocol):
         self._go_on_if_time_is_left()
 
     def eof_received(self) -> bool:
-        """The client will say no more. What it pushed before is answered, where the transport can still carry that."""
+        """The client will say no more. What came whole is answered, where the transport can still carry that. It is told again
+        whenever reading goes on."""
         self._hung_up = True
-        return (self._under_way is not None or self._unhandled.size > 0) and self._transport.can_write_eof()
+        return self._transport.can_write_eof() and self._owes_answers()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -190,11 +191,27 @@ class BrokyConnection(asyncio.Protocol):
             self._refuse_frame(mistake)
         if self._draining and self._under_way is None:
             self.drain()
-        if self._hung_up and not self._unhandled.size and self._under_way is None:
+        if self._hung_up and not self._owes_answers():
             self._transport.close()
         if self._may_go_on():
             self._wait_for_turn()
         self._pace()
+
+    def _owes_answers(self) -> bool:
+        """To a client that has hung up. When only its session has something left, that is under way from now on."""
+        if self._closing:
+            return False
+        if self._unhandled.size > 0 or self._under_way is not None:
+            return True
+        rest = None if self._session is None else self._session.finish()
+        if rest is not None:
+            self._under_way = asyncio.get_running_loop().create_task(self._end_after(rest))
+        return rest is not None
+
+    async def _end_after(self, rest: Awaitable[None]) -> None:
+        """Deliveries that still come are not waited for: they would have no end."""
+        await rest
+        self._transport.close()
 
     def _may_go_on(self) -> bool:
         return self._unhandled.size > 0 and self._is_free() and not self._closing

@@ -49,6 +49,9 @@ class Chatterbox:
     def malformed(self, reason: str, code: int, refusal: Refusal = Refusal.BAD_FRAME) -> None:
         raise AssertionError("an SSE client sends nothing")
 
+    def finish(self) -> None:
+        raise AssertionError("an SSE client has one side only")
+
     def writing_paused(self) -> None:
         self.told.append("paused")
 

@@ -23,13 +23,16 @@ from ropewalk.adapters.backends.workers.wire import BusConnection
 from ropewalk.core.ring_state import RingState
 from ropewalk.model.errors import Conflict, Unavailable, UserMistake
 from ropewalk.model.journal import Recovered, Restored
-from ropewalk.model.ring import AddNode, RingMember, RingNews, RingReport
+from ropewalk.model.ring import AddNode, RingChange, RingMember, RingNews, RingReport
 from ropewalk.ports import Journal
 
 logger = logging.getLogger("ropewalk.ring")
 
 BETWEEN_ATTEMPTS = 0.2
 """Seconds after which a shard is tried to be handed over again."""
+
+TO_AGREE = 3.0
+"""Seconds that others have to say that they go by a change that was made here, before that is missed."""
 
 
 class RingBackend(RingAccess):
@@ -60,6 +63,7 @@ class RingBackend(RingAccess):
         self._leased = leased
         self._kept: RingNews | None = None
         self._cleared = False
+        self._agreed_at = 0.0  # when this node last changed a table that was agreed about
         self._handing: asyncio.Task[None] | None = None
         self._sender = server.sender = ShardSender(state, store, server.moving, self._follow)
         self._receiver = server.receiver = ShardReceiver(state, store, journal)
@@ -67,6 +71,7 @@ class RingBackend(RingAccess):
             leased.follow = self._follow
             leased.away_since = lambda: {name: link.away_since for name, link in self._links.items()}
         server.hear = self._hear
+        server.waits_for = self.health
         server.attach(store, store.memory.streams)
 
     # --- lifecycle ----------------------------------------------------------------------------------------------------
@@ -112,11 +117,17 @@ class RingBackend(RingAccess):
             return taken
         if self._leased is not None and (seeking := self._leased.health()):
             return f"{seeking}{self._why_unreached()}"
-        if self.state.agreed:
+        if self.state.agreed or self._is_about_to_agree():
             return ""
         away = ", ".join(sorted(name for name, link in self._links.items() if not link.connected)) or "none"
         lacking = "no more than half of the nodes of the ring are reached and go by the same table"
         return f"{lacking}; not reached: {away}{self._why_unreached()}"
+
+    def _is_about_to_agree(self) -> bool:
+        """Others have agreed until a moment ago, are reached, and only have not said yet what they think of a change."""
+        others = len(self.state.table.members) - self.state.belongs
+        reached = sum(link.connected for link in self._links.values())
+        return 0.0 <= self._store.clock() - self._agreed_at < TO_AGREE and 2 * (reached + 1) > others + 1
 
     def _why_unreached(self) -> str:
         """Each reason once, with the nodes that it is true of."""
@@ -161,11 +172,16 @@ class RingBackend(RingAccess):
         known = self.state.table.member(member.name)
         if known is not None and known.address != member.address and self._is_alive(member.name):
             raise Conflict(f"{member.name} is alive at {known.address}: one that starts at another address tells so itself")
-        self.state.make(AddNode(secrets.token_hex(8), member, stays=True))
-        self._follow()
+        self._make(AddNode(secrets.token_hex(8), member, stays=True))
 
     def remove(self, name: str, lost: bool) -> None:
-        self.state.make(self.state.removal(secrets.token_hex(8), name, self._is_alive(name), lost))
+        self._make(self.state.removal(secrets.token_hex(8), name, self._is_alive(name), lost))
+
+    def _make(self, change: RingChange) -> None:
+        agreed = self.state.agreed
+        self.state.make(change)
+        if agreed:
+            self._agreed_at = self._store.clock()
         self._follow()
 
     def _is_alive(self, name: str) -> bool:

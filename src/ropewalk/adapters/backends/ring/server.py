@@ -45,8 +45,9 @@ def node_of(process: str) -> str:
 
 class NodeServer(StoreServer):
     """`run` tells this process from all others that are or were this node; `name` has both. `hear` takes what another node
-    tells of the ring and returns what is known here; it is to be set, and so are `sender` and `receiver`. `moving`: shards that
-    are being handed over. `orders_under_way`: those that this process carries out for a process of the ring."""
+    tells of the ring and returns what is known here; it is to be set, and so are `sender` and `receiver`. `waits_for`: why
+    this node begins nothing, "" if it does. `moving`: shards that are being handed over. `orders_under_way`: those that this
+    process carries out for a process of the ring."""
 
     def __init__(self, state: RingState, run: str, journal: Journal | None = None) -> None:
         super().__init__(journal)
@@ -54,6 +55,7 @@ class NodeServer(StoreServer):
         self.moving: set[int] = set()
         self.orders_under_way = OrdersUnderWay()
         self.hear: Callable[[str, RingNews], RingNews] = lambda sender, news: state.news
+        self.waits_for: Callable[[], str] = lambda: ""
         self._state = state
         self._deliver: Deliver | None = None
         self._obey: Obey | None = None
@@ -155,7 +157,8 @@ class NodeServer(StoreServer):
         """Raises `Moved` unless this node serves the shard of a stream or a session."""
         shard = place_of(name, self._state.table.shards)
         if shard in self.moving or not self._state.serves(shard):
-            raise Moved("another node of the ring holds this")
+            waits_for = self.waits_for() if self._state.holder(shard) == self._state.me else ""
+            raise Moved(waits_for or "another node of the ring holds this")
 
     def _answers(self, worker: BusWorker) -> dict[str, Answer]:
         answers = super()._answers(worker)

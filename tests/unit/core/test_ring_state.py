@@ -1,0 +1,66 @@
+"""What a node tells of its ring, by what it knows of it."""
+
+import pytest
+
+from ropewalk.core.ring_state import RingState
+from ropewalk.core.ring_table import first_table
+from ropewalk.model.errors import Conflict
+from ropewalk.model.ring import RemoveNode, RingMember, RingReport
+
+SHARDS = 8
+MEMBERS = RingMember("a", "a:1"), RingMember("b", "b:1")
+
+
+def state_of(name: str, shards: int = SHARDS) -> RingState:
+    return RingState(name, first_table(MEMBERS, shards))
+
+
+def begin_together(one: RingState, other: RingState) -> None:
+    for state, peer in ((one, other), (other, one)):
+        state.hear(peer.me, peer.news)
+    for state, peer in ((one, other), (other, one)):
+        for shard in state.to_begin():
+            state.begun(shard)
+        peer.hear(state.me, state.news)
+
+
+def held(report: RingReport) -> dict[str, int]:
+    return {node.name: node.holds for node in report.nodes}
+
+
+def test_nobody_holds_what_nobody_is_known_to_have_begun() -> None:
+    report = state_of("b").report({"a": False}, stream="chat/1")
+    assert held(report) == {"a": 0, "b": 0}
+    assert (report.moving, report.unavailable) == (0, SHARDS)
+    assert report.place
+    assert (report.place.owner != "", report.place.holder) == (True, "")
+
+
+def test_who_has_begun_a_shard_holds_it() -> None:
+    a, b = state_of("a"), state_of("b")
+    begin_together(a, b)
+    for state, peer in ((a, "b"), (b, "a")):
+        report = state.report({peer: True})
+        assert held(report) == {"a": SHARDS // 2, "b": SHARDS // 2}
+        assert (report.moving, report.unavailable) == (0, 0)
+
+
+def test_shards_that_were_lost_are_held_by_nobody_until_they_begin_anew() -> None:
+    a, b = state_of("a"), state_of("b")
+    begin_together(a, b)
+    change = a.removal("1", "b", alive=False, lost=True)
+    assert isinstance(change, RemoveNode)
+    a.make(change)
+    report = a.report({})
+    assert held(report) == {"a": SHARDS // 2}
+    assert (report.moving, report.unavailable) == (0, SHARDS // 2)
+    for shard in a.to_begin():
+        a.begun(shard)
+    report = a.report({})
+    assert (held(report), report.unavailable) == ({"a": SHARDS}, 0)
+
+
+def test_news_of_a_ring_of_another_size_are_refused_with_the_names_of_both_nodes() -> None:
+    """What one says the other shows, where nobody knows who `this node` is."""
+    with pytest.raises(Conflict, match="b has a ring of 16 shards, a one of 8"):
+        state_of("a").hear("b", state_of("b", 16).news)
