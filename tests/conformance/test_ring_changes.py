@@ -11,7 +11,7 @@ from ropewalk.adapters.backends.ring.backend import TO_AGREE, RingBackend
 from ropewalk.adapters.backends.ring.owed import OwedCall
 from ropewalk.core.ring import shard_of
 from ropewalk.model.errors import Unanswered, Unavailable
-from ropewalk.model.history import Gap, Replay
+from ropewalk.model.history import Gap, Replay, steps
 from ropewalk.model.messages import Deliverable, Position, Publication, Registered, RemoteDisconnect, TransientRun, one_by_one
 from ropewalk.model.presence import Member
 from ropewalk.model.ring import LeaveRing, RingMember
@@ -132,6 +132,24 @@ async def test_publications_that_other_nodes_register_are_counted_however_they_g
     assert confirmed is not None
     await confirmed
     assert forwarded() == 7 * len(elsewhere) + 3
+
+
+async def test_a_history_larger_than_what_may_wait_between_nodes_is_answered_and_cuts_nobody_off(ring: RingInProcess) -> None:
+    a, b = ring.nodes["a"], ring.nodes["b"]
+    large, live = [stream for stream in STREAMS if b.state.serves(shard_of(stream, SHARDS))][:2]
+    heard = await Heard().start(a)
+    await a.feed.listen(live)
+    for _ in range(100):
+        await b.streams.append([Publication(large, b"x" * 700_000)])
+    links = [a._links["b"]._connection, b._links["a"]._connection]
+    asking = [asyncio.ensure_future(a.streams.replay(large, Position("", 0))) for _ in range(2)]
+    for number in range(50):
+        await publish(b, live)
+        await ring.until(lambda number=number: len(heard.messages) > number)  # type: ignore[misc]
+    for answer in await asyncio.gather(*asking):
+        assert [message.offset for piece in steps(answer) for message in piece.messages] == list(range(1, 101))
+    assert [a._links["b"]._connection, b._links["a"]._connection] == links
+    assert heard.missed == 0
 
 
 async def test_publishers_see_a_pause_and_no_error_while_shards_move(ring: RingInProcess) -> None:

@@ -4,11 +4,13 @@ Invariant: an answer is what the store had when it was asked, however long it ta
 what else is sent meanwhile waits for one part at the most.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from ropewalk.adapters.backends.workers import wire
 from ropewalk.adapters.backends.workers.wire import ANSWER, PART, BusConnection, HistoryPieces, frame
 from ropewalk.model.history import HistoryPage
 from ropewalk.model.messages import Registered
@@ -31,20 +33,28 @@ class LargeAnswers:
         """Whether it is large, and then it is sent from here."""
         if not isinstance(answer, HistoryPage | list):
             return False
-        messages, without = _taken_out(answer)
-        if sum([_size(message) for message in messages]) <= PART_BYTES:
+        pieces = [answer] if isinstance(answer, HistoryPage) else answer
+        if sum([_size(message) for piece in pieces for message in piece.messages]) <= PART_BYTES:
             return False
-        self._under_way.append(_frames(number, method, messages, without))
+        self._under_way.append(_frames(number, method, *_taken_out(answer)))
         self.go_on()
         return True
 
     def go_on(self) -> None:
-        while self._under_way and not self._connection.behind:
+        connection = self._connection
+        while self._under_way and not connection.behind:
+            if connection.buffered > wire.MUCH_BUFFERED:  # a transport that writes once a tick: then it is known who is behind
+                asyncio.get_running_loop().call_soon(self.go_on)
+                return
             answer = self._under_way.popleft()
             part = next(answer, None)
             if part is not None:
-                self._connection.send(part)
+                connection.send(part)
                 self._under_way.append(answer)
+
+    def stop(self) -> None:
+        """Nobody is there any more."""
+        self._under_way.clear()
 
 
 def _taken_out(answer: HistoryPage | HistoryPieces) -> tuple[list[Registered], HistoryPage | HistoryPieces]:

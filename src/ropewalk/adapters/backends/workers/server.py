@@ -166,6 +166,7 @@ class StoreServer:
 
     def _lost(self, connection: BusConnection) -> None:
         worker = self._workers.pop(connection)
+        worker.large_answers.stop()
         self._listeners.forget(worker)
         for waiting in list(worker.asked.values()):
             waiting.cancel()
