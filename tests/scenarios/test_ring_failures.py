@@ -1,6 +1,7 @@
 """Nodes of a ring that die: what others see of it, and what is there when they come back."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import pytest
 from ropewalk.protocol.broky.frames import Error, Gap, Hello, History, Match, Reason, Refused, Subscribe, Subscribed
 from tests.broky_client import client as broky_client
 from tests.broky_client import stranger
-from tests.cable import cable
+from tests.cable import Cable, cable
 from tests.scenarios.ring import WITHIN, Ring, running_ring, streams_of_all_shards, try_to_publish
 from tests.server import RunningServer, publish
 
@@ -137,21 +138,29 @@ async def test_a_node_that_comes_back_with_nothing_begins_new_epochs_and_clients
 @SOME_WITH_WORKERS
 async def test_sessions_and_members_outlive_the_node_that_their_client_was_on(workers: dict[str, int]) -> None:
     with running_ring("abc", "--presence_ttl", "5", workers=workers) as ring:
-        await ring.healthy()
-        sids = []
-        clients = [cable(ring.nodes["b"]) for _ in range(12)]
-        opened = [await client.__aenter__() for client in clients]
-        for number, client in enumerate(opened):
-            await client.subscribe("room", presence={"id": str(number)})
-            sids.append(client.sid)
-        ring.kill("b")
-        await asyncio.gather(*(client.cut() for client in opened))
-        restored = 0
-        for sid in sids:
+        await ring.healthy()  # every process has its links to all nodes
+        await ring.settled()
+        b = ring.nodes["b"]
+        clients: dict[str, Cable] = {}
+        holders: dict[str, str] = {}  # of their sessions
+        async with contextlib.AsyncExitStack() as opened:
+            while len(clients) < 12 or not {"b"} < set(holders.values()):
+                client = await opened.enter_async_context(cable(b))
+                await client.subscribe("room", presence={"id": str(len(clients))})
+                clients[client.sid] = client
+                holders[client.sid] = await holder_of(b, client.sid)
+            ring.kill("b")
+            await asyncio.gather(*(client.cut() for client in clients.values()))
+        for sid, holder in holders.items():
             async with cable(ring.nodes["a"], welcome=False, sid=sid) as client:
-                restored += bool((await client.expect("welcome")).get("restored"))
-        # Those that were kept by the dead node itself are lost with it.
-        assert 4 <= restored < 12
+                restored = bool((await client.expect("welcome")).get("restored"))
+            assert restored is (holder != "b"), holders  # what the dead node kept itself is lost with it
+
+
+async def holder_of(node: RunningServer, name: str) -> str:
+    """The node that holds a stream or a session."""
+    async with aiohttp.ClientSession() as http, http.get(f"{node.url}/api/ring", params={"stream": name}) as response:
+        return str((await response.json())["place"]["holder"])
 
 
 # --- a ring that changes ----------------------------------------------------------------------------------------------
