@@ -34,7 +34,7 @@ class Refusal(StrEnum):
     """A connection beyond `--max_conn` or `--max_http_conn`."""
 
     DESCRIPTORS = "descriptors"
-    """A connection that could not be accepted because the process has no file descriptors left."""
+    """A connection for which the limit of open files leaves no place."""
 
     FRAGMENTS = "fragments"
     """A WebSocket message in too many fragments."""
