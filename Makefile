@@ -12,17 +12,19 @@ STAMPS := .stamps
 PIP = $$($(BIN)/python -m pip --version >/dev/null 2>&1 && echo $(BIN)/python -m pip || echo $(PYTHON) -m pip --python $(BIN)/python)
 CHAOS_sinks := tests/spark/test_exactly_once.py
 CHAOS_log := tests/spark/test_log_under_kills.py
-CHAOS_cluster := tests/scenarios/test_cluster.py
-CHAOS_storm := tests/scenarios/test_storm.py tests/scenarios/test_storm_ring.py
-CHAOS_workers := tests/scenarios/test_workers_faults.py tests/scenarios/test_workers_balance.py
+CHAOS_cluster := tests/cluster/test_cluster.py
+CHAOS_storm := tests/faults/test_storm.py tests/ring/test_storm_ring.py
+CHAOS_workers := tests/workers/test_workers_faults.py tests/workers/test_workers_balance.py
 CHAOS = $(or $(CHAOS_$(MODE)),$(error MODE is sinks, log, cluster, workers or storm, not $(MODE)))
+PYTEST_ARGS = pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 10
+PYTEST = $(BIN)/python -m $(PYTEST_ARGS)
 INSTALL = $(PIP) install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test chaos fuzz check format docs bench dist prerequisites clean
+.PHONY: help run demo test-fast test test-all chaos fuzz check format docs bench dist prerequisites clean
 
 help: ## show this help
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 22
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
 
 run: $(STAMPS)/run ## start a server in demo mode; ARGS="--port 9000" passes flags to `ropewalk serve`
 	@$(BIN)/ropewalk serve --demo $(ARGS)
@@ -30,8 +32,16 @@ run: $(STAMPS)/run ## start a server in demo mode; ARGS="--port 9000" passes fla
 demo: $(STAMPS)/demo ## the whole road: server, traffic, archive, figures, audit, picture; ARGS="--seconds 10 --out somewhere"
 	@$(BIN)/python examples/whole_road.py $(ARGS)
 
-test: $(STAMPS)/dev prerequisites $(STAMPS)/npm ## run all tests, installing what they need; ARGS="-k history" goes to pytest
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+test-fast: $(STAMPS)/dev ## the tests that need no other process: unit, property, conformance in process, docs
+	$(PYTEST) --tier fast $(ARGS)
+
+test: $(STAMPS)/dev prerequisites $(STAMPS)/npm ## the tests to pass before a change; installs what they need; ARGS="-k history" goes to pytest
+	$(PYTEST) --tier standard $(ARGS)
+
+test-all: $(STAMPS)/dev prerequisites $(STAMPS)/npm ## everything: workers, rings, clusters, storms, kills, packages; prints branch coverage
+	@rm -rf build/coverage && mkdir -p build/coverage
+	$(BIN)/coverage run -m $(PYTEST_ARGS) --tier all $(ARGS)
+	@$(BIN)/coverage combine --quiet && printf 'branch coverage: ' && $(BIN)/coverage report
 
 chaos: $(STAMPS)/dev prerequisites ## kill everything 24 times (CHAOS_KILLS=) and prove exactly once; MODE=log: 200 cycles (CHAOS_CYCLES=) over the whole log; MODE=cluster: three nodes for minutes (CLUSTER_SECONDS=) on each engine; MODE=workers: the processes of one node (WORKERS_SECONDS=), and their shares of many connections (WORKERS_CONNECTIONS=); MODE=storm: clients of every kind that are cut off all the time (STORM_CLIENTS=, STORM_REQUESTS=)
 	CHAOS_KILLS=$${CHAOS_KILLS:-24} CHAOS_CYCLES=$${CHAOS_CYCLES:-200} \

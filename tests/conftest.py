@@ -1,27 +1,83 @@
-"""What all tests share: markers for what a test needs of the machine, see `tests.prerequisites` and `tests.turns`."""
+"""What all tests share: tiers, what a test needs of the machine, and how tests are spread over processes."""
 
 import os
+import secrets
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests.prerequisites import PREREQUISITES, chromium_path, must_not_skip
 from tests.server import all_servers_with
+from tests.tiers import DIRECTORIES, Tier, tier_of
 from tests.turns import turn
 
 # Assertions of the shipped suites are shown in full, as those of test files are.
 pytest.register_assert_rewrite("ropewalk.testing")
 
+hypothesis.settings.register_profile("fast", max_examples=25, stateful_step_count=20, deadline=None, derandomize=True)
+hypothesis.settings.register_profile("all", max_examples=200, stateful_step_count=40, deadline=None, print_blob=True)
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that must be alone come last: then they wait for others once, rather than each time."""
-    items.sort(key=_alone)
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    tiers = [tier.name.lower() for tier in Tier]
+    parser.addoption("--tier", choices=tiers, default="standard", help="run this tier and those below it: " + ", ".join(tiers))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    everything = config.option.tier == "all"
+    hypothesis.settings.load_profile("all" if everything else "fast")
+    if everything and config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(secrets.randbelow(2**32))  # xdist passes it on to its processes
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    seed = config.option.hypothesis_seed
+    return f"tier: {config.option.tier}" + (f", --hypothesis-seed={seed}" if seed else "")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Directories above the wanted tier are not even imported."""
+    if config.args != config.getini("testpaths") or collection_path.parent != config.rootpath / "tests":
+        return None
+    above = DIRECTORIES.get(collection_path.name, Tier.FAST) > Tier[config.option.tier.upper()]
+    return True if above else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.args == config.getini("testpaths"):
+        wanted = Tier[config.option.tier.upper()]
+        config.hook.pytest_deselected(items=[item for item in items if tier_of(item) > wanted])
+        items[:] = [item for item in items if tier_of(item) <= wanted]
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> tuple[bool, bool, bool]:
+    """Spark first, because one process runs all of it; then the tests that start servers. Tests that must run alone come last,
+    so that the other processes wait for them once."""
+    return (_alone(item), not _is_spark(item.nodeid), tier_of(item) is Tier.FAST)
 
 
 def _alone(item: pytest.Item) -> bool:
     return item.get_closest_marker("alone") is not None
+
+
+def _is_spark(nodeid: str) -> bool:
+    return nodeid.startswith("tests/spark/")
+
+
+class _Scheduling(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
+    """A file runs in one process, and so do all files that share the Spark session."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if _is_spark(nodeid) else str(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Scheduling:
+    return _Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

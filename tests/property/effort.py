@@ -2,4 +2,4 @@
 
 from hypothesis import settings
 
-EFFORT = settings(deadline=None, max_examples=200, stateful_step_count=40)
+EFFORT = settings()

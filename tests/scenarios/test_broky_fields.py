@@ -16,7 +16,7 @@ from ropewalk.protocol.broky.ksuid import KSUID_BYTES, ksuid_text, new_ksuid
 from ropewalk.protocol.broky.runs import payloads_of, run_of
 from tests.broky_client import BrokyClient, client
 from tests.cable import cable
-from tests.scenarios.ring import running_ring, streams_of_all_shards
+from tests.ring.ring import running_ring, streams_of_all_shards
 from tests.server import Address, RunningServer, publish, running_server
 from tests.services import nats_server, redis_server
 

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
+from tests.faults.storm import AnyClient, Sea, StormClient, StormPublisher, storm
+from tests.faults.storm_broky import BrokyStormClient, BrokyStormPublisher
+from tests.faults.storm_sse import SseStormClient
+from tests.faults.test_storm import CHANNELS, FEWER, FLAGS, all_told, judge, seed
 from tests.metrics import metrics
-from tests.scenarios.ring import WITHIN, Ring, running_ring
-from tests.scenarios.storm import AnyClient, Sea, StormClient, StormPublisher, storm
-from tests.scenarios.storm_broky import BrokyStormClient, BrokyStormPublisher
-from tests.scenarios.storm_sse import SseStormClient
-from tests.scenarios.test_storm import CHANNELS, FEWER, FLAGS, all_told, judge, seed
+from tests.ring.ring import WITHIN, Ring, running_ring
 from tests.server import Address
 
 CLIENTS: list[AnyClient] = [BrokyStormClient, BrokyStormClient, StormClient, SseStormClient]

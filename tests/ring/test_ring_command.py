@@ -11,7 +11,7 @@ import pytest
 from ropewalk.cli.main import main
 from ropewalk.core.ring import place_of
 from ropewalk.model.ring import RingReport
-from tests.scenarios.ring import FLAGS, SHARDS, WITHIN, Ring, running_ring
+from tests.ring.ring import FLAGS, SHARDS, WITHIN, Ring, running_ring
 from tests.server import RunningServer, running_server
 from tests.services import free_port
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cable import cable
 from tests.process_tree import children
-from tests.scenarios.ring import WITHIN, Ring, running_ring, streams_of_all_shards, try_to_publish
+from tests.ring.ring import WITHIN, Ring, running_ring, streams_of_all_shards, try_to_publish
 from tests.server import publish
 
 FAULTS = 8

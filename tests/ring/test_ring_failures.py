@@ -12,7 +12,7 @@ from ropewalk.protocol.broky.frames import Error, Gap, Hello, History, Match, Re
 from tests.broky_client import client as broky_client
 from tests.broky_client import stranger
 from tests.cable import Cable, cable
-from tests.scenarios.ring import WITHIN, Ring, running_ring, streams_of_all_shards, try_to_publish
+from tests.ring.ring import WITHIN, Ring, running_ring, streams_of_all_shards, try_to_publish
 from tests.server import RunningServer, publish
 
 SOME_WITH_WORKERS = pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from ropewalk.protocol.broky.frames import Format, Gap, Pushed, Reason, Run
 from tests import broky_client
 from tests.cable import cable
 from tests.process_tree import is_running, store, worker_of, workers
-from tests.scenarios.ring import WITHIN, Ring, running_ring, streams_of_all_shards, try_to_publish
+from tests.ring.ring import WITHIN, Ring, running_ring, streams_of_all_shards, try_to_publish
 from tests.server import RunningServer, publish
 from tests.worker_clients import ATTEMPTS, one_client_at_each
 

@@ -13,7 +13,7 @@ import aiohttp
 
 from ropewalk.protocol.event_ids import parse_event_id
 from tests.cable import TIMEOUT, identifier
-from tests.scenarios.storm import STREAMS, Sea, as_text
+from tests.faults.storm import STREAMS, Sea, as_text
 from tests.server import Address
 
 LONG = 65_536  # a history above this does not fit into the server's buffers

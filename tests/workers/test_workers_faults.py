@@ -4,9 +4,9 @@ import os
 import secrets
 from pathlib import Path
 
+from tests.cluster.cluster import Size, figures, suffer
 from tests.process_tree import workers
-from tests.scenarios.cluster import Size, figures, suffer
-from tests.scenarios.workers_faults import STORE_FAULTS, WORKER_FAULTS, WORKERS, WorkersNode, running_workers
+from tests.workers.workers_faults import STORE_FAULTS, WORKER_FAULTS, WORKERS, WorkersNode, running_workers
 
 SECONDS = float(os.environ.get("WORKERS_SECONDS") or 0)
 CLIENTS = int(os.environ.get("WORKERS_CLIENTS") or 60)

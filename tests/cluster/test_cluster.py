@@ -5,8 +5,8 @@ import secrets
 
 import pytest
 
-from tests.scenarios.cluster import Size, figures, suffer
-from tests.scenarios.cluster_faults import (
+from tests.cluster.cluster import Size, figures, suffer
+from tests.cluster.cluster_faults import (
     EngineMaker,
     forgetful_redis_engine,
     nats_engine,

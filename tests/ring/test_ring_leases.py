@@ -14,9 +14,9 @@ from ropewalk.protocol.broky.frames import Gap, Reason, Run
 from tests import broky_client
 from tests.broky_client import BrokyClient
 from tests.cable import Cable, cable
-from tests.scenarios.leased_ring import LEASED_WITHIN, leased_ring
-from tests.scenarios.ring import FLAGS, SHARDS, streams_of_all_shards, try_to_publish
-from tests.scenarios.test_ring_failures import until_published
+from tests.ring.leased_ring import LEASED_WITHIN, leased_ring
+from tests.ring.ring import FLAGS, SHARDS, streams_of_all_shards, try_to_publish
+from tests.ring.test_ring_failures import until_published
 from tests.server import RunningServer, running_server
 from tests.services import RedisServer, free_port
 

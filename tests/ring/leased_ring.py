@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from ropewalk.model.ring import RingReport
-from tests.scenarios.ring import Ring
+from tests.ring.ring import Ring
 from tests.server import RunningServer
 from tests.services import NatsServer, RedisServer, nats_server, redis_server
 

@@ -14,7 +14,7 @@ from tests import broky_client
 from tests.cable import cable
 from tests.clients.credentials import token
 from tests.metrics import metrics_when
-from tests.scenarios.ring import SHARDS, Ring, running_ring, streams_of_all_shards
+from tests.ring.ring import SHARDS, Ring, running_ring, streams_of_all_shards
 from tests.server import publish
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.storm import CLIENTS, AnyClient, AnyPublisher, Sea, StormClient, StormPublisher, storm
+from tests.faults.storm_broky import BrokyStormClient, BrokyStormPublisher
+from tests.faults.storm_sse import SseStormClient
 from tests.metrics import metrics_when
-from tests.scenarios.storm import CLIENTS, AnyClient, AnyPublisher, Sea, StormClient, StormPublisher, storm
-from tests.scenarios.storm_broky import BrokyStormClient, BrokyStormPublisher
-from tests.scenarios.storm_sse import SseStormClient
 from tests.server import running_server
 
 FLAGS = ("--public", "--sse", "--history_limit", "100000", "--resume_patience", "60s", "--command_rate", "0")
 FEWER = CLIENTS * 2 // 5  # where there are more storms
-CHANNELS = ("--app", "tests.scenarios.storm_channels:app", "--app_dir", str(Path(__file__).parents[2]))
+CHANNELS = ("--app", "tests.faults.storm_channels:app", "--app_dir", str(Path(__file__).parents[2]))
 
 
 def seed() -> int:

@@ -1,4 +1,4 @@
-"""Clients that mean harm, as a program of its own: `python -m tests.scenarios.hostile URL attack…` runs these attacks at once.
+"""Clients that mean harm, as a program of its own: `python -m tests.faults.hostile URL attack…` runs these attacks at once.
 
 Each attack is bounded in connections, bytes and time. It returns when it has done what it can, whatever the server says to it.
 """

@@ -8,7 +8,7 @@ import pytest
 from ropewalk.protocol.broky.frames import Pushed, Reason, Refused, Run, Subscribe, Subscribed
 from ropewalk.protocol.broky.runs import payloads_of, run_of
 from tests.broky_client import client
-from tests.scenarios.ring import Ring, running_ring
+from tests.ring.ring import Ring, running_ring
 from tests.server import RunningServer
 
 KEYS = [b"{room}/%d" % number for number in range(8)]

@@ -1,4 +1,4 @@
-"""Clients over TCP that mean harm, as a program of its own: `python -m tests.scenarios.hostile_broky URL attack…` runs these
+"""Clients over TCP that mean harm, as a program of its own: `python -m tests.faults.hostile_broky URL attack…` runs these
 attacks at once. What holds for those of `hostile` holds for these.
 """
 
@@ -10,7 +10,7 @@ from ropewalk.protocol.broky.frames import Credit, Format, Hello, Ping, Subscrib
 from ropewalk.protocol.broky.runs import encode_run, run_of
 from ropewalk.protocol.broky.tables import encode
 from tests.broky_frames import damaged
-from tests.scenarios.hostile import (
+from tests.faults.hostile import (
     FIREHOSE,
     HEAD_SECONDS,
     STALL_SECONDS,

@@ -24,10 +24,10 @@ from ropewalk.protocol.broky.frames import Pushed, Run
 from ropewalk.protocol.broky.runs import payloads_of, run_of
 from tests.broky_client import client
 from tests.cable import Cable, cable
+from tests.faults import hostile, hostile_broky
+from tests.faults.hostile import TICKER, ordinary_clients
 from tests.metrics import metrics_when
 from tests.process_tree import children, worker_of
-from tests.scenarios import hostile, hostile_broky
-from tests.scenarios.hostile import TICKER, ordinary_clients
 from tests.server import RunningServer, publish, running_server
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from tests.cluster.cluster_faults import FLAGS, LEASE_SECONDS, Fault, NamedAddress
 from tests.process_tree import store, workers
-from tests.scenarios.cluster_faults import FLAGS, LEASE_SECONDS, Fault, NamedAddress
 from tests.server import RunningServer, running_server
 
 WORKERS = 4

@@ -6,8 +6,8 @@ import time
 import pytest
 
 from tests.cable import cable
-from tests.scenarios.cluster import members_at
-from tests.scenarios.cluster_faults import EngineMaker, nats_engine, redis_engine, running_cluster
+from tests.cluster.cluster import members_at
+from tests.cluster.cluster_faults import EngineMaker, nats_engine, redis_engine, running_cluster
 
 SECONDS = 60.0
 
