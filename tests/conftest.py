@@ -10,10 +10,10 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from tests.alone import run_slot
 from tests.prerequisites import PREREQUISITES, chromium_path, must_not_skip
 from tests.server import all_servers_with
 from tests.tiers import DIRECTORIES, Tier, tier_of
-from tests.turns import turn
 
 # Assertions of the shipped suites are shown in full, as those of test files are.
 pytest.register_assert_rewrite("ropewalk.testing")
@@ -84,7 +84,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> _Scheduli
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     if not hasattr(item.config, "workerinput"):  # not one of several processes
         return (yield)
-    with turn(_alone(item), Path(item.config.getoption("basetemp")).parent):
+    with run_slot(_alone(item), Path(item.config.getoption("basetemp")).parent):
         return (yield)
 
 

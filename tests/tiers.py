@@ -18,6 +18,7 @@ class Tier(IntEnum):
 
 
 DIRECTORIES = {
+    "project": Tier.FAST,
     "unit": Tier.FAST,
     "property": Tier.FAST,
     "simulation": Tier.FAST,
@@ -40,4 +41,4 @@ DIRECTORIES = {
 def tier_of(item: pytest.Item) -> Tier:
     if marker := item.get_closest_marker("tier"):
         return Tier[marker.args[0].upper()]
-    return DIRECTORIES[item.nodeid.split("/")[1]]
+    return DIRECTORIES.get(item.nodeid.removeprefix("tests/").partition("/")[0], Tier.FAST)

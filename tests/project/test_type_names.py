@@ -1,4 +1,4 @@
-"""One type, one name: whoever reads a name in one module need not wonder whether it is that of another."""
+"""No two types share a name, so that a reader never has to check which one is meant."""
 
 import ast
 from collections import defaultdict
@@ -10,14 +10,14 @@ import ropewalk
 OURS = Path(ropewalk.__file__).parent
 
 PUBLIC = {"Client", "Connection", "Gap", "Publisher", "Rejected", "Subscription"}
-"""The field's word for what users of the SDK, authors of channels or their tests hold, and for the server's own side."""
+"""Used twice on purpose: the SDK or the channels API and the server each have one, under the usual word of the field."""
 
 SCHEMA = "protocol/broky/frames.py"
-"""Its types have the names that the schema of Broky gives them, and are used as `frames.Run` and the like."""
+"""Its types are named by the FlatBuffers schema, and used with their module: `frames.Run`."""
 
 
-def types_of(source: str) -> Iterator[str]:
-    """Classes, wherever they are, and the aliases of a module; not what is private to a module."""
+def public_types(source: str) -> Iterator[str]:
+    """Public classes at any depth, and type aliases of the module."""
     tree = ast.parse(source)
     yield from (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))
     for node in tree.body:
@@ -26,12 +26,12 @@ def types_of(source: str) -> Iterator[str]:
             yield from (name for name in names if name[0].isupper() and not name.isupper())
 
 
-def test_no_two_types_have_one_name() -> None:
+def test_no_two_types_share_a_name() -> None:
     where: dict[str, list[str]] = defaultdict(list)
     for path in sorted(OURS.rglob("*.py")):
         if path == OURS / SCHEMA:
             continue
-        for name in types_of(path.read_text()):
+        for name in public_types(path.read_text()):
             where[name].append(str(path.relative_to(OURS)))
     twice = {name: paths for name, paths in where.items() if len(paths) > 1}
     assert {name: paths for name, paths in twice.items() if name not in PUBLIC} == {}
