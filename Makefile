@@ -20,6 +20,9 @@ PYTEST_ARGS = pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --d
 PYTEST = $(BIN)/python -m $(PYTEST_ARGS)
 INSTALL = $(PIP) install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# Some images set this. Then every process that a test starts would compile all of its modules.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help run demo test-fast test test-all chaos fuzz check format docs bench dist prerequisites clean
 

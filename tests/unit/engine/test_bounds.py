@@ -15,7 +15,7 @@ from ropewalk.model.refusals import Refusal
 from ropewalk.model.rules import StreamRules
 from tests.unit.adapters.backends.fake_journal import FakeJournal
 from tests.unit.engine.script import CHAT, Script
-from tests.unit.engine.test_application import PATIENT, bench_of, chatting, heard, said
+from tests.unit.engine.test_conversation import PATIENT, bench_of, chatting, heard, said
 from tests.unit.engine.workbench import Client, Clock, Workbench, public, settle
 
 ANSWERED = Reply("add", b'"c-1"', b'{"sum":3}')

@@ -8,7 +8,7 @@ from ropewalk.app.settings import help_text, load
 from ropewalk.app.settings.reference import as_markdown, as_table, as_toml
 from ropewalk.app.settings.sections import SECTIONS, SETTINGS
 
-REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
+REFERENCE = Path(__file__).parents[4] / "docs" / "reference" / "settings.md"
 
 
 def test_the_reference_page_is_the_one_that_the_declarations_give() -> None:
