@@ -4,7 +4,7 @@ import json
 from itertools import chain, pairwise, repeat
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.protocol.broky.frames import Format, Run
@@ -16,14 +16,10 @@ from ropewalk.protocol.broky.tables import encode, read
 from ropewalk.protocol.broky.texts import payload_of, text_of
 from ropewalk.protocol.stream_keys import MARK, key_of, name_of
 from tests.broky_frames import BODIES, built, records, runs, seen
-from tests.property.effort import EFFORT
-
-FOR_EACH_KIND = settings(EFFORT, max_examples=40)
 
 
 @pytest.mark.parametrize("kind", BODIES)
 @given(data=st.data())
-@FOR_EACH_KIND
 def test_what_is_written_here_generated_code_reads(kind: type, data: st.DataObject) -> None:
     record = data.draw(records(kind))
     assert seen(encode(record), kind) == record
@@ -31,14 +27,12 @@ def test_what_is_written_here_generated_code_reads(kind: type, data: st.DataObje
 
 @pytest.mark.parametrize("kind", BODIES)
 @given(data=st.data())
-@FOR_EACH_KIND
 def test_what_generated_code_writes_is_read_here(kind: type, data: st.DataObject) -> None:
     record = data.draw(records(kind))
     assert decode(built(record)) == record
 
 
 @given(run=runs())
-@EFFORT
 def test_a_run_is_the_same_on_the_fast_path_and_beside_it(run: Run) -> None:
     fast = encode_run(run)
     assert decode(fast) == read(fast) == run == seen(fast, Run)
@@ -46,7 +40,6 @@ def test_a_run_is_the_same_on_the_fast_path_and_beside_it(run: Run) -> None:
 
 
 @given(frames=st.lists(runs().map(encode_run), max_size=5), cuts=st.lists(st.integers(0, 3000), max_size=10))
-@EFFORT
 def test_a_stream_is_cut_into_its_frames(frames: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(frames)
     places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
@@ -60,7 +53,6 @@ def test_a_stream_is_cut_into_its_frames(frames: list[bytes], cuts: list[int]) -
     cuts=st.lists(st.integers(0, 3000), max_size=20),
     taken=st.lists(st.integers(0, 3), max_size=25),
 )
-@EFFORT
 def test_frames_come_out_of_what_was_read_ahead_whenever_they_are_asked_for(
     frames: list[bytes], cuts: list[int], taken: list[int]
 ) -> None:
@@ -88,7 +80,6 @@ def test_frames_come_out_of_what_was_read_ahead_whenever_they_are_asked_for(
 
 
 @given(ksuid=st.binary(min_size=20, max_size=20))
-@EFFORT
 def test_a_ksuid_comes_back_from_its_text(ksuid: bytes) -> None:
     assert ksuid_of(ksuid_text(ksuid)) == ksuid
 
@@ -100,7 +91,6 @@ keys = st.binary(max_size=20) | hostile_names.map(str.encode)
 
 
 @given(keys=st.lists(keys, max_size=20, unique=True))
-@EFFORT
 def test_every_key_has_a_name_of_its_own_and_comes_back(keys: list[bytes]) -> None:
     names = [name_of(key) for key in keys]
     assert len(set(names)) == len(keys)
@@ -109,7 +99,6 @@ def test_every_key_has_a_name_of_its_own_and_comes_back(keys: list[bytes]) -> No
 
 
 @given(name=hostile_names)
-@EFFORT
 def test_a_name_is_that_of_one_key_or_of_none(name: str) -> None:
     try:
         key = key_of(name)
@@ -140,7 +129,6 @@ def json_texts(draw: st.DrawFn) -> bytes:
 
 
 @given(payload=st.binary(max_size=40))
-@EFFORT
 def test_bytes_come_back_and_are_told_from_everything_else(payload: bytes) -> None:
     text = text_of(payload, Format.BYTES)
     assert list(json.loads(text)) == ["$bytes"]
@@ -148,7 +136,6 @@ def test_bytes_come_back_and_are_told_from_everything_else(payload: bytes) -> No
 
 
 @given(payload=json_texts())
-@EFFORT
 def test_json_comes_back_byte_by_byte_and_no_text_client_takes_it_for_bytes(payload: bytes) -> None:
     text = text_of(payload, Format.JSON)
     assert payload_of(text) == (payload, Format.JSON)
@@ -162,7 +149,6 @@ def test_json_comes_back_byte_by_byte_and_no_text_client_takes_it_for_bytes(payl
 
 
 @given(text=json_texts())
-@EFFORT
 def test_whatever_text_a_stream_keeps_has_a_payload(text: bytes) -> None:
     payload, format = payload_of(text)
     if format is Format.BYTES:
@@ -172,7 +158,6 @@ def test_whatever_text_a_stream_keeps_has_a_payload(text: bytes) -> None:
 
 
 @given(payload=st.binary(max_size=30) | st.text('[]{}",:0$aé ', max_size=12).map(str.encode))
-@EFFORT
 def test_what_is_no_json_is_refused_where_json_is_promised(payload: bytes) -> None:
     try:
         json.loads(payload.decode())

@@ -14,7 +14,6 @@ from ropewalk.protocol.broky.splitter import FrameSplitter
 from ropewalk.protocol.broky.texts import payload_of, text_of
 from ropewalk.protocol.stream_keys import key_of, name_of
 from tests.broky_frames import seen
-from tests.property.effort import EFFORT
 
 uids = st.just("") | st.binary(min_size=KSUID_BYTES, max_size=KSUID_BYTES).map(ksuid_text)
 times = st.just(0) | st.integers(0, 2**64 - 1)
@@ -60,7 +59,6 @@ def alike(run: Run) -> tuple[object, ...]:
 
 
 @given(messages=histories())
-@EFFORT
 def test_every_message_comes_with_its_fields_in_as_few_runs_as_can_be(messages: list[Registered]) -> None:
     frames = list(FrameSplitter().feed(MESSAGES.batch(b"", messages)))
     runs = [seen(frame, Run) for frame in frames]
@@ -71,7 +69,6 @@ def test_every_message_comes_with_its_fields_in_as_few_runs_as_can_be(messages: 
 
 
 @given(messages=histories())
-@EFFORT
 def test_a_message_alone_has_the_same_fields(messages: list[Registered]) -> None:
     for message in messages:
         run = decode(MESSAGES.batch(b"", [message]))

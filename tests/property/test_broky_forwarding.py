@@ -20,7 +20,7 @@ from ropewalk.protocol.broky.runs import decode, encode_run, payloads_of, run_of
 from ropewalk.protocol.publications import PublicationLimits
 from tests.broky_frames import built, damaged
 
-FRAMES = int(os.environ.get("FUZZ_FRAMES", "20000"))
+FRAMES = int(os.environ.get("FUZZ_FRAMES", "5000"))
 SEED = int(os.environ.get("FUZZ_SEED", "20261116"))
 SCHEMA = Path(splitter.__file__).with_name("broky.fbs")
 VERIFIER = Path(__file__).with_name("broky_verifier.cpp")
@@ -63,7 +63,7 @@ def answer_of(runs: CollectedRuns) -> bytes:
     return answer
 
 
-def passed_on(frame: bytes) -> list[TransientRun]:
+def forward(frame: bytes) -> list[TransientRun]:
     publisher = Recorder()
     publisher.heard = EVERYTHING
     runs = road(publisher)
@@ -80,11 +80,11 @@ def passed_on(frame: bytes) -> list[TransientRun]:
 
 def forwarded_frames(seed: int) -> Iterator[tuple[bytes, TransientRun]]:
     for frame in damaged(seed, FRAMES):
-        for run in passed_on(frame):
+        for run in forward(frame):
             yield frame, run
 
 
-def test_what_is_passed_on_of_damaged_frames_is_what_is_read_of_them() -> None:
+def test_a_forwarded_frame_equals_the_decoded_one() -> None:
     total = 0
     for frame, passed in forwarded_frames(SEED + 3):
         body, read = decode(passed.frame), decode(frame[: int.from_bytes(frame[:4], "little") + 4])  # what follows is the next
@@ -99,7 +99,8 @@ def test_what_is_passed_on_of_damaged_frames_is_what_is_read_of_them() -> None:
 
 
 @pytest.mark.needs_flatc
-def test_what_is_passed_on_of_damaged_frames_passes_the_verifier_for_cpp(tmp_path: Path) -> None:
+@pytest.mark.tier("standard")
+def test_every_forwarded_frame_passes_the_verifier_for_cpp(tmp_path: Path) -> None:
     compiler, flatc = shutil.which("g++"), shutil.which("flatc")
     assert flatc is not None
     if compiler is None:
@@ -169,7 +170,7 @@ def test_what_needs_a_closer_look_is_left_to_others(run: Run) -> None:
 
 def test_a_run_of_another_layout_is_rebuilt() -> None:
     pushed = run_of(b"key", [b"one", b"two"], 7, Format.BYTES, b"part", bytes(40), (1, 2))
-    (passed,) = passed_on(built(pushed))
+    (passed,) = forward(built(pushed))
     body = decode(passed.frame)
     assert isinstance(body, Run)
     assert payloads_of(body) == [b"one", b"two"]

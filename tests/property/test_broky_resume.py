@@ -23,7 +23,6 @@ from ropewalk.model.rules import StreamRules
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.frames import Body, Reason, Run
 from ropewalk.protocol.broky.runs import decode, encode_run, run_of
-from tests.property.effort import EFFORT
 
 KEYS = (b"a", b"b")
 MAX_UNACKED = 600  # bytes: two or three pushes of this test
@@ -229,7 +228,6 @@ STEPS = [*LINE, "publish a", "publish b", "cut", "restart", "too slow", "push", 
 WEIGHTED = STEPS + [*LINE, "publish a", "push"] * 3
 
 
-@EFFORT
 @given(st.integers(1, 8), st.integers(1, 4), st.lists(st.sampled_from(WEIGHTED), max_size=80))
 def test_every_position_comes_once_and_in_order_or_is_said_to_be_lost(limit: int, longest: int, names: list[str]) -> None:
     world = World(limit, longest)
@@ -239,7 +237,6 @@ def test_every_position_comes_once_and_in_order_or_is_said_to_be_lost(limit: int
     check_positions(world)
 
 
-@EFFORT
 @given(st.lists(st.sampled_from(["push", "push", *LINE, "cut"]), max_size=80))
 def test_a_push_is_registered_once_in_its_order_and_answered(names: list[str]) -> None:
     world = World(1000, 3)

@@ -33,7 +33,6 @@ from ropewalk.protocol.server_messages import (
     SubscriptionConfirmed,
     Welcome,
 )
-from tests.property.effort import EFFORT
 
 IDENTIFIER = "i"
 STREAMS = ("a", "b")
@@ -195,7 +194,6 @@ STEPS = ["publish a", "publish b", "client reads", "server reads", "cut", "resta
 WEIGHTED = STEPS + ["publish a", "client reads", "server reads"] * 3
 
 
-@EFFORT
 @given(st.integers(1, 4), st.integers(1, 4), st.lists(st.sampled_from(WEIGHTED), max_size=80))
 def test_every_position_comes_once_and_in_order_or_is_said_to_be_lost(limit: int, bound: int, names: list[str]) -> None:
     run = Run(limit, bound)

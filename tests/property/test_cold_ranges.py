@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.adapters.archives import DeltaArchive
@@ -52,7 +52,6 @@ questions = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(layouts, st.lists(questions, min_size=1, max_size=8))
 def test_a_range_read_gives_what_a_walk_over_everything_would(layout: Layout, asked: list[Question]) -> None:
     with TemporaryDirectory() as home:

@@ -5,7 +5,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ropewalk.core.idempotency import Dedup
 from ropewalk.model.messages import Position
-from tests.property.effort import EFFORT
 
 Key = tuple[str, str]
 KEYS = st.tuples(st.sampled_from("ab"), st.sampled_from("uvwxyz"))
@@ -52,4 +51,3 @@ class DedupMachine(RuleBasedStateMachine):
 
 
 TestDedup = DedupMachine.TestCase
-TestDedup.settings = EFFORT

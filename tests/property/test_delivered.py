@@ -6,7 +6,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ropewalk.core import delivered
 from ropewalk.core.delivered import Delivered
 from ropewalk.model.messages import Position
-from tests.property.effort import EFFORT
 
 LENGTHS = st.integers(1, 4)
 
@@ -75,4 +74,3 @@ class DeliveredMachine(RuleBasedStateMachine):
 
 
 TestDelivered = DeliveredMachine.TestCase
-TestDelivered.settings = EFFORT

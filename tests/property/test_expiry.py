@@ -4,7 +4,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from ropewalk.core.expiry import SLACK, Expiry
-from tests.property.effort import EFFORT
 
 KEYS_ALL = "abcdefgh"
 KEYS = st.sampled_from(KEYS_ALL)
@@ -51,4 +50,3 @@ class ExpiryMachine(RuleBasedStateMachine):
 
 
 TestExpiry = ExpiryMachine.TestCase
-TestExpiry.settings = EFFORT

@@ -7,7 +7,6 @@ from ropewalk.core.history import HistoryTotals, StreamLog
 from ropewalk.model.history import Gap, GapReason, Replay
 from ropewalk.model.messages import Position, Publication, Registered
 from ropewalk.model.rules import StreamRules
-from tests.property.effort import EFFORT
 
 TTLS = st.sampled_from([0.0, 1.0, 3.0, 100.0])
 PAUSES = st.sampled_from([0.25, 0.5, 1.0, 2.5, 10.0])
@@ -90,4 +89,3 @@ class HistoryMachine(RuleBasedStateMachine):
 
 
 TestHistory = HistoryMachine.TestCase
-TestHistory.settings = EFFORT

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from ropewalk.adapters.journals.arrow.batches import decode, encode, frame_at, frame_batch
 from ropewalk.model.journal import Row, RowKind
-from tests.property.effort import EFFORT
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
 NUMBERS = st.integers(0, 2**63 - 1)
@@ -34,7 +33,6 @@ HAPPENINGS = st.builds(
 )
 
 
-@EFFORT
 @given(rows=st.lists(PUBLICATIONS | HAPPENINGS, min_size=1, max_size=20), first=st.integers(0, 2**50))
 def test_rows_come_back_as_they_were_at_the_positions_they_got(rows: list[Row], first: int) -> None:
     batch, newest = encode(rows, first)
@@ -43,7 +41,6 @@ def test_rows_come_back_as_they_were_at_the_positions_they_got(rows: list[Row], 
     assert newest == max(row.timestamp for row in rows) * 1_000_000
 
 
-@EFFORT
 @given(rows=st.lists(PUBLICATIONS, min_size=1, max_size=3), data=st.data())
 def test_a_message_with_one_wrong_bit_is_not_taken(rows: list[Row], data: st.DataObject) -> None:
     message = bytearray(frame_batch(encode(rows, 7)[0], 2, 7, 0, group=3, members=1))

@@ -4,12 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.core.names import OrderedNames
-from tests.property.effort import EFFORT
 
 NAMES = st.text("abc", max_size=3)
 
 
-@EFFORT
 @given(st.integers(2, 5), st.lists(NAMES, max_size=60), NAMES, st.integers(0, 20))
 def test_ordered_names_page_like_a_sorted_set(chunk: int, toggled: list[str], after: str, limit: int) -> None:
     names, model = OrderedNames(chunk), set[str]()

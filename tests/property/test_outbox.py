@@ -7,7 +7,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ropewalk.core.outbox import Outbox, Skipped
 from ropewalk.model.rules import SlowPolicy
-from tests.property.effort import EFFORT
 
 
 @dataclass
@@ -138,4 +137,3 @@ def budget_of(taken: list[bytes | Skipped], left: int) -> int:
 
 
 TestOutbox = OutboxMachine.TestCase
-TestOutbox.settings = EFFORT

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.protocol.plain_request import HEAD_END, read_head
-from tests.property.effort import EFFORT
 
 NAMES = [
     "Host",
@@ -68,7 +67,6 @@ heads = st.builds(
 )
 
 
-@EFFORT
 @given(heads)
 def test_a_plain_head_is_the_same_to_aiohttp(head: bytes) -> None:
     plain = read_head(head, 0, head.find(HEAD_END))

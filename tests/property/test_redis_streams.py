@@ -29,6 +29,8 @@ RULES = (
 CALLS = 300
 _numbers = count()
 
+pytestmark = pytest.mark.tier("standard")
+
 
 @pytest.fixture(scope="module")
 def redis() -> Iterator[RedisServer]:
@@ -173,7 +175,7 @@ def _at(receipt: Receipt) -> Position:
     return Position(receipt.epoch, receipt.offset)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.tier("all")) for seed in range(2, 8))])
 async def test_random_calls_have_the_same_answers(seed: int, redis: RedisServer) -> None:
     twins = Twins(redis, seed)
     for backend in twins.backends:

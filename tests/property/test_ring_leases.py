@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from ropewalk.core.ring_leases import LEASE_SECONDS, RENEW_SECONDS, Watch, pause, verdict
 from ropewalk.model.ring import MemberLease, RingMember, SeenLeases
-from tests.property.effort import EFFORT
 
 TICK = 0.5
 NOTICE_SECONDS = 6.0  # until a link that is cut is known to be lost
@@ -145,13 +144,11 @@ def simulations(draw: st.DrawFn) -> Simulation:
     return Simulation(names, delays, starts, cuts)
 
 
-@EFFORT
 @given(simulations())
 def test_whoever_is_declared_lost_is_dead_or_registers_nothing(simulation: Simulation) -> None:
     simulation.run()
 
 
-@EFFORT
 @given(st.integers(2, 5), st.data())
 def test_half_of_a_ring_may_die_and_is_declared(size: int, data: st.DataObject) -> None:
     names = "abcde"[:size]
@@ -162,7 +159,6 @@ def test_half_of_a_ring_may_die_and_is_declared(size: int, data: st.DataObject) 
     assert simulation.declared == dead
 
 
-@EFFORT
 @given(st.integers(2, 5), st.data())
 def test_all_but_one_may_be_stopped_and_are_declared_before_a_lease_would_end(size: int, data: st.DataObject) -> None:
     names = "abcde"[:size]

@@ -13,7 +13,6 @@ from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import first_table
 from ropewalk.model.errors import Conflict
 from ropewalk.model.ring import AddNode, Possession, RingMember, RingNews
-from tests.property.effort import EFFORT
 
 SHARDS = 5
 NAMES = "abcde"
@@ -234,7 +233,6 @@ def _run(world: World, happened: list[tuple[str, ...]]) -> None:
     world.settle()
 
 
-@EFFORT
 @given(st.lists(steps, max_size=60))
 def test_without_a_crash_a_shard_is_served_once_and_keeps_its_epoch(happened: list[tuple[str, ...]]) -> None:
     world = World(journal=False)
@@ -242,7 +240,6 @@ def test_without_a_crash_a_shard_is_served_once_and_keeps_its_epoch(happened: li
     assert world.epochs == SHARDS
 
 
-@EFFORT
 @given(st.lists(crashes, max_size=60), st.booleans())
 def test_whatever_crashes_no_position_is_given_twice(happened: list[tuple[str, ...]], journal: bool) -> None:
     _run(World(journal), happened)

@@ -12,7 +12,6 @@ from ropewalk.core.ring_state import RingState
 from ropewalk.core.ring_table import changed, first_table, joined, leaving, loads, moves, newer, removed
 from ropewalk.model.errors import Conflict
 from ropewalk.model.ring import AddNode, Lost, Possession, RemoveNode, RingChange, RingMember, RingTable
-from tests.property.effort import EFFORT
 
 NAMES = "abcdefghijklmnop"
 
@@ -37,7 +36,6 @@ def tables(draw: st.DrawFn) -> RingTable:
     return table
 
 
-@EFFORT
 @given(tables())
 def test_no_member_owns_two_shards_more_than_another(table: RingTable) -> None:
     owned = loads(table).values()
@@ -45,7 +43,6 @@ def test_no_member_owns_two_shards_more_than_another(table: RingTable) -> None:
     assert max(owned) - min(owned) <= 1
 
 
-@EFFORT
 @given(tables())
 def test_a_node_that_comes_takes_its_share_and_nothing_else_moves(table: RingTable) -> None:
     after = joined(table, member("z"))
@@ -55,7 +52,6 @@ def test_a_node_that_comes_takes_its_share_and_nothing_else_moves(table: RingTab
     assert after.term == table.term + 1
 
 
-@EFFORT
 @given(tables(), st.data(), st.booleans())
 def test_of_a_node_that_leaves_exactly_its_shards_move(table: RingTable, data: st.DataObject, at_once: bool) -> None:
     name = data.draw(st.sampled_from([each.name for each in table.members]))
@@ -71,20 +67,17 @@ def test_of_a_node_that_leaves_exactly_its_shards_move(table: RingTable, data: s
     assert max(remaining) - min(remaining) <= 1
 
 
-@EFFORT
 @given(st.permutations(NAMES[:6]), st.integers(1, 70))
 def test_the_order_of_the_settings_does_not_matter(names: list[str], shards: int) -> None:
     assert first_table(map(member, names), shards) == ring(6, shards)
 
 
-@EFFORT
 @given(tables())
 def test_a_table_is_read_back_as_it_was_written(table: RingTable) -> None:
     assert msgspec.json.decode(msgspec.json.encode(table), type=RingTable) == table
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(table), type=RingTable) == table
 
 
-@EFFORT
 @given(tables(), st.lists(st.sampled_from(NAMES), min_size=2, max_size=5, unique=True), st.permutations(range(5)))
 def test_of_any_tables_the_same_one_counts_in_whichever_order_they_come(
     table: RingTable, names: list[str], order: list[int]
@@ -123,7 +116,6 @@ def test_shards_that_are_declared_lost_twice_begin_anew_once() -> None:
     assert changed(once, RemoveNode("2", "b", lost)).generations == once.generations
 
 
-@EFFORT
 @given(st.data(), st.integers(2, 5))
 def test_changes_that_nodes_make_at_once_are_all_in_the_table_they_agree_on(data: st.DataObject, size: int) -> None:
     table = ring(size, 16)

@@ -6,7 +6,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ropewalk.core.roster import Roster
 from ropewalk.model.errors import LimitReached
 from ropewalk.model.presence import Member, PresenceEvent
-from tests.property.effort import EFFORT
 
 STREAMS = st.sampled_from("ab")
 SIDS = st.sampled_from(["s1", "s2", "s3", "s4", "s5"])
@@ -103,4 +102,3 @@ def in_order(events: list[PresenceEvent]) -> list[PresenceEvent]:
 
 
 TestRoster = RosterMachine.TestCase
-TestRoster.settings = EFFORT

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from ropewalk.core.rules import Rulebook
 from ropewalk.model.rules import SlowPolicy, StreamRule, StreamRules
-from tests.property.effort import EFFORT
 
 PATTERNS = st.text("ab/*?", max_size=5)
 RULES = st.builds(
@@ -20,7 +19,6 @@ RULES = st.builds(
 DEFAULT = StreamRules(history_limit=77, history_ttl=88.0)
 
 
-@EFFORT
 @given(st.lists(RULES, max_size=4), st.lists(st.text("ab/", max_size=4), max_size=8))
 def test_each_stream_obeys_the_first_pattern_that_matches_it(rules: list[StreamRule], streams: list[str]) -> None:
     rulebook = Rulebook(DEFAULT, rules)

@@ -2,13 +2,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.core.prefix_table import PrefixTable
-from tests.property.effort import EFFORT
 
 keys = st.binary(max_size=4) | st.sampled_from([b"a", b"ab", b"abc", b"b", b""])
 
 
 @given(added=st.lists(keys), removed=st.lists(keys), asked=keys)
-@EFFORT
 def test_it_finds_the_prefixes_that_a_key_begins_with_and_no_others(
     added: list[bytes], removed: list[bytes], asked: bytes
 ) -> None:

@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ropewalk.model.journal import GENERATION_SIZE, ShardMark, ShardSpan
@@ -106,7 +106,6 @@ def test_a_mark_before_everything_begins_with_what_there_is() -> None:
     assert between(3, [OLD, NEW], ShardMark("", 0), ShardMark("new", GENERATION_SIZE)) == [Piece(3, "old", 10, 90)]
 
 
-@settings(deadline=None)
 @given(st.integers(10, 90), st.integers(0, 50), st.integers(0, 200))
 def test_advancing_covers_exactly_so_many_rows(start: int, end: int, rows: int) -> None:
     spans, begin, stop = [OLD, NEW], ShardMark("old", start), ShardMark("new", GENERATION_SIZE + end)
@@ -118,7 +117,6 @@ def test_advancing_covers_exactly_so_many_rows(start: int, end: int, rows: int) 
     assert remaining({3: spans}, {3: reached}, {3: stop})[3] == total - min(rows, total)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 100), st.integers(0, 300), st.integers(1, 40))
 def test_a_split_piece_is_the_same_rows_in_the_same_order(first: int, rows: int, parts: int) -> None:
     found = split(Piece(0, "e", first, first + rows), parts)
