@@ -78,20 +78,20 @@ def test_every_frame_that_is_accepted_passes_the_verifier_for_cpp(tmp_path: Path
     subprocess.run([flatc, "--cpp", "-o", tmp_path, SCHEMA], check=True)
     program = tmp_path / "verifier"
     subprocess.run([compiler, "-O1", "-I", tmp_path, "-o", program, VERIFIER], check=True)
-    verifier = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert verifier.stdin is not None
-    assert verifier.stdout is not None
     read = 0
-    for frame in damaged(SEED + 2, FRAMES):
-        try:
-            body = decode(frame)
-        except MalformedFrame:
-            continue
-        for passed in (frame, encode_run(body)) if isinstance(body, Run) else (frame,):
-            verifier.stdin.write(len(passed).to_bytes(4, "little") + passed)
-            verifier.stdin.flush()
-            assert verifier.stdout.read(1) == b"1", passed.hex()
-            read += 1
-    verifier.stdin.close()
-    assert verifier.wait() == 0
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as verifier:
+        assert verifier.stdin is not None
+        assert verifier.stdout is not None
+        for frame in damaged(SEED + 2, FRAMES):
+            try:
+                body = decode(frame)
+            except MalformedFrame:
+                continue
+            for passed in (frame, encode_run(body)) if isinstance(body, Run) else (frame,):
+                verifier.stdin.write(len(passed).to_bytes(4, "little") + passed)
+                verifier.stdin.flush()
+                assert verifier.stdout.read(1) == b"1", passed.hex()
+                read += 1
+        verifier.stdin.close()
+        assert verifier.wait() == 0
     assert read > FRAMES // 20
