@@ -12,12 +12,12 @@ class Tasks:
     """The running tasks. A failure is logged and does not affect other tasks."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], None] = {}  # in the order in which they began, to cancel them in that order
         self._loop: asyncio.AbstractEventLoop | None = None  # once known, not asked for with every task
 
     def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
+        self._running[task] = None
         task.add_done_callback(self._done)
         return task
 
@@ -47,7 +47,7 @@ class Tasks:
         self.start(work())
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         if not task.cancelled() and (error := task.exception()):
             logger.error("background task failed", exc_info=error)
 

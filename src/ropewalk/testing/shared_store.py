@@ -1,6 +1,6 @@
-"""The store of the simulation and of tests: the one that workers share, with a record queue, and able to lose everything.
+"""The store of the simulation and of tests: the workers' shared store, with a record queue, that can lose its data.
 
-It says how any store has to behave that several nodes share. Every call is one step.
+It is the reference for any store that several nodes share. Every call is atomic.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from ropewalk.ports import Clock
 
 
 class SharedQueue:
-    """What waits to be recorded. Implements `ports.Journal`, as which the streams hand over what they register."""
+    """Rows to be recorded. Implements `ports.Journal`: streams write their registered messages to it."""
 
     instant = True
 
@@ -25,7 +25,7 @@ class SharedQueue:
         self._limit = limit
         self._rows: deque[Row] = deque()
         self._removed = 0
-        self._claim: tuple[str, float] | None = None  # the last one: by which node, until when
+        self._claim: tuple[str, float] | None = None  # the latest: node and expiry time
         self.dropped = 0
 
     async def write(self, rows: Sequence[Row]) -> None:
@@ -73,7 +73,15 @@ class SharedQueue:
 
 
 class LosableStore(SharedStore):
-    """`queue_limit`: rows that may wait to be recorded. Further settings are those of the store."""
+    """A shared store that can lose its data.
+
+    Args:
+        rulebook: the rules of streams.
+        clock: UNIX seconds.
+        carrier: receives registered messages and disconnect requests.
+        queue_limit: maximum number of rows in the record queue.
+        settings: passed to `SharedStore`.
+    """
 
     def __init__(self, rulebook: Rulebook, clock: Clock, carrier: Carrier, queue_limit: int = 100_000, **settings: Any) -> None:
         self._begin: Callable[[], None] = partial(self._start_empty, rulebook, clock, carrier, queue_limit, **settings)
@@ -85,7 +93,7 @@ class LosableStore(SharedStore):
         super().__init__(rulebook, clock, carrier, journal=self.queue, first_lease=self._next_lease, **settings)
 
     async def lose(self) -> None:
-        """As an engine that comes back without its data."""
+        """Restart without any data."""
         self._begin()
         await self.start()
 

@@ -1,1 +1,1 @@
-"""A deterministic simulation of several nodes over a bad network, checked against a naive model of the contract."""
+"""A deterministic simulation of several nodes over an unreliable network, checked against a naive model of the contract."""

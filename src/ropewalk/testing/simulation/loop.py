@@ -1,4 +1,4 @@
-"""An event loop in virtual time: it never waits. When nothing is to be done now, the clock jumps to what is due next."""
+"""An event loop in virtual time: it never waits. When no callback is ready, the clock jumps to the next timer."""
 
 import asyncio
 import selectors
@@ -15,7 +15,7 @@ class _NoWaiting(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise RuntimeError("nothing is due, ever: the simulation is stuck")
+            raise RuntimeError("no callback and no timer left: the simulation is stuck")
         self.now += max(0.0, timeout)
         return []
 

@@ -1,4 +1,4 @@
-"""A shorter history with the same kind of failure: fewer streams, clients and nodes, and fewer things that happen."""
+"""Shrinks a failed simulation: fewer streams, clients, nodes, actions and faults, with the same kind of failure."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,7 +8,7 @@ from ropewalk.testing.simulation.steps import ACTIONS, NEEDED, simulate
 from ropewalk.testing.simulation.world import FAULTS, Plan, Report
 
 SEEDS = 8
-"""Other seeds that are tried for each smaller plan: what happens in it is another history anyway."""
+"""Seeds to try for each smaller plan: its history is different in any case."""
 
 
 def shortest(plan: Plan, report: Report, progress: Callable[[int], None] = lambda steps: None) -> tuple[Plan, Report]:

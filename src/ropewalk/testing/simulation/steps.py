@@ -1,6 +1,6 @@
-"""The simulation: each step does one thing to the world, and every now and then the world is left in peace.
+"""The simulation: each step performs one action, and a quiet period follows every few thousand steps.
 
-Everything is decided by one seed, time is virtual, and nothing waits.
+Invariant: everything follows from the seed. Time is virtual. It uses no wall clock, no threads and no system randomness.
 """
 
 import asyncio
@@ -15,9 +15,9 @@ from ropewalk.model.messages import Publication, RemoteDisconnect
 from ropewalk.testing.simulation.client import SimulatedClient
 from ropewalk.testing.simulation.ledger import Anomaly
 from ropewalk.testing.simulation.loop import run
-from ropewalk.testing.simulation.world import REWRITTEN_SECONDS, Host, Plan, Report, World
+from ropewalk.testing.simulation.world import MAX_REWRITE_SECONDS, Host, Plan, Report, World
 
-PEACE_EVERY = 2_000
+QUIET_EVERY_STEPS = 2_000
 
 WorldAction = Callable[[World], None]
 
@@ -25,7 +25,7 @@ WorldAction = Callable[[World], None]
 def simulate(plan: Plan, progress: Callable[[int], None] = lambda steps: None) -> Report:
     chance = Random(plan.seed)
 
-    # Names that the engine makes up follow from the seed as well: some are sorted, and that decides what comes first.
+    # Random names of the engine follow from the seed as well: some are sorted, which decides the order of events.
     with patch("secrets.token_bytes", chance.randbytes):
         return run(_simulate(World(plan), progress))
 
@@ -37,8 +37,8 @@ async def _simulate(world: World, progress: Callable[[int], None]) -> Report:
         for step in range(1, plan.steps + 1):
             report.steps = step
             await _step(world, counted)
-            if step % PEACE_EVERY == 0 or step == plan.steps:
-                await world.peace()
+            if step % QUIET_EVERY_STEPS == 0 or step == plan.steps:
+                await world.check_quiet_period()
             progress(step)
     except Anomaly as anomaly:
         report.anomaly, report.kind = str(anomaly), anomaly.kind
@@ -58,7 +58,7 @@ async def _step(world: World, counted: Counter[str]) -> None:
     world.raise_failure()
 
 
-# --- what can happen in a step ---------------------------------------------------------------------------------------
+# --- actions ---------------------------------------------------------------------------------------------------------
 
 
 def publish(world: World) -> None:
@@ -68,96 +68,96 @@ def publish(world: World) -> None:
         world.published += 1
         batch.append(Publication(stream, b'"%d%s"' % (world.published, b" " * world.chance.choice((0, 0, 4000)))))
     number = world.chance.randrange(len(world.hosts))
-    world.tell(f"node {number} publishes {len(batch)} to {stream}")
+    world.log_step(f"node {number} publishes {len(batch)} to {stream}")
     world.spawn(_publish(world, world.hosts[number].node, batch))
 
 
 async def _publish(world: World, node: Node, batch: Sequence[Publication]) -> None:
     try:
         receipts = await node.broker.publish(batch)
-    except RopewalkError:  # it may be registered or not; the ledger sees to it that it is not registered twice
+    except RopewalkError:  # registered or not; the ledger checks that it is not registered twice
         return
     for publication, receipt in zip(batch, receipts, strict=True):
         world.ledger.check_receipt(publication.payload, receipt.epoch, receipt.offset)
 
 
 def connect(world: World) -> None:
-    client = world.some(lambda client: not client.connected)
+    client = world.choose_client(lambda client: not client.connected)
     if client is not None:
         number = world.chance.randrange(len(world.hosts))
-        world.tell(f"{client.name} connects to node {number}")
+        world.log_step(f"{client.name} connects to node {number}")
         client.connect(world.hosts[number].node, world.hosts[number].backend.link)
 
 
 def cut(world: World) -> None:
-    client = world.some(lambda client: client.connected)
+    client = world.choose_client(lambda client: client.connected)
     if client is not None:
-        world.tell(f"{client.name} is cut")
+        world.log_step(f"{client.name} loses its connection")
         client.cut()
 
 
 def vanish(world: World) -> None:
-    client = world.some(lambda client: client.connected)
+    client = world.choose_client(lambda client: client.connected)
     if client is not None:
-        world.tell(f"{client.name} is cut, and its node does not notice")
+        world.log_step(f"{client.name} loses its connection, and its node does not notice")
         client.vanish()
 
 
 def join(world: World) -> None:
-    client = world.some(lambda client: len(client.present) < len(client.wanted))
+    client = world.choose_client(lambda client: len(client.present) < len(client.wanted))
     if client is not None:
         stream = world.chance.choice(sorted(client.wanted.keys() - client.present))
-        world.tell(f"{client.name} joins {stream}")
+        world.log_step(f"{client.name} joins {stream}")
         client.join(stream)
 
 
 def leave(world: World) -> None:
-    client = world.some(lambda client: bool(client.present))
+    client = world.choose_client(lambda client: bool(client.present))
     if client is not None:
         stream = world.chance.choice(sorted(client.present))
-        world.tell(f"{client.name} leaves {stream}")
+        world.log_step(f"{client.name} leaves {stream}")
         client.leave(stream)
 
 
 def subscribe(world: World) -> None:
-    client = world.some(lambda client: any(map(client.may_subscribe, world.streams)))
+    client = world.choose_client(lambda client: any(map(client.may_subscribe, world.streams)))
     if client is not None:
         stream = world.chance.choice([stream for stream in world.streams if client.may_subscribe(stream)])
-        world.tell(f"{client.name} subscribes to {stream}")
+        world.log_step(f"{client.name} subscribes to {stream}")
         client.subscribe(stream)
 
 
 def unsubscribe(world: World) -> None:
-    client = world.some(lambda client: bool(client.wanted))
+    client = world.choose_client(lambda client: bool(client.wanted))
     if client is not None:
         stream = world.chance.choice(sorted(client.wanted))
-        world.tell(f"{client.name} unsubscribes from {stream}")
+        world.log_step(f"{client.name} unsubscribes from {stream}")
         client.unsubscribe(stream)
 
 
 def slow_down(world: World) -> None:
-    client = world.some(lambda client: client.connected and not client.slow)
+    client = world.choose_client(lambda client: client.connected and not client.slow)
     if client is not None:
-        world.tell(f"{client.name} reads no more")
+        world.log_step(f"{client.name} stops reading")
         client.slow_down()
 
 
 def speed_up(world: World) -> None:
-    client = world.some(lambda client: client.slow)
+    client = world.choose_client(lambda client: client.slow)
     if client is not None:
-        world.tell(f"{client.name} reads again")
+        world.log_step(f"{client.name} reads again")
         client.speed_up()
 
 
 def kick(world: World) -> None:
-    client = world.some(lambda client: True)
+    client = world.choose_client(lambda client: True)
     if client is not None:
-        world.tell(f"{client.name} is ended by a remote disconnect")
-        world.spawn(_kick(world, world.chance.choice(world.hosts).node, client, client.order_end()))
+        world.log_step(f"{client.name} is disconnected remotely")
+        world.spawn(_kick(world, world.chance.choice(world.hosts).node, client, client.request_kick()))
 
 
 async def _kick(world: World, node: Node, client: SimulatedClient, lineage: int) -> None:
-    """As whoever is told that it failed would do: again, until it is done."""
+    """Retry until it succeeds, as an application does."""
     while True:
         losses = world.report.faults.store_losses
         try:
@@ -172,14 +172,14 @@ async def _kick(world: World, node: Node, client: SimulatedClient, lineage: int)
 def stall(world: World) -> None:
     number = world.chance.randrange(len(world.hosts))
     seconds = world.chance.choice((3.0, 8.0, 15.0))
-    world.tell(f"node {number} cannot renew its lease for {seconds} s")
+    world.log_step(f"node {number} cannot renew its lease for {seconds} s")
     world.hosts[number].backend.link.stalled_until = asyncio.get_running_loop().time() + seconds
 
 
 def node_dies(world: World) -> None:
-    if len(world.hosts) > 1:  # another may be on its way up
+    if len(world.hosts) > 1:  # a replacement may still be starting
         number = world.chance.randrange(len(world.hosts))
-        world.tell(f"node {number} dies, and another one starts")
+        world.log_step(f"node {number} dies, and a new one starts")
         dead = world.hosts.pop(number)
         dead.backend.die()
         for client in world.clients:
@@ -193,22 +193,22 @@ async def _replace(world: World, dead: Host) -> None:
 
 
 def store_away(world: World) -> None:
-    """As Redis that starts again with its append-only file, or NATS that elects a leader."""
+    """Like a restart of Redis with an append-only file, or a leader election of NATS."""
     seconds = world.chance.choice((0.5, 3.0, 6.0, 20.0))
-    world.tell(f"the store answers nobody for {seconds} s")
+    world.log_step(f"the store is unreachable for {seconds} s")
     world.faults.away_until = asyncio.get_running_loop().time() + seconds
     for client in world.clients:
-        client.store_away(world.faults.away_until + REWRITTEN_SECONDS)
+        client.store_away(world.faults.away_until + MAX_REWRITE_SECONDS)
 
 
 def store_lost(world: World) -> None:
-    """As Redis that starts again without a file, or NATS that has lost its directory."""
-    world.tell("the store has lost its data")
+    """Like a restart of Redis without persistence, or of NATS without its directory."""
+    world.log_step("the store has lost its data")
     world.spawn(world.lose_store())
 
 
 def time_passes(world: World) -> None:
-    world.tell("time passes")
+    world.log_step("time passes")
     world.pause = world.chance.choice((1.0, 10.0, 70.0))
 
 
@@ -230,7 +230,7 @@ ACTIONS: dict[str, tuple[float, WorldAction]] = {
     "store_lost": (0.02, store_lost),
     "time_passes": (0.2, time_passes),
 }
-"""What a step may do, and how often against the others."""
+"""The actions by name, with their relative frequencies."""
 
 NEEDED = ("publish", "connect", "subscribe")
-"""Without these nothing happens at all."""
+"""Actions that cannot be left out."""

@@ -1,7 +1,6 @@
-"""A store and a feed that behave like those behind a network: slow, repeating, losing, silent.
+"""A store and a feed behind an unreliable network: requests and messages are delayed, repeated and lost.
 
-One `LosableStore` is the truth. Each node reaches it through a link of its own, and hears of what is registered through a feed
-of its own.
+All nodes share one `LosableStore`. Each node calls it through its own link and receives messages through its own feed.
 """
 
 import asyncio
@@ -24,174 +23,183 @@ from ropewalk.testing.shared_store import LosableStore, NodeQueue
 T = TypeVar("T")
 
 LOST_ORDERS = 10
-"""How much likelier an order is lost on its way to a node than a message: there are few of them."""
+"""How much more likely a disconnect request is lost than a message: they are rare."""
 
 LATE_SECONDS = 5.0
-"""How long after it was given up a request may still be done."""
+"""How long after its timeout the store may still execute a request."""
 
 
 class Faults(Struct):
-    """Chances from 0 to 1, and seconds. They may be changed while the simulation runs."""
+    """Probabilities, and durations in seconds. They may change during the simulation."""
 
-    lost: float = 0.02  # messages of the feed
+    lost: float = 0.02  # messages from the store to a node
     repeated: float = 0.05
-    late: float = 0.1  # so that they are overtaken by others
-    lateness: float = 1.0
-    unavailable: float = 0.02  # requests to the store that it never hears of, and this is known
-    unanswered: float = 0.02  # requests of which it is not known whether the store heard
-    latency: float = 0.05  # of a request to the store, at most
-    away_until: float = 0.0  # the store answers nobody before this time
+    late: float = 0.1  # messages that others overtake
+    lateness: float = 1.0  # maximum delay of these, in seconds
+    unavailable: float = 0.02  # requests that fail before they reach the store
+    unanswered: float = 0.02  # requests with an unknown result
+    latency: float = 0.05  # maximum, of a request to the store
+    away_until: float = 0.0  # the store is unreachable before this time
 
     def heal(self) -> None:
         self.lost = self.repeated = self.late = self.unavailable = self.unanswered = self.away_until = 0.0
 
 
 class Counts(Struct):
-    """What the faults did."""
+    """How often each fault has occurred."""
 
     lost: int = 0
     repeated: int = 0
     late: int = 0
     unavailable: int = 0
     unanswered: int = 0
-    store_losses: int = 0  # times that the store came back without its data
+    store_losses: int = 0  # restarts of the store without its data
 
 
 class UnreliableLink:
-    """What a node reaches the store through. `cut`: nothing gets through any more. `deaf`: everything does, and no answer comes
-    back. `latency`: seconds that each request takes in any case. `stalled_until`: until then the node cannot say that it
-    lives."""
+    """The connection of a node to the store.
 
-    def __init__(self, faults: Faults, counts: Counts, chance: Random) -> None:
-        self._faults = faults
-        self._counts = counts
-        self._chance = chance
+    `cut`: all requests fail. `deaf`: requests arrive, and all answers are lost. `latency`: minimum seconds for each request.
+    `stalled_until`: the node cannot renew its lease before this time.
+    """
+
+    def __init__(self, air: "Air", node: str) -> None:
+        self._faults = air.faults
+        self._counts = air.counts
+        self._chance = air.chance
+        self._record = air.record
+        self._node = node
         self.cut = self.deaf = False
         self.latency = 0.0
         self.stalled_until = 0.0
         self._late: set[asyncio.Future[None]] = set()
 
-    async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        await self._request()
-        answer = await question()
-        await self._answer()
+    async def call(self, request: Callable[[], Awaitable[T]]) -> T:
+        await self._send_request()
+        answer = await request()
+        await self._receive_answer()
         return answer
 
-    async def ask_lease(self, question: Callable[[], Awaitable[T]], late: bool = False) -> T:
-        """`late`: what is not answered may also be done long after it was given up."""
+    async def call_lease(self, request: Callable[[], Awaitable[T]], late: bool = False) -> T:
+        """`late`: the store may execute an unanswered request long after its timeout."""
         if asyncio.get_running_loop().time() < self.stalled_until:
             raise Unavailable("the node is stalled")
         if late and self._chance.random() < self._faults.unanswered:
-            self._counts.unanswered += 1
-            task = asyncio.ensure_future(self._do_late(question))
+            self._count_unanswered("late request")
+            task = asyncio.ensure_future(self._call_late(request))
             self._late.add(task)
             task.add_done_callback(self._late.discard)
-            raise Unanswered("it takes too long")
-        return await self.ask(question)
+            raise Unanswered("request timed out")
+        return await self.call(request)
 
-    async def _do_late(self, question: Callable[[], Awaitable[object]]) -> None:
+    async def _call_late(self, request: Callable[[], Awaitable[object]]) -> None:
         losses = self._counts.store_losses
         await asyncio.sleep(self._chance.random() * LATE_SECONDS)
-        if losses == self._counts.store_losses:  # a connection does not outlive the engine
-            await question()
+        if losses == self._counts.store_losses:  # a restart of the store closes its connections
+            await request()
 
-    async def _request(self) -> None:
+    async def _send_request(self) -> None:
         await asyncio.sleep(self.latency + self._chance.random() * self._faults.latency)
         away = asyncio.get_running_loop().time() < self._faults.away_until
         if away and self._chance.random() < 0.5:
-            self._counts.unanswered += 1
+            self._count_unanswered("store away")
             raise Unanswered("the store went away")
         if away or self.cut or self._chance.random() < self._faults.unavailable:
             self._counts.unavailable += 1
+            self._record(f"{self._node}: store unavailable", b"")
             raise Unavailable("the store cannot be reached")
         if self._chance.random() < self._faults.unanswered / 2:
-            self._counts.unanswered += 1
+            self._count_unanswered("request lost")
             raise Unanswered("the request was lost")
 
-    async def _answer(self) -> None:
+    async def _receive_answer(self) -> None:
         await asyncio.sleep(self._chance.random() * self._faults.latency)
         if self.deaf or self._chance.random() < self._faults.unanswered / 2:
-            self._counts.unanswered += 1
+            self._count_unanswered("answer lost")
             raise Unanswered("the answer was lost")
+
+    def _count_unanswered(self, reason: str) -> None:
+        self._counts.unanswered += 1
+        self._record(f"{self._node}: {reason}", b"")
 
 
 class UnreliableStreams:
     """Implements `ports.StreamStore`."""
 
-    resolves_unanswered = False  # it recognises what has a uid
+    resolves_unanswered = False  # it recognises a repeated uid
     answers_transient = False
     instant = False
 
     def __init__(self, store: LosableStore, link: UnreliableLink) -> None:
         self._store = store
-        self._ask = link.ask
+        self._call = link.call
 
     @property
     def _inner(self) -> StreamStore:
         return self._store.memory.streams
 
     async def append(self, publications: Sequence[Publication]) -> list[Receipt]:
-        return await self._ask(lambda: self._inner.append(publications))
+        return await self._call(lambda: self._inner.append(publications))
 
     async def replay(self, stream: str, position: Position) -> Replay | Gap:
-        return await self._ask(lambda: self._inner.replay(stream, position))
+        return await self._call(lambda: self._inner.replay(stream, position))
 
     async def since(self, stream: str, timestamp: float) -> Replay | Gap:
-        return await self._ask(lambda: self._inner.since(stream, timestamp))
+        return await self._call(lambda: self._inner.since(stream, timestamp))
 
     async def tip(self, stream: str) -> Position:
-        return await self._ask(lambda: self._inner.tip(stream))
+        return await self._call(lambda: self._inner.tip(stream))
 
     async def partition_key(self, stream: str) -> str:
-        return await self._ask(lambda: self._inner.partition_key(stream))
+        return await self._call(lambda: self._inner.partition_key(stream))
 
     async def summaries(self, after: str, limit: int) -> list[StreamSummary]:
         return await self._inner.summaries(after, limit)
 
     async def page(self, stream: str, after: int, limit: int) -> HistoryPage | None:
-        return await self._ask(lambda: self._inner.page(stream, after, limit))
+        return await self._call(lambda: self._inner.page(stream, after, limit))
 
 
 class UnreliableSessions:
-    """Implements `ports.SessionStore` and `ports.Leases`. `ended` is told which sessions the store gives out as over."""
+    """Implements `ports.SessionStore` and `ports.Leases`. `ended` is called for each session whose end the store reports."""
 
     near = False
 
     def __init__(self, inner: NodeSessions, link: UnreliableLink, ended: Callable[[str], None]) -> None:
         self._inner = inner
         self._link = link
-        self._ask = link.ask
+        self._call = link.call
         self._ended = ended
 
     async def save(self, sid: str, snapshot: SessionSnapshot, ttl: float) -> None:
-        await self._ask(lambda: self._inner.save(sid, snapshot, ttl))
+        await self._call(lambda: self._inner.save(sid, snapshot, ttl))
 
     async def peek(self, sid: str) -> SessionSnapshot | None:
-        return await self._ask(lambda: self._inner.peek(sid))
+        return await self._call(lambda: self._inner.peek(sid))
 
     async def take(self, sid: str, successor: str = "") -> SessionSnapshot | None:
-        return await self._ask(lambda: self._inner.take(sid, successor))
+        return await self._call(lambda: self._inner.take(sid, successor))
 
     async def revoke(self, ids: str) -> list[tuple[str, SessionSnapshot]]:
-        return await self._ask(lambda: self._over(self._inner.revoke(ids)))
+        return await self._call(lambda: self._report_ended(self._inner.revoke(ids)))
 
     async def expired(self, limit: int) -> list[tuple[str, SessionSnapshot]]:
-        return await self._ask(lambda: self._over(self._inner.expired(limit)))
+        return await self._call(lambda: self._report_ended(self._inner.expired(limit)))
 
     async def abandoned(self) -> list[tuple[str, SessionSnapshot]]:
         return await self._inner.abandoned()
 
     async def renew(self, ttl: float, heard: Collection[str]) -> Renewal:
-        return await self._link.ask_lease(lambda: self._inner.renew(ttl, heard))
+        return await self._link.call_lease(lambda: self._inner.renew(ttl, heard))
 
     async def write(self, sessions: Sequence[SessionWrite]) -> list[SessionTaken]:
-        return await self._link.ask_lease(lambda: self._inner.write(sessions), late=True)
+        return await self._link.call_lease(lambda: self._inner.write(sessions), late=True)
 
-    async def _over(self, answer: Awaitable[list[tuple[str, SessionSnapshot]]]) -> list[tuple[str, SessionSnapshot]]:
-        given = await answer
-        for sid, _ in given:
+    async def _report_ended(self, answer: Awaitable[list[tuple[str, SessionSnapshot]]]) -> list[tuple[str, SessionSnapshot]]:
+        sessions = await answer
+        for sid, _ in sessions:
             self._ended(sid)
-        return given
+        return sessions
 
 
 class UnreliablePresence:
@@ -199,25 +207,25 @@ class UnreliablePresence:
 
     def __init__(self, inner: PresenceStore, link: UnreliableLink) -> None:
         self._inner = inner
-        self._ask = link.ask
+        self._call = link.call
 
     async def join(self, stream: str, sid: str, member: Member) -> list[PresenceEvent]:
-        return await self._ask(lambda: self._inner.join(stream, sid, member))
+        return await self._call(lambda: self._inner.join(stream, sid, member))
 
     async def leave(self, stream: str, sid: str) -> list[PresenceEvent]:
-        return await self._ask(lambda: self._inner.leave(stream, sid))
+        return await self._call(lambda: self._inner.leave(stream, sid))
 
     async def detach(self, sid: str, ttl: float) -> None:
-        await self._ask(lambda: self._inner.detach(sid, ttl))
+        await self._call(lambda: self._inner.detach(sid, ttl))
 
     async def adopt(self, old_sid: str, new_sid: str) -> dict[str, Member]:
-        return await self._ask(lambda: self._inner.adopt(old_sid, new_sid))
+        return await self._call(lambda: self._inner.adopt(old_sid, new_sid))
 
     async def expire(self) -> list[PresenceEvent]:
-        return await self._ask(lambda: self._inner.expire())
+        return await self._call(lambda: self._inner.expire())
 
     async def page(self, stream: str, after: str, limit: int) -> PresencePage:
-        return await self._ask(lambda: self._inner.page(stream, after, limit))
+        return await self._call(lambda: self._inner.page(stream, after, limit))
 
 
 class UnreliableQueue:
@@ -225,37 +233,47 @@ class UnreliableQueue:
 
     def __init__(self, inner: NodeQueue, link: UnreliableLink) -> None:
         self._inner = inner
-        self._ask = link.ask
+        self._call = link.call
 
     async def claim(self, ttl: float) -> bool:
-        return await self._ask(lambda: self._inner.claim(ttl))
+        return await self._call(lambda: self._inner.claim(ttl))
 
     async def read(self, limit: int) -> QueuedRows:
-        return await self._ask(lambda: self._inner.read(limit))
+        return await self._call(lambda: self._inner.read(limit))
 
     async def remove(self, piece: QueuedRows) -> bool:
-        return await self._ask(lambda: self._inner.remove(piece))
+        return await self._call(lambda: self._inner.remove(piece))
 
     async def add(self, rows: Sequence[Row]) -> bool:
-        return await self._ask(lambda: self._inner.add(rows))
+        return await self._call(lambda: self._inner.add(rows))
 
     def gauges(self) -> dict[str, float]:
         return self._inner.gauges()
 
 
 class Air:
-    """What carries messages from the store to every node, and orders to one. Implements the `Carrier` of a shared store."""
+    """Sends messages from the store to every node, and disconnect requests to one. Implements the `Carrier` of a shared store.
 
-    def __init__(self, faults: Faults, counts: Counts, chance: Random) -> None:
+    Args:
+        faults: how likely each fault is.
+        counts: the faults so far.
+        chance: decides which faults happen.
+        record: called with every fault and every arrival at a node, and its payload.
+    """
+
+    def __init__(
+        self, faults: Faults, counts: Counts, chance: Random, record: Callable[[str, bytes], None] = lambda event, data: None
+    ) -> None:
         self.faults = faults
         self.counts = counts
         self.chance = chance
+        self.record = record
         self.feeds: list[UnreliableFeed] = []
 
     def carry(self, messages: Sequence[Registered]) -> None:
         for feed in self.feeds:
             for message in messages:
-                feed.hear(message)
+                feed.send(message)
 
     def loses_order(self) -> bool:
         lost = self.chance.random() < self.faults.lost * LOST_ORDERS
@@ -265,7 +283,7 @@ class Air:
     def order(self, node: str, order: SessionTaken) -> None:
         for feed in self.feeds:
             if feed.node == node:
-                feed.hear_order(order)
+                feed.send_order(order)
 
 
 class UnreliableFeed:
@@ -280,7 +298,7 @@ class UnreliableFeed:
         self._listening: set[str] = set()
         self._deliver: Deliver | None = None
         self._obey: Obey | None = None
-        self._obeying: set[asyncio.Future[int]] = set()
+        self._order_tasks: set[asyncio.Future[int]] = set()
 
     async def start(self, deliver: Deliver, obey: Obey, missed: Callable[[], None] = lambda: None) -> None:
         self._deliver, self._obey = deliver, obey
@@ -290,7 +308,7 @@ class UnreliableFeed:
         self.die()
 
     def die(self) -> None:
-        """Nothing comes through any more, not even what is under way."""
+        """Discard all messages from now on, including those in flight."""
         self._deliver = None
         if self in self._air.feeds:
             self._air.feeds.remove(self)
@@ -309,10 +327,10 @@ class UnreliableFeed:
         self.publish(one_by_one(runs))
 
     async def command(self, order: RemoteDisconnect) -> int:
-        """A node that fails to obey does not keep the others from it. The order may be lost on its way to another node,
-        which then hears from the store of the sessions that it revoked."""
-        heard = [feed for feed in list(self._air.feeds) if feed is self or not self._air.loses_order()]
-        nodes = [feed._obey(order) for feed in heard if feed._obey is not None]
+        """Send the request to all nodes, even if one of them fails. It may be lost on its way to another node, which then
+        learns from the store that its sessions were revoked."""
+        reached = [feed for feed in list(self._air.feeds) if feed is self or not self._air.loses_order()]
+        nodes = [feed._obey(order) for feed in reached if feed._obey is not None]
         answers = await asyncio.gather(*nodes, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -322,12 +340,13 @@ class UnreliableFeed:
     def health(self) -> str:
         return ""
 
-    def hear(self, message: Registered) -> None:
+    def send(self, message: Registered) -> None:
         if message.stream not in self._listening:
             return
         chance, faults, counts = self._air.chance, self._air.faults, self._air.counts
         if chance.random() < faults.lost:
             counts.lost += 1
+            self._air.record(f"{self.node}: lost {_label(message)}", b"")
             return
         copies = 1
         if chance.random() < faults.repeated:
@@ -336,7 +355,7 @@ class UnreliableFeed:
         for _ in range(copies):
             asyncio.get_running_loop().call_later(self._delay(), self._arrive, message)
 
-    def hear_order(self, order: SessionTaken) -> None:
+    def send_order(self, order: SessionTaken) -> None:
         if not self._air.loses_order():
             asyncio.get_running_loop().call_later(self._delay(), self._arrive_order, order)
 
@@ -349,21 +368,27 @@ class UnreliableFeed:
 
     def _arrive_order(self, order: SessionTaken) -> None:
         if self._obey is not None and self._deliver is not None:
+            self._air.record(f"{self.node}: {order}", b"")
             task = asyncio.ensure_future(self._obey(order))
-            self._obeying.add(task)
-            task.add_done_callback(self._obeying.discard)
+            self._order_tasks.add(task)
+            task.add_done_callback(self._order_tasks.discard)
 
     def _arrive(self, message: Registered) -> None:
         if self._deliver is not None:
+            self._air.record(f"{self.node}: {_label(message)}", message.payload)
             self._deliver([message])
 
 
+def _label(message: Registered) -> str:
+    return f"{message.stream} {message.epoch}/{message.offset}"
+
+
 class UnreliableBackend:
-    """Implements `ports.Backend` for one node: the truth, seen through a bad network."""
+    """Implements `ports.Backend` for one node: the shared store behind an unreliable network."""
 
     def __init__(self, store: LosableStore, air: Air, node: str, ended: Callable[[str], None]) -> None:
         self._store = store
-        self.link = UnreliableLink(air.faults, air.counts, air.chance)
+        self.link = UnreliableLink(air, node)
         self.streams = UnreliableStreams(store, self.link)
         self.sessions = self.leases = UnreliableSessions(NodeSessions(store, node), self.link, ended)
         self.presence = UnreliablePresence(NodePresence(store, node), self.link)
@@ -374,7 +399,7 @@ class UnreliableBackend:
         await self._store.start()
 
     async def stop(self) -> None:
-        """The truth goes on."""
+        """The shared store keeps running."""
 
     def die(self) -> None:
         self.link.cut = True
@@ -384,10 +409,10 @@ class UnreliableBackend:
         return ""
 
     async def sweep(self) -> None:
-        await self.link.ask(self._store.sweep)
+        await self.link.call(self._store.sweep)
 
     def rules_changed(self) -> None:
-        """The rules of the simulation stay."""
+        """The rules of the simulation never change."""
 
     def gauges(self) -> dict[str, float]:
         return self._store.gauges()

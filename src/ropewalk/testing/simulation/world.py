@@ -1,6 +1,7 @@
-"""The world of the simulation: nodes and clients over one truth, and a network between them that fails in every way.
+"""The simulated world: nodes and clients over one store, and an unreliable network between them.
 
-What clients and publishers see is checked as it happens. When the world is left in peace, all must have everything.
+Everything that clients and publishers receive is checked as it happens. After a quiet period without faults, nothing may be
+missing.
 """
 
 import asyncio
@@ -21,16 +22,17 @@ from ropewalk.model.rules import SlowPolicy, StreamRule, StreamRules
 from ropewalk.model.sessions import Accepted, ConnectRequest, SessionTaken
 from ropewalk.testing.shared_store import LosableStore
 from ropewalk.testing.simulation.client import SimulatedClient
+from ropewalk.testing.simulation.digest import HistoryDigest
 from ropewalk.testing.simulation.ledger import Anomaly, AnomalyKind, Ledger
 from ropewalk.testing.simulation.unreliable import Air, Counts, Faults, UnreliableBackend
 
-BEGAN = 1_800_000_000.0
-PEACE_SECONDS = 20.0
-"""Long enough for everything to be found and filled, and too short for the store to forget what was published last."""
-REWRITTEN_SECONDS = 30.0
-"""Within which every node has noticed that the store lost its data, also one that was stalled, and has written its sessions."""
-TOLD_STEPS = 60
-"""Steps before a failure that are shown with it."""
+START_TIME = 1_800_000_000.0
+QUIET_SECONDS = 20.0
+"""Length of a quiet period: long enough to find and fill every gap, and too short for the last messages to expire."""
+MAX_REWRITE_SECONDS = 30.0
+"""Within this time every node, even a stalled one, detects that the store lost its data, and rewrites its sessions."""
+MAX_LOGGED_STEPS = 60
+"""Steps that a report lists before a failure."""
 
 LIMITS = Limits(
     max_pending=20_000,
@@ -51,7 +53,7 @@ FAULTS = ("late", "lost", "repeated", "unanswered", "unavailable")
 
 
 class Plan(Struct, frozen=True):
-    """What to simulate. `without`: actions and faults that are left out, by name."""
+    """The parameters of a simulation. `without`: the names of actions and faults to leave out."""
 
     seed: int = 0
     steps: int = 10_000
@@ -62,11 +64,14 @@ class Plan(Struct, frozen=True):
 
 
 class Report(Struct):
-    """What was done. `anomaly` is empty when the contract held; `history` are the last steps before it."""
+    """The result of a simulation.
+
+    `digest` is a hash of the whole history. `anomaly` is empty if the contract held; `history` are the last steps before it.
+    """
 
     seed: int
     steps: int = 0
-    seconds: float = 0.0  # of virtual time
+    seconds: float = 0.0  # virtual time
     actions: dict[str, int] = {}
     faults: Counts = msgspec.field(default_factory=Counts)
     registered: int = 0
@@ -77,43 +82,48 @@ class Report(Struct):
     presence_events: int = 0
     filled: int = 0
     gaps: int = 0
+    digest: str = ""
     anomaly: str = ""
     kind: AnomalyKind | None = None
     history: Sequence[str] = ()
 
 
-class ByName:
-    """Implements `ports.Authenticator`: clients say who they are."""
+class NameAuthenticator:
+    """Implements `ports.Authenticator`: accepts every client under the name in its parameters."""
 
     async def authenticate(self, request: ConnectRequest, sid: str) -> Accepted:
         return Accepted(msgspec.json.encode({"client": request.params["client"]}).decode())
 
 
 class Host(Struct, frozen=True):
-    """A node, and what it reaches the truth through."""
+    """A node, and its unreliable connection to the store."""
 
     node: Node
     backend: UnreliableBackend
 
 
 class World:
+    """Nodes, clients, store, network, and the checks of the contract."""
+
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.chance = Random(plan.seed)
         self.faults = Faults()
         self.report = Report(plan.seed)
         self.ledger = Ledger()
-        self.log: deque[str] = deque(maxlen=TOLD_STEPS)
-        self._air = Air(self.faults, self.report.faults, self.chance)
+        self.log: deque[str] = deque(maxlen=MAX_LOGGED_STEPS)
+        self._digest = HistoryDigest(lambda: asyncio.get_running_loop().time())
+        self.record = self._digest.add
+        self._air = Air(self.faults, self.report.faults, self.chance, self.record)
         self._rules = Rulebook(RULES, STREAM_RULES)
-        self._truth = LosableStore(
+        self._store = LosableStore(
             self._rules, self.now, self, presence_ttl=LIMITS.presence_ttl, idle_factor=1.0, dedup_ttl=30.0
         )
-        self._over: set[str] = set()  # sids of sessions that were given out as over
-        self._announced: dict[str, set[str]] = {}  # stream → members, by their events
+        self._ended_sids: set[str] = set()  # sessions whose end the store has reported
+        self._announced_members: dict[str, set[str]] = {}  # stream → members, according to presence events
         self._started = 0  # nodes
         self._failure: Anomaly | None = None
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.published = 0
         self.stats = Stats()
         self.hosts: list[Host] = []
@@ -125,37 +135,37 @@ class World:
             setattr(self.faults, fault, 0.0)
 
     def now(self) -> float:
-        return BEGAN + asyncio.get_running_loop().time()
+        return START_TIME + asyncio.get_running_loop().time()
 
     async def start(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._fail)
-        await self._truth.start()
+        await self._store.start()
         for _ in range(self.plan.nodes):
             self.hosts.append(await self.new_host())
         for number in range(self.plan.clients):
             self.clients.append(SimulatedClient(f"client {number}", self.ledger, self.now, self, LIMITS.sessions_ttl))
 
     async def lose_store(self) -> None:
-        """What the store held is gone: history, sessions, members, idempotency keys. What clients have of it was registered."""
+        """The store loses all data: history, sessions, members, idempotency keys. Messages that clients have stay valid."""
         self.report.faults.store_losses += 1
-        await self._truth.lose()
+        await self._store.lose()
         self.ledger.store_lost()
-        self._announced.clear()
-        self._over.clear()  # nobody knows of them any more: a node that still has one writes it again
-        settles_at = asyncio.get_running_loop().time() + REWRITTEN_SECONDS
+        self._announced_members.clear()
+        self._ended_sids.clear()  # the store has forgotten them: a node that still has one rewrites it
+        written_at = asyncio.get_running_loop().time() + MAX_REWRITE_SECONDS
         for client in self.clients:
-            client.store_lost(settles_at)
+            client.store_lost(written_at)
 
-    async def peace(self) -> None:
-        """No more faults; everybody is connected and reads. Then nothing may be missing."""
-        self.tell("peace")
+    async def check_quiet_period(self) -> None:
+        """Stop the faults, connect all clients and let them read. Then check that nothing is missing. Raises Anomaly."""
+        self.log_step("quiet period")
         faults = msgspec.structs.asdict(self.faults)
         self.faults.heal()
         for host in self.hosts:
             host.backend.link.stalled_until = 0.0
         for client in self.clients:
-            client.forget_half_dead()
-        for _ in range(round(PEACE_SECONDS)):
+            client.close_half_open()
+        for _ in range(round(QUIET_SECONDS)):
             for client in self.clients:
                 if not client.connected:
                     host = self.chance.choice(self.hosts)
@@ -163,7 +173,7 @@ class World:
                 client.speed_up()
             await asyncio.sleep(1.0)
             self.raise_failure()
-        tips = {stream: await self._truth.memory.streams.tip(stream) for stream in self.streams}
+        tips = {stream: await self._store.memory.streams.tip(stream) for stream in self.streams}
         for client in self.clients:
             client.check_end(lambda stream: tips[stream])
         for stream in self.streams:
@@ -173,19 +183,19 @@ class World:
             setattr(self.faults, name, value)
 
     def _check_sessions(self) -> None:
-        living = {host.backend.feed.node: host.node.sessions.live for host in self.hosts}
-        for node in self._truth.sessions.nodes():
-            if ghosts := set(self._truth.sessions.live_on(node)) - living.get(node, {}).keys():
+        live = {host.backend.feed.node: host.node.sessions.live for host in self.hosts}
+        for node in sorted(self._store.sessions.nodes()):
+            if ghosts := set(self._store.sessions.live_on(node)) - live.get(node, {}).keys():
                 raise Anomaly(AnomalyKind.GHOST_SESSION, f"{', '.join(sorted(ghosts))} on {node}")
 
     def _check_members(self, stream: str) -> None:
-        there = {client.name for client in self.clients if stream in client.present}
-        listed = {member.id for member in self._truth.presence.roster.page(stream, "", len(self.clients) + 1).members}
-        for how, seen in (("listed", listed), ("announced", self._announced.get(stream, set()))):
-            if ghosts := seen - there:
-                raise Anomaly(AnomalyKind.GHOST_MEMBER, f"{', '.join(sorted(ghosts))} of {stream}: {how} and not there")
-            if missing := there - seen:
-                raise Anomaly(AnomalyKind.MISSING_MEMBER, f"{', '.join(sorted(missing))} of {stream}: there and not {how}")
+        joined = {client.name for client in self.clients if stream in client.present}
+        listed = {member.id for member in self._store.presence.roster.page(stream, "", len(self.clients) + 1).members}
+        for source, seen in (("listed", listed), ("announced", self._announced_members.get(stream, set()))):
+            if ghosts := seen - joined:
+                raise Anomaly(AnomalyKind.GHOST_MEMBER, f"{', '.join(sorted(ghosts))} of {stream}: {source}, but not joined")
+            if missing := joined - seen:
+                raise Anomaly(AnomalyKind.MISSING_MEMBER, f"{', '.join(sorted(missing))} of {stream}: joined, but not {source}")
 
     async def finish(self) -> None:
         report = self.report
@@ -194,14 +204,16 @@ class World:
         report.delivered = self.ledger.delivered
         report.filled = self.stats.feed_fills
         report.gaps = sum(self.stats.gaps.values())
+        report.digest = self._digest.hexdigest()
         for host in self.hosts:
             await host.node.tasks.cancel()
 
-    def tell(self, what: str) -> None:
-        self.log.append(f"{self.report.steps:>7} {asyncio.get_running_loop().time():10.3f} s  {what}")
+    def log_step(self, text: str) -> None:
+        self.record(text)
+        self.log.append(f"{self.report.steps:>7} {asyncio.get_running_loop().time():10.3f} s  {text}")
 
     def _fail(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        """An exception that nobody catches, in a callback or a task."""
+        """Report an unhandled exception of a callback or a task."""
         error = context.get("exception")
         self.failed(error if isinstance(error, Anomaly) else Anomaly(AnomalyKind.FAILED, f"{context['message']}: {error!r}"))
 
@@ -209,54 +221,59 @@ class World:
         if self._failure is not None:
             raise self._failure
 
-    # --- the carrier of the store ---
+    # --- messages from the store to the nodes ---
 
     def carry(self, messages: Sequence[Registered]) -> None:
+        for message in messages:
+            self.record(f"registered {message.stream} {message.epoch}/{message.offset}", message.payload)
         try:
             self.ledger.register(messages)
         except Anomaly as anomaly:
             self.failed(anomaly)
         for message in messages:
             if message.broadcast_type == "presence":
-                self._announce(message)
+                self._apply_presence_event(message)
         self._air.carry(messages)
 
     def order(self, node: str, order: SessionTaken) -> None:
         self._air.order(node, order)
 
-    def _announce(self, message: Registered) -> None:
+    def _apply_presence_event(self, message: Registered) -> None:
         self.report.presence_events += 1
         event = msgspec.json.decode(message.payload)
-        members = self._announced.setdefault(message.stream, set())
+        members = self._announced_members.setdefault(message.stream, set())
         if event["type"] == "join":
             members.add(event["id"])
         else:
             members.discard(event["id"])
 
-    # --- what clients and the store tell ---
+    # --- events of clients and of the store ---
 
     def restored(self, sid: str, taken_over: bool) -> None:
+        self.record(f"restored {sid} {taken_over}")
         self.report.restored += 1
         self.report.taken_over += taken_over
-        if sid in self._over:
-            self.failed(Anomaly(AnomalyKind.ENDED_TWICE, f"{sid} was over, and was restored"))
+        if sid in self._ended_sids:
+            self.failed(Anomaly(AnomalyKind.ENDED_TWICE, f"{sid} was restored after its end"))
 
     def ended(self, sid: str) -> None:
+        self.record(f"ended {sid}")
         self.report.sessions_over += 1
-        if sid in self._over:
-            self.failed(Anomaly(AnomalyKind.ENDED_TWICE, f"{sid} was over already"))
-        self._over.add(sid)
+        if sid in self._ended_sids:
+            self.failed(Anomaly(AnomalyKind.ENDED_TWICE, f"{sid} had already ended"))
+        self._ended_sids.add(sid)
 
     def failed(self, anomaly: Anomaly) -> None:
+        self.record(f"failed: {anomaly}")
         self._failure = self._failure or anomaly
 
     async def new_host(self) -> Host:
         channels = [PubSubChannel(public=True, secret="", whisper=False, presence=True)]
         self._started += 1
-        backend = UnreliableBackend(self._truth, self._air, f"node {self._started}", self.ended)
+        backend = UnreliableBackend(self._store, self._air, f"node {self._started}", self.ended)
         node = Node(
             backend,
-            [ByName()],
+            [NameAuthenticator()],
             channels,
             self._rules,
             LIMITS,
@@ -270,14 +287,14 @@ class World:
 
     def spawn(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._under_way.add(task)
+        self._tasks.add(task)
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
+        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             self._fail(asyncio.get_running_loop(), {"message": "a task failed", "exception": error})
 
-    def some(self, fits: Callable[[SimulatedClient], bool]) -> SimulatedClient | None:
-        found = [client for client in self.clients if fits(client)]
+    def choose_client(self, matches: Callable[[SimulatedClient], bool]) -> SimulatedClient | None:
+        found = [client for client in self.clients if matches(client)]
         return self.chance.choice(found) if found else None
