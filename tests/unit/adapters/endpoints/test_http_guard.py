@@ -1,13 +1,19 @@
 """Endpoints that ask for a key: who is let in, and what becomes of a body that cannot be read."""
 
+import asyncio
+import gzip
+import random
+import threading
+import zlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 from aiohttp import web
 
-from ropewalk.adapters.endpoints.http_guard import KeyGuard, body_of, guarded
-from ropewalk.model.errors import LateBody
+from ropewalk.adapters.endpoints import http_guard
+from ropewalk.adapters.endpoints.http_guard import INLINE_BYTES, INLINE_INPUT, Budget, KeyGuard, body_of, gather, guarded
+from ropewalk.model.errors import BadBody, LateBody, TooLarge, Unavailable, UnsupportedEncoding
 from tests.unit.adapters.http_server import Client, serving
 
 
@@ -55,3 +61,149 @@ async def test_a_replaced_key_counts_for_connections_that_are_open_already(clien
     guard.key = "other"
     assert (await client.post("/echo", data=b"x")).status == 401
     assert (await client.post("/echo", data=b"x", headers={"Authorization": "Bearer other"})).status == 200
+
+
+# --- bodies -------------------------------------------------------------------------------------------------------------
+
+TEXT = b'{"stream":"chat"}' * 100
+
+
+async def sent(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+async def read(data: bytes, encoding: str = "", limit: int = 10_000) -> bytes:
+    return await gather(sent([data[:7], data[7:]]), {"Content-Encoding": encoding} if encoding else {}, limit)
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    return packer.compress(data) + packer.flush()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data"),
+    [
+        ("", TEXT),
+        ("identity", TEXT),
+        ("gzip", gzip.compress(TEXT, mtime=0)),
+        ("GZip", gzip.compress(TEXT, mtime=0)),
+        ("x-gzip", gzip.compress(TEXT, mtime=0)),
+        ("deflate", zlib.compress(TEXT)),
+        ("deflate", raw_deflate(TEXT)),
+    ],
+)
+async def test_a_body_is_what_was_meant_however_it_was_packed(encoding: str, data: bytes) -> None:
+    assert await read(data, encoding) == TEXT
+
+
+@pytest.mark.parametrize("size", [0, 1, INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, 3 * INLINE_BYTES])
+async def test_a_body_of_every_size_is_inflated_whole(size: int) -> None:
+    assert await read(gzip.compress(b"x" * size), "gzip", 3 * INLINE_BYTES) == b"x" * size
+
+
+@pytest.mark.parametrize("size", [INLINE_INPUT - 1, INLINE_INPUT, INLINE_INPUT + 1, 3 * INLINE_INPUT])
+async def test_a_body_may_be_sent_in_every_size(size: int) -> None:
+    text = random.Random(size).randbytes(size)
+    packed = gzip.compress(text, 0)
+    assert await read(packed, "gzip", 2 * size) == text
+    with pytest.raises(BadBody):
+        await read(packed[:-1], "gzip", 2 * size)
+    with pytest.raises(BadBody):
+        await read(gzip.compress(b"x") + bytes(size), "gzip", 2 * size + 100)
+
+
+@pytest.mark.parametrize("limit", [100, INLINE_BYTES, 5 * INLINE_BYTES])
+async def test_what_a_body_becomes_is_bounded(limit: int) -> None:
+    assert await read(gzip.compress(b"x" * limit), "gzip", limit) == b"x" * limit
+    with pytest.raises(TooLarge):
+        await read(gzip.compress(b"x" * (limit + 1)), "gzip", limit)
+    with pytest.raises(TooLarge):
+        await read(gzip.compress(b"x" * 1000 * limit), "gzip", limit)
+
+
+EMPTY_BLOCK = b"\0\0\0\xff\xff"  # RFC 1951 section 3.2.4
+LARGE = {
+    "what becomes much": (gzip.compress(b"x" * 1_000_000), "gzip", 1_000_000),
+    "what becomes nothing": (EMPTY_BLOCK * 20_000 + raw_deflate(b""), "deflate", 0),
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+async def test_a_large_body_is_inflated_off_the_event_loop(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, encoding, size = LARGE[case]
+    threads: list[int] = []
+
+    class Watched:
+        def __init__(self, wbits: int) -> None:
+            self._inflater = zlib.decompressobj(wbits)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            inflated = self._inflater.decompress(data, most)
+            if len(inflated) > INLINE_BYTES or len(data) > INLINE_INPUT:
+                threads.append(threading.get_ident())
+            return inflated
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._inflater, name)
+
+    class Zlib:
+        error = zlib.error
+        DEFLATED = zlib.DEFLATED
+        decompressobj = Watched
+
+    monkeypatch.setattr(http_guard, "zlib", Zlib)
+    assert len(await read(data, encoding, 1_000_000)) == size
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+@pytest.mark.parametrize("data", [b"", b"not gzip", gzip.compress(TEXT, mtime=0)[:-3], gzip.compress(TEXT, mtime=0) + b"more"])
+async def test_a_body_that_is_not_what_its_encoding_says_is_refused(data: bytes) -> None:
+    with pytest.raises(BadBody):
+        await read(data, "gzip")
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "nonsense"])
+async def test_an_encoding_that_is_not_understood_is_refused(encoding: str) -> None:
+    with pytest.raises(UnsupportedEncoding):
+        await read(TEXT, encoding)
+
+
+@pytest.mark.parametrize("announced", ["10001", "9" * 5000])
+async def test_an_announced_size_beyond_the_limit_is_refused_unread(announced: str) -> None:
+    async def untouched() -> AsyncIterator[bytes]:
+        raise AssertionError("was read")
+        yield b""
+
+    with pytest.raises(TooLarge):
+        await gather(untouched(), {"Content-Length": announced}, 10_000)
+
+
+async def test_a_body_that_trickles_is_not_waited_for_for_ever() -> None:
+    async def trickle() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.Event().wait()
+
+    with pytest.raises(LateBody):
+        await gather(trickle(), {}, 100, seconds=0.01)
+
+
+async def test_unfinished_bodies_take_no_more_memory_than_their_budget_and_give_it_back() -> None:
+    budget = Budget(150)
+    halfway, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"x" * 100
+        halfway.set()
+        await go_on.wait()
+        yield b"x" * 50
+
+    first = asyncio.create_task(gather(slow(), {}, 1000, budget))
+    await halfway.wait()
+    with pytest.raises(Unavailable):
+        await gather(sent([b"x" * 30, b"x" * 30]), {}, 1000, budget)
+    go_on.set()
+    assert len(await first) == 150
+    assert len(await gather(sent([b"x" * 150]), {}, 1000, budget)) == 150

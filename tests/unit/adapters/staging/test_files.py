@@ -1,11 +1,14 @@
-"""What a crash can leave behind in the files of transactions, and what becomes of it."""
+"""The files of transactions: what a crash leaves behind, and copies for a backup."""
 
+import asyncio
+import shutil
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
 
-from ropewalk.adapters.staging.files import FileStaging
+from ropewalk.adapters.staging.files import STATE, FileStaging, copy_staging, damaged_staging
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.transactions import AppRecord, Decision, StagedPiece
 
@@ -71,3 +74,72 @@ async def test_a_disk_that_refuses_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Unavailable):
         await FileStaging(tmp_path / "file" / "below").load()
+
+
+# --- backups ------------------------------------------------------------------------------------------------------------
+
+BODIES = [b"rows %d" % number for number in range(3)]
+PIECES = [StagedPiece(0, 0, number, len(body), crc32(body)) for number, body in enumerate(BODIES)]
+
+
+async def stage_batches(root: Path, decided: bool = True) -> FileStaging:
+    """An application with batch 4 finished and batch 5 staged."""
+    staging = FileStaging(root)
+    await staging.load()
+    await staging.finish("app", 4)
+    for piece, body in zip(PIECES, BODIES, strict=True):
+        await staging.put("app", 5, piece, body)
+    if decided:
+        await staging.decide("app", 4, Decision(5, tuple(PIECES)))
+    return staging
+
+
+@pytest.mark.parametrize("decided", [True, False])
+async def test_a_copy_is_what_it_was_copied_from(tmp_path: Path, decided: bool) -> None:
+    staging = await stage_batches(tmp_path / "staging", decided)
+    copy_staging(tmp_path / "staging", tmp_path / "copy")
+    assert damaged_staging(tmp_path / "copy") == []
+    copy = FileStaging(tmp_path / "copy")
+    assert await copy.load() == await staging.load()
+    assert [await copy.read("app", 5, piece) for piece in PIECES] == BODIES
+
+
+async def test_an_application_that_finishes_its_batch_meanwhile_is_copied_after_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = await stage_batches(tmp_path / "staging")
+    real, loop = shutil.copy, asyncio.get_running_loop()
+
+    def copy(source: Any, target: Any) -> Any:
+        done = real(source, target)
+        asyncio.run_coroutine_threadsafe(staging.finish("app", 5), loop).result()
+        return done
+
+    monkeypatch.setattr(shutil, "copy", copy)
+    await asyncio.to_thread(copy_staging, tmp_path / "staging", tmp_path / "copy")
+    (record,) = await FileStaging(tmp_path / "copy").load()
+    assert (record.last, record.decided, record.staged) == (5, None, {})
+    assert list((tmp_path / "copy").rglob("*.rows")) == []
+
+
+def test_without_transactions_there_is_an_empty_copy(tmp_path: Path) -> None:
+    copy_staging(tmp_path / "nothing", tmp_path / "copy")
+    assert list((tmp_path / "copy").iterdir()) == []
+    assert damaged_staging(tmp_path / "copy") == []
+
+
+async def test_damage_to_what_was_decided_is_told(tmp_path: Path) -> None:
+    await stage_batches(tmp_path)
+    first, second, _ = sorted(tmp_path.rglob("*.rows"))
+    first.write_bytes(b"ROWS 0")
+    second.unlink()
+    assert damaged_staging(tmp_path) == [
+        "piece 0 of part 0 of batch 5 of app is missing or damaged",
+        "piece 1 of part 0 of batch 5 of app is missing or damaged",
+    ]
+    (state,) = tmp_path.rglob(STATE)
+    state.write_bytes(b"{")
+    (problem,) = damaged_staging(tmp_path)
+    assert problem.startswith(f"{state} cannot be read")
+    with pytest.raises(Unavailable):
+        await FileStaging(tmp_path).load()

@@ -4,8 +4,6 @@ import asyncio
 import concurrent.futures
 import contextvars
 import gc
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -196,26 +194,3 @@ async def test_an_idle_thread_keeps_nothing_of_the_last_call_alive(threads: Thre
         while gone() is not None:
             gc.collect()
             await asyncio.sleep(0)
-
-
-async def test_a_handler_that_hangs_does_not_keep_the_process_from_ending() -> None:
-    program = (
-        "import asyncio, threading\n"
-        "from ropewalk.adapters.apps.python.threads import Threads\n"
-        "from ropewalk.core.stats import Stats\n"
-        "begun = threading.Event()\n"
-        "def hang():\n"
-        "    begun.set()\n"
-        "    threading.Event().wait()\n"
-        "async def main():\n"
-        "    call = asyncio.create_task(Threads(1, Stats())(hang))\n"
-        "    await asyncio.to_thread(begun.wait)\n"
-        "    call.cancel()\n"
-        "    await asyncio.wait([call])\n"
-        "asyncio.run(main())\n"
-        "print('ended')\n"
-    )
-    done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == "ended\n"

@@ -1,8 +1,6 @@
 """Sealing and retention: nothing changes for readers but that old rows go, and only those that may."""
 
 import errno
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -191,30 +189,3 @@ async def test_a_segment_that_vanishes_is_one_hole(tmp_path: Path) -> None:
         kept = [position for position in range(12) if not int(second.stem) <= position < int(third.stem)]
         assert sorted((await read_all(journal))[0]) == kept
         assert journal.gauges()["journal_holes"] == 1
-
-
-CUT_WHILE_SCANNED = """
-import os, sys
-from pathlib import Path
-from ropewalk.adapters.journals.arrow import segment
-
-path, whole = Path(sys.argv[1]), segment.frame_at
-
-def cut(data, at):
-    os.truncate(path, 0)
-    return whole(data, at)
-
-segment.frame_at = cut
-print(segment.scan(path, 0, 0, 12, ended=True)[0].rows)
-"""
-
-
-async def test_a_segment_that_is_cut_while_it_is_sealed_does_not_end_the_process(tmp_path: Path) -> None:
-    """As a file mapped into memory would, by SIGBUS; so it is tried in a process of its own."""
-    clock = ManualClock()
-    async with running(tmp_path, clock, shards=1) as (journal, _):
-        await fill(journal, clock, 12)
-    [path] = (tmp_path / "journal" / "shard=00").glob("*.arrow")
-    command = [sys.executable, "-c", CUT_WHILE_SCANNED, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "12\n"), done.stderr

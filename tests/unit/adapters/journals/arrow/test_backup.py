@@ -38,6 +38,7 @@ async def test_a_backup_under_load_has_all_that_was_acknowledged_and_no_group_by
     groups: list[list[Row]] = []
     async with running(tmp_path / "alive", clock, segment_size=20_000, **options) as (journal, _):
         going_on = True
+        grown = asyncio.Event()
 
         async def write() -> None:
             while going_on:
@@ -45,6 +46,7 @@ async def test_a_backup_under_load_has_all_that_was_acknowledged_and_no_group_by
                 group = [publication(f"stream {each}", number, at=clock()) for each in range(chance.randrange(1, 30))]
                 await journal.write(group)
                 groups.append(group)
+                grown.set()
                 clock.advance(1.0)
                 if number % 10 == 0:
                     await journal.sweep()
@@ -53,7 +55,8 @@ async def test_a_backup_under_load_has_all_that_was_acknowledged_and_no_group_by
         backups: list[tuple[Path, int]] = []
         while len(backups) < 4:
             while len(groups) < 40 * (len(backups) + 1):
-                await asyncio.sleep(0)
+                grown.clear()
+                await grown.wait()
             before = len(groups)
             copy = await asyncio.to_thread(copy_of, tmp_path / "alive", tmp_path / f"copy {len(backups)}")
             backups.append((copy, before))

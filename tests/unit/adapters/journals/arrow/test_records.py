@@ -15,7 +15,7 @@ from ropewalk.model.journal import GENERATION_BITS, ShardMark, ShardSpan
 from ropewalk.testing.clock import ManualClock
 from tests.journals import EVER, as_if_killed, made, publication, read_all, running
 
-OLDEST = Path(__file__).parents[3] / "fixtures" / "journal_format_1"
+OLDEST = Path(__file__).parents[4] / "fixtures" / "journal_format_1"
 """Made by a version without format numbers and killed: two shards, the second of which had once lost its position 3."""
 
 SPANS = [

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ropewalk.adapters.journals.arrow import ArrowJournal
+from ropewalk.adapters.journals.arrow import ArrowJournal, writer
 from ropewalk.model.errors import Unavailable
 from ropewalk.model.journal import Row
 from ropewalk.model.limits import JournalLimits
 from ropewalk.testing.clock import ManualClock
 from tests.journals import QuickDisk, by_shard, publication, read_all, running, session
 
-TIMEOUT = 10.0
+TIMEOUT = 60.0
 
 
 class NarrowDisk(QuickDisk):
@@ -85,7 +85,10 @@ async def test_a_group_the_disk_has_no_room_for_is_refused_whole_and_leaves_noth
         assert [list(rows.values()) for rows in (await read_all(journal)).values()] == by_shard(spread(10) + spread(30, 2))
 
 
-async def test_a_failure_ends_by_itself_when_there_is_room_again_though_nobody_writes(tmp_path: Path) -> None:
+async def test_a_failure_ends_by_itself_when_there_is_room_again_though_nobody_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "RETRY", 0.01)
     disk = NarrowDisk()
     async with running(tmp_path, ManualClock(), disk=disk) as (journal, _):
         disk.room = 10
