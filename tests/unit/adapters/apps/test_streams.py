@@ -63,10 +63,11 @@ async def test_a_plain_name_is_rejected_where_streams_are_not_public() -> None:
     assert "--public_streams" in await reason(PubSubChannel(secret=SECRET), "$pubsub", stream_name=NAME)
 
 
-@pytest.mark.parametrize("public", [False, True])
-async def test_a_signed_stream_takes_no_whispers_and_no_presence(public: bool) -> None:
-    channel = PubSubChannel(public=public, secret=SECRET)
-    assert await ask(channel, "$pubsub", signed_stream_name=SIGNED) == Subscribed((NAME,))
+async def test_a_signed_stream_takes_no_whispers_and_no_presence(subtests: pytest.Subtests) -> None:
+    for public in [False, True]:
+        with subtests.test(public=public):
+            channel = PubSubChannel(public=public, secret=SECRET)
+            assert await ask(channel, "$pubsub", signed_stream_name=SIGNED) == Subscribed((NAME,))
 
 
 async def test_a_signed_stream_takes_whispers_where_they_are_allowed() -> None:
@@ -84,10 +85,11 @@ async def test_with_both_names_the_signed_one_decides() -> None:
     assert await ask(channel, "$pubsub", stream_name="other", signed_stream_name=SIGNED) == Subscribed((NAME,))
 
 
-@pytest.mark.parametrize("signed", ["", "forged", SIGNED[:-1] + "9", 1, [SIGNED]])
-async def test_a_bad_signed_name_is_rejected_even_beside_a_public_one(signed: object) -> None:
-    channel = PubSubChannel(public=True, secret=SECRET)
-    assert "not signed" in await reason(channel, "$pubsub", stream_name=NAME, signed_stream_name=signed)
+async def test_a_bad_signed_name_is_rejected_even_beside_a_public_one(subtests: pytest.Subtests) -> None:
+    for signed in ["", "forged", SIGNED[:-1] + "9", 1, [SIGNED]]:
+        with subtests.test(signed=signed):
+            channel = PubSubChannel(public=True, secret=SECRET)
+            assert "not signed" in await reason(channel, "$pubsub", stream_name=NAME, signed_stream_name=signed)
 
 
 async def test_without_any_name_the_subscription_is_rejected() -> None:
@@ -96,9 +98,10 @@ async def test_without_any_name_the_subscription_is_rejected() -> None:
     assert "neither" in await reason(channel, "$pubsub", stream_name=None, signed_stream_name=None)
 
 
-@pytest.mark.parametrize("name", ["", 0, 1, True, ["chat"], {"chat": 1}])
-async def test_a_public_name_must_be_text(name: object) -> None:
-    assert "must be a string" in await reason(PubSubChannel(public=True), "$pubsub", stream_name=name)
+async def test_a_public_name_must_be_text(subtests: pytest.Subtests) -> None:
+    for name in ["", 0, 1, True, ["chat"], {"chat": 1}]:
+        with subtests.test(name=name):
+            assert "must be a string" in await reason(PubSubChannel(public=True), "$pubsub", stream_name=name)
 
 
 # --- Turbo and CableReady --------------------------------------------------------------------------------------------
@@ -162,17 +165,17 @@ async def test_the_longest_name_is_a_setting() -> None:
     assert "longer than 3 bytes" in await reason(channel, "$pubsub", stream_name="жж")
 
 
-@pytest.mark.parametrize(
-    "identifier", ["", "chat", "{", "null", "1", '["$pubsub"]', '"$pubsub"', "{}", "\ud800", "[" * 100_000]
-)
-async def test_what_names_no_channel_is_left_to_others(identifier: str) -> None:
-    for channels in (PubSubChannel(public=True), turbo_streams(SECRET), cable_ready(SECRET)):
-        assert await channels.subscribe("", identifier) is None
+async def test_what_names_no_channel_is_left_to_others(subtests: pytest.Subtests) -> None:
+    for identifier in ["", "chat", "{", "null", "1", '["$pubsub"]', '"$pubsub"', "{}", "\ud800", "[" * 100_000]:
+        with subtests.test(identifier=identifier):
+            for channels in (PubSubChannel(public=True), turbo_streams(SECRET), cable_ready(SECRET)):
+                assert await channels.subscribe("", identifier) is None
 
 
-@pytest.mark.parametrize("channel", ["ChatChannel", "", "$Pubsub", None, 1, ["$pubsub"]])
-async def test_another_channel_is_left_to_others(channel: object) -> None:
-    assert await ask(PubSubChannel(public=True), channel, stream_name=NAME) is None
+async def test_another_channel_is_left_to_others(subtests: pytest.Subtests) -> None:
+    for channel in ["ChatChannel", "", "$Pubsub", None, 1, ["$pubsub"]]:
+        with subtests.test(channel=channel):
+            assert await ask(PubSubChannel(public=True), channel, stream_name=NAME) is None
 
 
 @given(st.text(min_size=1, max_size=MAX_STREAM_NAME // 4))

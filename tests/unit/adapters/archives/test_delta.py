@@ -197,11 +197,12 @@ async def test_when_the_journal_has_let_go_of_its_tail_the_archive_is_looked_at_
     await archive.stop()
 
 
-@pytest.mark.parametrize(("position", "gone"), [(50, True), (150, True), (1020, False), (1500, False)])
-def test_a_generation_whose_rows_are_gone_does_not_hide_that_the_next_has_lost_its_beginning(position: int, gone: bool) -> None:
-    journal = FakeJournal(pa.table({"position": range(2000)}), 3, kept=1020, former=[ShardSpan(3, "former", 100, 100)])
+def test_a_generation_whose_rows_are_gone_does_not_hide_that_the_next_has_lost_its_beginning(subtests: pytest.Subtests) -> None:
+    for position, gone in [(50, True), (150, True), (1020, False), (1500, False)]:
+        with subtests.test(position=position, gone=gone):
+            journal = FakeJournal(pa.table({"position": range(2000)}), 3, kept=1020, former=[ShardSpan(3, "former", 100, 100)])
 
-    assert begins_after(journal, 3, position) is gone
+            assert begins_after(journal, 3, position) is gone
 
 
 async def test_reads_beyond_what_may_wait_are_refused(archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch) -> None:

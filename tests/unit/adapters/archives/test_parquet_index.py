@@ -1,4 +1,4 @@
-"""The index of archive files: damaged files are unavailable and logged, all others are served. Its cache is bounded by weight."""
+"""The index of archive files: damaged files are unavailable, all others are served. Its cache is bounded by weight."""
 
 import logging
 import os

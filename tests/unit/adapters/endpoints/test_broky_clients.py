@@ -24,9 +24,8 @@ def clients(*keys: str, nodes: Ring | None = None) -> BrokyClients:
     return BrokyClients([KeyGuard(key, Counter()) for key in keys], TrustedProxies(()), nodes)
 
 
-@pytest.mark.parametrize(
-    ("keys", "token", "kind", "may_push"),
-    [
+def test_a_publishing_key_makes_a_publisher_and_everybody_else_subscribes(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[tuple[str, ...], str, ClientKind, bool]] = [
         (("secret",), "secret", ClientKind.PUBLISHER, True),
         (("other", "secret"), "secret", ClientKind.PUBLISHER, True),
         (("secret",), "a JWT", ClientKind.SUBSCRIBER, False),
@@ -35,13 +34,11 @@ def clients(*keys: str, nodes: Ring | None = None) -> BrokyClients:
         (("",), "", ClientKind.SUBSCRIBER_THAT_MAY_PUSH, True),
         (("", "secret"), "a JWT", ClientKind.SUBSCRIBER_THAT_MAY_PUSH, True),
         (("", "secret"), "secret", ClientKind.PUBLISHER, True),
-    ],
-)
-def test_a_publishing_key_makes_a_publisher_and_everybody_else_subscribes(
-    keys: tuple[str, ...], token: str, kind: ClientKind, may_push: bool
-) -> None:
-    assert clients(*keys).kind_of(token) is kind
-    assert kind.may_push is may_push
+    ]
+    for keys, token, kind, may_push in rows:
+        with subtests.test(keys=keys, token=token, kind=kind, may_push=may_push):
+            assert clients(*keys).kind_of(token) is kind
+            assert kind.may_push is may_push
 
 
 def test_a_node_is_one_of_this_ring() -> None:

@@ -87,21 +87,24 @@ async def test_a_range_is_streamed_as_arrow(client: Client, journal: FakeJournal
     assert journal.released == 1
 
 
-@pytest.mark.parametrize("path", ["/journal", "/journal/0", "/journal/0?from=3", "/journal/7"])
-async def test_an_answer_to_head_has_no_body_so_that_the_connection_can_be_used_again(client: Client, path: str) -> None:
-    async with client.get(path) as response:
-        status, kind = response.status, response.headers["Content-Type"]
-    reader, writer = await asyncio.open_connection(client.host, client.port)
-    writer.write(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    writer.write(b"GET /journal/0?from=12 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    async with asyncio.timeout(10):
-        answers = await reader.read()
-    writer.close()
-    head, following = answers.split(b"\r\n\r\n", 1)
-    assert head.startswith(f"HTTP/1.1 {status} ".encode())
-    assert f"Content-Type: {kind}".encode() in head
-    assert following.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert b"chunk two" in following
+async def test_an_answer_to_head_has_no_body_so_that_the_connection_can_be_used_again(
+    client: Client, subtests: pytest.Subtests
+) -> None:
+    for path in ["/journal", "/journal/0", "/journal/0?from=3", "/journal/7"]:
+        with subtests.test(path=path):
+            async with client.get(path) as response:
+                status, kind = response.status, response.headers["Content-Type"]
+            reader, writer = await asyncio.open_connection(client.host, client.port)
+            writer.write(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            writer.write(b"GET /journal/0?from=12 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            async with asyncio.timeout(10):
+                answers = await reader.read()
+            writer.close()
+            head, following = answers.split(b"\r\n\r\n", 1)
+            assert head.startswith(f"HTTP/1.1 {status} ".encode())
+            assert f"Content-Type: {kind}".encode() in head
+            assert following.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert b"chunk two" in following
 
 
 async def test_without_bounds_it_is_what_follows_in_the_same_span_up_to_the_usual_size(
@@ -132,11 +135,12 @@ async def test_a_shard_that_does_not_exist_is_not_found(client: Client) -> None:
         assert (response.status, await response.json()) == (404, {"error": "there is no shard 2", "shards": 2})
 
 
-@pytest.mark.parametrize("query", ["from=x", "to=-1", "max_bytes=0", f"max_bytes={MAX_BYTES + 1}", "from=99999999999999999999"])
-async def test_a_bad_number_is_refused(client: Client, journal: FakeJournal, query: str) -> None:
-    async with client.get(f"/journal/0?{query}") as response:
-        assert response.status == 400
-    assert journal.asked == []
+async def test_a_bad_number_is_refused(client: Client, journal: FakeJournal, subtests: pytest.Subtests) -> None:
+    for query in ["from=x", "to=-1", "max_bytes=0", f"max_bytes={MAX_BYTES + 1}", "from=99999999999999999999"]:
+        with subtests.test(query=query):
+            async with client.get(f"/journal/0?{query}") as response:
+                assert response.status == 400
+            assert journal.asked == []
 
 
 async def test_an_answer_that_breaks_in_the_middle_cannot_be_taken_for_a_whole_one(
@@ -168,21 +172,27 @@ async def test_what_the_archive_has_is_passed_on_and_shown(client: Client) -> No
         assert (await response.json())["archived"] == {"0": 110, "1": 0}
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{}", b'{"positions":{"0":131}}', b'{"positions":{"0":-1}}', b'{"positions":{"7":0}}', b'{"positions":{"x":0}}'],
-)
-async def test_positions_that_cannot_be_are_refused(client: Client, journal: FakeJournal, body: bytes) -> None:
-    async with client.post("/journal/archived", data=body) as response:
-        assert response.status == 400
-    assert journal.archived_ends() == {}
+async def test_positions_that_cannot_be_are_refused(client: Client, journal: FakeJournal, subtests: pytest.Subtests) -> None:
+    for body in [
+        b"",
+        b"{}",
+        b'{"positions":{"0":131}}',
+        b'{"positions":{"0":-1}}',
+        b'{"positions":{"7":0}}',
+        b'{"positions":{"x":0}}',
+    ]:
+        with subtests.test(body=body):
+            async with client.post("/journal/archived", data=body) as response:
+                assert response.status == 400
+            assert journal.archived_ends() == {}
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", "/closed"), ("GET", "/closed/0"), ("POST", "/closed/archived")])
-async def test_without_the_key_nobody_comes_in(client: Client, method: str, path: str) -> None:
-    body = b'{"positions":{}}'
-    for headers in ({}, {"Authorization": "Bearer wrong"}):
-        async with client.request(method, path, data=body, headers=headers) as response:
-            assert response.status == 401
-    async with client.request(method, path, data=body, headers={"Authorization": "Bearer k3y"}) as response:
-        assert response.status == 200
+async def test_without_the_key_nobody_comes_in(client: Client, subtests: pytest.Subtests) -> None:
+    for method, path in [("GET", "/closed"), ("GET", "/closed/0"), ("POST", "/closed/archived")]:
+        with subtests.test(method=method, path=path):
+            body = b'{"positions":{}}'
+            for headers in ({}, {"Authorization": "Bearer wrong"}):
+                async with client.request(method, path, data=body, headers=headers) as response:
+                    assert response.status == 401
+            async with client.request(method, path, data=body, headers={"Authorization": "Bearer k3y"}) as response:
+                assert response.status == 200

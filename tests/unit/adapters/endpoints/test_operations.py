@@ -30,11 +30,12 @@ async def client(node: Patient) -> AsyncIterator[Client]:
         yield client
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
-async def test_a_node_without_problems_is_well(client: Client, method: str) -> None:
-    async with client.request(method, "/health") as response:
-        assert response.status == 200
-        assert await response.json() == {"status": "ok"}
+async def test_a_node_without_problems_is_well(client: Client, subtests: pytest.Subtests) -> None:
+    for method in ["GET", "POST", "PUT"]:
+        with subtests.test(method=method):
+            async with client.request(method, "/health") as response:
+                assert response.status == 200
+                assert await response.json() == {"status": "ok"}
 
 
 async def test_a_node_with_problems_says_which_until_they_are_over(client: Client, node: Patient) -> None:

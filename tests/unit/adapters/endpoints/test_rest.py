@@ -90,14 +90,13 @@ async def test_history_tells_where_what_is_kept_begins(client: Client, backend: 
     assert (answer["oldest"], answer["tip"]) == (4, 8)
 
 
-@pytest.mark.parametrize(
-    "name", ["chat/1", "a/history", "history", "/edge/", "50%", "a%2Fb", "é ü", "?&=#", "a+b", "{x}", "two\nlines", "\n"]
-)
-async def test_a_stream_of_any_name_has_its_history(client: Client, backend: MemoryBackend, name: str) -> None:
-    await backend.streams.append([Publication(name, b"1")])
-    answer = await get_raw(client, f"/api/streams/{quote(name, safe='')}/history")
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    assert b'"messages":[{"offset":1' in answer
+async def test_a_stream_of_any_name_has_its_history(client: Client, backend: MemoryBackend, subtests: pytest.Subtests) -> None:
+    for name in ["chat/1", "a/history", "history", "/edge/", "50%", "a%2Fb", "é ü", "?&=#", "a+b", "{x}", "two\nlines", "\n"]:
+        with subtests.test(name=name):
+            await backend.streams.append([Publication(name, b"1")])
+            answer = await get_raw(client, f"/api/streams/{quote(name, safe='')}/history")
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b'"messages":[{"offset":1' in answer
 
 
 async def test_slashes_need_not_be_encoded(client: Client, backend: MemoryBackend) -> None:
@@ -156,24 +155,29 @@ async def test_nobody_is_present_where_nobody_joined(client: Client) -> None:
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/api/streams", "/api/streams/chat/history", "/api/presence/chat/users"])
-@pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "1.5", "1_0", "9" * 30, "%EF%BC%91", "+1"])
-async def test_a_limit_out_of_bounds_is_answered_with_400_and_the_bounds(client: Client, path: str, limit: str) -> None:
-    assert await get(client, f"{path}?limit={limit}", 400) == {"error": "limit must be a whole number from 1 to 1000"}
+async def test_a_limit_out_of_bounds_is_answered_with_400_and_the_bounds(client: Client, subtests: pytest.Subtests) -> None:
+    for path in ["/api/streams", "/api/streams/chat/history", "/api/presence/chat/users"]:
+        for limit in ["0", "1001", "-1", "x", "1.5", "1_0", "9" * 30, "%EF%BC%91", "+1"]:
+            with subtests.test(path=path, limit=limit):
+                assert await get(client, f"{path}?limit={limit}", 400) == {
+                    "error": "limit must be a whole number from 1 to 1000"
+                }
 
 
-@pytest.mark.parametrize("after", ["-1", "x", "9223372036854775808", "1e3"])
-async def test_an_offset_that_is_none_is_answered_with_400(client: Client, after: str) -> None:
-    assert "after must be" in str((await get(client, f"/api/streams/chat/history?after={after}", 400))["error"])
+async def test_an_offset_that_is_none_is_answered_with_400(client: Client, subtests: pytest.Subtests) -> None:
+    for after in ["-1", "x", "9223372036854775808", "1e3"]:
+        with subtests.test(after=after):
+            assert "after must be" in str((await get(client, f"/api/streams/chat/history?after={after}", 400))["error"])
 
 
-@pytest.mark.parametrize("path", ["/api/streams", "/api/streams/chat/history", "/api/presence/chat/users"])
-async def test_every_answer_needs_the_key(backend: MemoryBackend, path: str) -> None:
-    await backend.streams.append([Publication("chat", b"1")])
-    async with serving(RestEndpoint(backend, KeyGuard("k3y", Counter())).routes()) as client:
-        assert (await client.get(path)).status == 401
-        assert (await client.get(path, headers={"Authorization": "Bearer wrong"})).status == 401
-        assert (await client.get(path, headers={"Authorization": "Bearer k3y"})).status == 200
+async def test_every_answer_needs_the_key(backend: MemoryBackend, subtests: pytest.Subtests) -> None:
+    for path in ["/api/streams", "/api/streams/chat/history", "/api/presence/chat/users"]:
+        with subtests.test(path=path):
+            await backend.streams.append([Publication("chat", b"1")])
+            async with serving(RestEndpoint(backend, KeyGuard("k3y", Counter())).routes()) as client:
+                assert (await client.get(path)).status == 401
+                assert (await client.get(path, headers={"Authorization": "Bearer wrong"})).status == 401
+                assert (await client.get(path, headers={"Authorization": "Bearer k3y"})).status == 200
 
 
 async def test_other_methods_are_answered_with_405(client: Client) -> None:

@@ -90,10 +90,9 @@ def test_a_file_that_is_no_socket_is_not_touched(tmp_path: Path) -> None:
     assert path.read_text() == "data"
 
 
-@pytest.mark.parametrize(
-    "environ", [{}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "x"}]
-)
-def test_sockets_meant_for_another_process_are_not_taken(environ: dict[str, str]) -> None:
-    environ = {**environ, "OTHER": "stays"}
-    assert inherited_sockets(environ) == []
-    assert environ == {"OTHER": "stays"}
+def test_sockets_meant_for_another_process_are_not_taken(subtests: pytest.Subtests) -> None:
+    for environ in [{}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "x"}]:
+        with subtests.test(environ=environ):
+            environ = {**environ, "OTHER": "stays"}
+            assert inherited_sockets(environ) == []
+            assert environ == {"OTHER": "stays"}

@@ -355,9 +355,10 @@ def subscribes(*identifiers: str) -> str:
     return "\n".join(json.dumps({"command": "subscribe", "identifier": identifier}) for identifier in identifiers)
 
 
-@pytest.mark.parametrize(
-    ("method", "target", "body", "headers"),
-    [
+async def test_a_request_that_cannot_be_granted_whole_is_answered_with_400_and_leaves_no_session(
+    client: Client, node: Node, subtests: pytest.Subtests
+) -> None:
+    rows: list[tuple[str, str, str, dict[str, str]]] = [
         ("GET", "/events", "", {}),
         ("GET", "/events?channel=NobodyChannel", "", {}),
         ("GET", "/events?signed_stream=forged--00", "", {}),
@@ -370,15 +371,13 @@ def subscribes(*identifiers: str) -> str:
         ("POST", "/events", '{"command":"ping"}', {}),
         ("POST", "/events", subscribes(CHAT, '{"channel":"NobodyChannel"}'), {}),
         ("POST", "/events", subscribes(CHAT, "b", "c", "d"), {}),
-    ],
-)
-async def test_a_request_that_cannot_be_granted_whole_is_answered_with_400_and_leaves_no_session(
-    client: Client, node: Node, method: str, target: str, body: str, headers: dict[str, str]
-) -> None:
-    async with client.request(method, target, data=body.encode() or None, headers=headers) as response:
-        assert response.status == 400
-        assert (await response.json())["error"]
-    assert not node.sessions.live
+    ]
+    for method, target, body, headers in rows:
+        with subtests.test(method=method, target=target, body=body, headers=headers):
+            async with client.request(method, target, data=body.encode() or None, headers=headers) as response:
+                assert response.status == 400
+                assert (await response.json())["error"]
+            assert not node.sessions.live
 
 
 async def test_a_body_over_the_limit_is_answered_with_413(client: Client, node: Node) -> None:
@@ -394,11 +393,12 @@ async def test_a_command_that_is_nested_too_deeply_is_refused_in_words(client: C
     assert node.stats.refusals == {Refusal.NESTING: 1}
 
 
-@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "HEAD"])
-async def test_other_methods_are_answered_with_405(client: Client, method: str) -> None:
-    response = await client.request(method, "/events?stream=chat")
-    assert response.status == 405
-    assert response.headers["Allow"] == "GET, POST, OPTIONS"
+async def test_other_methods_are_answered_with_405(client: Client, subtests: pytest.Subtests) -> None:
+    for method in ["PUT", "PATCH", "DELETE", "HEAD"]:
+        with subtests.test(method=method):
+            response = await client.request(method, "/events?stream=chat")
+            assert response.status == 405
+            assert response.headers["Allow"] == "GET, POST, OPTIONS"
 
 
 # --- other origins ----------------------------------------------------------------------------------------------------

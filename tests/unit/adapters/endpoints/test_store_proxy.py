@@ -84,13 +84,14 @@ async def client(proxy: StoreProxy, tmp_path: Path) -> AsyncIterator[Client]:
         yield client
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
-async def test_method_path_query_and_headers_are_passed_on(client: Client, method: str) -> None:
-    headers = {"Authorization": "Bearer key", "X-Own": "1"}
-    async with client.request(method, "/journal/echo/a%2Fb?from=1&to=%20", headers=headers) as response:
-        assert response.status == 207
-        assert response.headers["Seen-Path"] == "/journal/echo/a%2Fb?from=1&to=%20"
-        assert (response.headers["Seen-Authorization"], response.headers["Seen-X-Own"]) == ("Bearer key", "1")
+async def test_method_path_query_and_headers_are_passed_on(client: Client, subtests: pytest.Subtests) -> None:
+    for method in ["GET", "POST", "PUT", "DELETE", "PATCH"]:
+        with subtests.test(method=method):
+            headers = {"Authorization": "Bearer key", "X-Own": "1"}
+            async with client.request(method, "/journal/echo/a%2Fb?from=1&to=%20", headers=headers) as response:
+                assert response.status == 207
+                assert response.headers["Seen-Path"] == "/journal/echo/a%2Fb?from=1&to=%20"
+                assert (response.headers["Seen-Authorization"], response.headers["Seen-X-Own"]) == ("Bearer key", "1")
 
 
 async def test_headers_of_one_connection_are_not_passed_on(client: Client) -> None:

@@ -1,6 +1,7 @@
 """The endpoint of transactions over a real socket: what it hands on, and every refusal it has."""
 
 import asyncio
+import io
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 
@@ -70,7 +71,7 @@ async def client(desk: Desk) -> AsyncIterator[Client]:
         yield client
 
 
-async def ask(client: Client, method: str, path: str, body: bytes = b"") -> tuple[int, object]:
+async def ask(client: Client, method: str, path: str, body: bytes | io.BytesIO = b"") -> tuple[int, object]:
     async with client.request(method, path, data=body) as response:
         return response.status, await response.json()
 
@@ -97,9 +98,8 @@ async def test_numbered_and_plain_rows_are_handed_on(client: Client, desk: Desk)
     assert desk.asked == [("p:1", 9, b"rows"), (b"rows",)]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+async def test_a_bad_name_or_number_is_refused(client: Client, desk: Desk, subtests: pytest.Subtests) -> None:
+    rows: list[str] = [
         "/journal/transactions/a%2Fb/5/stage?part=0&attempt=0&seq=0",
         "/journal/transactions/a%20b/5/stage?part=0&attempt=0&seq=0",
         f"/journal/transactions/{'x' * 129}/5/stage?part=0&attempt=0&seq=0",
@@ -116,19 +116,18 @@ async def test_numbered_and_plain_rows_are_handed_on(client: Client, desk: Desk)
         "/journal/producers/a%2Fb?sequence=0",
         "/journal/producers/p",
         "/journal/producers/p?sequence=9223372036854775807",
-    ],
-)
-async def test_a_bad_name_or_number_is_refused(client: Client, desk: Desk, path: str) -> None:
-    status, answer = await ask(client, "POST", path, WINNERS)
-    assert status == 400
-    assert isinstance(answer, dict)
-    assert answer["error"]
-    assert desk.asked == []
+    ]
+    for path in rows:
+        with subtests.test(path=path):
+            status, answer = await ask(client, "POST", path, WINNERS)
+            assert status == 400
+            assert isinstance(answer, dict)
+            assert answer["error"]
+            assert desk.asked == []
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+async def test_a_commit_of_another_shape_is_refused(client: Client, desk: Desk, subtests: pytest.Subtests) -> None:
+    rows: list[bytes] = [
         b"",
         b"{}",
         b"[]",
@@ -137,35 +136,32 @@ async def test_a_bad_name_or_number_is_refused(client: Client, desk: Desk, path:
         b'{"winners":{"0":"x"}}',
         b'{"winners":{"0":1.5}}',
         b"\xff",
-    ],
-)
-async def test_a_commit_of_another_shape_is_refused(client: Client, desk: Desk, body: bytes) -> None:
-    assert (await ask(client, "POST", COMMIT, body))[0] == 400
-    assert desk.asked == []
+    ]
+    for body in rows:
+        with subtests.test(body=body):
+            assert (await ask(client, "POST", COMMIT, body))[0] == 400
+            assert desk.asked == []
 
 
 async def test_a_body_over_the_limit_is_refused(client: Client, desk: Desk) -> None:
     assert (await ask(client, "POST", STAGE, b"x" * 101))[0] == 413
-    assert (await ask(client, "POST", COMMIT, b" " * (MAX_COMMIT + 1)))[0] == 413
+    assert (await ask(client, "POST", COMMIT, io.BytesIO(b" " * (MAX_COMMIT + 1))))[0] == 413
     assert (await ask(client, "POST", STAGE, b"x" * 100))[0] == 200
     assert len(desk.asked) == 1
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "answer"),
-    [
+async def test_what_cannot_be_done_is_said(client: Client, desk: Desk, subtests: pytest.Subtests) -> None:
+    rows: list[tuple[RopewalkError, int, dict[str, object]]] = [
         (MalformedPublication("why", 17), 422, {"error": "why", "index": 17}),
         (Conflict("why", [{"part": 1, "attempt": 2}]), 409, {"error": "why", "missing": [{"part": 1, "attempt": 2}]}),
         (LimitReached("why"), 507, {"error": "why"}),
         (Unavailable("why"), 503, {"error": "why"}),
-    ],
-)
-async def test_what_cannot_be_done_is_said(
-    client: Client, desk: Desk, error: RopewalkError, status: int, answer: dict[str, object]
-) -> None:
-    desk.error = error
-    assert await ask(client, "POST", STAGE) == (status, answer)
-    assert await ask(client, "POST", COMMIT, WINNERS) == (status, answer)
+    ]
+    for error, status, answer in rows:
+        with subtests.test(error=error, status=status, answer=answer):
+            desk.error = error
+            assert await ask(client, "POST", STAGE) == (status, answer)
+            assert await ask(client, "POST", COMMIT, WINNERS) == (status, answer)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A WebSocket connection as the engine gets it: what is written, in how many writes."""
 
-import asyncio
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +11,7 @@ from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.proxies import Peer, TrustedProxies
+from tests.unit.adapters.endpoints.wire import Wire
 
 REQUEST = (
     b"GET /cable?pi=0 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -33,32 +33,6 @@ class Socket:
         return self._number
 
 
-class Wire(asyncio.Transport):
-    """A transport that keeps its writes apart."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.protocol: asyncio.BaseProtocol | None = None
-        self.writes: list[bytes] = []
-        self._socket = Socket(number)
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._socket if name == "socket" else default
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.protocol = protocol
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def write(self, data: Any) -> None:
-        if data:
-            self.writes.append(bytes(data))
-
-    def close(self) -> None:
-        """Nobody waits for it."""
-
-
 class Session:
     """A session that says something at once, or later."""
 
@@ -71,7 +45,7 @@ class Session:
 @pytest.fixture
 def wire() -> Iterator[Wire]:
     with socket.socket() as sock:
-        yield Wire(sock.fileno())
+        yield Wire(Socket(sock.fileno()))
 
 
 def endpoint(says: bytes, sessions: list[Session]) -> WebSocketEndpoint:

@@ -56,25 +56,23 @@ def raising(error: BaseException) -> dict[str, Callable[..., Any]]:
     return {"here": here, "thread": thread, "task": task, "group": group, "fine": fine}
 
 
-@pytest.mark.parametrize(
-    ("error", "where"),
-    [
+async def test_whatever_a_handler_raises_is_an_error_of_its_call(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[BaseException, str]] = [
         (error, where)
         for error in LETHAL
         for where in ("here", "thread", "task", "group")
         # A task that is cancelled does not end its group.
         if not (where == "group" and isinstance(error, asyncio.CancelledError))
-    ],
-    ids=repr,
-)
-async def test_whatever_a_handler_raises_is_an_error_of_its_call(error: BaseException, where: str) -> None:
-    stats = Stats()
-    async with running(room(**raising(error)), stats) as application, asyncio.timeout(60):
-        for _ in range(2):
-            with pytest.raises(ApplicationError, match=rf"Room\.{where} failed"):
-                await application.command(perform(where))
-        assert len((await application.command(perform("fine"))).transmissions) == 1
-    assert (stats.app_calls, stats.app_calls_failed) == (3, 2)
+    ]
+    for error, where in rows:
+        with subtests.test(error=error, where=where):
+            stats = Stats()
+            async with running(room(**raising(error)), stats) as application, asyncio.timeout(60):
+                for _ in range(2):
+                    with pytest.raises(ApplicationError, match=rf"Room\.{where} failed"):
+                        await application.command(perform(where))
+                assert len((await application.command(perform("fine"))).transmissions) == 1
+            assert (stats.app_calls, stats.app_calls_failed) == (3, 2)
 
 
 async def test_a_handler_that_cancels_its_own_task_fails_and_its_caller_goes_on() -> None:

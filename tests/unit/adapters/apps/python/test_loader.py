@@ -55,18 +55,17 @@ def test_a_module_that_needs_another_says_which(files: Project) -> None:
     assert isinstance(error.__cause__, ModuleNotFoundError)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "reason", "line"),
-    [
+def test_a_module_that_fails_says_why_and_where(files: Project, subtests: pytest.Subtests) -> None:
+    rows: list[tuple[str, str, str, int]] = [
         ("chat_c", "a = 1\nb = a / 0\n", "ZeroDivisionError: division by zero", 2),
         ("chat_d", "\n\ndef oops(:\n", "SyntaxError: invalid syntax", 3),
         ("chat_e", "raise SystemExit('bye')\n", "SystemExit: bye", 1),
         ("chat_k", "raise KeyboardInterrupt\n", "KeyboardInterrupt", 1),
-    ],
-)
-def test_a_module_that_fails_says_why_and_where(files: Project, name: str, text: str, reason: str, line: int) -> None:
-    path = files.write(f"{name}.py", text)
-    assert str(mistake(f"{name}:app")) == f"module {name} cannot be imported: {reason} ({path}, line {line})"
+    ]
+    for name, text, reason, line in rows:
+        with subtests.test(name=name, text=text, reason=reason, line=line):
+            path = files.write(f"{name}.py", text)
+            assert str(mistake(f"{name}:app")) == f"module {name} cannot be imported: {reason} ({path}, line {line})"
 
 
 def test_an_attribute_that_is_not_there_is_answered_with_those_that_are(files: Project) -> None:
@@ -85,9 +84,10 @@ def test_a_file_is_answered_with_the_module_that_it_is() -> None:
     assert str(mistake("house/chat.py:app")) == "house/chat.py is a file: say the module, house.chat:app"
 
 
-@pytest.mark.parametrize("spec", ["", ":app", "a b:app", "a..b", "/tmp/chat:app"])
-def test_what_can_be_no_module_is_refused(spec: str) -> None:
-    assert "say module:attribute" in str(mistake(spec))
+def test_what_can_be_no_module_is_refused(subtests: pytest.Subtests) -> None:
+    for spec in ["", ":app", "a b:app", "a..b", "/tmp/chat:app"]:
+        with subtests.test(spec=spec):
+            assert "say module:attribute" in str(mistake(spec))
 
 
 def test_a_directory_is_put_on_the_path_once_and_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

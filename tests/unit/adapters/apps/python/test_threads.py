@@ -66,20 +66,20 @@ async def test_a_handler_runs_in_another_thread_in_the_context_of_the_caller(thr
     assert user.get() == "Bo"
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("x"), StopIteration(1), SystemExit(2), concurrent.futures.CancelledError(), TimeoutError()], ids=repr
-)
-async def test_what_a_handler_raises_arrives_as_it_is(threads: Threads, error: BaseException) -> None:
-    def handler() -> None:
-        raise error
+async def test_what_a_handler_raises_arrives_as_it_is(threads: Threads, subtests: pytest.Subtests) -> None:
+    for error in [ValueError("x"), StopIteration(1), SystemExit(2), concurrent.futures.CancelledError(), TimeoutError()]:
+        with subtests.test(error=error):
 
-    found: BaseException | None = None
-    try:
-        await threads(handler)
-    except BaseException as raised:
-        # A coroutine may not raise StopIteration: Python makes it the cause of a RuntimeError.
-        found = raised.__cause__ if isinstance(raised, RuntimeError) else raised
-    assert found is error
+            def handler(error: BaseException = error) -> None:
+                raise error
+
+            found: BaseException | None = None
+            try:
+                await threads(handler)
+            except BaseException as raised:
+                # A coroutine may not raise StopIteration: Python makes it the cause of a RuntimeError.
+                found = raised.__cause__ if isinstance(raised, RuntimeError) else raised
+            assert found is error
 
 
 async def test_threads_are_used_again(threads: Threads) -> None:

@@ -76,28 +76,29 @@ async def test_an_error_of_the_application_says_what_it_said(serve: Serve) -> No
     assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (2, 2, 0)
 
 
-@pytest.mark.parametrize("action", Action)
-async def test_a_command_and_its_answer_arrive_whole(serve: Serve, action: Action) -> None:
-    call = CommandCall(
-        KNOWN, action, '{"channel":"Chat"}', {"$w": "chat", "n": "1"}, '{"action":"speak","text":"ж 😀 \\u0000"}'
-    )
-    answer = CommandResult(
-        accepted=action is not Action.SUBSCRIBE,
-        transmissions=("one", "two"),
-        streams=("chat", "чат"),
-        stopped=("old",),
-        stop_all=True,
-        state={"c": ""},
-        own={"n": "2"},
-        presence_update=PresenceUpdate(True, Member("7", b'{"name":"ann"}')),
-        disconnect=True,
-        reason="because",
-    )
-    backend = Scripted(answer)
-    async with serve(backend) as server, running(asking(server, calls())) as application:
-        assert await application.command(call) == answer
-        assert await application.command(call) == CommandResult()
-    assert backend.asked == [call, call]
+async def test_a_command_and_its_answer_arrive_whole(serve: Serve, subtests: pytest.Subtests) -> None:
+    for action in Action:
+        with subtests.test(action=action):
+            call = CommandCall(
+                KNOWN, action, '{"channel":"Chat"}', {"$w": "chat", "n": "1"}, '{"action":"speak","text":"ж 😀 \\u0000"}'
+            )
+            answer = CommandResult(
+                accepted=action is not Action.SUBSCRIBE,
+                transmissions=("one", "two"),
+                streams=("chat", "чат"),
+                stopped=("old",),
+                stop_all=True,
+                state={"c": ""},
+                own={"n": "2"},
+                presence_update=PresenceUpdate(True, Member("7", b'{"name":"ann"}')),
+                disconnect=True,
+                reason="because",
+            )
+            backend = Scripted(answer)
+            async with serve(backend) as server, running(asking(server, calls())) as application:
+                assert await application.command(call) == answer
+                assert await application.command(call) == CommandResult()
+            assert backend.asked == [call, call]
 
 
 async def test_a_disconnect_call_arrives_with_the_state_of_every_subscription(serve: Serve) -> None:

@@ -121,12 +121,13 @@ async def test_chance_makes_a_pause_shorter_so_that_callers_who_failed_together_
     assert rig.attempted_at() == [0.0, 0.075]
 
 
-@pytest.mark.parametrize("error", [ApplicationError("it broke"), Unavailable("no answer in time")])
-async def test_what_another_attempt_would_not_mend_is_not_asked_again(error: Exception) -> None:
-    rig = Rig()
-    with pytest.raises(type(error), match=str(error)):
-        await rig.ask(error, "yes")
-    assert (rig.stats.app_calls_failed, rig.stats.app_calls_retried) == (1, 0)
+async def test_what_another_attempt_would_not_mend_is_not_asked_again(subtests: pytest.Subtests) -> None:
+    for error in [ApplicationError("it broke"), Unavailable("no answer in time")]:
+        with subtests.test(error=error):
+            rig = Rig()
+            with pytest.raises(type(error), match=str(error)):
+                await rig.ask(error, "yes")
+            assert (rig.stats.app_calls_failed, rig.stats.app_calls_retried) == (1, 0)
 
 
 async def test_the_time_that_attempts_took_is_part_of_the_budget() -> None:

@@ -15,31 +15,34 @@ from tests.rpc_servers import CERTIFICATE, GrpcServer, Refusal
 from tests.unit.adapters.apps.rpc.backends import CONTEXT, WELCOME, Scripted, calls, once, running
 
 
-@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED"])
-async def test_what_may_pass_is_asked_again(code: str) -> None:
-    backend, stats = Scripted(Refusal(code), Refusal(code)), Stats()
-    async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls(stats))) as application:
-        assert await application.connect(CONTEXT) == WELCOME
-    assert len(backend.asked) == 3
-    assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (1, 0, 2)
+async def test_what_may_pass_is_asked_again(subtests: pytest.Subtests) -> None:
+    for code in ["UNAVAILABLE", "RESOURCE_EXHAUSTED"]:
+        with subtests.test(code=code):
+            backend, stats = Scripted(Refusal(code), Refusal(code)), Stats()
+            async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls(stats))) as application:
+                assert await application.connect(CONTEXT) == WELCOME
+            assert len(backend.asked) == 3
+            assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (1, 0, 2)
 
 
-@pytest.mark.parametrize("code", ["DEADLINE_EXCEEDED", "CANCELLED"])
-async def test_a_call_that_was_given_up_over_there_is_not_asked_again(code: str) -> None:
-    backend = Scripted(Refusal(code))
-    async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls())) as application:
-        with pytest.raises(Unavailable, match=code):
-            await application.connect(CONTEXT)
-    assert len(backend.asked) == 1
+async def test_a_call_that_was_given_up_over_there_is_not_asked_again(subtests: pytest.Subtests) -> None:
+    for code in ["DEADLINE_EXCEEDED", "CANCELLED"]:
+        with subtests.test(code=code):
+            backend = Scripted(Refusal(code))
+            async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls())) as application:
+                with pytest.raises(Unavailable, match=code):
+                    await application.connect(CONTEXT)
+            assert len(backend.asked) == 1
 
 
-@pytest.mark.parametrize("code", ["UNAUTHENTICATED", "INVALID_ARGUMENT", "UNKNOWN", "INTERNAL", "UNIMPLEMENTED"])
-async def test_any_other_code_is_the_applications_error(code: str) -> None:
-    backend = Scripted(Refusal(code))
-    async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls())) as application:
-        with pytest.raises(ApplicationError, match=code):
-            await application.connect(CONTEXT)
-    assert len(backend.asked) == 1
+async def test_any_other_code_is_the_applications_error(subtests: pytest.Subtests) -> None:
+    for code in ["UNAUTHENTICATED", "INVALID_ARGUMENT", "UNKNOWN", "INTERNAL", "UNIMPLEMENTED"]:
+        with subtests.test(code=code):
+            backend = Scripted(Refusal(code))
+            async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls())) as application:
+                with pytest.raises(ApplicationError, match=code):
+                    await application.connect(CONTEXT)
+            assert len(backend.asked) == 1
 
 
 async def test_an_answer_that_is_too_large_is_not_asked_for_again() -> None:
@@ -106,9 +109,8 @@ async def test_a_member_that_refuses_is_passed_over_without_a_pause() -> None:
     assert stats.app_calls_retried == 0
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
+def test_a_host_that_names_nobody_is_a_mistake(subtests: pytest.Subtests) -> None:
+    rows: list[str] = [
         *("", "grpc-list://", "grpc-list:// , ", "grpc-list://a:1,b"),
         *(
             "ftp://app.test:21",
@@ -119,11 +121,10 @@ async def test_a_member_that_refuses_is_passed_over_without_a_pause() -> None:
             "me:secret@app.test:1",
             "dns:///",
         ),
-    ],
-)
-def test_a_host_that_names_nobody_is_a_mistake(host: str) -> None:
-    with pytest.raises(UserMistake, match="--rpc_host names no application"):
-        GrpcApplication(host, calls())
+    ]
+    for host in rows:
+        with subtests.test(host=host), pytest.raises(UserMistake, match="--rpc_host names no application"):
+            GrpcApplication(host, calls())
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------------

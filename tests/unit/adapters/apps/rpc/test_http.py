@@ -47,15 +47,16 @@ async def test_the_secret_is_sent_with_every_call() -> None:
     assert server.seen[0]["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize("secret", ["", "wrong"])
-async def test_a_wrong_secret_is_called_unauthorized_and_is_not_tried_again(secret: str) -> None:
-    async with HttpServer(Scripted(), secret="s3cret") as server:
-        application = HttpApplication(server.url, secret, calls())
-        async with running(application):
-            with pytest.raises(ApplicationError, match="unauthorized"):
-                await application.connect(CONTEXT)
-    assert len(server.seen) == 1
-    assert ("authorization" in server.seen[0]) is bool(secret)
+async def test_a_wrong_secret_is_called_unauthorized_and_is_not_tried_again(subtests: pytest.Subtests) -> None:
+    for secret in ["", "wrong"]:
+        with subtests.test(secret=secret):
+            async with HttpServer(Scripted(), secret="s3cret") as server:
+                application = HttpApplication(server.url, secret, calls())
+                async with running(application):
+                    with pytest.raises(ApplicationError, match="unauthorized"):
+                        await application.connect(CONTEXT)
+            assert len(server.seen) == 1
+            assert ("authorization" in server.seen[0]) is bool(secret)
 
 
 async def test_the_secret_shows_neither_in_logs_nor_in_errors(caplog: pytest.LogCaptureFixture) -> None:
@@ -71,10 +72,10 @@ async def test_the_secret_shows_neither_in_logs_nor_in_errors(caplog: pytest.Log
     assert "s3cret" not in application.health()
 
 
-@pytest.mark.parametrize("url", ["", "localhost:50051", "ftp://x/", "http://", "http://[::1", "http://x:99999/"])
-def test_a_url_that_is_none_is_a_mistake(url: str) -> None:
-    with pytest.raises(UserMistake, match="must look like"):
-        HttpApplication(url, "", calls())
+def test_a_url_that_is_none_is_a_mistake(subtests: pytest.Subtests) -> None:
+    for url in ["", "localhost:50051", "ftp://x/", "http://", "http://[::1", "http://x:99999/"]:
+        with subtests.test(url=url), pytest.raises(UserMistake, match="must look like"):
+            HttpApplication(url, "", calls())
 
 
 def test_a_user_and_a_secret_cannot_both_be_sent() -> None:
@@ -97,35 +98,38 @@ async def test_the_certificate_must_be_one_to_believe() -> None:
 # --- what is answered -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [201, 204, 400, 403, 404, 422, 429, 500, 501])
-async def test_only_200_is_an_answer_and_nothing_else_is_asked_again(status: int) -> None:
-    backend = Scripted(Refusal(status=status))
-    async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls())) as application:
-        with pytest.raises(ApplicationError, match=str(status)):
-            await application.connect(CONTEXT)
-    assert len(backend.asked) == 1
+async def test_only_200_is_an_answer_and_nothing_else_is_asked_again(subtests: pytest.Subtests) -> None:
+    for status in [201, 204, 400, 403, 404, 422, 429, 500, 501]:
+        with subtests.test(status=status):
+            backend = Scripted(Refusal(status=status))
+            async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls())) as application:
+                with pytest.raises(ApplicationError, match=str(status)):
+                    await application.connect(CONTEXT)
+            assert len(backend.asked) == 1
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
-async def test_a_gateway_that_has_no_answer_is_asked_again(status: int) -> None:
-    stats = Stats()
-    backend = Scripted(Refusal(status=status))
-    async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls(stats))) as application:
-        assert await application.connect(CONTEXT) == WELCOME
-        assert application.health() == ""
-    assert (len(backend.asked), stats.app_calls_failed, stats.app_calls_retried) == (2, 0, 1)
+async def test_a_gateway_that_has_no_answer_is_asked_again(subtests: pytest.Subtests) -> None:
+    for status in [502, 503, 504]:
+        with subtests.test(status=status):
+            stats = Stats()
+            backend = Scripted(Refusal(status=status))
+            async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls(stats))) as application:
+                assert await application.connect(CONTEXT) == WELCOME
+                assert application.health() == ""
+            assert (len(backend.asked), stats.app_calls_failed, stats.app_calls_retried) == (2, 0, 1)
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
-async def test_a_gateway_that_never_has_an_answer_is_unhealthy_and_opens_the_circuit(status: int) -> None:
-    backend = Scripted(*[Refusal(status=status)] * 20)
-    async with HttpServer(backend) as server, running(HttpApplication(server.url, "", once())) as application:
-        for _ in range(10):
-            with pytest.raises(Unavailable, match=str(status)) as caught:
-                await application.connect(CONTEXT)
-            assert isinstance(caught.value, Unanswered) is (status == 504)
-        assert application.health() == "the application does not answer"
-        assert application.gauges()["app_circuit_open"] == 1
+async def test_a_gateway_that_never_has_an_answer_is_unhealthy_and_opens_the_circuit(subtests: pytest.Subtests) -> None:
+    for status in [502, 503, 504]:
+        with subtests.test(status=status):
+            backend = Scripted(*[Refusal(status=status)] * 20)
+            async with HttpServer(backend) as server, running(HttpApplication(server.url, "", once())) as application:
+                for _ in range(10):
+                    with pytest.raises(Unavailable, match=str(status)) as caught:
+                        await application.connect(CONTEXT)
+                    assert isinstance(caught.value, Unanswered) is (status == 504)
+                assert application.health() == "the application does not answer"
+                assert application.gauges()["app_circuit_open"] == 1
 
 
 async def test_redirects_are_not_followed() -> None:
@@ -143,15 +147,22 @@ async def test_a_status_may_be_a_name_and_null_is_nothing() -> None:
         assert await application.connect(CONTEXT) == ConnectResult(True, "me", (), {"gone": ""})
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"<html>", b"[]", b"null", b'{"status":1', b"\xff", b"[" * 100_000, b'{"status":7}', b'{"status":1,"env":7}'],
-    ids=lambda body: repr(body[:12]),
-)
-async def test_an_answer_that_cannot_be_read_is_the_applications_error(body: bytes) -> None:
-    async with answering(web.Response(body=body)) as application:
-        with pytest.raises(ApplicationError, match=r"cannot be read|nested more than 128 deep"):
-            await application.connect(CONTEXT)
+async def test_an_answer_that_cannot_be_read_is_the_applications_error(subtests: pytest.Subtests) -> None:
+    for body in [
+        b"",
+        b"<html>",
+        b"[]",
+        b"null",
+        b'{"status":1',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"status":7}',
+        b'{"status":1,"env":7}',
+    ]:
+        with subtests.test(body=body):
+            async with answering(web.Response(body=body)) as application:
+                with pytest.raises(ApplicationError, match=r"cannot be read|nested more than 128 deep"):
+                    await application.connect(CONTEXT)
 
 
 async def test_an_answer_that_does_not_end_is_cut_off() -> None:

@@ -1,7 +1,5 @@
 """The messages on both wires. What is pinned here by hand is what applications of others rely on."""
 
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -19,7 +17,6 @@ from ropewalk.adapters.apps.rpc.messages import (
     DisconnectResponse,
     Env,
     EnvResponse,
-    Method,
     PresenceResponse,
     RestoreRequest,
     RestoreResponse,
@@ -89,25 +86,29 @@ def test_a_connection_request_is_these_very_bytes() -> None:
     )
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_every_field_has_its_number(name: str) -> None:
-    message, expected = SAMPLES[name]
-    assert protobuf.encode(message) == expected
-    assert protobuf.decode(expected, type(message)) == message
+def test_every_field_has_its_number(subtests: pytest.Subtests) -> None:
+    for name in SAMPLES:
+        with subtests.test(name=name):
+            message, expected = SAMPLES[name]
+            assert protobuf.encode(message) == expected
+            assert protobuf.decode(expected, type(message)) == message
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_a_message_is_the_same_after_a_walk_through_json(name: str) -> None:
-    message, _ = SAMPLES[name]
-    assert from_plain(msgspec.json.decode(msgspec.json.encode(message)), type(message)) == message
+def test_a_message_is_the_same_after_a_walk_through_json(subtests: pytest.Subtests) -> None:
+    for name in SAMPLES:
+        with subtests.test(name=name):
+            message, _ = SAMPLES[name]
+            assert from_plain(msgspec.json.decode(msgspec.json.encode(message)), type(message)) == message
 
 
-@pytest.mark.parametrize("method", [CONNECT, COMMAND, DISCONNECT, RESTORE], ids=lambda method: method.name)
-def test_zero_values_are_left_out_on_both_wires(method: Method[Any, Any]) -> None:
-    for kind in (method.request, method.response):
-        assert protobuf.encode(kind()) == b""
-        assert msgspec.json.encode(kind()) == b"{}"
-        assert protobuf.decode(b"", kind) == from_plain({}, kind) == kind()
+def test_zero_values_are_left_out_on_both_wires(subtests: pytest.Subtests) -> None:
+    methods: list[Method[Any, Any]] = [CONNECT, COMMAND, DISCONNECT, RESTORE]
+    for method in methods:
+        with subtests.test(method=method.name):
+            for kind in (method.request, method.response):
+                assert protobuf.encode(kind()) == b""
+                assert msgspec.json.encode(kind()) == b"{}"
+                assert protobuf.decode(b"", kind) == from_plain({}, kind) == kind()
 
 
 def test_the_json_of_a_command_has_the_names_of_the_wire() -> None:
@@ -126,9 +127,10 @@ def test_unknown_fields_are_passed_over() -> None:
     assert from_plain({"status": 1, "news": {"a": [1]}, "env": {"more": 1}}, CommandResponse) == CommandResponse(Status.SUCCESS)
 
 
-@pytest.mark.parametrize("status", [2, "FAILURE"])
-def test_a_status_is_a_number_or_a_name(status: object) -> None:
-    assert from_plain({"status": status}, ConnectionResponse).status is Status.FAILURE
+def test_a_status_is_a_number_or_a_name(subtests: pytest.Subtests) -> None:
+    for status in [2, "FAILURE"]:
+        with subtests.test(status=status):
+            assert from_plain({"status": status}, ConnectionResponse).status is Status.FAILURE
 
 
 def test_a_state_may_have_a_key_that_is_called_status() -> None:
@@ -141,9 +143,8 @@ def test_null_is_a_zero_value() -> None:
     assert from_plain(plain, CommandResponse) == CommandResponse(Status.SUCCESS, env=EnvResponse({"gone": ""}))
 
 
-@pytest.mark.parametrize(
-    "plain",
-    [
+def test_an_answer_of_another_shape_is_the_applications_error(subtests: pytest.Subtests) -> None:
+    rows: list[object] = [
         None,
         [],
         "yes",
@@ -153,20 +154,16 @@ def test_null_is_a_zero_value() -> None:
         {"streams": [1]},
         {"env": []},
         {"disconnect": "no"},
-    ],
-    ids=repr,
-)
-def test_an_answer_of_another_shape_is_the_applications_error(plain: object) -> None:
-    with pytest.raises(ApplicationError, match="cannot be read"):
-        from_plain(plain, CommandResponse)
+    ]
+    for plain in rows:
+        with subtests.test(plain=plain), pytest.raises(ApplicationError, match="cannot be read"):
+            from_plain(plain, CommandResponse)
 
 
-@pytest.mark.parametrize(
-    "data", [b"\xff\xff\xff", field(4, b"\xff"), b"\x08\x07"], ids=["noise", "not UTF-8", "unknown status"]
-)
-def test_bytes_that_are_no_such_message_are_the_applications_error(data: bytes) -> None:
-    with pytest.raises(ApplicationError, match="cannot be read"):
-        protobuf.decode(data, CommandResponse)
+def test_bytes_that_are_no_such_message_are_the_applications_error(subtests: pytest.Subtests) -> None:
+    for data in [b"\xff\xff\xff", field(4, b"\xff"), b"\x08\x07"]:
+        with subtests.test(data=data), pytest.raises(ApplicationError, match="cannot be read"):
+            protobuf.decode(data, CommandResponse)
 
 
 def test_text_that_is_not_unicode_is_refused_before_it_is_sent() -> None:

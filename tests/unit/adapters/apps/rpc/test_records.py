@@ -88,34 +88,32 @@ def test_an_answer_is_read() -> None:
     assert records.command_result(CommandResponse(Status.FAILURE)) == CommandResult(accepted=False)
 
 
-@pytest.mark.parametrize(
-    ("info", "expected"),
-    [
+def test_presence_info_is_json_text_or_becomes_a_string(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[str, bytes]] = [
         ("", b""),
         ("12345678901234567890", b"12345678901234567890"),
         ("plain text", b'"plain text"'),
         ("{", b'"{"'),
         ("[" * 128 + "]" * 128, b"[" * 128 + b"]" * 128),
-    ],
-)
-def test_presence_info_is_json_text_or_becomes_a_string(info: str, expected: bytes) -> None:
-    answer = records.command_result(CommandResponse(Status.SUCCESS, presence=PresenceResponse("leave", "7", info)))
-    assert answer.presence_update == PresenceUpdate(False, Member("7", expected))
+    ]
+    for info, expected in rows:
+        with subtests.test(info=info, expected=expected):
+            answer = records.command_result(CommandResponse(Status.SUCCESS, presence=PresenceResponse("leave", "7", info)))
+            assert answer.presence_update == PresenceUpdate(False, Member("7", expected))
 
 
-@pytest.mark.parametrize("depth", [129, 500, 9000])
-def test_presence_info_that_is_nested_too_deeply_is_the_applications_error(depth: int) -> None:
-    presence = PresenceResponse("join", "7", "[" * depth + "]" * depth)
-    with pytest.raises(ApplicationError, match="nested more than 128 deep"):
-        records.command_result(CommandResponse(Status.SUCCESS, presence=presence))
+def test_presence_info_that_is_nested_too_deeply_is_the_applications_error(subtests: pytest.Subtests) -> None:
+    for depth in [129, 500, 9000]:
+        with subtests.test(depth=depth):
+            presence = PresenceResponse("join", "7", "[" * depth + "]" * depth)
+            with pytest.raises(ApplicationError, match="nested more than 128 deep"):
+                records.command_result(CommandResponse(Status.SUCCESS, presence=presence))
 
 
-@pytest.mark.parametrize(
-    "presence", [PresenceResponse("join"), PresenceResponse("dance", "7")], ids=lambda presence: presence.type
-)
-def test_a_presence_that_makes_no_sense_is_the_applications_error(presence: PresenceResponse) -> None:
-    with pytest.raises(ApplicationError, match="presence"):
-        records.command_result(CommandResponse(Status.SUCCESS, presence=presence))
+def test_a_presence_that_makes_no_sense_is_the_applications_error(subtests: pytest.Subtests) -> None:
+    for presence in [PresenceResponse("join"), PresenceResponse("dance", "7")]:
+        with subtests.test(presence=presence), pytest.raises(ApplicationError, match="presence"):
+            records.command_result(CommandResponse(Status.SUCCESS, presence=presence))
 
 
 def test_a_restore_result_is_read() -> None:
@@ -129,10 +127,10 @@ def test_a_restore_call_that_is_not_accepted_ends_the_session() -> None:
     assert records.restore_result(RestoreResponse(Status.SUCCESS, disconnect=True)).disconnect
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"i":1}', "[" * 9000], ids=["empty", "cut", "a number", "deep"])
-def test_a_state_that_is_not_json_text_of_strings_is_the_applications_error(text: str) -> None:
-    with pytest.raises(ApplicationError, match="state of a subscription"):
-        records.restore_result(RestoreResponse(Status.SUCCESS, env=EnvResponse(istate={"a": text})))
+def test_a_state_that_is_not_json_text_of_strings_is_the_applications_error(subtests: pytest.Subtests) -> None:
+    for text in ["", "{", '{"i":1}', "[" * 9000]:
+        with subtests.test(text=text), pytest.raises(ApplicationError, match="state of a subscription"):
+            records.restore_result(RestoreResponse(Status.SUCCESS, env=EnvResponse(istate={"a": text})))
 
 
 def test_an_error_is_an_error_in_every_answer() -> None:

@@ -215,22 +215,25 @@ async def test_an_instant_journal_is_told_of_what_is_new_and_nobody_waits_for_it
     assert [(row.offset, row.uid) for row in journal.rows] == [(1, "u"), (2, "")]
 
 
-@pytest.mark.parametrize("journal", [None, FakeJournal(instant=True), FakeJournal()])
-async def test_a_sequence_is_registered_once_and_answered_exactly_while_it_is_recent(journal: Journal | None) -> None:
-    backend = backend_on(journal)
-    numbered = [Publication("a", b"1", producer="p", sequence=number) for number in range(REMEMBERED + 1)]
-    first = await backend.streams.append(numbered)
-    again = await backend.streams.append(numbered)
-    assert not any(item.duplicate for item in first)
-    assert all(item.duplicate for item in again)
-    expected = [FORGOTTEN, *(Position(item.epoch, item.offset) for item in first[1:])]
-    assert [Position(item.epoch, item.offset) for item in again] == expected
+async def test_a_sequence_is_registered_once_and_answered_exactly_while_it_is_recent(subtests: pytest.Subtests) -> None:
+    for journal in [None, FakeJournal(instant=True), FakeJournal()]:
+        with subtests.test(journal=journal):
+            backend = backend_on(journal)
+            numbered = [Publication("a", b"1", producer="p", sequence=number) for number in range(REMEMBERED + 1)]
+            first = await backend.streams.append(numbered)
+            again = await backend.streams.append(numbered)
+            assert not any(item.duplicate for item in first)
+            assert all(item.duplicate for item in again)
+            expected = [FORGOTTEN, *(Position(item.epoch, item.offset) for item in first[1:])]
+            assert [Position(item.epoch, item.offset) for item in again] == expected
 
 
-@pytest.mark.parametrize("journal", [None, FakeJournal()])
-async def test_another_producer_has_its_own_sequence(journal: Journal | None) -> None:
-    backend = backend_on(journal)
-    batch = [
-        Publication("a", b"1", producer=name, sequence=number) for name, number in (("p", 5), ("q", 1), ("p", 4), ("q", 1))
-    ]
-    assert [item.duplicate for item in await backend.streams.append(batch)] == [False, False, True, True]
+async def test_another_producer_has_its_own_sequence(subtests: pytest.Subtests) -> None:
+    for journal in [None, FakeJournal()]:
+        with subtests.test(journal=journal):
+            backend = backend_on(journal)
+            batch = [
+                Publication("a", b"1", producer=name, sequence=number)
+                for name, number in (("p", 5), ("q", 1), ("p", 4), ("q", 1))
+            ]
+            assert [item.duplicate for item in await backend.streams.append(batch)] == [False, False, True, True]

@@ -97,26 +97,23 @@ def rows_of_a(clock: ManualClock, offsets: tuple[int, ...]) -> list[Row]:
     return [Row(RowKind.PUBLISH, "a", time, "a", "e", offset, b"1") for time, offset in zip(times, offsets, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("tip", "offsets", "said"),
-    [
+async def test_a_request_by_time_is_told_of_a_gap_wherever_there_may_be_one(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[tuple[int, float], tuple[int, ...], bool]] = [
         ((6, -60.0), (7, 8, 9), False),  # what is not here any more is older than that, and the tip says so
         ((6, -2.0), (7, 8, 9), True),  # it is not
         ((9, 0.0), (7, 8, 9), True),  # nobody knows how old it is
         ((9, 0.0), (1, 2, 3), False),  # nothing is missing
         ((9, 0.0), (), True),
-    ],
-)
-async def test_a_request_by_time_is_told_of_a_gap_wherever_there_may_be_one(
-    tip: tuple[int, float], offsets: tuple[int, ...], said: bool
-) -> None:
-    clock = ManualClock()
-    tips = [StreamTip("a", "e", tip[0], clock.now + tip[1])]
-    backend = recovered(clock, Recovered(tips=tips, rows=rows_of_a(clock, offsets)))
-    answer = await backend.streams.since("a", clock.now - 2)
-    assert isinstance(answer, Gap) is said
-    kept = [message.offset for step in steps(answer) for message in step.messages]
-    assert kept == list(offsets)
+    ]
+    for tip, offsets, said in rows:
+        with subtests.test(tip=tip, offsets=offsets, said=said):
+            clock = ManualClock()
+            tips = [StreamTip("a", "e", tip[0], clock.now + tip[1])]
+            backend = recovered(clock, Recovered(tips=tips, rows=rows_of_a(clock, offsets)))
+            answer = await backend.streams.since("a", clock.now - 2)
+            assert isinstance(answer, Gap) is said
+            kept = [message.offset for step in steps(answer) for message in step.messages]
+            assert kept == list(offsets)
 
 
 async def test_a_request_by_time_is_as_before_the_restart_behind_what_is_kept() -> None:
@@ -135,20 +132,21 @@ async def test_a_stream_that_began_anew_within_the_rows_is_in_its_last_epoch() -
     assert backend.gauges()["history_messages"] == 1
 
 
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("by_tips", [False, True])
-async def test_a_stream_that_began_anew_in_another_shard_is_in_its_last_epoch(turned: bool, by_tips: bool) -> None:
-    clock = ManualClock()
-    rows = [
-        Row(RowKind.PUBLISH, "k", clock.now - 90.0, "a", "old", 7, b"1"),
-        Row(RowKind.PUBLISH, "a", clock.now, "a", "new", 1, b"1"),
-    ]
-    tips = [StreamTip("a", row.epoch, row.offset, row.timestamp, "k" if row.key == "k" else "") for row in rows]
-    if turned:  # shards are read in their order, whatever is in them
-        rows, tips = rows[::-1], tips[::-1]
-    backend = recovered(clock, Recovered(tips=tips) if by_tips else Recovered(rows=rows))
-    assert await backend.streams.tip("a") == Position("new", 1)
-    assert await backend.streams.partition_key("a") == "a"
+async def test_a_stream_that_began_anew_in_another_shard_is_in_its_last_epoch(subtests: pytest.Subtests) -> None:
+    for turned in [False, True]:
+        for by_tips in [False, True]:
+            with subtests.test(turned=turned, by_tips=by_tips):
+                clock = ManualClock()
+                rows = [
+                    Row(RowKind.PUBLISH, "k", clock.now - 90.0, "a", "old", 7, b"1"),
+                    Row(RowKind.PUBLISH, "a", clock.now, "a", "new", 1, b"1"),
+                ]
+                tips = [StreamTip("a", row.epoch, row.offset, row.timestamp, "k" if row.key == "k" else "") for row in rows]
+                if turned:  # shards are read in their order, whatever is in them
+                    rows, tips = rows[::-1], tips[::-1]
+                backend = recovered(clock, Recovered(tips=tips) if by_tips else Recovered(rows=rows))
+                assert await backend.streams.tip("a") == Position("new", 1)
+                assert await backend.streams.partition_key("a") == "a"
 
 
 async def test_a_stream_that_was_forgotten_may_begin_with_another_partition_key() -> None:

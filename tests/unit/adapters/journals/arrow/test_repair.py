@@ -19,11 +19,9 @@ from tests.journals import QuickDisk, as_if_killed, publication, read_all, runni
 from tests.unit.adapters.journals.arrow.damaged_journal import WRITES, FakeArchive, KilledJournal, check_progress, holes
 
 
-
-
-
-
-async def test_what_the_archive_has_comes_back_and_the_journal_goes_on_as_if_nothing_had_happened(damaged: KilledJournal) -> None:
+async def test_what_the_archive_has_comes_back_and_the_journal_goes_on_as_if_nothing_had_happened(
+    damaged: KilledJournal,
+) -> None:
     lost = damaged.damage()
     bad = damaged.segments()[0].read_bytes()
     repaired = damaged.repair(damaged.archive.rows)
@@ -80,7 +78,9 @@ async def test_a_shard_that_is_gone_altogether_comes_back(damaged: KilledJournal
 
 
 @pytest.mark.parametrize("how", ["first", "all", "directory", "zeroed"])
-async def test_a_hole_at_the_beginning_of_a_shard_is_told_after_every_start_and_comes_back(damaged: KilledJournal, how: str) -> None:
+async def test_a_hole_at_the_beginning_of_a_shard_is_told_after_every_start_and_comes_back(
+    damaged: KilledJournal, how: str
+) -> None:
     first, second, *_ = damaged.segments()
     end = int(second.stem) if how in ("first", "zeroed") else len(damaged.rows[1])
     if how == "directory":
@@ -130,7 +130,9 @@ async def test_what_retention_removed_is_no_hole_and_a_hole_goes_with_the_rows_b
             assert (recovered.reset_shards, recovered.notes, holes_of(journal.spans())) == ((), (), [])
 
 
-async def test_a_generation_of_which_nothing_is_left_is_a_hole_until_retention_takes_younger_rows(damaged: KilledJournal) -> None:
+async def test_a_generation_of_which_nothing_is_left_is_a_hole_until_retention_takes_younger_rows(
+    damaged: KilledJournal,
+) -> None:
     shutil.rmtree(damaged.segments()[0].parent)
     clock = ManualClock(1_000_000.0 + WRITES)
     options: dict[str, Any] = {"retention": 600.0, "for_archive": False, "segment_size": 4000}
@@ -242,8 +244,6 @@ async def test_a_journal_in_use_is_not_repaired(tmp_path: Path) -> None:
             repair(tmp_path, None, check_progress, Disk())
 
 
-
-
 async def test_a_repair_tells_of_states_that_are_lost_and_the_next_start_makes_them_anew(tmp_path: Path) -> None:
     clock = ManualClock()
     options: dict[str, Any] = {"shards": 1, "segment_size": 4000, "retention": 100.0, "for_archive": False}
@@ -268,5 +268,3 @@ async def test_rows_that_are_back_from_the_first_one_on_tell_the_state_again(dam
         path.unlink()
     assert damaged.repair(None).stateless == (1,)
     assert damaged.repair(damaged.archive.rows).stateless == ()
-
-

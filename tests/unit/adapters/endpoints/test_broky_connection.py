@@ -29,54 +29,12 @@ from ropewalk.protocol.broky.tables import encode
 from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.proxies import Peer, TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
+from tests.unit.adapters.endpoints.wire import Wire
 
 
 class Socket:
     def setsockopt(self, *option: int) -> None:
         """Nobody asks for it."""
-
-
-class Wire(asyncio.Transport):
-    """A transport that knows whether it is read, and what was written to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reads = True
-        self.closed = False
-        self.written = b""
-        self.protocol: asyncio.Protocol | None = None
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return Socket()
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        assert isinstance(protocol, asyncio.Protocol)
-        self.protocol = protocol
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def pause_reading(self) -> None:
-        self.reads = False
-
-    def resume_reading(self) -> None:
-        self.reads = True
-
-    def write(self, data: Any) -> None:
-        assert not self.closed
-        self.written += data
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        """Nobody waits for it."""
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.closed = True
 
 
 class Session:
@@ -174,11 +132,11 @@ class Endpoint:
 
     async def connected(self) -> tuple[Wire, asyncio.Protocol]:
         """After the Hello."""
-        wire = Wire()
+        wire = Wire(Socket())
         self._endpoint.take_over(wire, encode(Hello(token=self._key.encode())), Peer(""))
         await asyncio.sleep(0)
-        wire.written = b""
-        assert wire.protocol is not None
+        wire.writes.clear()
+        assert isinstance(wire.protocol, asyncio.Protocol)
         return wire, wire.protocol
 
 
@@ -258,22 +216,23 @@ async def test_runs_that_stay_whole_are_passed_on_in_turns_too() -> None:
     assert passed_on == PAYLOADS
 
 
-@pytest.mark.parametrize("seed", range(20))
-async def test_everything_is_handled_once_and_in_order_however_it_comes(seed: int) -> None:
-    chance = random.Random(seed)
-    endpoint = Endpoint(A_TURN / chance.choice((1, 5, 1000)), key="secret")
-    wire, connection = await endpoint.connected()
-    keys = [chance.choice((b"ephemeral", b"ephemeral", b"k")) for _ in PAYLOADS]
-    stream = b"".join(
-        pushes(key, [each]) + encode(Ping(1)) * chance.randrange(2) for key, each in zip(keys, PAYLOADS, strict=True)
-    )
-    while stream:
-        size = chance.choice((1, 100, 200, 1000, 5000, 50_000))
-        connection.data_received(stream[:size])
-        stream = stream[size:]
-        while not wire.reads:
-            await asyncio.sleep(0)
-    assert endpoint.register.payloads == PAYLOADS
+async def test_everything_is_handled_once_and_in_order_however_it_comes(subtests: pytest.Subtests) -> None:
+    for seed in range(20):
+        with subtests.test(seed=seed):
+            chance = random.Random(seed)
+            endpoint = Endpoint(A_TURN / chance.choice((1, 5, 1000)), key="secret")
+            wire, connection = await endpoint.connected()
+            keys = [chance.choice((b"ephemeral", b"ephemeral", b"k")) for _ in PAYLOADS]
+            stream = b"".join(
+                pushes(key, [each]) + encode(Ping(1)) * chance.randrange(2) for key, each in zip(keys, PAYLOADS, strict=True)
+            )
+            while stream:
+                size = chance.choice((1, 100, 200, 1000, 5000, 50_000))
+                connection.data_received(stream[:size])
+                stream = stream[size:]
+                while not wire.reads:
+                    await asyncio.sleep(0)
+            assert endpoint.register.payloads == PAYLOADS
 
 
 async def test_a_frame_inside_of_a_payload_is_none() -> None:
