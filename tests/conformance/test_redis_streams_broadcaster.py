@@ -17,6 +17,8 @@ from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.protocol.publications import PublicationLimits
 from tests.services import RedisServer, redis_server
 
+pytestmark = pytest.mark.tier("standard")
+
 KEY, GROUP = "intake", "bx"
 
 
@@ -68,7 +70,7 @@ def payload(count: int = 1) -> str:
 
 
 async def until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.01)
 

@@ -97,7 +97,7 @@ async def test_an_answer_to_head_has_no_body_so_that_the_connection_can_be_used_
             reader, writer = await asyncio.open_connection(client.host, client.port)
             writer.write(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             writer.write(b"GET /journal/0?from=12 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 answers = await reader.read()
             writer.close()
             head, following = answers.split(b"\r\n\r\n", 1)
@@ -160,7 +160,7 @@ async def test_a_reader_that_leaves_in_the_middle_lets_go_of_the_journal(client:
         response.close()
     async with client.get("/journal/1?from=10") as response:
         await response.read()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while journal.released < 2:
             await asyncio.sleep(0)
 

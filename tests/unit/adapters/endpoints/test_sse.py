@@ -25,7 +25,7 @@ from ropewalk.ports import Channels
 from ropewalk.protocol.handshake import AllowedOrigins
 from tests.unit.adapters.http_server import Client, serving
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 CHAT = '{"channel":"$pubsub","stream_name":"chat"}'
 OTHER = CHAT.replace("chat", "other")
 

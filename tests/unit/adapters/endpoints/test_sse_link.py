@@ -17,7 +17,7 @@ from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.handshake import AllowedOrigins
 from tests.unit.adapters.http_server import Client, serving
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 class Chatterbox:

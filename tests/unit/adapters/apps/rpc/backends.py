@@ -23,9 +23,10 @@ from ropewalk.model.application import (
 from ropewalk.model.errors import ServerError
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.ports import Application
+from ropewalk.testing.clock import ManualClock
 from tests.rpc_servers import GrpcServer, HttpServer
 
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 CONTEXT = CallContext("sid", "http://x/cable", {"cookie": "a=1", "REMOTE_ADDR": "10.0.0.1"}, "", {"c": "1"})
 WELCOME = ConnectResult(True, "me", ('{"type":"welcome"}',), {"seen": "1"})
 
@@ -68,14 +69,15 @@ class Scripted:
 
 
 class Slow(Scripted):
-    """Says yes to everything, each time after so many seconds."""
+    """Accepts every call. Each takes so many seconds of the clock."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, clock: ManualClock, seconds: float) -> None:
         super().__init__()
-        self.seconds = seconds
+        self._clock = clock
+        self._seconds = seconds
 
     async def _next(self, asked: object, otherwise: T) -> T:
-        await asyncio.sleep(self.seconds)
+        self._clock.advance(self._seconds)
         return await super()._next(asked, otherwise)
 
 

@@ -20,9 +20,11 @@ from ropewalk.model.application import (
 )
 from ropewalk.model.errors import ApplicationError, Unavailable
 from ropewalk.model.presence import Member
+from ropewalk.testing.clock import ManualClock
 from tests.rpc_servers import GrpcServer, HttpServer
 from tests.unit.adapters.apps.rpc.backends import (
     CONTEXT,
+    TIMEOUT,
     WELCOME,
     Scripted,
     Server,
@@ -166,14 +168,12 @@ async def test_an_application_that_hangs_is_given_up_in_time(serve: Serve) -> No
     assert (stats.app_calls_failed, stats.app_calls_retried) == (1, 0)
 
 
-async def test_a_storm_longer_than_the_budget_of_one_call_is_answered_to_the_last(serve: Serve) -> None:
-    stats, patient = Stats(), 1.0
-    slow = Slow(seconds=0.03)
-    async with serve(slow) as server:
-        asked = calls(stats, concurrency=1, command_timeout=patient)
+async def test_time_spent_waiting_for_a_slot_does_not_count_as_call_time(serve: Serve) -> None:
+    stats, clock = Stats(), ManualClock()
+    async with serve(Slow(clock, TIMEOUT / 4)) as server:
+        asked = calls(stats, concurrency=1, wait_timeout=10 * TIMEOUT, clock=clock)
         async with running(asking(server, asked)) as application:
-            crowd = [asyncio.ensure_future(application.connect(CONTEXT)) for _ in range(2 * int(patient / slow.seconds))]
-            assert await asyncio.gather(*crowd) == [WELCOME] * len(crowd)
+            assert await asyncio.gather(*(application.connect(CONTEXT) for _ in range(20))) == [WELCOME] * 20
             assert application.health() == ""
     assert (stats.app_calls_failed, stats.app_calls_retried) == (0, 0)
 

@@ -15,6 +15,7 @@ from ropewalk.adapters.backends.workers.wire import NOTE, BusConnection, argumen
 from ropewalk.model.errors import Unavailable
 from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.tables import encode
+from ropewalk.testing.clock import ManualClock
 
 TOKEN = "token"
 WELCOME = frames.Welcome(node="b")
@@ -36,19 +37,23 @@ class End:
 
 
 class Port(asyncio.Protocol):
-    """Answers a Hello with what it is told to, and then is a tunnel, or deaf."""
+    """Answers a Hello, and then becomes the other end of the tunnel, or sends nothing more."""
 
-    def __init__(self, end: End, answer: frames.Body, deaf: bool) -> None:
+    def __init__(self, end: End, answer: frames.Body, silent: bool) -> None:
         self._end = end
         self._answer = answer
-        self._deaf = deaf
+        self._silent = silent
+        self._answered = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        if self._answered:
+            return
+        self._answered = True
         self.transport.write(encode(self._answer))
-        if not self._deaf:
+        if not self._silent:
             there = Tunnel(self._end.bus)
             self.transport.set_protocol(there)
             there.begin(self.transport)
@@ -56,12 +61,12 @@ class Port(asyncio.Protocol):
 
 @asynccontextmanager
 async def port(
-    end: End, answer: frames.Body = WELCOME, deaf: bool = False
+    end: End, answer: frames.Body = WELCOME, silent: bool = False
 ) -> AsyncIterator[tuple[tuple[str, int], list[Port]]]:
     made: list[Port] = []
 
     def accept() -> Port:
-        made.append(Port(end, answer, deaf))
+        made.append(Port(end, answer, silent))
         return made[-1]
 
     server = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
@@ -74,9 +79,9 @@ async def port(
 
 
 async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0)
 
 
 async def test_what_is_said_comes_in_order_however_large() -> None:
@@ -101,7 +106,7 @@ async def test_what_is_said_comes_in_order_however_large() -> None:
 )
 async def test_who_is_not_taken_for_a_node_does_not_enter(answer: frames.Body) -> None:
     here = End()
-    async with port(End(), answer, deaf=True) as (address, _):
+    async with port(End(), answer, silent=True) as (address, _):
         with pytest.raises(Unavailable, match="--secret"):
             await enter(here.bus, address, None, TOKEN, "a")
 
@@ -109,47 +114,46 @@ async def test_who_is_not_taken_for_a_node_does_not_enter(answer: frames.Body) -
 async def test_a_refusal_for_another_reason_is_told_as_it_is() -> None:
     here = End()
     answer = frames.Error(frames.Reason.DRAINING, "the server restarts")
-    async with port(End(), answer, deaf=True) as (address, _):
+    async with port(End(), answer, silent=True) as (address, _):
         with pytest.raises(Unavailable, match=r"^it refuses this node: the server restarts$"):
             await enter(here.bus, address, None, TOKEN, "a")
 
 
-async def test_an_end_that_says_nothing_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tunnel, "BEAT_SECONDS", 0.02)
-    monkeypatch.setattr(tunnel, "SILENT_SECONDS", 0.1)
+async def advance(clock: ManualClock, seconds: float) -> None:
+    """Heartbeat by heartbeat, each with enough steps to be answered."""
+    for _ in range(int(seconds / tunnel.BEAT_SECONDS)):
+        clock.advance(tunnel.BEAT_SECONDS)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+async def test_silent_peer_is_disconnected(loop_clock: ManualClock) -> None:
     here = End()
-    async with port(End(), deaf=True) as (address, _):
+    async with port(End(), silent=True) as (address, _):
         await enter(here.bus, address, None, TOKEN, "a")
-        async with asyncio.timeout(10):
-            await here.lost.wait()
+        await advance(loop_clock, tunnel.SILENT_SECONDS)
+        assert not here.lost.is_set()
+        await advance(loop_clock, 2 * tunnel.BEAT_SECONDS)
+        await here.lost.wait()
 
 
-async def test_two_ends_with_nothing_to_say_stay_connected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tunnel, "BEAT_SECONDS", 0.02)
-    monkeypatch.setattr(tunnel, "SILENT_SECONDS", 0.5)
-    beats = 0
-    beat = Tunnel._beat
-
-    def counted(self: Tunnel) -> None:
-        nonlocal beats
-        beats += 1
-        beat(self)
-
-    monkeypatch.setattr(Tunnel, "_beat", counted)
+async def test_idle_ends_stay_connected(loop_clock: ManualClock) -> None:
     here, there = End(), End()
     async with port(there) as (address, _):
         await enter(here.bus, address, None, TOKEN, "a")
-        await until(lambda: beats > 100)  # longer than silence is borne
+        await advance(loop_clock, 5 * tunnel.SILENT_SECONDS)
+        here.say("still connected")
+        await until(lambda: there.heard)
         assert not here.lost.is_set()
         assert not there.lost.is_set()
 
 
 async def test_what_is_no_frame_ends_the_connection() -> None:
     here, there = End(), End()
-    async with port(there, deaf=True) as (address, made):
+    async with port(there, silent=True) as (address, made):
         await enter(here.bus, address, None, TOKEN, "a")
         made[0].transport.write(b"\x00" * 64)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await here.lost.wait()
 
 

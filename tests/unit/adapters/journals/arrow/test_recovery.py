@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from ropewalk.model.errors import Unavailable, UserMistake
@@ -251,16 +250,6 @@ async def test_a_place_that_is_no_directory_is_said(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("")
     with pytest.raises(UserMistake, match="cannot be opened"):
         made(tmp_path, ManualClock()).open(EVER)
-
-
-async def test_a_segment_is_a_plain_arrow_stream(tmp_path: Path) -> None:
-    async with running(tmp_path, ManualClock(), shards=1) as (journal, _):
-        await journal.write([publication("a", 1)])
-        await journal.write([publication("a", 2)])
-        with pa.OSFile(str(segment(tmp_path, 0))) as file:
-            table = pa.ipc.open_stream(file).read_all()
-        assert table["offset"].to_pylist() == [1, 2]
-        assert table.schema.metadata[b"ropewalk.epoch"].decode() == journal.spans()[0].epoch
 
 
 @pytest.mark.parametrize("horizon", [EVER, 0.0], ids=["all is young", "almost all is old"])
