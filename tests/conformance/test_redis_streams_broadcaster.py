@@ -83,7 +83,7 @@ async def running(work: RedisStreamsBroadcaster, test: Callable[[], Awaitable[No
         await work.stop()
 
 
-async def test_publications_have_the_uid_of_their_entry_and_their_place_in_a_batch(store: RedisServer, at: Any) -> None:
+async def test_publications_have_a_uid_of_entry_and_index(store: RedisServer, at: Any) -> None:
     ledger = Ledger()
     single, batch = (at.xadd(KEY, {"payload": text}).decode() for text in (payload(), payload(2)))
     await running(broadcaster(store, ledger), lambda: until(lambda: at.xlen(KEY) == 0))
@@ -91,7 +91,7 @@ async def test_publications_have_the_uid_of_their_entry_and_their_place_in_a_bat
     assert ledger.uids == [f"x:{KEY}:{single}", f"x:{KEY}:{batch}:0", f"x:{KEY}:{batch}:1"]
 
 
-async def test_while_the_store_is_down_entries_stay_pending_and_then_go_on_in_order(store: RedisServer, at: Any) -> None:
+async def test_entries_stay_pending_while_the_store_is_down_and_continue_in_order(store: RedisServer, at: Any) -> None:
     ledger = Ledger()
     ledger.down.set()
     order = {"command": "disconnect", "payload": {"identifier": "u"}}
@@ -111,7 +111,7 @@ async def test_while_the_store_is_down_entries_stay_pending_and_then_go_on_in_or
     assert work.gauges() == {"redisx_unregistered_entries": 0}
 
 
-async def test_a_consumer_that_stops_with_something_pending_stays_and_goes_on_with_it(store: RedisServer, at: Any) -> None:
+async def test_stopped_consumer_with_pending_entries_continues_with_them(store: RedisServer, at: Any) -> None:
     ledger = Ledger()
     ledger.down.set()
     entry = at.xadd(KEY, {"payload": payload()}).decode()
@@ -125,7 +125,7 @@ async def test_a_consumer_that_stops_with_something_pending_stays_and_goes_on_wi
     assert at.xinfo_consumers(KEY, GROUP) == []
 
 
-async def test_what_is_registered_at_once_is_bounded(store: RedisServer, at: Any) -> None:
+async def test_number_of_publications_registered_at_once_is_bounded(store: RedisServer, at: Any) -> None:
     ledger = Ledger()
     for _ in range(10):
         at.xadd(KEY, {"payload": payload(200)})
@@ -135,7 +135,7 @@ async def test_what_is_registered_at_once_is_bounded(store: RedisServer, at: Any
     assert ledger.largest <= redis_streams.REGISTERED_AT_ONCE
 
 
-async def test_the_bytes_that_are_registered_at_once_are_bounded_too(store: RedisServer, at: Any) -> None:
+async def test_bytes_registered_at_once_are_bounded(store: RedisServer, at: Any) -> None:
     ledger = Ledger()
     for _ in range(12):
         at.xadd(KEY, {"payload": json.dumps({"stream": "s", "data": "x" * 100_000})})
@@ -145,7 +145,7 @@ async def test_the_bytes_that_are_registered_at_once_are_bounded_too(store: Redi
     assert 1 < ledger.largest <= redis_streams.REGISTERED_BYTES // 100_000
 
 
-async def test_large_entries_are_read_in_smaller_pieces(store: RedisServer, at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_entries_are_read_in_smaller_batches(store: RedisServer, at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis_streams, "READ_BYTES", 20_000)
     ledger = Ledger()
     large = json.dumps({"stream": "s", "data": "x" * 10_000})
@@ -168,7 +168,7 @@ async def test_large_entries_are_read_in_smaller_pieces(store: RedisServer, at: 
     assert len(ledger.uids) == 6
 
 
-async def test_consumers_that_were_quiet_for_long_are_removed_unless_something_is_pending_for_them(
+async def test_idle_consumers_without_pending_entries_are_removed(
     store: RedisServer, at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_streams, "FORGOTTEN_SECONDS", -1.0)

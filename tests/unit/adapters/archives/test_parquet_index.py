@@ -71,7 +71,7 @@ async def served(archive: DeltaArchive, first: int, last: int) -> list[int]:
 
 @pytest.mark.parametrize("damage", [emptied, halved, scribbled, other_columns, flip_payload])
 @pytest.mark.parametrize("known", [False, True], ids=["not opened before", "opened before"])
-async def test_a_damaged_file_is_unavailable_and_the_others_are_served(
+async def test_damaged_file_is_unavailable_and_others_are_served(
     scribe: Scribe, archive: DeltaArchive, damage: Damage, known: bool
 ) -> None:
     scribe.archive(run("a", 1, 30))
@@ -86,7 +86,7 @@ async def test_a_damaged_file_is_unavailable_and_the_others_are_served(
     assert await served(archive, 31, 60) == list(range(31, 61))
 
 
-async def test_a_damaged_file_is_logged_once(scribe: Scribe, archive: DeltaArchive, caplog: pytest.LogCaptureFixture) -> None:
+async def test_damaged_file_is_logged_once(scribe: Scribe, archive: DeltaArchive, caplog: pytest.LogCaptureFixture) -> None:
     for first in (1, 31):
         scribe.archive(run("a", first, first + 29))
     for batch in (0, 1):
@@ -99,7 +99,7 @@ async def test_a_damaged_file_is_logged_once(scribe: Scribe, archive: DeltaArchi
 
 
 @pytest.mark.parametrize("damage", [emptied, halved, flip_payload])
-async def test_a_file_that_was_put_back_is_served_again(scribe: Scribe, archive: DeltaArchive, damage: Damage) -> None:
+async def test_restored_file_is_served_again(scribe: Scribe, archive: DeltaArchive, damage: Damage) -> None:
     scribe.archive([*run("a", 1, 30), *run("b", 1, 30)])
     path = file_of(scribe, 0)
     good = path.read_bytes()
@@ -112,23 +112,21 @@ async def test_a_file_that_was_put_back_is_served_again(scribe: Scribe, archive:
     assert (await archive.read("a", "a", "e", 1, 30, FOREVER)).messages == tuple(run("a", 1, 30))
 
 
-async def test_a_file_is_checked_once_as_long_as_it_stays_the_same(
-    scribe: Scribe, archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unchanged_file_is_checked_once(scribe: Scribe, archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch) -> None:
     scribe.archive(run("a", 1, 30))
     await served(archive, 1, 30)
     monkeypatch.setattr("ropewalk.adapters.archives.parquet_index.as_written", lambda name, file: pytest.fail("checked again"))
     assert await served(archive, 5, 20) == list(range(5, 21))
 
 
-async def test_a_file_of_another_writer_has_no_digest_and_is_served(scribe: Scribe, archive: DeltaArchive) -> None:
+async def test_file_without_a_digest_is_served(scribe: Scribe, archive: DeltaArchive) -> None:
     scribe.archive(run("a", 1, 30))
     renamed(scribe)
     assert await served(archive, 1, 30) == list(range(1, 31))
 
 
 @pytest.mark.parametrize("digest", [True, False], ids=["with a digest", "without a digest"])
-async def test_files_whose_times_are_others_are_served_as_before(scribe: Scribe, archive: DeltaArchive, digest: bool) -> None:
+async def test_file_with_a_new_modification_time_is_served(scribe: Scribe, archive: DeltaArchive, digest: bool) -> None:
     scribe.archive([*run("a", 1, 30), *run("b", 1, 30)])
     path = file_of(scribe, 0) if digest else renamed(scribe)
     for _ in range(3):
@@ -136,7 +134,7 @@ async def test_files_whose_times_are_others_are_served_as_before(scribe: Scribe,
         assert await served(archive, 1, 30) == list(range(1, 31))
 
 
-async def test_a_file_without_a_digest_that_is_another_by_now_is_read_as_it_is(scribe: Scribe, archive: DeltaArchive) -> None:
+async def test_replaced_file_without_a_digest_is_read_again(scribe: Scribe, archive: DeltaArchive) -> None:
     """With the rows of its streams at other places."""
     scribe.archive([*run("a", 1, 7), *run("b", 1, 30)])
     path = renamed(scribe)
@@ -145,7 +143,7 @@ async def test_a_file_without_a_digest_that_is_another_by_now_is_read_as_it_is(s
     assert (await archive.read("b", "b", "e", 1, 30, FOREVER)).messages == tuple(run("b", 1, 30))
 
 
-async def test_a_file_of_another_writer_need_not_be_sorted(scribe: Scribe, archive: DeltaArchive) -> None:
+async def test_unsorted_file_of_another_writer_is_served_in_order(scribe: Scribe, archive: DeltaArchive) -> None:
     scribe.archive([*run("a", 1, 30), *run("b", 1, 30)])
     path = renamed(scribe)
     rows = pq.read_table(path, partitioning=None)
@@ -155,7 +153,7 @@ async def test_a_file_of_another_writer_need_not_be_sorted(scribe: Scribe, archi
         assert (piece.messages, piece.more) == (tuple(run("a", 1, limit)), limit < 30)
 
 
-async def test_a_file_that_becomes_another_while_it_is_read_gives_no_row(
+async def test_file_replaced_while_it_is_read_is_unavailable(
     scribe: Scribe, archive: DeltaArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After its digest was compared. The other one has the same layout, so that reading it is no error."""
@@ -192,7 +190,7 @@ def without_values(rows: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("change", [not_text, timeless, without_values])
-async def test_a_file_without_a_digest_whose_rows_are_no_messages_is_unavailable(
+async def test_file_without_a_digest_and_with_invalid_rows_is_unavailable(
     scribe: Scribe, archive: DeltaArchive, change: Callable[[pa.Table], pa.Table]
 ) -> None:
     scribe.archive([*run("a", 1, 30), *run("b", 1, 30)])
@@ -213,13 +211,13 @@ def kept(text: str) -> Callable[[], str]:
     return lambda: text
 
 
-def test_what_is_known_is_not_made_again() -> None:
+def test_cached_value_is_not_loaded_again() -> None:
     memory: Remembered[str] = Remembered(10)
     assert memory.get("a", kept("x")) == "x"
     assert memory.get("a", never) == "x"
 
 
-def test_heavy_things_push_out_those_that_were_used_least() -> None:
+def test_cache_evicts_the_least_recently_used_values() -> None:
     memory: Remembered[str] = Remembered(10, weigh=len)
     for name in ("a", "b", "c"):
         memory.get(name, kept(name * 3))
@@ -230,7 +228,7 @@ def test_heavy_things_push_out_those_that_were_used_least() -> None:
     assert memory.get("b", kept("again")) == "again"
 
 
-def test_a_thing_heavier_than_the_limit_is_given_but_not_kept_and_leaves_the_count_right() -> None:
+def test_value_larger_than_the_cache_is_returned_and_not_cached() -> None:
     memory: Remembered[str] = Remembered(3, weigh=len)
     assert memory.get("a", kept("xxxx")) == "xxxx"
     assert memory.get("a", kept("yyy")) == "yyy"

@@ -19,7 +19,7 @@ def suspends(step: Coroutine[None, None, object]) -> bool:
     return True
 
 
-def test_no_step_suspends_so_each_is_atomic_on_its_event_loop() -> None:
+def test_no_step_suspends() -> None:
     backend = MemoryBackend(Rulebook(StreamRules(history_ttl=100.0)), ManualClock(), dedup_ttl=20.0)
     steps: list[Coroutine[None, None, object]] = [
         backend.streams.append([Publication("a", b"1", uid="u"), Publication("a", b"2")]),
@@ -36,7 +36,7 @@ def test_no_step_suspends_so_each_is_atomic_on_its_event_loop() -> None:
     assert [suspends(step) for step in steps] == [False] * len(steps)
 
 
-def test_epochs_are_eight_url_safe_characters_and_differ() -> None:
+def test_epochs_are_eight_url_safe_characters_and_unique() -> None:
     epochs = {random_epoch() for _ in range(100)}
     assert len(epochs) == 100
     assert all(len(epoch) == 8 and epoch.replace("-", "_").replace("_", "a").isalnum() for epoch in epochs)

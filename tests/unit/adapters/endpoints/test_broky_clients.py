@@ -24,7 +24,7 @@ def clients(*keys: str, nodes: Ring | None = None) -> BrokyClients:
     return BrokyClients([KeyGuard(key, Counter()) for key in keys], TrustedProxies(()), nodes)
 
 
-def test_a_publishing_key_makes_a_publisher_and_everybody_else_subscribes(subtests: pytest.Subtests) -> None:
+def test_client_with_a_publishing_key_is_a_publisher(subtests: pytest.Subtests) -> None:
     rows: list[tuple[tuple[str, ...], str, ClientKind, bool]] = [
         (("secret",), "secret", ClientKind.PUBLISHER, True),
         (("other", "secret"), "secret", ClientKind.PUBLISHER, True),
@@ -41,13 +41,13 @@ def test_a_publishing_key_makes_a_publisher_and_everybody_else_subscribes(subtes
             assert kind.may_push is may_push
 
 
-def test_a_node_is_one_of_this_ring() -> None:
+def test_client_with_the_ring_token_is_a_node() -> None:
     ring = Ring()
     assert clients("secret", nodes=ring).node_of("node") is ring
     assert clients("secret", nodes=ring).node_of("secret") is None
     assert clients("secret").node_of("node") is None
 
 
-def test_a_session_is_opened_with_the_token_and_the_address() -> None:
+def test_connect_request_has_token_and_address() -> None:
     request = clients().request("a JWT", Peer("192.0.2.1"))
     assert (request.token, request.remote) == ("a JWT", "192.0.2.1")

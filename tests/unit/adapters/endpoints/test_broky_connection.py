@@ -140,7 +140,7 @@ class Endpoint:
         return wire, wire.protocol
 
 
-async def test_a_session_gets_no_more_frames_than_it_takes_however_many_one_read_brought() -> None:
+async def test_session_receives_no_more_frames_than_its_inbox_holds() -> None:
     endpoint = Endpoint()
     wire, connection = await endpoint.connected()
     [session] = endpoint.sessions
@@ -179,7 +179,7 @@ async def in_turns(wires: Sequence[Wire], done: Callable[[], int]) -> list[int]:
     return [after - before for before, after in pairwise(seen)]
 
 
-async def test_producers_that_push_much_take_turns_and_keep_their_order() -> None:
+async def test_busy_producers_take_turns_and_keep_their_order() -> None:
     endpoint = Endpoint(A_STEP)
     producers = [await endpoint.connected() for _ in range(3)]
     registered = endpoint.register.payloads
@@ -195,7 +195,7 @@ async def test_producers_that_push_much_take_turns_and_keep_their_order() -> Non
 
 
 @pytest.mark.parametrize("key", [b"k", b"ephemeral"])
-async def test_who_pushes_little_does_not_wait_for_those_who_push_much(key: bytes) -> None:
+async def test_single_push_does_not_wait_for_busy_producers(key: bytes) -> None:
     endpoint = Endpoint(A_STEP)
     wire, connection = await endpoint.connected()
     for _, producer in [await endpoint.connected() for _ in range(5)]:
@@ -205,7 +205,7 @@ async def test_who_pushes_little_does_not_wait_for_those_who_push_much(key: byte
     assert wire.reads
 
 
-async def test_runs_that_stay_whole_are_passed_on_in_turns_too() -> None:
+async def test_ephemeral_runs_are_forwarded_in_turns() -> None:
     endpoint = Endpoint(A_TURN)
     wire, connection = await endpoint.connected()
     connection.data_received(pushes(b"ephemeral", PAYLOADS))
@@ -216,7 +216,7 @@ async def test_runs_that_stay_whole_are_passed_on_in_turns_too() -> None:
     assert passed_on == PAYLOADS
 
 
-async def test_everything_is_handled_once_and_in_order_however_it_comes(subtests: pytest.Subtests) -> None:
+async def test_pushes_are_handled_once_and_in_order_for_any_read_sizes(subtests: pytest.Subtests) -> None:
     for seed in range(20):
         with subtests.test(seed=seed):
             chance = random.Random(seed)
@@ -235,7 +235,7 @@ async def test_everything_is_handled_once_and_in_order_however_it_comes(subtests
             assert endpoint.register.payloads == PAYLOADS
 
 
-async def test_a_frame_inside_of_a_payload_is_none() -> None:
+async def test_frame_inside_a_payload_is_not_parsed() -> None:
     endpoint = Endpoint()
     _, connection = await endpoint.connected()
     inner = encode_run(run_of(b"ephemeral", [b"inner"]))
@@ -247,7 +247,7 @@ async def test_a_frame_inside_of_a_payload_is_none() -> None:
     assert endpoint.register.payloads == [b"first", inner * 2]
 
 
-async def test_runs_that_come_while_others_are_on_their_way_wait_for_them() -> None:
+async def test_runs_wait_for_earlier_runs_in_delivery() -> None:
     endpoint = Endpoint()
     _, connection = await endpoint.connected()
     connection.data_received(pushes(b"ephemeral", [b"1"]))
@@ -263,7 +263,7 @@ async def test_runs_that_come_while_others_are_on_their_way_wait_for_them() -> N
     assert endpoint.register.payloads == [b"1", b"2", b"3"]
 
 
-async def test_pushes_that_are_refused_take_turns() -> None:
+async def test_refused_pushes_take_turns() -> None:
     endpoint = Endpoint(A_STEP)
     wire, connection = await endpoint.connected()
     connection.data_received(encode_run(run_of(b"", [b"x"])) * PUSHES)
@@ -282,7 +282,7 @@ async def test_commands_for_a_session_take_turns() -> None:
     assert session.waiting == MOST_FRAMES - 1
 
 
-async def test_a_producer_that_hangs_up_before_its_turn_is_answered_before_the_end() -> None:
+async def test_half_closed_producer_gets_all_receipts() -> None:
     endpoint = Endpoint(A_STEP, key="secret")
     wire, connection = await endpoint.connected()
     connection.data_received(pushes(b"k", PAYLOADS, ref=1))
@@ -295,7 +295,7 @@ async def test_a_producer_that_hangs_up_before_its_turn_is_answered_before_the_e
     assert sum(len(answer.refs) for answer in answers if isinstance(answer, Pushed)) == PUSHES
 
 
-async def test_what_waits_for_its_turn_is_forgotten_with_its_connection() -> None:
+async def test_waiting_pushes_of_a_lost_connection_are_dropped() -> None:
     endpoint = Endpoint(A_STEP, key="secret")
     wire, connection = await endpoint.connected()
     connection.data_received(pushes(b"k", PAYLOADS))
@@ -307,7 +307,7 @@ async def test_what_waits_for_its_turn_is_forgotten_with_its_connection() -> Non
     assert len(endpoint.register.payloads) == before < PUSHES
 
 
-async def test_a_mistake_is_told_last_and_nothing_behind_it_is_handled() -> None:
+async def test_malformed_frame_is_reported_after_the_receipts_and_ends_the_input() -> None:
     endpoint = Endpoint(A_STEP, key="secret")
     wire, connection = await endpoint.connected()
     connection.data_received(pushes(b"k", PAYLOADS, ref=1) + bytes(8) + pushes(b"k", [b"-1"]))
@@ -323,7 +323,7 @@ async def test_a_mistake_is_told_last_and_nothing_behind_it_is_handled() -> None
     assert sum(len(answer.refs) for answer in answers[:-1] if isinstance(answer, Pushed)) == PUSHES
 
 
-async def test_a_server_that_ends_tells_a_producer_that_waits_for_its_turn() -> None:
+async def test_draining_server_sends_an_error_to_a_waiting_producer() -> None:
     endpoint = Endpoint(A_STEP, key="secret")
     wire, connection = await endpoint.connected()
     connection.data_received(pushes(b"k", PAYLOADS))

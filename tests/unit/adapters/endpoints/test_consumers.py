@@ -50,12 +50,12 @@ async def listed(client: Client) -> list[dict[str, object]]:
         return found
 
 
-async def test_the_first_offset_is_pinned_and_answered_ever_after(client: Client) -> None:
+async def test_first_offset_is_pinned_and_returned_later(client: Client) -> None:
     assert await told(client, "POST", offset(4)) == (200, offset(4))
     assert await told(client, "POST", offset(9)) == (200, offset(4))
 
 
-async def test_it_moves_forward_and_never_back(client: Client) -> None:
+async def test_consumer_moves_forward_only(client: Client) -> None:
     await told(client, "POST", offset(4))
 
     assert await told(client, "PUT", offset(7)) == (200, offset(7))
@@ -63,17 +63,17 @@ async def test_it_moves_forward_and_never_back(client: Client) -> None:
     assert await told(client, "POST", offset(0)) == (200, offset(7))
 
 
-async def test_one_that_was_never_pinned_begins_where_it_is_moved_to(client: Client) -> None:
+async def test_unknown_consumer_starts_where_it_is_moved_to(client: Client) -> None:
     assert await told(client, "PUT", offset(7)) == (200, offset(7))
 
 
-async def test_an_offset_is_spelt_with_its_shards_in_order(client: Client) -> None:
+async def test_offset_has_its_shards_in_order(client: Client) -> None:
     marks = {shard: {"p": 0, "e": ""} for shard in ("2", "0", "1")}
     async with client.post("/journal/consumers/etl", json=marks) as response:
         assert await response.read() == b'{"0":{"e":"","p":0},"1":{"e":"","p":0},"2":{"e":"","p":0}}'
 
 
-async def test_they_are_listed_with_their_lag_by_shard(client: Client) -> None:
+async def test_consumers_are_listed_with_their_lag_by_shard(client: Client) -> None:
     await told(client, "POST", {**offset(4), **offset(0, (FULL + 1) % 3)}, "b")
     await told(client, "POST", offset(ROWS), "a")
 
@@ -82,7 +82,7 @@ async def test_they_are_listed_with_their_lag_by_shard(client: Client) -> None:
     assert (second["name"], second["lag"]) == ("b", {str(FULL): ROWS - 4, str((FULL + 1) % 3): 0})
 
 
-async def test_a_forgotten_one_begins_anew(client: Client) -> None:
+async def test_deleted_consumer_can_be_pinned_again(client: Client) -> None:
     await told(client, "POST", offset(4))
     async with client.delete("/journal/consumers/etl") as response:
         assert response.status == 200
@@ -92,7 +92,7 @@ async def test_a_forgotten_one_begins_anew(client: Client) -> None:
     assert await told(client, "POST", offset(9)) == (200, offset(9))
 
 
-async def test_an_offset_that_cannot_be_is_refused(client: Client, subtests: pytest.Subtests) -> None:
+async def test_invalid_offsets_are_refused(client: Client, subtests: pytest.Subtests) -> None:
     rows: list[object] = [
         {},
         [],
@@ -115,20 +115,20 @@ async def test_an_offset_that_cannot_be_is_refused(client: Client, subtests: pyt
                 assert await listed(client) == []
 
 
-async def test_a_name_that_cannot_be_is_refused(client: Client, subtests: pytest.Subtests) -> None:
+async def test_invalid_names_are_refused(client: Client, subtests: pytest.Subtests) -> None:
     for name in ["a%20b", "x" * 129, "%2F", "ä"]:
         with subtests.test(name=name):
             status, _ = await told(client, "POST", offset(1), name)
             assert status == 400
 
 
-async def test_a_body_without_end_is_refused(client: Client) -> None:
+async def test_body_that_is_too_large_is_refused(client: Client) -> None:
     async with client.post("/journal/consumers/etl", data=b" " * 70_000) as response:
         assert response.status == 413
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", ""), ("POST", "/a"), ("PUT", "/a"), ("DELETE", "/a")])
-async def test_without_the_key_nobody_comes_in(client: Client, method: str, path: str) -> None:
+async def test_every_path_needs_the_key(client: Client, method: str, path: str) -> None:
     async with client.post("/journal/consumers/a", json=offset(1)) as response:
         assert response.status == 200
     for headers in ({}, {"Authorization": "Bearer wrong"}):

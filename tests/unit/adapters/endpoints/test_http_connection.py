@@ -32,7 +32,7 @@ def door_to(bodies: list[StreamReader]) -> SharedPort:
     return shared_port
 
 
-async def test_tiny_chunks_of_many_connections_are_parsed_a_piece_at_a_time_in_turn() -> None:
+async def test_small_chunks_of_many_connections_are_parsed_in_turns() -> None:
     bodies: list[StreamReader] = []
     shared_port, wires = door_to(bodies), [Wire() for _ in range(12)]
     for wire in wires:
@@ -59,7 +59,7 @@ async def test_tiny_chunks_of_many_connections_are_parsed_a_piece_at_a_time_in_t
     await shared_port.http.server.shutdown()
 
 
-async def test_what_the_parser_kept_back_while_nobody_read_is_parsed_once_somebody_does() -> None:
+async def test_chunks_buffered_by_the_parser_are_parsed_once_the_body_is_read() -> None:
     """More chunks than aiohttp buffers, then some more: all of the body arrives, and the wire is read again."""
     bodies: list[StreamReader] = []
     gate = asyncio.Event()

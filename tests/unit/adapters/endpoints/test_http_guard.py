@@ -48,7 +48,7 @@ async def client(guard: KeyGuard) -> AsyncIterator[Client]:
         ("/late", b"x", {}, 408, {"body_timeout": 1}),
     ],
 )
-async def test_what_is_refused_is_answered_and_counted(
+async def test_refused_requests_are_counted(
     client: Client, guard: KeyGuard, path: str, body: bytes, headers: dict[str, str], status: int, counted: dict[str, int]
 ) -> None:
     async with client.post(path, data=body, headers=headers) as response:
@@ -56,7 +56,7 @@ async def test_what_is_refused_is_answered_and_counted(
     assert guard.refusals == counted
 
 
-async def test_a_replaced_key_counts_for_connections_that_are_open_already(client: Client, guard: KeyGuard) -> None:
+async def test_replaced_key_applies_to_open_connections(client: Client, guard: KeyGuard) -> None:
     assert (await client.post("/echo", data=b"x")).status == 200
     guard.key = "other"
     assert (await client.post("/echo", data=b"x")).status == 401
@@ -82,7 +82,7 @@ def raw_deflate(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-async def test_a_body_is_what_was_meant_however_it_was_packed(subtests: pytest.Subtests) -> None:
+async def test_body_is_decompressed_by_its_encoding(subtests: pytest.Subtests) -> None:
     rows: list[tuple[str, bytes]] = [
         ("", TEXT),
         ("identity", TEXT),
@@ -97,13 +97,13 @@ async def test_a_body_is_what_was_meant_however_it_was_packed(subtests: pytest.S
             assert await read(data, encoding) == TEXT
 
 
-async def test_a_body_of_every_size_is_inflated_whole(subtests: pytest.Subtests) -> None:
+async def test_compressed_body_may_have_any_size_after_inflation(subtests: pytest.Subtests) -> None:
     for size in [0, 1, INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, 3 * INLINE_BYTES]:
         with subtests.test(size=size):
             assert await read(gzip.compress(b"x" * size), "gzip", 3 * INLINE_BYTES) == b"x" * size
 
 
-async def test_a_body_may_be_sent_in_every_size(subtests: pytest.Subtests) -> None:
+async def test_compressed_body_may_have_any_sent_size(subtests: pytest.Subtests) -> None:
     for size in [INLINE_INPUT - 1, INLINE_INPUT, INLINE_INPUT + 1, 3 * INLINE_INPUT]:
         with subtests.test(size=size):
             text = random.Random(size).randbytes(size)
@@ -115,7 +115,7 @@ async def test_a_body_may_be_sent_in_every_size(subtests: pytest.Subtests) -> No
                 await read(gzip.compress(b"x") + bytes(size), "gzip", 2 * size + 100)
 
 
-async def test_what_a_body_becomes_is_bounded(subtests: pytest.Subtests) -> None:
+async def test_inflated_size_is_limited(subtests: pytest.Subtests) -> None:
     for limit in [100, INLINE_BYTES, 5 * INLINE_BYTES]:
         with subtests.test(limit=limit):
             assert await read(gzip.compress(b"x" * limit), "gzip", limit) == b"x" * limit
@@ -133,7 +133,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("case", LARGE)
-async def test_a_large_body_is_inflated_off_the_event_loop(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_body_is_inflated_in_a_thread(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, encoding, size = LARGE[case]
     threads: list[int] = []
 
@@ -161,20 +161,20 @@ async def test_a_large_body_is_inflated_off_the_event_loop(case: str, monkeypatc
     assert threading.get_ident() not in threads
 
 
-async def test_a_body_that_is_not_what_its_encoding_says_is_refused(subtests: pytest.Subtests) -> None:
+async def test_body_that_does_not_match_its_encoding_is_refused(subtests: pytest.Subtests) -> None:
     for data in [b"", b"not gzip", gzip.compress(TEXT, mtime=0)[:-3], gzip.compress(TEXT, mtime=0) + b"more"]:
         with subtests.test(data=data), pytest.raises(BadBody):
             await read(data, "gzip")
 
 
-async def test_an_encoding_that_is_not_understood_is_refused(subtests: pytest.Subtests) -> None:
+async def test_unknown_encoding_is_refused(subtests: pytest.Subtests) -> None:
     for encoding in ["br", "zstd", "gzip, gzip", "nonsense"]:
         with subtests.test(encoding=encoding), pytest.raises(UnsupportedEncoding):
             await read(TEXT, encoding)
 
 
 @pytest.mark.parametrize("announced", ["10001", "9" * 5000])
-async def test_an_announced_size_beyond_the_limit_is_refused_unread(announced: str) -> None:
+async def test_content_length_beyond_the_limit_is_refused_unread(announced: str) -> None:
     async def untouched() -> AsyncIterator[bytes]:
         raise AssertionError("was read")
         yield b""
@@ -183,7 +183,7 @@ async def test_an_announced_size_beyond_the_limit_is_refused_unread(announced: s
         await gather(untouched(), {"Content-Length": announced}, 10_000)
 
 
-async def test_a_body_that_trickles_is_not_waited_for_for_ever() -> None:
+async def test_incomplete_body_times_out() -> None:
     async def trickle() -> AsyncIterator[bytes]:
         yield b"x"
         await asyncio.Event().wait()
@@ -192,7 +192,7 @@ async def test_a_body_that_trickles_is_not_waited_for_for_ever() -> None:
         await gather(trickle(), {}, 100, seconds=0.01)
 
 
-async def test_unfinished_bodies_take_no_more_memory_than_their_budget_and_give_it_back() -> None:
+async def test_incomplete_bodies_are_bounded_by_a_shared_budget() -> None:
     budget = Budget(150)
     halfway, go_on = asyncio.Event(), asyncio.Event()
 

@@ -322,7 +322,7 @@ def opened(port: Port) -> PlainWire:
 
 
 @pytest.mark.parametrize("how", PLAIN)
-async def test_a_request_may_be_cut_anywhere(how: How) -> None:
+async def test_request_may_be_split_anywhere(how: How) -> None:
     data, before = request(), len(request())
     async with listening(how) as port:
         wire = opened(port)
@@ -334,7 +334,7 @@ async def test_a_request_may_be_cut_anywhere(how: How) -> None:
 
 
 @pytest.mark.parametrize("how", PLAIN)
-async def test_a_request_may_come_byte_by_byte(how: How) -> None:
+async def test_request_may_arrive_byte_by_byte(how: How) -> None:
     data = request() + request(b"[%b,%b]" % (GOOD, GOOD)) + request()
     async with listening(how) as port:
         wire = opened(port)
@@ -344,7 +344,7 @@ async def test_a_request_may_come_byte_by_byte(how: How) -> None:
         assert port.seen_by_aiohttp == 0
 
 
-async def test_a_request_for_aiohttp_may_be_cut_anywhere() -> None:
+async def test_request_for_aiohttp_may_be_split_anywhere() -> None:
     data = request(GOOD, "Expect: 100-continue")
     async with listening(How.AT_ONCE) as port:
         for place in range(1, len(data)):
@@ -367,7 +367,7 @@ async def test_pipelined_requests_are_answered_in_order(how: How) -> None:
         assert port.seen_by_aiohttp == 1
 
 
-async def test_many_requests_behind_each_other_leave_turns_to_others() -> None:
+async def test_many_pipelined_requests_take_turns_with_other_connections() -> None:
     data, most = request(), -(-plain_connection.TURN_BYTES // len(request()))
     async with listening(How.AT_ONCE) as port:
         wires = [opened(port) for _ in range(3)]
@@ -383,7 +383,7 @@ async def test_many_requests_behind_each_other_leave_turns_to_others() -> None:
         assert all(wire.reads for wire in wires)
 
 
-async def test_requests_that_wait_for_their_turn_are_forgotten_with_their_connection() -> None:
+async def test_waiting_requests_of_a_lost_connection_are_dropped() -> None:
     async with listening(How.AT_ONCE) as port:
         wire = opened(port)
         wire.receive(request() * 1000)
@@ -396,7 +396,7 @@ async def test_requests_that_wait_for_their_turn_are_forgotten_with_their_connec
 
 
 @pytest.mark.parametrize("how", PLAIN)
-async def test_aiohttp_answers_what_is_its_own_and_nothing_else_on_one_connection(how: How) -> None:
+async def test_aiohttp_answers_only_other_requests_of_a_connection(how: How) -> None:
     others = (
         request(b"", line="GET /end HTTP/1.1"),
         request(b"x" * 1000, line="POST /end HTTP/1.1"),
@@ -414,7 +414,7 @@ async def test_aiohttp_answers_what_is_its_own_and_nothing_else_on_one_connectio
 
 
 @pytest.mark.parametrize("how", PLAIN)
-async def test_requests_of_both_kinds_behind_each_other_keep_their_order(how: How) -> None:
+async def test_pipelined_requests_of_both_kinds_are_answered_in_order(how: How) -> None:
     get = request(b"", line="GET /end HTTP/1.1")
     async with listening(how) as port:
         answers = await exchange(port, (request() + get) * 20 + request() + END)
@@ -423,7 +423,7 @@ async def test_requests_of_both_kinds_behind_each_other_keep_their_order(how: Ho
 
 
 @pytest.mark.parametrize("how", PLAIN)
-async def test_nonsense_behind_a_request_is_refused_after_that_is_answered(how: How) -> None:
+async def test_malformed_request_is_refused_after_the_response_before_it(how: How) -> None:
     async with listening(how) as port:
         answers = await exchange(port, request() + b"nonsense\r\n\r\n" + END)
         assert re.findall(rb"HTTP/1\.\d (\d+)", answers) == [b"201", b"400"]
@@ -470,7 +470,7 @@ async def test_requests_after_connection_close_are_not_answered(how: How) -> Non
 
 
 @pytest.mark.parametrize("how", How)
-async def test_a_request_with_a_malformed_body_behind_others_is_refused_at_once(how: How) -> None:
+async def test_request_with_a_malformed_body_is_refused_after_the_responses_before_it(how: How) -> None:
     bad = chunked().replace(b"\r\n\r\n1c\r\n", b"\r\n\r\nnonsense\r\n")
     async with listening(how) as port:
         for before, number in ((b"", 0), (request() + request(b"", line="GET /end HTTP/1.1"), 2)):
@@ -489,7 +489,7 @@ async def test_incomplete_head_behind_a_request_times_out(how: How, loop_clock: 
         assert port.stats.refusals == {"head_timeout": 1}
 
 
-async def test_what_comes_while_the_store_is_waited_for_is_held_and_no_more_is_read() -> None:
+async def test_requests_during_a_publish_are_held_and_reading_pauses() -> None:
     async with listening(How.LATER) as port:
         wire = opened(port)
         await wire.offsets(1)
@@ -509,7 +509,7 @@ async def test_what_comes_while_the_store_is_waited_for_is_held_and_no_more_is_r
 
 
 @pytest.mark.parametrize("how", PLAIN)
-async def test_a_peer_that_reads_no_answers_gets_no_more_of_them(how: How) -> None:
+async def test_paused_connection_leaves_requests_to_aiohttp(how: How) -> None:
     async with listening(how) as port, port.connection() as link:
         await link.send(request())
         await link.response()
@@ -608,7 +608,7 @@ async def test_incomplete_body_is_answered_with_408(how: How, loop_clock: Manual
     assert KEYED.held == held
 
 
-async def test_a_sender_that_trickles_is_not_held_for_longer() -> None:
+async def test_further_pieces_of_a_body_do_not_extend_its_timeout() -> None:
     """However little comes at a time, and however often: the time runs from the head on."""
     async with listening(How.AT_ONCE) as port:
         wire = opened(port)
@@ -704,7 +704,7 @@ async def test_incomplete_head_waits_while_a_request_before_it_is_answered(loop_
         assert port.stats.refusals == {"head_timeout": 1}
 
 
-async def test_a_server_that_stops_waits_for_the_store_and_answers() -> None:
+async def test_stopping_server_waits_for_the_publish_and_answers() -> None:
     async with listening(How.LATER) as port, port.connection() as link:
         port.store.gate.clear()
         await link.send(request())
@@ -719,7 +719,7 @@ async def test_a_server_that_stops_waits_for_the_store_and_answers() -> None:
 
 
 @pytest.mark.parametrize("how", How)
-async def test_every_request_has_its_line_in_the_log(how: How, caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_request_is_logged(how: How, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "ropewalk.http"):
         async with listening(how) as port:
             await exchange(port, request() + request(entry(stream="silent")) + END)

@@ -8,7 +8,7 @@ from ropewalk.adapters.endpoints.turns import LoopTurns
 from tests.unit.adapters.endpoints.wire import Wire
 
 
-async def test_connections_that_send_many_control_frames_are_read_again_one_after_another() -> None:
+async def test_paused_connections_are_read_again_one_at_a_time() -> None:
     turns, wires = LoopTurns(), [Wire() for _ in range(5)]
     readings = [ReadPacing(wire, turns) for wire in wires]
     for reading in readings:
@@ -22,7 +22,7 @@ async def test_connections_that_send_many_control_frames_are_read_again_one_afte
     assert max(after - before for before, after in pairwise(seen)) == 1
 
 
-async def test_a_connection_that_is_past_its_rate_rests() -> None:
+async def test_connection_beyond_its_rate_stays_paused() -> None:
     wire = Wire()
     reading = ReadPacing(wire, LoopTurns())
     for _ in range(60 * FRAMES_A_SECOND):
@@ -32,7 +32,7 @@ async def test_a_connection_that_is_past_its_rate_rests() -> None:
     assert not wire.reads
 
 
-async def test_a_connection_whose_session_holds_it_is_not_read_after_its_turn() -> None:
+async def test_connection_held_by_its_session_is_not_read_after_its_turn() -> None:
     wire = Wire()
     reading = ReadPacing(wire, LoopTurns())
     for _ in range(FRAMES_AT_ONCE):

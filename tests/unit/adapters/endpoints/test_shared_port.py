@@ -66,26 +66,26 @@ def arrive(port: SharedPort, *pieces: bytes) -> Wire:
     return wire
 
 
-async def test_a_protocol_gets_its_connection_with_all_that_was_read(port: SharedPort, other: Other) -> None:
+async def test_protocol_receives_its_connection_with_the_bytes_read_before(port: SharedPort, other: Other) -> None:
     wire = arrive(port, b"OT", b"HER and")
     assert other.entered[0] == (wire, b"OTHER and")
     assert port.admission.connections() == 0  # it is its protocol's to count
 
 
-async def test_what_begins_like_one_protocol_and_goes_on_as_another_is_the_other(port: SharedPort, other: Other) -> None:
+async def test_connection_is_decided_by_the_bytes_after_a_common_prefix(port: SharedPort, other: Other) -> None:
     wire = arrive(port, b"O", b"PTIONS / HTTP/1.1\r\nhost: x\r\n", b"\r\n")
     assert isinstance(wire.protocol, HttpConnection)
     assert not other.entered
     await port.http.server.shutdown()
 
 
-async def test_a_protocol_that_is_full_says_so_in_its_own_words(port: SharedPort, other: Other) -> None:
+async def test_protocol_without_room_sends_its_busy_message(port: SharedPort, other: Other) -> None:
     other.room = False
     wire = arrive(port, MAGIC)
     assert (wire.written, wire.closed, other.entered) == (b"no room", True, [])
 
 
-async def test_what_nobody_knows_in_time_is_refused(port: SharedPort, subtests: pytest.Subtests) -> None:
+async def test_unknown_protocol_is_refused_beyond_the_head_limit(port: SharedPort, subtests: pytest.Subtests) -> None:
     for data in [b"x" * (HEAD_LIMIT + 1), b"x" * (HEAD_LIMIT + 1) + b"\r\n\r\n"]:
         with subtests.test(data=data):
             wire = arrive(port, data)

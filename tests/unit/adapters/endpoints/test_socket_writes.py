@@ -90,7 +90,7 @@ async def a_socket_ends_with_its_transport() -> None:
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 @pytest.mark.parametrize("story", [order_is_kept, writes_are_kept_back_again, a_socket_ends_with_its_transport])
-def test_direct_writes(
+def test_direct_socket_writes(
     run: Callable[[Coroutine[Any, Any, None]], None], story: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
     run(story())

@@ -116,7 +116,7 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
         return await reader.read()
 
 
-async def test_a_full_socket_pauses_the_session_and_an_emptied_one_resumes_it(client: Client, sessions: Sessions) -> None:
+async def test_full_socket_pauses_the_session_until_it_drains(client: Client, sessions: Sessions) -> None:
     reader, writer, session = await stuck(client, sessions)
     reading = asyncio.create_task(read_all(reader))
     await until(lambda: session.told == ["paused", "resumed"])
@@ -128,7 +128,7 @@ async def test_a_full_socket_pauses_the_session_and_an_emptied_one_resumes_it(cl
     writer.close()
 
 
-async def test_a_closed_connection_whose_peer_never_reads_is_ended_all_the_same(
+async def test_closed_connection_of_a_peer_that_never_reads_is_aborted(
     client: Client, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sse_link, "FLUSH_TIMEOUT", 0.05)
@@ -139,7 +139,7 @@ async def test_a_closed_connection_whose_peer_never_reads_is_ended_all_the_same(
     writer.close()
 
 
-async def test_what_is_written_after_the_end_is_left_away(client: Client, sessions: Sessions) -> None:
+async def test_writes_after_close_are_dropped(client: Client, sessions: Sessions) -> None:
     async with client.get("/events?stream=chat") as response:
         connection = sessions.opened[0].connection
         connection.write(b"data: 1\n\n")
@@ -148,7 +148,7 @@ async def test_what_is_written_after_the_end_is_left_away(client: Client, sessio
         assert await response.read() == b"data: 1\n\n"
 
 
-async def test_all_writes_of_one_moment_leave_in_one_piece(client: Client, sessions: Sessions) -> None:
+async def test_writes_of_one_step_are_sent_together(client: Client, sessions: Sessions) -> None:
     async with client.get("/events?stream=chat") as response:
         for number in range(50):
             sessions.opened[0].connection.write(b"data: %d\n\n" % number)
@@ -156,7 +156,7 @@ async def test_all_writes_of_one_moment_leave_in_one_piece(client: Client, sessi
         assert piece.count(b"data: ") == 50
 
 
-async def test_more_than_can_wait_for_the_answer_to_begin_is_refused(client: Client, sessions: Sessions) -> None:
+async def test_too_many_bytes_before_the_response_starts_are_answered_with_503(client: Client, sessions: Sessions) -> None:
     sessions.said = b"data: %b\n\n" % (b"x" * sse_link.EARLY_BYTES)
     async with client.get("/events?stream=chat") as response:
         assert response.status == 503
@@ -164,7 +164,7 @@ async def test_more_than_can_wait_for_the_answer_to_begin_is_refused(client: Cli
     await until(lambda: sessions.opened[0].told == ["lost"])
 
 
-async def test_the_session_learns_of_the_request_what_authenticators_need(client: Client, sessions: Sessions) -> None:
+async def test_session_receives_the_request_for_authentication(client: Client, sessions: Sessions) -> None:
     headers = {"X-JID": "from-header", "Cookie": "a=1", "Host": "cable.test"}
     async with client.get("/events?stream=chat&x=1&x=2", headers=headers) as response:
         assert response.status == web.HTTPOk.status_code

@@ -76,29 +76,29 @@ async def ask(client: Client, method: str, path: str, body: bytes | io.BytesIO =
         return response.status, await response.json()
 
 
-async def test_a_body_is_staged_under_its_place(client: Client, desk: Desk) -> None:
+async def test_body_is_staged_with_its_numbers(client: Client, desk: Desk) -> None:
     assert await ask(client, "POST", STAGE, b"rows") == (200, {"rows": 7, "duplicate": False})
     assert desk.asked == [("app", 5, (1, 2, 3), b"rows")]
 
 
-async def test_a_commit_names_winners_and_perhaps_how_many_pieces(client: Client, desk: Desk) -> None:
+async def test_commit_has_winners_and_optional_piece_counts(client: Client, desk: Desk) -> None:
     answer = {"published": 4, "skipped": 1, "duplicate": False, "last": 5}
     assert await ask(client, "POST", COMMIT, WINNERS) == (200, answer)
     assert await ask(client, "POST", COMMIT, b'{"winners":{"0":1,"1":9},"pieces":{"1":0}}') == (200, answer)
     assert desk.asked == [("app", 5, {0: 1}, {}), ("app", 5, {0: 1, 1: 9}, {1: 0})]
 
 
-async def test_the_last_batch_of_a_new_application_is_none(client: Client) -> None:
+async def test_new_application_has_no_last_batch(client: Client) -> None:
     assert await ask(client, "GET", "/journal/transactions/app") == (200, {"last": None})
 
 
-async def test_numbered_and_plain_rows_are_handed_on(client: Client, desk: Desk) -> None:
+async def test_numbered_and_plain_rows_are_published(client: Client, desk: Desk) -> None:
     assert await ask(client, "POST", "/journal/producers/p:1?sequence=9", b"rows") == (200, {"published": 3, "skipped": 2})
     assert await ask(client, "POST", "/journal/publications", b"rows") == (200, {"published": 1, "skipped": 0})
     assert desk.asked == [("p:1", 9, b"rows"), (b"rows",)]
 
 
-async def test_a_bad_name_or_number_is_refused(client: Client, desk: Desk, subtests: pytest.Subtests) -> None:
+async def test_invalid_name_or_number_is_refused(client: Client, desk: Desk, subtests: pytest.Subtests) -> None:
     rows: list[str] = [
         "/journal/transactions/a%2Fb/5/stage?part=0&attempt=0&seq=0",
         "/journal/transactions/a%20b/5/stage?part=0&attempt=0&seq=0",
@@ -126,7 +126,7 @@ async def test_a_bad_name_or_number_is_refused(client: Client, desk: Desk, subte
             assert desk.asked == []
 
 
-async def test_a_commit_of_another_shape_is_refused(client: Client, desk: Desk, subtests: pytest.Subtests) -> None:
+async def test_malformed_commit_is_refused(client: Client, desk: Desk, subtests: pytest.Subtests) -> None:
     rows: list[bytes] = [
         b"",
         b"{}",
@@ -143,14 +143,16 @@ async def test_a_commit_of_another_shape_is_refused(client: Client, desk: Desk, 
             assert desk.asked == []
 
 
-async def test_a_body_over_the_limit_is_refused(client: Client, desk: Desk) -> None:
+async def test_body_over_the_limit_is_refused(client: Client, desk: Desk) -> None:
     assert (await ask(client, "POST", STAGE, b"x" * 101))[0] == 413
     assert (await ask(client, "POST", COMMIT, io.BytesIO(b" " * (MAX_COMMIT + 1))))[0] == 413
     assert (await ask(client, "POST", STAGE, b"x" * 100))[0] == 200
     assert len(desk.asked) == 1
 
 
-async def test_what_cannot_be_done_is_said(client: Client, desk: Desk, subtests: pytest.Subtests) -> None:
+async def test_errors_of_the_transactor_are_answered_with_their_status(
+    client: Client, desk: Desk, subtests: pytest.Subtests
+) -> None:
     rows: list[tuple[RopewalkError, int, dict[str, object]]] = [
         (MalformedPublication("why", 17), 422, {"error": "why", "index": 17}),
         (Conflict("why", [{"part": 1, "attempt": 2}]), 409, {"error": "why", "missing": [{"part": 1, "attempt": 2}]}),
@@ -174,7 +176,7 @@ async def test_what_cannot_be_done_is_said(client: Client, desk: Desk, subtests:
         ("POST", "/closed/publications"),
     ],
 )
-async def test_without_the_key_nobody_comes_in(client: Client, desk: Desk, method: str, path: str) -> None:
+async def test_every_path_needs_the_key(client: Client, desk: Desk, method: str, path: str) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         async with client.request(method, path, data=WINNERS, headers=headers) as response:
             assert response.status == 401
@@ -183,7 +185,7 @@ async def test_without_the_key_nobody_comes_in(client: Client, desk: Desk, metho
         assert response.status == 200
 
 
-async def test_no_more_bodies_are_taken_at_once_than_there_are_places(client: Client, desk: Desk) -> None:
+async def test_number_of_concurrent_bodies_is_bounded(client: Client, desk: Desk) -> None:
     desk.open.clear()
     asking = [asyncio.create_task(ask(client, "POST", STAGE, b"rows")) for _ in range(3 * PLACES)]
     while desk.busy < PLACES:

@@ -21,7 +21,7 @@ class Work:
         return self._seconds
 
 
-async def test_one_has_its_turn_at_a_time_and_who_has_more_to_do_waits_behind_the_others() -> None:
+async def test_turns_are_taken_one_at_a_time_in_round_robin() -> None:
     turns, done = LoopTurns(), list[str]()
     Work("a", turns, done, times=3)
     Work("b", turns, done)
@@ -34,7 +34,7 @@ async def test_one_has_its_turn_at_a_time_and_who_has_more_to_do_waits_behind_th
     assert seen == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_turn_that_fails_does_not_hold_up_the_next_one() -> None:
+async def test_failed_turn_does_not_block_the_next() -> None:
     class Failing:
         def take_turn(self) -> float:
             raise ValueError
@@ -50,7 +50,7 @@ async def test_a_turn_that_fails_does_not_hold_up_the_next_one() -> None:
     assert len(heard) == 1
 
 
-async def test_who_asks_for_time_makes_all_the_others_wait() -> None:
+async def test_requested_pause_delays_all_others() -> None:
     turns, done = LoopTurns(), list[str]()
     Work("a", turns, done, seconds=BURST_SECONDS / 2)
     Work("b", turns, done, seconds=60.0)
@@ -60,7 +60,7 @@ async def test_who_asks_for_time_makes_all_the_others_wait() -> None:
     assert done == ["a", "b"]
 
 
-async def test_those_who_work_without_a_turn_share_the_time_of_one_until_everybody_was_served() -> None:
+async def test_work_without_a_turn_shares_the_time_of_one_turn() -> None:
     turns = LoopTurns()
     turns.worked(A_TURN / 4)
     turns.worked(A_TURN / 4)
@@ -73,7 +73,7 @@ async def test_those_who_work_without_a_turn_share_the_time_of_one_until_everybo
     assert turns.left == 0
 
 
-async def test_who_works_a_little_takes_no_time_from_anybody() -> None:
+async def test_short_work_takes_no_time_from_others() -> None:
     turns = LoopTurns()
     for _ in range(1000):
         turns.worked(LITTLE)

@@ -19,13 +19,13 @@ async def client() -> AsyncIterator[Client]:
         yield client
 
 
-async def test_what_an_endpoint_takes_reaches_it(client: Client, subtests: pytest.Subtests) -> None:
+async def test_known_paths_reach_their_endpoint(client: Client, subtests: pytest.Subtests) -> None:
     for path in ["/api/streams", "/api/a/b/users"]:
         with subtests.test(path=path):
             assert await (await client.get(path)).text() == "here"
 
 
-async def test_a_path_where_nothing_is_is_refused_with_404(client: Client, subtests: pytest.Subtests) -> None:
+async def test_unknown_path_is_answered_with_404(client: Client, subtests: pytest.Subtests) -> None:
     for path in ["/", "/api", "/api/", "/api/stream", "/api/streams/", "/a%0Ab"]:
         for method in ["GET", "POST", "OPTIONS"]:
             with subtests.test(path=path, method=method):
@@ -35,9 +35,7 @@ async def test_a_path_where_nothing_is_is_refused_with_404(client: Client, subte
                     assert "Allow" not in response.headers
 
 
-async def test_a_method_that_the_path_does_not_know_is_refused_with_405_and_those_it_knows(
-    client: Client, subtests: pytest.Subtests
-) -> None:
+async def test_unknown_method_is_answered_with_405_and_the_allowed_ones(client: Client, subtests: pytest.Subtests) -> None:
     for path, allow in [("/api/streams", "GET, HEAD"), ("/api/a/b/users", "GET, HEAD, PUT")]:
         with subtests.test(path=path, allow=allow):
             async with client.post(path, data=b"x") as response:

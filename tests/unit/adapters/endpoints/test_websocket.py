@@ -56,12 +56,12 @@ def endpoint(says: bytes, sessions: list[Session]) -> WebSocketEndpoint:
     return WebSocketEndpoint(open_session, ["/cable"], lambda _: True, "jid", 1024, False, False, TrustedProxies())
 
 
-async def test_the_answer_to_the_upgrade_and_what_is_said_at_once_are_one_write(wire: Wire) -> None:
+async def test_upgrade_response_and_first_frames_are_one_write(wire: Wire) -> None:
     endpoint(b"welcome", []).take_over(wire, REQUEST, Peer("127.0.0.1"))
     assert wire.writes == [ANSWER + b"welcome"]
 
 
-async def test_the_answer_to_the_upgrade_does_not_wait_for_a_session_that_opens_later(wire: Wire) -> None:
+async def test_upgrade_response_does_not_wait_for_the_session(wire: Wire) -> None:
     sessions: list[Session] = []
     endpoint(b"", sessions).take_over(wire, REQUEST, Peer("127.0.0.1"))
     assert wire.writes == [ANSWER]
@@ -69,7 +69,7 @@ async def test_the_answer_to_the_upgrade_does_not_wait_for_a_session_that_opens_
     assert wire.writes == [ANSWER, b"welcome"]
 
 
-async def test_a_session_that_is_refused_at_once_is_told_so_behind_the_answer(wire: Wire) -> None:
+async def test_refusal_of_a_session_follows_the_upgrade_response(wire: Wire) -> None:
     class Refusing(Session):
         def __init__(self, connection: Connection, says: bytes) -> None:
             super().__init__(connection, b"no")
@@ -83,7 +83,7 @@ async def test_a_session_that_is_refused_at_once_is_told_so_behind_the_answer(wi
     assert wire.writes == [ANSWER + b"no" + b"\x88\x02\x03\xe8"]
 
 
-async def test_a_request_that_picows_refuses_opens_no_session(wire: Wire) -> None:
+async def test_invalid_upgrade_request_opens_no_session(wire: Wire) -> None:
     sessions: list[Session] = []
     bad = REQUEST.replace(b"Sec-WebSocket-Version: 13\r\n", b"")
     endpoint(b"welcome", sessions).take_over(wire, bad, Peer("127.0.0.1"))

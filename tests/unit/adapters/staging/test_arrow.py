@@ -23,7 +23,7 @@ def test_rows_become_publications() -> None:
     assert read(rows_body(("a", '{"n":1}'), ("b", " [1] "))) == [Publication("a", b'{"n":1}'), Publication("b", b"[1]")]
 
 
-def test_text_that_is_no_json_becomes_a_string() -> None:
+def test_value_that_is_not_json_becomes_a_string() -> None:
     assert [row.payload for row in read(rows_body(("a", "hello"), ("a", "null"), ("a", ""), ("a", '"x"')))] == [
         b'"hello"',
         b'"null"',
@@ -32,7 +32,7 @@ def test_text_that_is_no_json_becomes_a_string() -> None:
     ]
 
 
-def test_optional_columns_are_taken_and_null_is_as_good_as_absent() -> None:
+def test_optional_columns_are_read_and_null_means_absent() -> None:
     body = body_of(
         {
             "exclude_socket": ["sid", None],
@@ -48,18 +48,18 @@ def test_optional_columns_are_taken_and_null_is_as_good_as_absent() -> None:
     ]
 
 
-def test_several_batches_are_one_sequence_of_rows_that_can_be_read_in_parts() -> None:
+def test_rows_of_several_batches_can_be_read_in_parts() -> None:
     table = pa.concat_tables([pa.table({"stream": ["a"] * 3, "value": [b"1", b"2", b"3"]})] * 2)
     rows = ArrowRows(body_of_table(table), LIMITS)
     assert len(rows) == 6
     assert [row.payload for row in rows.publications(2, 3)] == [b"3", b"1", b"2"]
 
 
-def test_no_rows_are_fine() -> None:
+def test_body_without_rows_is_accepted() -> None:
     assert read(rows_body()) == []
 
 
-def test_a_bad_row_is_refused_with_its_index(subtests: pytest.Subtests) -> None:
+def test_invalid_row_is_refused_with_its_index(subtests: pytest.Subtests) -> None:
     rows: list[tuple[str | None, bytes | None, str | None, str]] = [
         ("", b"1", None, "stream"),
         (None, b"1", None, "stream"),
@@ -83,14 +83,14 @@ def test_a_bad_row_is_refused_with_its_index(subtests: pytest.Subtests) -> None:
             assert refusal.value.index == 2
 
 
-def test_a_bad_row_has_the_same_index_when_rows_are_read_in_parts() -> None:
+def test_invalid_row_has_the_same_index_when_rows_are_read_in_parts() -> None:
     rows = ArrowRows(rows_body(("a", "1"), ("a", "2"), ("", "3")), LIMITS)
     with pytest.raises(MalformedPublication) as refusal:
         rows.publications(2, 1)
     assert refusal.value.index == 2
 
 
-def test_other_columns_are_refused(subtests: pytest.Subtests) -> None:
+def test_missing_unknown_and_mistyped_columns_are_refused(subtests: pytest.Subtests) -> None:
     rows: list[tuple[dict[str, object], str]] = [
         ({"stream": ["a"]}, "value is missing"),
         ({"value": [b"1"]}, "stream is missing"),
@@ -105,13 +105,13 @@ def test_other_columns_are_refused(subtests: pytest.Subtests) -> None:
             read(body_of(columns))
 
 
-def test_a_column_that_is_there_twice_is_refused() -> None:
+def test_duplicate_column_is_refused() -> None:
     table = pa.table([pa.array(["a"]), pa.array([b"1"]), pa.array([b"2"])], names=["stream", "value", "value"])
     with pytest.raises(MalformedPublication, match="twice"):
         read(body_of_table(table))
 
 
-def test_compressed_columns_are_refused_before_they_are_unpacked(subtests: pytest.Subtests) -> None:
+def test_compressed_columns_are_refused(subtests: pytest.Subtests) -> None:
     for compression in ["lz4", "zstd"]:
         with subtests.test(compression=compression):
             table = pa.table({"stream": ["a"] * 1000, "value": [b"1"] * 1000})
@@ -119,13 +119,13 @@ def test_compressed_columns_are_refused_before_they_are_unpacked(subtests: pytes
                 read(body_of_table(table, compression=compression))
 
 
-def test_what_is_no_arrow_stream_is_refused(subtests: pytest.Subtests) -> None:
+def test_body_that_is_not_an_arrow_stream_is_refused(subtests: pytest.Subtests) -> None:
     for body in [b"", b"\0" * 8, b"\xff" * 100, b'{"stream":"a","data":"1"}', rows_body(("a", "1"))[:-50]]:
         with subtests.test(body=body), pytest.raises(MalformedPublication):
             read(body)
 
 
-def test_a_body_with_flipped_bytes_is_read_or_refused_and_nothing_else() -> None:
+def test_body_with_a_changed_byte_is_read_or_refused() -> None:
     chance = random.Random(5)
     good = rows_body(*((f"s{n}", str(n)) for n in range(5)))
     refused = 0

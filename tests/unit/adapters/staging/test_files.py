@@ -32,13 +32,13 @@ def piece_file(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", [b"", DATA[:-1], b"S" + DATA[1:], DATA + b"!"])
-async def test_a_torn_or_changed_piece_cannot_be_decided(tmp_path: Path, damage: bytes) -> None:
+async def test_torn_or_changed_piece_cannot_be_decided(tmp_path: Path, damage: bytes) -> None:
     staging = await staged(tmp_path)
     piece_file(tmp_path).write_bytes(damage)
     assert await staging.decide("app", None, Decision(1, (PIECE,))) == [PIECE]
 
 
-async def test_a_decided_piece_that_was_changed_is_not_given_out(tmp_path: Path) -> None:
+async def test_changed_piece_of_a_decided_batch_is_unavailable(tmp_path: Path) -> None:
     staging = await staged(tmp_path)
     await staging.decide("app", None, Decision(1, (PIECE,)))
     piece_file(tmp_path).write_bytes(b"x")
@@ -46,7 +46,7 @@ async def test_a_decided_piece_that_was_changed_is_not_given_out(tmp_path: Path)
         await staging.read("app", 1, PIECE)
 
 
-async def test_half_a_piece_is_swept_out_at_the_next_start(tmp_path: Path) -> None:
+async def test_incomplete_piece_is_removed_at_the_next_start(tmp_path: Path) -> None:
     await staged(tmp_path)
     half = piece_file(tmp_path).with_suffix(".3.part")
     half.write_bytes(DATA[:3])
@@ -54,7 +54,7 @@ async def test_half_a_piece_is_swept_out_at_the_next_start(tmp_path: Path) -> No
     assert not half.exists()
 
 
-async def test_batches_whose_end_is_known_are_swept_out_at_the_next_start(tmp_path: Path) -> None:
+async def test_pieces_of_finished_batches_are_removed_at_the_next_start(tmp_path: Path) -> None:
     staging = await staged(tmp_path)
     await staging.finish("app", 1)
     await staging.put("app", 1, PIECE, DATA)  # as a piece that came too late, and then a crash
@@ -62,7 +62,7 @@ async def test_batches_whose_end_is_known_are_swept_out_at_the_next_start(tmp_pa
     assert [path.name for path in files(tmp_path)] == ["state.json"]
 
 
-async def test_an_unreadable_state_stops_the_start_instead_of_being_forgotten(tmp_path: Path) -> None:
+async def test_unreadable_state_prevents_the_start(tmp_path: Path) -> None:
     await staged(tmp_path)
     state = next(path for path in files(tmp_path) if path.name == "state.json")
     state.write_bytes(b'{"app":"app","last"')
@@ -70,7 +70,7 @@ async def test_an_unreadable_state_stops_the_start_instead_of_being_forgotten(tm
         await FileStaging(tmp_path).load()
 
 
-async def test_a_disk_that_refuses_is_unavailable(tmp_path: Path) -> None:
+async def test_disk_error_is_reported_as_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Unavailable):
         await FileStaging(tmp_path / "file" / "below").load()
@@ -95,7 +95,7 @@ async def stage_batches(root: Path, decided: bool = True) -> FileStaging:
 
 
 @pytest.mark.parametrize("decided", [True, False])
-async def test_a_copy_is_what_it_was_copied_from(tmp_path: Path, decided: bool) -> None:
+async def test_copy_equals_its_source(tmp_path: Path, decided: bool) -> None:
     staging = await stage_batches(tmp_path / "staging", decided)
     copy_staging(tmp_path / "staging", tmp_path / "copy")
     assert damaged_staging(tmp_path / "copy") == []
@@ -104,7 +104,7 @@ async def test_a_copy_is_what_it_was_copied_from(tmp_path: Path, decided: bool) 
     assert [await copy.read("app", 5, piece) for piece in PIECES] == BODIES
 
 
-async def test_an_application_that_finishes_its_batch_meanwhile_is_copied_after_that(
+async def test_application_that_finishes_a_batch_during_the_copy_is_copied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging = await stage_batches(tmp_path / "staging")
@@ -122,13 +122,13 @@ async def test_an_application_that_finishes_its_batch_meanwhile_is_copied_after_
     assert list((tmp_path / "copy").rglob("*.rows")) == []
 
 
-def test_without_transactions_there_is_an_empty_copy(tmp_path: Path) -> None:
+def test_copy_without_transactions_is_empty(tmp_path: Path) -> None:
     copy_staging(tmp_path / "nothing", tmp_path / "copy")
     assert list((tmp_path / "copy").iterdir()) == []
     assert damaged_staging(tmp_path / "copy") == []
 
 
-async def test_damage_to_what_was_decided_is_told(tmp_path: Path) -> None:
+async def test_damaged_pieces_and_state_are_reported(tmp_path: Path) -> None:
     await stage_batches(tmp_path)
     first, second, _ = sorted(tmp_path.rglob("*.rows"))
     first.write_bytes(b"ROWS 0")

@@ -64,14 +64,14 @@ def written(files: Project) -> Project:
     return files
 
 
-async def test_nothing_happens_while_nothing_changes(written: Project) -> None:
+async def test_unchanged_files_cause_no_reload(written: Project) -> None:
     async with running(written) as application:
         assert not await application.reload_if_changed()
         assert events == ["up a"]
     assert events == ["up a", "down a"]
 
 
-async def test_a_changed_file_brings_the_app_anew(written: Project) -> None:
+async def test_changed_file_reloads_the_app(written: Project) -> None:
     async with running(written) as application:
         assert await streams(application) == ("a",)
         written.write("chat_reloaded.py", chat("b"))
@@ -81,14 +81,14 @@ async def test_a_changed_file_brings_the_app_anew(written: Project) -> None:
         assert not await application.reload_if_changed()
 
 
-async def test_a_change_of_what_the_app_imports_counts_too(written: Project) -> None:
+async def test_changed_import_reloads_the_app(written: Project) -> None:
     async with running(written) as application:
         written.write("rooms_reloaded.py", "suffix = '!'")
         assert await application.reload_if_changed()
         assert await streams(application) == ("a!",)
 
 
-async def test_a_change_within_the_same_second_and_of_the_same_size_is_not_missed(
+async def test_change_within_the_same_second_and_of_the_same_size_is_detected(
     written: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
@@ -102,7 +102,7 @@ async def test_a_change_within_the_same_second_and_of_the_same_size_is_not_misse
 
 
 @pytest.mark.parametrize("broken", ["def (:\n", "1 / 0\n", "import not_there_at_all\n", "app = 7\n", ""])
-async def test_a_broken_file_leaves_the_app_as_it_was(written: Project, broken: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_broken_file_keeps_the_running_app(written: Project, broken: str, caplog: pytest.LogCaptureFixture) -> None:
     async with running(written) as application:
         modules = {name: sys.modules[name] for name in ("chat_reloaded", "rooms_reloaded")}
         written.write("chat_reloaded.py", broken)
@@ -118,14 +118,14 @@ async def test_a_broken_file_leaves_the_app_as_it_was(written: Project, broken: 
         assert await streams(application) == ("b",)
 
 
-async def test_a_failure_to_import_is_logged_with_its_traceback(written: Project, caplog: pytest.LogCaptureFixture) -> None:
+async def test_import_error_is_logged_with_its_traceback(written: Project, caplog: pytest.LogCaptureFixture) -> None:
     async with running(written) as application:
         written.write("chat_reloaded.py", "def boom():\n    1 / 0\nboom()\n")
         assert not await application.reload_if_changed()
     assert "in boom" in caplog.text
 
 
-async def test_a_startup_that_fails_leaves_the_app_as_it_was(written: Project) -> None:
+async def test_failed_startup_handler_keeps_the_running_app(written: Project) -> None:
     async with running(written) as application:
         old = sys.modules["chat_reloaded"]
         written.write("chat_reloaded.py", chat("b", "@app.on_startup\ndef bad(): raise OSError('no pool')"))
@@ -134,7 +134,7 @@ async def test_a_startup_that_fails_leaves_the_app_as_it_was(written: Project) -
         assert sys.modules["chat_reloaded"] is old
 
 
-async def test_a_file_that_was_new_when_the_import_failed_is_watched_as_well(written: Project) -> None:
+async def test_new_file_of_a_failed_import_is_watched(written: Project) -> None:
     async with running(written) as application:
         written.write("fresh_reloaded.py", "def (:\n")
         written.write("chat_reloaded.py", chat("b", "import fresh_reloaded"))
@@ -145,7 +145,7 @@ async def test_a_file_that_was_new_when_the_import_failed_is_watched_as_well(wri
         assert await streams(application) == ("b",)
 
 
-async def test_a_file_that_goes_and_comes_back_is_a_change(written: Project) -> None:
+async def test_file_removed_and_restored_reloads_the_app(written: Project) -> None:
     async with running(written) as application:
         (written.root / "rooms_reloaded.py").unlink()
         assert not await application.reload_if_changed()
@@ -154,7 +154,7 @@ async def test_a_file_that_goes_and_comes_back_is_a_change(written: Project) -> 
         assert await streams(application) == ("a?",)
 
 
-async def test_what_is_installed_and_what_others_have_imported_is_left_alone(files: Project) -> None:
+async def test_installed_modules_and_earlier_imports_are_not_reloaded(files: Project) -> None:
     files.write("others_reloaded.py", "suffix = ''")
     others = __import__("others_reloaded")
     files.write("site-packages/library_reloaded.py", "")
@@ -172,7 +172,7 @@ async def test_what_is_installed_and_what_others_have_imported_is_left_alone(fil
         assert sys.modules["others_reloaded"] is others
 
 
-async def test_a_package_is_reloaded_as_a_whole(files: Project) -> None:
+async def test_package_is_reloaded_as_a_whole(files: Project) -> None:
     files.write("rooms_reloaded.py", "suffix = ''")
     files.write("house_reloaded/__init__.py", "from house_reloaded.names import stream")
     files.write("house_reloaded/names.py", "stream = 'one'")
@@ -198,7 +198,7 @@ async def test_a_package_is_reloaded_as_a_whole(files: Project) -> None:
         assert await streams(application) == ("two!",)
 
 
-async def test_a_module_that_a_handler_imports_later_is_watched_from_then_on(written: Project) -> None:
+async def test_module_imported_by_a_handler_is_watched(written: Project) -> None:
     written.write("later_reloaded.py", "stream = 'x'")
     handler = "    def unsubscribed(self):\n        import later_reloaded\n        self.broadcast(later_reloaded.stream, 1)"
     written.write("chat_reloaded.py", chat("a", handler))
@@ -211,7 +211,7 @@ async def test_a_module_that_a_handler_imports_later_is_watched_from_then_on(wri
         assert (await application.command(leaving)).publications[0].stream == "y"
 
 
-async def test_an_app_that_cannot_be_loaded_at_all_does_not_start(files: Project, caplog: pytest.LogCaptureFixture) -> None:
+async def test_app_that_cannot_be_imported_prevents_the_start(files: Project, caplog: pytest.LogCaptureFixture) -> None:
     files.write("chat_reloaded.py", "1 / 0")
     application = PythonApplication("chat_reloaded:app", Stats(), reload=True, directory=str(files.root))
     with pytest.raises(UserMistake, match="ZeroDivisionError"):

@@ -70,7 +70,7 @@ async def warned_of(listener: Listener, name: str) -> dict[str, Any]:
     return listener.records[0]
 
 
-async def test_a_handler_that_blocks_is_named_with_the_line_that_it_is_in(listener: Listener) -> None:
+async def test_blocking_handler_is_logged_with_its_line(listener: Listener) -> None:
     warned = await warned_of(listener, "block")
     assert warned["handler"] == "Room.block"
     assert "test_watchdog.py" in warned["at"]
@@ -80,12 +80,12 @@ async def test_a_handler_that_blocks_is_named_with_the_line_that_it_is_in(listen
     assert listener.records[1]["seconds"] >= 0
 
 
-async def test_so_is_a_task_that_a_handler_started(listener: Listener) -> None:
+async def test_blocking_task_of_a_handler_is_logged(listener: Listener) -> None:
     warned = await warned_of(listener, "begin")
     assert warned["handler"].endswith("background")
 
 
-async def test_a_loop_that_is_blocked_by_others_is_not_blamed_on_the_app(listener: Listener) -> None:
+async def test_loop_blocked_by_other_code_is_not_logged(listener: Listener) -> None:
     async with running(blocking(listener)):
         watchdog = Watchdog(SOON)
         listener.warned.wait(20 * SOON)

@@ -52,7 +52,7 @@ def serve(request: pytest.FixtureRequest) -> Serve:
 # --- what is asked arrives, and so does the answer --------------------------------------------------------------------
 
 
-async def test_a_connect_arrives_as_it_was_asked_and_its_admission_comes_back(serve: Serve) -> None:
+async def test_connect_call_and_its_result_arrive(serve: Serve) -> None:
     backend, stats = Scripted(), Stats()
     async with serve(backend) as server, running(asking(server, calls(stats))) as application:
         assert await application.connect(CONTEXT) == WELCOME
@@ -60,7 +60,7 @@ async def test_a_connect_arrives_as_it_was_asked_and_its_admission_comes_back(se
     assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (1, 0, 0)
 
 
-async def test_a_client_that_is_refused_is_no_failure(serve: Serve) -> None:
+async def test_refused_client_is_not_a_failed_call(serve: Serve) -> None:
     refused = ConnectResult(False, "", ('{"type":"disconnect"}',), {}, "who are you")
     stats = Stats()
     async with serve(Scripted(refused)) as server, running(asking(server, calls(stats))) as application:
@@ -68,7 +68,7 @@ async def test_a_client_that_is_refused_is_no_failure(serve: Serve) -> None:
     assert stats.app_calls_failed == 0
 
 
-async def test_an_error_of_the_application_says_what_it_said(serve: Serve) -> None:
+async def test_application_error_has_the_message_of_the_application(serve: Serve) -> None:
     backend, stats = Scripted(ApplicationError("undefined method"), ApplicationError("")), Stats()
     async with serve(backend) as server, running(asking(server, calls(stats))) as application:
         with pytest.raises(ApplicationError, match="undefined method"):
@@ -78,7 +78,7 @@ async def test_an_error_of_the_application_says_what_it_said(serve: Serve) -> No
     assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (2, 2, 0)
 
 
-async def test_a_command_and_its_answer_arrive_whole(serve: Serve, subtests: pytest.Subtests) -> None:
+async def test_command_and_its_result_arrive_with_all_fields(serve: Serve, subtests: pytest.Subtests) -> None:
     for action in Action:
         with subtests.test(action=action):
             call = CommandCall(
@@ -103,7 +103,7 @@ async def test_a_command_and_its_answer_arrive_whole(serve: Serve, subtests: pyt
             assert backend.asked == [call, call]
 
 
-async def test_a_disconnect_call_arrives_with_the_state_of_every_subscription(serve: Serve) -> None:
+async def test_disconnect_call_has_the_state_of_every_subscription(serve: Serve) -> None:
     disconnect_call = DisconnectCall(KNOWN, SUBSCRIPTIONS)
     backend = Scripted(None, ApplicationError("no"))
     async with serve(backend) as server, running(asking(server, calls())) as application:
@@ -113,7 +113,7 @@ async def test_a_disconnect_call_arrives_with_the_state_of_every_subscription(se
     assert backend.asked[0] == disconnect_call
 
 
-async def test_every_call_says_whose_it_is_and_which_protocol(serve: Serve) -> None:
+async def test_every_call_has_session_id_and_protocol_version(serve: Serve) -> None:
     async with serve(Scripted()) as server, running(asking(server, calls(), restore=True)) as application:
         await application.connect(CONTEXT)
         await application.command(CommandCall(KNOWN, Action.SUBSCRIBE, "a"))
@@ -127,7 +127,7 @@ async def test_every_call_says_whose_it_is_and_which_protocol(serve: Serve) -> N
 # --- restore calls --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_restore_call_is_told_where_the_application_wants_to_hear_of_it(serve: Serve) -> None:
+async def test_restore_call_and_its_result_arrive(serve: Serve) -> None:
     restore_result = RestoreResult(("hello again",), {"c": ""}, {"a": {"$w": ""}}, disconnect=True)
     restore_call = RestoreCall(KNOWN, "former", SUBSCRIPTIONS)
     backend = Scripted(restore_result)
@@ -136,14 +136,14 @@ async def test_a_restore_call_is_told_where_the_application_wants_to_hear_of_it(
     assert backend.asked == [restore_call]
 
 
-async def test_a_restore_call_is_not_told_unasked(serve: Serve) -> None:
+async def test_restore_call_is_not_sent_unless_enabled(serve: Serve) -> None:
     backend, stats = Scripted(), Stats()
     async with serve(backend) as server, running(asking(server, calls(stats))) as application:
         assert await application.restored(RestoreCall(KNOWN, "former")) == RestoreResult()
     assert (backend.asked, stats.app_calls) == ([], 0)
 
 
-async def test_an_application_without_restore_is_asked_for_it_once(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unimplemented_restore_is_called_once(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ropewalk.application")
     backend, stats = Scripted(NotImplementedError()), Stats()
     async with serve(backend) as server, running(asking(server, calls(stats), restore=True)) as application:
@@ -157,7 +157,7 @@ async def test_an_application_without_restore_is_asked_for_it_once(serve: Serve,
 # --- when it hangs, dies and comes back -------------------------------------------------------------------------------
 
 
-async def test_an_application_that_hangs_is_given_up_in_time(serve: Serve) -> None:
+async def test_call_to_a_hanging_application_times_out(serve: Serve) -> None:
     stats = Stats()
     async with (
         serve(Scripted(asyncio.Event())) as server,
@@ -178,7 +178,7 @@ async def test_time_spent_waiting_for_a_slot_does_not_count_as_call_time(serve: 
     assert (stats.app_calls_failed, stats.app_calls_retried) == (0, 0)
 
 
-async def test_a_slow_call_does_not_stall_others(serve: Serve) -> None:
+async def test_slow_call_does_not_delay_others(serve: Serve) -> None:
     event = asyncio.Event()
     backend = Scripted(event)
     async with serve(backend) as server, running(asking(server, calls())) as application:
@@ -193,7 +193,7 @@ async def test_a_slow_call_does_not_stall_others(serve: Serve) -> None:
     assert application.gauges()["app_calls_active"] == 0
 
 
-async def test_a_call_outlives_a_restart_of_the_application(serve: Serve) -> None:
+async def test_call_is_retried_through_a_restart_of_the_application(serve: Serve) -> None:
     backend, stats = Scripted(), Stats()
     async with serve(backend) as server, running(asking(server, calls(stats))) as application:
         await application.connect(CONTEXT)
@@ -205,7 +205,7 @@ async def test_a_call_outlives_a_restart_of_the_application(serve: Serve) -> Non
     assert stats.app_calls_failed == 0
 
 
-async def test_an_application_that_is_away_is_unhealthy_until_it_is_back(serve: Serve) -> None:
+async def test_unreachable_application_is_unhealthy_until_it_answers(serve: Serve) -> None:
     async with serve(Scripted()) as server, running(asking(server, once())) as application:
         await until_answered(lambda: application.connect(CONTEXT))
         assert application.health() == ""
@@ -219,7 +219,7 @@ async def test_an_application_that_is_away_is_unhealthy_until_it_is_back(serve: 
         assert application.health() == ""
 
 
-async def test_a_caller_who_is_gone_is_cancelled_and_nobody_else(serve: Serve) -> None:
+async def test_cancelled_call_does_not_affect_others(serve: Serve) -> None:
     backend, stats = Scripted(asyncio.Event()), Stats()
     async with serve(backend) as server, running(asking(server, calls(stats))) as application:
         gone = asyncio.ensure_future(application.connect(CONTEXT))
@@ -231,7 +231,7 @@ async def test_a_caller_who_is_gone_is_cancelled_and_nobody_else(serve: Serve) -
     assert stats.app_calls_failed == 0
 
 
-async def test_who_asks_when_it_is_stopped_is_told_so(serve: Serve) -> None:
+async def test_calls_before_start_and_after_stop_are_unavailable(serve: Serve) -> None:
     backend = Scripted(asyncio.Event())
     async with serve(backend) as server:
         application = asking(server, calls())
@@ -246,7 +246,7 @@ async def test_who_asks_when_it_is_stopped_is_told_so(serve: Serve) -> None:
             await application.connect(CONTEXT)
 
 
-async def test_text_that_no_wire_can_carry_costs_only_its_own_call(serve: Serve) -> None:
+async def test_invalid_unicode_fails_only_its_own_call(serve: Serve) -> None:
     async with serve(Scripted()) as server, running(asking(server, calls())) as application:
         with pytest.raises(ApplicationError, match="Unicode"):
             await application.command(CommandCall(KNOWN, Action.SUBSCRIBE, "\ud800"))

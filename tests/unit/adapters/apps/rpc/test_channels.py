@@ -22,7 +22,7 @@ async def test_members_of_a_list_take_turns() -> None:
     assert (len(one.asked) - asked[0], len(other.asked) - asked[1]) == (10, 10)
 
 
-async def test_where_one_member_is_away_the_next_is_asked() -> None:
+async def test_unreachable_member_is_skipped() -> None:
     one, other, stats = Scripted(), Scripted(), Stats()
     async with GrpcServer(one) as first, GrpcServer(other) as second:
         application = GrpcApplication(f"grpc-list://{first.host},{second.host}", calls(stats))
@@ -37,7 +37,7 @@ async def test_where_one_member_is_away_the_next_is_asked() -> None:
     assert stats.app_calls_failed == 0
 
 
-async def test_a_member_that_refuses_is_passed_over_without_a_pause() -> None:
+async def test_unavailable_member_is_skipped_without_a_pause() -> None:
     one, other, stats = Scripted(*[Refusal("UNAVAILABLE")] * 50), Scripted(), Stats()
     async with GrpcServer(one) as first, GrpcServer(other) as second:
         application = GrpcApplication(f"grpc-list://{first.host},{second.host}", calls(stats))
@@ -47,7 +47,7 @@ async def test_a_member_that_refuses_is_passed_over_without_a_pause() -> None:
     assert stats.app_calls_retried == 0
 
 
-def test_a_host_that_names_nobody_is_a_mistake(subtests: pytest.Subtests) -> None:
+def test_invalid_hosts_are_refused(subtests: pytest.Subtests) -> None:
     rows: list[str] = [
         *("", "grpc-list://", "grpc-list:// , ", "grpc-list://a:1,b"),
         *(

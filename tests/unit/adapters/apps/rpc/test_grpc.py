@@ -15,7 +15,7 @@ from tests.rpc_servers import CERTIFICATE, GrpcServer, Refusal
 from tests.unit.adapters.apps.rpc.backends import CONTEXT, WELCOME, Scripted, calls, once, running
 
 
-async def test_what_may_pass_is_asked_again(subtests: pytest.Subtests) -> None:
+async def test_temporary_errors_are_retried(subtests: pytest.Subtests) -> None:
     for code in ["UNAVAILABLE", "RESOURCE_EXHAUSTED"]:
         with subtests.test(code=code):
             backend, stats = Scripted(Refusal(code), Refusal(code)), Stats()
@@ -25,7 +25,7 @@ async def test_what_may_pass_is_asked_again(subtests: pytest.Subtests) -> None:
             assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (1, 0, 2)
 
 
-async def test_a_call_that_was_given_up_over_there_is_not_asked_again(subtests: pytest.Subtests) -> None:
+async def test_calls_given_up_by_the_application_are_not_retried(subtests: pytest.Subtests) -> None:
     for code in ["DEADLINE_EXCEEDED", "CANCELLED"]:
         with subtests.test(code=code):
             backend = Scripted(Refusal(code))
@@ -35,7 +35,7 @@ async def test_a_call_that_was_given_up_over_there_is_not_asked_again(subtests: 
             assert len(backend.asked) == 1
 
 
-async def test_any_other_code_is_the_applications_error(subtests: pytest.Subtests) -> None:
+async def test_other_status_codes_are_application_errors(subtests: pytest.Subtests) -> None:
     for code in ["UNAUTHENTICATED", "INVALID_ARGUMENT", "UNKNOWN", "INTERNAL", "UNIMPLEMENTED"]:
         with subtests.test(code=code):
             backend = Scripted(Refusal(code))
@@ -45,7 +45,7 @@ async def test_any_other_code_is_the_applications_error(subtests: pytest.Subtest
             assert len(backend.asked) == 1
 
 
-async def test_an_answer_that_is_too_large_is_not_asked_for_again() -> None:
+async def test_response_that_is_too_large_is_not_retried() -> None:
     backend = Scripted(CommandResult(transmissions=("x" * 2000,)))
     async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls(), max_recv=1000)) as application:
         with pytest.raises(ApplicationError, match="larger than max"):
@@ -53,7 +53,7 @@ async def test_an_answer_that_is_too_large_is_not_asked_for_again() -> None:
     assert len(backend.asked) == 1
 
 
-async def test_a_call_that_is_too_large_is_not_sent() -> None:
+async def test_call_that_is_too_large_is_not_sent() -> None:
     backend = Scripted()
     async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls(), max_send=1000)) as application:
         with pytest.raises(ApplicationError, match="larger than max"):
@@ -61,7 +61,7 @@ async def test_a_call_that_is_too_large_is_not_sent() -> None:
     assert backend.asked == []
 
 
-async def test_a_name_is_resolved() -> None:
+async def test_dns_name_is_resolved() -> None:
     async with GrpcServer(Scripted()) as server:
         application = GrpcApplication(f"dns:///localhost:{server.port}", calls())
         async with running(application):
@@ -71,7 +71,7 @@ async def test_a_name_is_resolved() -> None:
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 
-async def test_with_tls_the_certificate_must_be_one_to_believe() -> None:
+async def test_tls_certificate_is_verified() -> None:
     async with GrpcServer(Scripted(), tls=True) as server:
         trusting = GrpcApplication(server.host, calls(), tls=True, tls_root_ca=str(CERTIFICATE))
         async with running(trusting):
@@ -82,7 +82,7 @@ async def test_with_tls_the_certificate_must_be_one_to_believe() -> None:
                 await suspicious.connect(CONTEXT)
 
 
-def test_root_certificates_that_cannot_be_read_are_a_mistake() -> None:
+def test_unreadable_root_certificates_are_refused() -> None:
     with pytest.raises(UserMistake, match="nowhere"):
         GrpcApplication("127.0.0.1:1", calls(), tls=True, tls_root_ca="/nowhere.pem")
 
@@ -90,7 +90,7 @@ def test_root_certificates_that_cannot_be_read_are_a_mistake() -> None:
 # --- where it runs ----------------------------------------------------------------------------------------------------
 
 
-def test_it_works_on_the_event_loop_of_the_server() -> None:
+def test_calls_work_on_uvloop() -> None:
     async def conversation() -> None:
         async with GrpcServer(Scripted()) as server, running(GrpcApplication(server.host, calls())) as application:
             assert await asyncio.gather(*(application.connect(CONTEXT) for _ in range(100))) == [WELCOME] * 100
@@ -99,7 +99,7 @@ def test_it_works_on_the_event_loop_of_the_server() -> None:
 
 
 @pytest.mark.parametrize("missing", ["grpc", "google.protobuf"])
-def test_without_its_libraries_only_the_grpc_adapter_is_missing(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_affect_only_the_grpc_adapter(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("ropewalk.adapters.apps.rpc")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)

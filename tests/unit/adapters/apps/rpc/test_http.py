@@ -38,7 +38,7 @@ async def answering(response: web.StreamResponse | Exception, stats: Stats | Non
 # --- who asks ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_secret_is_sent_with_every_call() -> None:
+async def test_secret_is_sent_with_every_call() -> None:
     async with HttpServer(Scripted(), secret="s3cret") as server:
         application = HttpApplication(server.url, "s3cret", calls())
         async with running(application):
@@ -47,7 +47,7 @@ async def test_the_secret_is_sent_with_every_call() -> None:
     assert server.seen[0]["content-type"] == "application/json"
 
 
-async def test_a_wrong_secret_is_called_unauthorized_and_is_not_tried_again(subtests: pytest.Subtests) -> None:
+async def test_wrong_secret_is_unauthorized_and_not_retried(subtests: pytest.Subtests) -> None:
     for secret in ["", "wrong"]:
         with subtests.test(secret=secret):
             async with HttpServer(Scripted(), secret="s3cret") as server:
@@ -59,7 +59,7 @@ async def test_a_wrong_secret_is_called_unauthorized_and_is_not_tried_again(subt
             assert ("authorization" in server.seen[0]) is bool(secret)
 
 
-async def test_the_secret_shows_neither_in_logs_nor_in_errors(caplog: pytest.LogCaptureFixture) -> None:
+async def test_secret_is_neither_logged_nor_in_errors(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "ropewalk")
     application = HttpApplication("http://ann:s3cret@127.0.0.1:1/base?key=s3cret", "", once())
     async with running(application):
@@ -72,19 +72,19 @@ async def test_the_secret_shows_neither_in_logs_nor_in_errors(caplog: pytest.Log
     assert "s3cret" not in application.health()
 
 
-def test_a_url_that_is_none_is_a_mistake(subtests: pytest.Subtests) -> None:
+def test_invalid_urls_are_refused(subtests: pytest.Subtests) -> None:
     for url in ["", "localhost:50051", "ftp://x/", "http://", "http://[::1", "http://x:99999/"]:
         with subtests.test(url=url), pytest.raises(UserMistake, match="must look like"):
             HttpApplication(url, "", calls())
 
 
-def test_a_user_and_a_secret_cannot_both_be_sent() -> None:
+def test_user_and_secret_together_are_refused() -> None:
     with pytest.raises(UserMistake, match="only one") as caught:
         HttpApplication("http://ann:s3cret@x/", "other", calls())
     assert "s3cret" not in str(caught.value)
 
 
-async def test_the_certificate_must_be_one_to_believe() -> None:
+async def test_https_certificate_is_verified() -> None:
     async with HttpServer(Scripted(), tls=True) as server:
         async with running(HttpApplication(server.url, "", calls(), tls_root_ca=str(CERTIFICATE))) as trusting:
             assert await trusting.connect(CONTEXT) == WELCOME
@@ -98,7 +98,7 @@ async def test_the_certificate_must_be_one_to_believe() -> None:
 # --- what is answered -------------------------------------------------------------------------------------------------
 
 
-async def test_only_200_is_an_answer_and_nothing_else_is_asked_again(subtests: pytest.Subtests) -> None:
+async def test_other_statuses_than_200_are_application_errors(subtests: pytest.Subtests) -> None:
     for status in [201, 204, 400, 403, 404, 422, 429, 500, 501]:
         with subtests.test(status=status):
             backend = Scripted(Refusal(status=status))
@@ -108,7 +108,7 @@ async def test_only_200_is_an_answer_and_nothing_else_is_asked_again(subtests: p
             assert len(backend.asked) == 1
 
 
-async def test_a_gateway_that_has_no_answer_is_asked_again(subtests: pytest.Subtests) -> None:
+async def test_gateway_errors_are_retried(subtests: pytest.Subtests) -> None:
     for status in [502, 503, 504]:
         with subtests.test(status=status):
             stats = Stats()
@@ -119,7 +119,7 @@ async def test_a_gateway_that_has_no_answer_is_asked_again(subtests: pytest.Subt
             assert (len(backend.asked), stats.app_calls_failed, stats.app_calls_retried) == (2, 0, 1)
 
 
-async def test_a_gateway_that_never_has_an_answer_is_unhealthy_and_opens_the_circuit(subtests: pytest.Subtests) -> None:
+async def test_repeated_gateway_errors_are_unhealthy_and_open_the_circuit(subtests: pytest.Subtests) -> None:
     for status in [502, 503, 504]:
         with subtests.test(status=status):
             backend = Scripted(*[Refusal(status=status)] * 20)
@@ -141,13 +141,13 @@ async def test_redirects_are_not_followed() -> None:
     assert elsewhere.seen == []
 
 
-async def test_a_status_may_be_a_name_and_null_is_nothing() -> None:
+async def test_status_may_be_a_name_and_null_means_absent() -> None:
     answer = {"status": "SUCCESS", "identifiers": "me", "transmissions": None, "env": {"cstate": {"gone": None}}, "news": 1}
     async with answering(web.json_response(answer)) as application:
         assert await application.connect(CONTEXT) == ConnectResult(True, "me", (), {"gone": ""})
 
 
-async def test_an_answer_that_cannot_be_read_is_the_applications_error(subtests: pytest.Subtests) -> None:
+async def test_unreadable_responses_are_application_errors(subtests: pytest.Subtests) -> None:
     for body in [
         b"",
         b"<html>",
@@ -165,13 +165,13 @@ async def test_an_answer_that_cannot_be_read_is_the_applications_error(subtests:
                     await application.connect(CONTEXT)
 
 
-async def test_an_answer_that_does_not_end_is_cut_off() -> None:
+async def test_response_that_is_too_large_is_an_application_error() -> None:
     async with answering(web.Response(body=b" " * (MAX_ANSWER + 1))) as application:
         with pytest.raises(ApplicationError, match="larger than"):
             await application.connect(CONTEXT)
 
 
-async def test_a_compressed_answer_is_not_unpacked() -> None:
+async def test_response_is_not_decompressed() -> None:
     packed = web.Response(body=b'{"status":1}', headers={"Content-Encoding": "gzip"})
     async with answering(packed) as application:
         assert (await application.connect(CONTEXT)).accepted, "the body is read as it came"
@@ -186,7 +186,7 @@ async def test_a_compressed_answer_is_not_unpacked() -> None:
     ],
     ids=["cut in the answer", "cut in the head", "no HTTP"],
 )
-async def test_a_server_that_breaks_off_is_asked_again_only_if_it_had_not_answered(
+async def test_broken_connection_is_retried_only_before_the_response(
     said: bytes, error: type[Exception], retried: bool
 ) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -209,7 +209,7 @@ async def test_a_server_that_breaks_off_is_asked_again_only_if_it_had_not_answer
 # --- the circuit ------------------------------------------------------------------------------------------------------
 
 
-async def test_the_circuit_opens_when_nothing_gets_through_and_closes_when_it_does_again(
+async def test_circuit_opens_when_requests_fail_and_closes_when_they_succeed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "ropewalk.application")
@@ -237,7 +237,7 @@ async def test_the_circuit_opens_when_nothing_gets_through_and_closes_when_it_do
     assert len([line for line in said if "get through again" in line]) == 1
 
 
-async def test_errors_of_the_application_do_not_open_the_circuit() -> None:
+async def test_application_errors_do_not_open_the_circuit() -> None:
     backend = Scripted(*[Refusal(status=500)] * 20, *[ApplicationError("it broke")] * 20)
     async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls())) as application:
         for _ in range(40):

@@ -24,14 +24,14 @@ from ropewalk.model.errors import ApplicationError
 from tests.unit.adapters.apps.rpc.sample_messages import SAMPLES, field
 
 
-def test_a_message_is_the_same_after_a_walk_through_json(subtests: pytest.Subtests) -> None:
+def test_messages_survive_a_json_round_trip(subtests: pytest.Subtests) -> None:
     for name in SAMPLES:
         with subtests.test(name=name):
             message, _ = SAMPLES[name]
             assert from_plain(msgspec.json.decode(msgspec.json.encode(message)), type(message)) == message
 
 
-def test_zero_values_are_left_out_on_both_wires(subtests: pytest.Subtests) -> None:
+def test_zero_values_are_left_out_in_protobuf_and_json(subtests: pytest.Subtests) -> None:
     methods: list[Method[Any, Any]] = [CONNECT, COMMAND, DISCONNECT, RESTORE]
     for method in methods:
         with subtests.test(method=method.name):
@@ -41,7 +41,7 @@ def test_zero_values_are_left_out_on_both_wires(subtests: pytest.Subtests) -> No
                 assert protobuf.decode(b"", kind) == from_plain({}, kind) == kind()
 
 
-def test_the_json_of_a_command_has_the_names_of_the_wire() -> None:
+def test_json_of_a_command_has_the_protobuf_names() -> None:
     call = CommandMessage("subscribe", "id", "me", env=Env("http://x/", {}, {"c": "1"}))
     assert msgspec.json.decode(msgspec.json.encode(call)) == {
         "command": "subscribe",
@@ -51,19 +51,19 @@ def test_the_json_of_a_command_has_the_names_of_the_wire() -> None:
     }
 
 
-def test_unknown_fields_are_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     message, known = SAMPLES["CommandResponse"]
     assert protobuf.decode(known + field(15, b"news") + b"\x70\x01", CommandResponse) == message
     assert from_plain({"status": 1, "news": {"a": [1]}, "env": {"more": 1}}, CommandResponse) == CommandResponse(Status.SUCCESS)
 
 
-def test_a_status_is_a_number_or_a_name(subtests: pytest.Subtests) -> None:
+def test_status_is_a_number_or_a_name(subtests: pytest.Subtests) -> None:
     for status in [2, "FAILURE"]:
         with subtests.test(status=status):
             assert from_plain({"status": status}, ConnectionResponse).status is Status.FAILURE
 
 
-def test_a_state_may_have_a_key_that_is_called_status() -> None:
+def test_state_may_have_a_key_named_status() -> None:
     response = from_plain({"status": "SUCCESS", "env": {"cstate": {"status": "SUCCESS"}}}, ConnectionResponse)
     assert response.env.cstate == {"status": "SUCCESS"}
 
@@ -73,7 +73,7 @@ def test_null_is_a_zero_value() -> None:
     assert from_plain(plain, CommandResponse) == CommandResponse(Status.SUCCESS, env=EnvResponse({"gone": ""}))
 
 
-def test_an_answer_of_another_shape_is_the_applications_error(subtests: pytest.Subtests) -> None:
+def test_responses_of_another_shape_are_application_errors(subtests: pytest.Subtests) -> None:
     rows: list[object] = [
         None,
         [],

@@ -8,7 +8,7 @@ from ropewalk.model.errors import ApplicationError
 from tests.unit.adapters.apps.rpc.sample_messages import SAMPLES, field
 
 
-def test_a_connection_request_is_these_very_bytes() -> None:
+def test_connection_request_has_these_bytes() -> None:
     request = ConnectionRequest(Env("http://x/", {"cookie": "a=1"}))
     assert protobuf.encode(request).hex(" ") == (
         "1a 1a "  # field 3, env: 26 bytes
@@ -27,12 +27,12 @@ def test_every_field_has_its_number(subtests: pytest.Subtests) -> None:
             assert protobuf.decode(expected, type(message)) == message
 
 
-def test_bytes_that_are_no_such_message_are_the_applications_error(subtests: pytest.Subtests) -> None:
+def test_invalid_protobuf_is_an_application_error(subtests: pytest.Subtests) -> None:
     for data in [b"\xff\xff\xff", field(4, b"\xff"), b"\x08\x07"]:
         with subtests.test(data=data), pytest.raises(ApplicationError, match="cannot be read"):
             protobuf.decode(data, CommandResponse)
 
 
-def test_text_that_is_not_unicode_is_refused_before_it_is_sent() -> None:
+def test_invalid_unicode_is_refused_before_it_is_sent() -> None:
     with pytest.raises(ApplicationError, match="not Unicode"):
         protobuf.encode(CommandMessage("message", "\ud800"))

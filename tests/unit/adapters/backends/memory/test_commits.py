@@ -49,7 +49,7 @@ def offsets(receipts: Sequence[Receipt]) -> list[int]:
     return [receipt.offset for receipt in receipts]
 
 
-async def test_nothing_is_readable_or_heard_before_it_is_written() -> None:
+async def test_message_is_neither_readable_nor_delivered_before_it_is_written() -> None:
     journal = FakeJournal(hold=True)
     backend = backend_on(journal)
     heard = await heard_of(backend)
@@ -61,7 +61,7 @@ async def test_nothing_is_readable_or_heard_before_it_is_written() -> None:
     assert (heard, offsets(task.result())) == ([1], [1])
 
 
-async def test_messages_are_readable_in_the_step_in_which_they_are_heard() -> None:
+async def test_messages_are_readable_when_they_are_delivered() -> None:
     backend = backend_on(FakeJournal())
     seen: list[int] = []
 
@@ -77,7 +77,7 @@ async def test_messages_are_readable_in_the_step_in_which_they_are_heard() -> No
     assert seen == [2]
 
 
-async def test_what_comes_while_a_group_is_written_forms_the_next() -> None:
+async def test_appends_during_a_write_form_the_next_group() -> None:
     journal = FakeJournal(hold=True)
     backend = backend_on(journal)
     heard = await heard_of(backend)
@@ -91,7 +91,7 @@ async def test_what_comes_while_a_group_is_written_forms_the_next() -> None:
     assert heard == [1, 2, 3, 4, 5, 6, 7]
 
 
-async def test_rows_say_what_was_registered_and_where() -> None:
+async def test_rows_have_all_fields_of_the_publication() -> None:
     journal, clock = FakeJournal(), ManualClock()
     publication = Publication("a", b"1", "sid", "kind", uid="u", producer="p", sequence=7)
     [registered] = await backend_on(journal, clock).streams.append([publication])
@@ -101,7 +101,7 @@ async def test_rows_say_what_was_registered_and_where() -> None:
     assert (row.producer, row.sequence, row.timestamp, row.sid, row.detail) == ("p", 7, clock.now, "", "")
 
 
-async def test_a_group_that_cannot_be_written_fails_as_a_whole_and_changes_nothing() -> None:
+async def test_group_that_cannot_be_written_fails_and_changes_nothing() -> None:
     journal = FakeJournal(hold=True)
     backend = backend_on(journal)
     first = start(backend, one())
@@ -116,7 +116,7 @@ async def test_a_group_that_cannot_be_written_fails_as_a_whole_and_changes_nothi
     assert again.result()[0].epoch == first.result()[0].epoch
 
 
-async def test_a_uid_known_within_its_group_counts_once() -> None:
+async def test_repeated_uid_within_a_group_is_registered_once() -> None:
     journal = FakeJournal(hold=True)
     backend = backend_on(journal)
     tasks = [start(backend, one(uid="u")), start(backend, [*one(uid="v"), *one(uid="u")]), start(backend, one("b", uid="u"))]
@@ -126,7 +126,7 @@ async def test_a_uid_known_within_its_group_counts_once() -> None:
     assert len(journal.rows) == 3
 
 
-async def test_repetitions_alone_need_no_journal() -> None:
+async def test_duplicates_are_not_written_to_the_journal() -> None:
     journal = FakeJournal()
     backend = backend_on(journal)
     for new in (True, False):
@@ -135,7 +135,7 @@ async def test_repetitions_alone_need_no_journal() -> None:
     assert len(journal.groups) == 1
 
 
-async def test_a_stream_forgotten_while_its_group_is_written_goes_on_in_its_epoch() -> None:
+async def test_stream_removed_during_a_write_continues_its_epoch() -> None:
     journal, clock = FakeJournal(hold=True), ManualClock()
     backend = backend_on(journal, clock)
     tasks = [start(backend, one())]
@@ -152,7 +152,7 @@ async def test_a_stream_forgotten_while_its_group_is_written_goes_on_in_its_epoc
     assert await backend.streams.tip("a") == Position(first.epoch, 2)
 
 
-async def test_a_publisher_that_goes_away_does_not_stop_its_group() -> None:
+async def test_cancelled_publisher_does_not_stop_its_group() -> None:
     journal = FakeJournal(hold=True)
     backend = backend_on(journal)
     leaver, stayer = start(backend, one()), start(backend, one())
@@ -163,7 +163,7 @@ async def test_a_publisher_that_goes_away_does_not_stop_its_group() -> None:
     assert (await backend.streams.tip("a")).offset == 2
 
 
-async def test_transient_publications_keep_their_place_in_the_feed_and_leave_no_trace() -> None:
+async def test_transient_publications_are_delivered_in_order_and_not_journaled() -> None:
     journal = FakeJournal()
     backend = backend_on(journal)
     heard = await heard_of(backend)
@@ -173,7 +173,7 @@ async def test_transient_publications_keep_their_place_in_the_feed_and_leave_no_
     assert [row.offset for row in journal.rows] == [1, 2]
 
 
-async def test_publishers_are_turned_away_when_too_much_waits() -> None:
+async def test_publishers_are_refused_when_too_many_publications_wait() -> None:
     journal, clock = FakeJournal(hold=True), ManualClock()
     commit = JournaledCommit(
         StreamTable(Rulebook(StreamRules()), lambda: "e", 1.0, 1.0),
@@ -195,7 +195,7 @@ async def test_publishers_are_turned_away_when_too_much_waits() -> None:
     assert [offsets(task.result()) for task in tasks] == [[1], [2, 3, 4, 5, 6]]
 
 
-async def test_stopping_waits_for_what_is_under_way() -> None:
+async def test_stop_waits_for_pending_writes() -> None:
     journal = FakeJournal(hold=True)
     backend = backend_on(journal)
     task = start(backend, one())
@@ -207,7 +207,7 @@ async def test_stopping_waits_for_what_is_under_way() -> None:
     assert (offsets(task.result()), stopping.done()) == ([1], True)
 
 
-async def test_an_instant_journal_is_told_of_what_is_new_and_nobody_waits_for_it() -> None:
+async def test_append_with_an_instant_journal_does_not_suspend() -> None:
     journal = FakeJournal(instant=True)
     step = backend_on(journal).streams.append([*one(uid="u"), *one(uid="u"), *one()])
     with pytest.raises(StopIteration):
@@ -215,7 +215,7 @@ async def test_an_instant_journal_is_told_of_what_is_new_and_nobody_waits_for_it
     assert [(row.offset, row.uid) for row in journal.rows] == [(1, "u"), (2, "")]
 
 
-async def test_a_sequence_is_registered_once_and_answered_exactly_while_it_is_recent(subtests: pytest.Subtests) -> None:
+async def test_sequence_is_registered_once_and_recent_ones_return_their_position(subtests: pytest.Subtests) -> None:
     for journal in [None, FakeJournal(instant=True), FakeJournal()]:
         with subtests.test(journal=journal):
             backend = backend_on(journal)
@@ -228,7 +228,7 @@ async def test_a_sequence_is_registered_once_and_answered_exactly_while_it_is_re
             assert [Position(item.epoch, item.offset) for item in again] == expected
 
 
-async def test_another_producer_has_its_own_sequence(subtests: pytest.Subtests) -> None:
+async def test_each_producer_has_its_own_sequence(subtests: pytest.Subtests) -> None:
     for journal in [None, FakeJournal()]:
         with subtests.test(journal=journal):
             backend = backend_on(journal)

@@ -51,7 +51,7 @@ appends = st.lists(st.tuples(st.sampled_from((0.0, 1.0, 40.0)), st.lists(publica
 
 @EFFORT
 @given(appends, st.booleans(), st.lists(publications, min_size=1, max_size=8))
-async def test_a_recovered_backend_answers_as_the_one_before(
+async def test_recovered_backend_answers_like_the_original(
     story: list[tuple[float, list[Publication]]], instant: bool, sequel: list[Publication]
 ) -> None:
     clock, journal = ManualClock(), FakeJournal(instant)
@@ -72,7 +72,7 @@ async def test_a_recovered_backend_answers_as_the_one_before(
     assert places(await after.streams.append(registrations)) == places(await before.streams.append(registrations))
 
 
-async def test_a_stream_older_than_the_rows_goes_on_from_its_tip() -> None:
+async def test_stream_without_rows_continues_from_its_tip() -> None:
     clock = ManualClock()
     backend = recovered(clock, Recovered(tips=[StreamTip("a", "e", 41, clock.now - 90_000)]))
     assert await backend.streams.replay("a", Position("e", 41)) == Replay("a", "e", 41)
@@ -81,7 +81,7 @@ async def test_a_stream_older_than_the_rows_goes_on_from_its_tip() -> None:
     assert places(await backend.streams.append([Publication("a", b"1")])) == [("e", 42, True)]
 
 
-async def test_tips_may_be_those_before_the_rows_or_after_them() -> None:
+async def test_tip_may_be_older_or_newer_than_the_rows() -> None:
     clock = ManualClock()
     rows = [Row(RowKind.PUBLISH, "a", clock.now, "a", "e", offset, b"%d" % offset) for offset in (7, 8, 9)]
     for tip in (6, 9):
@@ -97,7 +97,7 @@ def rows_of_a(clock: ManualClock, offsets: tuple[int, ...]) -> list[Row]:
     return [Row(RowKind.PUBLISH, "a", time, "a", "e", offset, b"1") for time, offset in zip(times, offsets, strict=True)]
 
 
-async def test_a_request_by_time_is_told_of_a_gap_wherever_there_may_be_one(subtests: pytest.Subtests) -> None:
+async def test_since_reports_a_gap_if_messages_may_be_missing(subtests: pytest.Subtests) -> None:
     rows: list[tuple[tuple[int, float], tuple[int, ...], bool]] = [
         ((6, -60.0), (7, 8, 9), False),  # what is not here any more is older than that, and the tip says so
         ((6, -2.0), (7, 8, 9), True),  # it is not
@@ -116,7 +116,7 @@ async def test_a_request_by_time_is_told_of_a_gap_wherever_there_may_be_one(subt
             assert kept == list(offsets)
 
 
-async def test_a_request_by_time_is_as_before_the_restart_behind_what_is_kept() -> None:
+async def test_since_within_the_kept_messages_has_no_gap() -> None:
     clock = ManualClock()
     backend = recovered(clock, Recovered(tips=[StreamTip("a", "e", 9, clock.now)], rows=rows_of_a(clock, (7, 8, 9))))
     answer = await backend.streams.since("a", clock.now - 1)
@@ -124,7 +124,7 @@ async def test_a_request_by_time_is_as_before_the_restart_behind_what_is_kept() 
     assert [message.offset for message in answer.messages] == [8, 9]
 
 
-async def test_a_stream_that_began_anew_within_the_rows_is_in_its_last_epoch() -> None:
+async def test_stream_with_two_epochs_in_the_rows_is_in_the_last_one() -> None:
     clock = ManualClock()
     rows = [Row(RowKind.PUBLISH, "a", clock.now, "a", epoch, 1, b"1") for epoch in ("old", "new")]
     backend = recovered(clock, Recovered(tips=[StreamTip("a", "old", 1, 0.0)], rows=rows))
@@ -132,7 +132,7 @@ async def test_a_stream_that_began_anew_within_the_rows_is_in_its_last_epoch() -
     assert backend.gauges()["history_messages"] == 1
 
 
-async def test_a_stream_that_began_anew_in_another_shard_is_in_its_last_epoch(subtests: pytest.Subtests) -> None:
+async def test_stream_with_epochs_in_two_shards_is_in_the_last_one(subtests: pytest.Subtests) -> None:
     for turned in [False, True]:
         for by_tips in [False, True]:
             with subtests.test(turned=turned, by_tips=by_tips):
@@ -149,7 +149,7 @@ async def test_a_stream_that_began_anew_in_another_shard_is_in_its_last_epoch(su
                 assert await backend.streams.partition_key("a") == "a"
 
 
-async def test_a_stream_that_was_forgotten_may_begin_with_another_partition_key() -> None:
+async def test_removed_stream_may_start_with_another_partition_key() -> None:
     clock = ManualClock()
     backend = backend_on(clock)
     await backend.streams.append([Publication("a", b"1", partition_key="k")])
@@ -160,7 +160,7 @@ async def test_a_stream_that_was_forgotten_may_begin_with_another_partition_key(
     assert await backend.streams.partition_key("a") == "other"
 
 
-async def test_a_uid_is_known_as_long_as_it_was_however_long_the_server_was_away() -> None:
+async def test_downtime_does_not_count_for_the_uid_lifetime() -> None:
     clock, journal = ManualClock(), FakeJournal()
     before = backend_on(clock, journal)
     await before.streams.append([Publication("a", b"1", uid="u")])
@@ -176,7 +176,7 @@ async def test_a_uid_is_known_as_long_as_it_was_however_long_the_server_was_away
     assert registrations == [True, False]
 
 
-async def test_an_idle_stream_is_not_forgotten_for_the_time_the_server_was_away() -> None:
+async def test_downtime_does_not_count_for_the_idle_time_of_a_stream() -> None:
     clock, journal = ManualClock(), FakeJournal()
     [first] = await backend_on(clock, journal).streams.append([Publication("a", b"1")])
     clock.advance(1_000_000)
@@ -191,7 +191,7 @@ async def test_an_idle_stream_is_not_forgotten_for_the_time_the_server_was_away(
     assert await after.streams.tip("a") == Position("", 0)
 
 
-async def test_a_producer_known_by_its_last_sequence_only_is_not_registered_again() -> None:
+async def test_sequences_up_to_the_recovered_one_are_duplicates() -> None:
     backend = recovered(ManualClock(), Recovered(shards=4, producers={("p", shard): 7 for shard in range(4)}))
     batch = [Publication("a", b"1", producer="p", sequence=number) for number in (6, 7, 8)]
     assert [item.duplicate for item in await backend.streams.append(batch)] == [True, True, False]

@@ -12,7 +12,7 @@ from ropewalk.model.sessions import SessionSnapshot
 from ropewalk.testing.clock import ManualClock
 
 
-async def test_more_sessions_than_allowed_push_out_the_oldest() -> None:
+async def test_oldest_session_is_dropped_beyond_the_limit() -> None:
     backend = MemoryBackend(Rulebook(StreamRules()), ManualClock(), sessions_limit=2)
     for sid in ("one", "two", "three"):
         await backend.sessions.save(sid, SessionSnapshot(sid, {}), 10)
@@ -21,7 +21,7 @@ async def test_more_sessions_than_allowed_push_out_the_oldest() -> None:
     assert await backend.sessions.take("three") == SessionSnapshot("three", {})
 
 
-async def test_a_session_larger_than_allowed_is_not_kept() -> None:
+async def test_session_larger_than_the_limit_is_refused() -> None:
     stats = Stats()
     backend = MemoryBackend(Rulebook(StreamRules()), ManualClock(), max_session_size=4096, stats=stats)
     with pytest.raises(LimitReached):
@@ -32,7 +32,7 @@ async def test_a_session_larger_than_allowed_is_not_kept() -> None:
     assert backend.gauges()["sessions_kept_bytes"] < 4096
 
 
-async def test_the_oldest_sessions_give_way_when_all_together_are_too_large() -> None:
+async def test_oldest_sessions_are_dropped_when_the_total_size_is_too_large() -> None:
     stats = Stats()
     backend = MemoryBackend(Rulebook(StreamRules()), ManualClock(), max_sessions_size=10_000, stats=stats)
     for sid in ("a", "b", "c", "d", "e"):
@@ -47,7 +47,7 @@ async def test_the_oldest_sessions_give_way_when_all_together_are_too_large() ->
     assert backend.gauges()["sessions_kept_bytes"] == 0
 
 
-async def test_sessions_that_are_over_and_not_asked_for_are_bounded_too() -> None:
+async def test_expired_sessions_are_bounded_too() -> None:
     clock, stats = ManualClock(), Stats()
     backend = MemoryBackend(Rulebook(StreamRules()), clock, max_sessions_size=10_000, stats=stats)
     for number in range(50):

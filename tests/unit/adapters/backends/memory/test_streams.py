@@ -15,7 +15,7 @@ def make_backend(clock: ManualClock, idle_factor: float = 10.0) -> MemoryBackend
     return MemoryBackend(rulebook, clock, dedup_ttl=20.0, idle_factor=idle_factor)
 
 
-async def test_a_stream_is_forgotten_exactly_when_it_was_idle_for_its_time() -> None:
+async def test_stream_is_removed_after_its_idle_time() -> None:
     clock = ManualClock()
     backend = make_backend(clock)
     await backend.streams.append([Publication("some", b"1"), Publication("none", b"1")])
@@ -27,7 +27,7 @@ async def test_a_stream_is_forgotten_exactly_when_it_was_idle_for_its_time() -> 
     assert left == [["none", "some"], ["some"], ["some"], []]
 
 
-async def test_a_stream_in_use_is_not_forgotten_however_old_it_is() -> None:
+async def test_stream_in_use_is_not_removed() -> None:
     clock = ManualClock()
     backend = make_backend(clock)
     for _ in range(50):
@@ -37,7 +37,7 @@ async def test_a_stream_in_use_is_not_forgotten_however_old_it_is() -> None:
     assert (await backend.streams.tip("a")).offset == 50
 
 
-async def test_a_stream_whose_record_is_kept_elsewhere_is_never_forgotten() -> None:
+async def test_stream_with_infinite_idle_factor_is_never_removed() -> None:
     clock = ManualClock()
     backend = make_backend(clock, idle_factor=inf)
     [first] = await backend.streams.append([Publication("a", b"1")])
@@ -47,7 +47,7 @@ async def test_a_stream_whose_record_is_kept_elsewhere_is_never_forgotten() -> N
     assert await backend.streams.tip("a") == Position(first.epoch, 1)
 
 
-async def test_one_sweep_looks_at_a_bounded_number_of_streams() -> None:
+async def test_one_sweep_handles_a_bounded_number_of_streams() -> None:
     clock = ManualClock()
     backend = make_backend(clock)
     await backend.streams.append([Publication(f"stream/{number}", b"1") for number in range(SWEPT_AT_ONCE + 10)])
@@ -58,7 +58,7 @@ async def test_one_sweep_looks_at_a_bounded_number_of_streams() -> None:
     assert backend.gauges()["history_messages"] == 0
 
 
-async def test_changed_rules_reach_every_stream_by_and_by_and_cost_no_position() -> None:
+async def test_changed_rules_reach_every_stream_and_keep_positions() -> None:
     clock = ManualClock()
     rulebook = Rulebook(StreamRules(history_limit=3, history_ttl=100.0))
     backend = MemoryBackend(rulebook, clock)
@@ -75,7 +75,7 @@ async def test_changed_rules_reach_every_stream_by_and_by_and_cost_no_position()
     assert registered.offset == 4
 
 
-async def test_history_that_is_switched_off_and_on_again_begins_where_the_stream_is() -> None:
+async def test_history_switched_off_and_on_starts_at_the_current_offset() -> None:
     clock = ManualClock()
     rulebook = Rulebook(StreamRules(history_limit=3, history_ttl=100.0))
     backend = MemoryBackend(rulebook, clock)

@@ -12,18 +12,18 @@ ODD = ["", "=", ".", "*", ">", "a b", "\r\n", "x" * LONGEST, "x" * (LONGEST + 1)
 
 
 @given(NAMES)
-def test_a_name_is_one_token_and_comes_back_from_it(name: str) -> None:
+def test_name_becomes_one_token_and_is_decoded_from_it(name: str) -> None:
     assert token(name)
     assert not set(token(name)) & set(" .*>\r\n\t")
     assert name_of(token(name)) == name
 
 
-def test_odd_and_long_names_have_tokens_of_their_own() -> None:
+def test_special_and_long_names_have_distinct_tokens() -> None:
     assert len({token(name) for name in ODD}) == len(ODD)
     assert all(len(token(name)) < 2 * LONGEST for name in ODD)
     assert [name_of(token(name)) for name in ODD] == [*ODD[:-2], None, None]
 
 
-def test_two_names_keep_apart_what_belongs_to_each() -> None:
+def test_pairs_with_the_same_concatenation_have_distinct_tokens() -> None:
     pairs = [("a:b", "c"), ("a", "b:c"), ("", "a:b:c"), ("a:b:c", ""), ("1 a", "b"), ("1", " ab")]
     assert all(pair_token(*first) != pair_token(*second) for first, second in combinations(pairs, 2))

@@ -6,7 +6,7 @@ from ropewalk.adapters.backends.nats import runs
 from ropewalk.model.messages import LAST_KSUID, MessageFields, Publication
 
 
-def test_an_item_of_seven_elements_in_nats_is_read() -> None:
+def test_item_of_seven_elements_is_read() -> None:
     stored = msgspec.msgpack.encode(
         ("s", "e", 3, 1, 5.0, "key", "id", [(b"payload", "sid", "kind", LAST_KSUID, "producer", 7, False)])
     )
@@ -15,7 +15,7 @@ def test_an_item_of_seven_elements_in_nats_is_read() -> None:
     assert message.fields == MessageFields(LAST_KSUID, 0, "key")
 
 
-def test_an_item_in_nats_takes_no_more_than_it_is_counted_with() -> None:
+def test_item_is_not_larger_than_its_estimated_size() -> None:
     most = Publication("s", b"x" * 70_000, "s" * 300, "b" * 300, uid="u" * 300, producer="p" * 300, sequence=2**63 - 1)
     timed = msgspec.structs.replace(most, ts_producer=2**64 - 1)
     assert len(msgspec.msgpack.encode(runs.item_of(timed))) <= runs.size_of(timed)

@@ -7,14 +7,14 @@ from ropewalk.adapters.backends.redis.entries import body_of, elements_of, messa
 from ropewalk.model.messages import LAST_KSUID, MessageFields, Publication
 
 
-def test_an_entry_of_nine_elements_in_redis_is_read() -> None:
+def test_entry_of_nine_elements_is_read() -> None:
     entry = msgspec.msgpack.encode((3, 5000, 7, b"payload", "sid", "kind", LAST_KSUID, "producer", 7))
     (message,) = messages_of("s", "e", [entry])
     assert (message.offset, message.timestamp, message.payload, message.broadcast_type) == (3, 5.0, b"payload", "kind")
     assert message.fields == MessageFields(LAST_KSUID)
 
 
-def test_an_entry_in_redis_is_longer_only_for_a_time(subtests: pytest.Subtests) -> None:
+def test_entry_has_a_tenth_element_only_with_a_producer_time(subtests: pytest.Subtests) -> None:
     for time, elements in [(0, 9), (5, 10)]:
         with subtests.test(time=time, elements=elements):
             publication = Publication("s", b"1", ts_producer=time)

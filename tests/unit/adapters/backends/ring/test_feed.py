@@ -23,7 +23,7 @@ class ReachedNode:
         return True
 
 
-async def test_a_node_that_is_being_reached_hears_also_of_prefixes_that_come_meanwhile() -> None:
+async def test_connecting_node_receives_prefixes_added_meanwhile() -> None:
     feed = RingFeed(Router(STATE, {"a": ReachedNode()}), OrdersUnderWay(), lambda deliver, obey: None)
     told: list[object] = []
 

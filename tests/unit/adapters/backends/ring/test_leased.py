@@ -47,7 +47,7 @@ def leased(leases: LeasesInMemory) -> LeasedMembers:
     return LeasedMembers(RingState("a", first_table([RingMember("a", "h:1")], 4)), ME, leases)
 
 
-async def test_a_node_that_stops_says_its_end_last_and_is_linked_with_nobody_then() -> None:
+async def test_stopping_node_renews_its_lease_as_ended_and_without_links() -> None:
     leases = LeasesInMemory()
     node = leased(leases)
     node.away_since = lambda: {"b": None}
@@ -62,7 +62,7 @@ async def test_a_node_that_stops_says_its_end_last_and_is_linked_with_nobody_the
     assert leases.stopped
 
 
-async def test_a_node_stops_also_where_the_store_does_not_answer() -> None:
+async def test_node_stops_when_the_lease_store_is_unavailable() -> None:
     leases = LeasesInMemory()
     node = leased(leases)
     await node.start()
@@ -74,7 +74,7 @@ async def test_a_node_stops_also_where_the_store_does_not_answer() -> None:
     assert leases.stopped
 
 
-async def test_a_node_that_never_began_has_no_end_to_tell() -> None:
+async def test_node_that_never_started_renews_no_lease() -> None:
     leases = LeasesInMemory()
     node = leased(leases)
     await node.stop_looking()

@@ -30,7 +30,7 @@ class AskedNode:
         return True
 
 
-async def test_questions_of_somebody_who_gave_up_end_unnoticed_however_they_end() -> None:
+async def test_errors_of_cancelled_calls_are_not_reported() -> None:
     complaints: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
     nodes = {"a": AskedNode(), "b": AskedNode()}

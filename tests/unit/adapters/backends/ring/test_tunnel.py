@@ -84,7 +84,7 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0)
 
 
-async def test_what_is_said_comes_in_order_however_large() -> None:
+async def test_notes_of_any_size_arrive_in_order() -> None:
     here, there = End(), End()
     async with port(there) as (address, _):
         await enter(here.bus, address, None, TOKEN, "a")
@@ -104,14 +104,14 @@ async def test_what_is_said_comes_in_order_however_large() -> None:
     [frames.Welcome(), frames.Error(frames.Reason.UNAUTHORIZED, "no"), frames.Pong()],
     ids=["as a client", "refused", "nonsense"],
 )
-async def test_who_is_not_taken_for_a_node_does_not_enter(answer: frames.Body) -> None:
+async def test_unauthorized_node_is_refused(answer: frames.Body) -> None:
     here = End()
     async with port(End(), answer, silent=True) as (address, _):
         with pytest.raises(Unavailable, match="--secret"):
             await enter(here.bus, address, None, TOKEN, "a")
 
 
-async def test_a_refusal_for_another_reason_is_told_as_it_is() -> None:
+async def test_refusal_for_another_reason_is_reported() -> None:
     here = End()
     answer = frames.Error(frames.Reason.DRAINING, "the server restarts")
     async with port(End(), answer, silent=True) as (address, _):
@@ -148,7 +148,7 @@ async def test_idle_ends_stay_connected(loop_clock: ManualClock) -> None:
         assert not there.lost.is_set()
 
 
-async def test_what_is_no_frame_ends_the_connection() -> None:
+async def test_malformed_frame_ends_the_connection() -> None:
     here, there = End(), End()
     async with port(there, silent=True) as (address, made):
         await enter(here.bus, address, None, TOKEN, "a")
@@ -157,7 +157,7 @@ async def test_what_is_no_frame_ends_the_connection() -> None:
             await here.lost.wait()
 
 
-def test_what_is_said_in_the_tick_in_which_the_connection_ends_is_forgotten() -> None:
+def test_write_in_the_step_of_the_disconnect_is_dropped() -> None:
     """On the event loop of the server: asyncio's own bears writes to a closed transport."""
     failures: list[dict[str, Any]] = []
 

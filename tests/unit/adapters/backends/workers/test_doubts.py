@@ -32,7 +32,7 @@ class Bench:
         return [(row.kind, row.sid) for row in self.journal.rows]
 
 
-def test_a_session_of_a_lost_worker_is_disconnected_and_has_ended_if_nobody_else_will_say_so() -> None:
+def test_session_of_a_lost_worker_is_disconnected_and_ended_unless_it_is_kept() -> None:
     bench = Bench()
     bench.kept["kept"] = 300.0
     bench.note("one", (RowKind.CONNECTED, "kept"), (RowKind.CONNECTED, "simple"), (RowKind.CONNECTED, "left"))
@@ -51,7 +51,7 @@ def test_a_session_of_a_lost_worker_is_disconnected_and_has_ended_if_nobody_else
     assert [(each["kept"], each["reason"]) for each in told] == [(True, "crashed"), (False, "crashed")]
 
 
-def test_nothing_is_said_of_sessions_whose_worker_comes_back_with_them() -> None:
+def test_session_claimed_by_its_returning_worker_is_not_disconnected() -> None:
     bench = Bench()
     bench.note("one", (RowKind.CONNECTED, "stays"), (RowKind.RESTORED, "goes"))
     bench.doubts.lost("one")
@@ -63,7 +63,7 @@ def test_nothing_is_said_of_sessions_whose_worker_comes_back_with_them() -> None
     assert bench.story()[-2:] == [(RowKind.DISCONNECTED, "stays"), (RowKind.ENDED, "stays")]
 
 
-def test_a_session_that_another_worker_ends_is_said_to_be_disconnected_before() -> None:
+def test_session_ended_by_another_worker_is_disconnected_first() -> None:
     bench = Bench()
     bench.kept["sid"] = 300.0
     bench.note("one", (RowKind.CONNECTED, "sid"))
@@ -74,7 +74,7 @@ def test_a_session_that_another_worker_ends_is_said_to_be_disconnected_before() 
     assert bench.story().count((RowKind.DISCONNECTED, "sid")) == 1
 
 
-def test_of_recovered_sessions_only_those_are_given_out_as_over_that_no_worker_has() -> None:
+def test_recovered_session_without_a_worker_is_ended() -> None:
     bench = Bench()
     rows = [Row(RowKind.DISCONNECTED, sid, 1.0, sid=sid) for sid in ("lives", "gone")]
     bench.doubts.recovered(rows, {"lives": SNAPSHOT, "gone": SNAPSHOT})
@@ -85,7 +85,7 @@ def test_of_recovered_sessions_only_those_are_given_out_as_over_that_no_worker_h
     assert (bench.ended, bench.story()) == (["gone"], [(RowKind.DISCONNECTED, "gone")])
 
 
-def test_what_is_still_doubted_at_the_end_of_the_server_is_said() -> None:
+def test_unresolved_sessions_are_ended_when_the_server_stops() -> None:
     bench = Bench()
     bench.note("one", (RowKind.CONNECTED, "sid"))
     bench.doubts.lost("one")

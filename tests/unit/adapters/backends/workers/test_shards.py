@@ -69,7 +69,7 @@ async def same(store: SharedStore, after: SharedStore) -> None:
             assert (receipts[0].offset, receipts[0].duplicate) == (number, True)
 
 
-async def test_whoever_is_killed_has_in_its_journal_what_it_holds(tmp_path: Path) -> None:
+async def test_journal_of_a_killed_store_has_the_streams_of_a_moved_shard(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path / "a", clock) as (journal_a, _), running(tmp_path / "b", clock) as (journal_b, _):
         a, b = made(clock, journal_a), made(clock, journal_b)
@@ -88,7 +88,7 @@ async def test_whoever_is_killed_has_in_its_journal_what_it_holds(tmp_path: Path
         await same(b, await recovered(tmp_path / "b", tmp_path / "b2", clock))
 
 
-async def test_what_was_kept_before_a_shard_went_away_does_not_mix_with_what_is_kept_when_it_is_back(tmp_path: Path) -> None:
+async def test_history_of_a_returned_shard_excludes_messages_kept_before_it_left(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path / "a", clock) as (journal_a, _):
         a, b = made(clock, journal_a), made(clock, None, limit=2)

@@ -30,7 +30,7 @@ def whole_groups(found: dict[int, dict[int, Row]], groups: list[list[Row]]) -> b
 
 
 @pytest.mark.parametrize("options", [{}, {"retention": 30.0, "for_archive": False}], ids=["all is kept", "old rows go"])
-async def test_a_backup_under_load_has_all_that_was_acknowledged_and_no_group_by_halves(
+async def test_backup_under_load_has_all_acknowledged_rows_and_only_whole_groups(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     chance = random.Random(7)
@@ -86,7 +86,7 @@ async def test_a_backup_under_load_has_all_that_was_acknowledged_and_no_group_by
             assert await read_all(journal) == found
 
 
-async def test_a_backup_is_made_while_every_shard_begins_a_new_file_again_and_again(
+async def test_backup_completes_while_every_shard_keeps_starting_new_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -112,7 +112,7 @@ async def test_a_backup_is_made_while_every_shard_begins_a_new_file_again_and_ag
         assert sum(len(rows) for rows in found.values()) == 9 * len(written)
 
 
-async def test_a_restored_backup_gives_no_position_that_the_journal_gave_after_it(tmp_path: Path) -> None:
+async def test_restored_backup_does_not_reuse_positions_written_after_it(tmp_path: Path) -> None:
     async with running(tmp_path / "alive", ManualClock(), shards=1) as (journal, _):
         await journal.write([publication("a", 1)])
     copy = copy_of(tmp_path / "alive", tmp_path / "copy")
@@ -126,7 +126,7 @@ async def test_a_restored_backup_gives_no_position_that_the_journal_gave_after_i
         assert journal.spans()[1].epoch != given.epoch
 
 
-async def test_consumers_producers_and_what_was_archived_are_in_it(tmp_path: Path) -> None:
+async def test_backup_includes_consumers_producers_and_archived_positions(tmp_path: Path) -> None:
     clock = ManualClock()
     options: dict[str, Any] = {"shards": 1, "segment_size": 4000, "retention": 10.0}
     async with running(tmp_path / "alive", clock, **options) as (journal, _):
@@ -147,7 +147,7 @@ async def test_consumers_producers_and_what_was_archived_are_in_it(tmp_path: Pat
         assert [(consumer.name, consumer.marks[0].position) for consumer in journal.consumers()] == [("reader", 20)]
 
 
-async def test_a_damaged_journal_is_copied_as_it_is(tmp_path: Path) -> None:
+async def test_damaged_journal_is_copied_unchanged(tmp_path: Path) -> None:
     async with running(tmp_path / "alive", ManualClock(), shards=1) as (journal, _):
         for offset in range(1, 31):
             await journal.write([publication("a", offset)])
@@ -161,6 +161,6 @@ async def test_a_damaged_journal_is_copied_as_it_is(tmp_path: Path) -> None:
         assert sorted((await read_all(journal))[0]) == [*range(11), *range(12, 30)]
 
 
-def test_where_there_is_no_journal_nothing_is_copied(tmp_path: Path) -> None:
+def test_backup_without_a_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match="there is no journal"):
         JournalCopy(tmp_path / "journal", tmp_path / "copy" / "journal", lambda _, __: None).rows()

@@ -23,7 +23,7 @@ ROWS = [
 ]
 
 
-def test_the_schema_is_the_one_of_all_journals_that_exist() -> None:
+def test_schema_has_not_changed() -> None:
     time = pa.timestamp("us", tz="UTC")
     literal = pa.schema(
         [
@@ -47,24 +47,24 @@ def test_the_schema_is_the_one_of_all_journals_that_exist() -> None:
     assert SCHEMA.equals(literal, check_metadata=True)
 
 
-def test_rows_are_written_byte_for_byte_as_before() -> None:
+def test_rows_are_encoded_byte_for_byte_as_in_earlier_versions() -> None:
     assert segment() == SEGMENT.read_bytes()
 
 
-def test_what_was_written_before_is_read_as_it_was() -> None:
+def test_rows_of_earlier_versions_are_decoded() -> None:
     with pa.ipc.open_stream(SEGMENT) as reader:
         batches = list(reader)
     assert [row for batch in batches[:-1] for row in decode(batch, 0)] == ROWS
     assert list(decode(batches[-1], 0)) == ROWS
 
 
-def test_a_required_column_is_never_null(subtests: pytest.Subtests) -> None:
+def test_required_columns_are_never_null(subtests: pytest.Subtests) -> None:
     for column in [column.name for column in COLUMNS if column.required]:
         with subtests.test(column=column):
             assert encode(ROWS, 0)[0].column(column).null_count == 0
 
 
-def test_another_column_is_null_in_rows_that_have_nothing_for_it(subtests: pytest.Subtests) -> None:
+def test_optional_columns_are_null_in_rows_without_a_value(subtests: pytest.Subtests) -> None:
     for column in [column.name for column in COLUMNS if not column.required]:
         with subtests.test(column=column):
             assert encode(ROWS, 0)[0].column(column).null_count > 0

@@ -37,7 +37,7 @@ async def fill(journal: ArrowJournal, clock: ManualClock, count: int) -> None:
         clock.advance(10)
 
 
-async def test_a_killed_server_knows_where_its_consumers_were(tmp_path: Path) -> None:
+async def test_consumer_positions_survive_a_kill(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path / "alive", clock, **OPTIONS) as (journal, _):
         await journal.pin("..", mark(0))
@@ -53,13 +53,13 @@ async def test_a_killed_server_knows_where_its_consumers_were(tmp_path: Path) ->
         assert [(consumer.name, consumer.marks) for consumer in before] == [("..", mark(0)), ("A", mark(3)), ("a", mark(5))]
 
 
-async def test_of_many_who_pin_one_name_at_once_all_hear_the_same(tmp_path: Path) -> None:
+async def test_concurrent_pins_of_one_name_return_the_same_position(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock(), **OPTIONS) as (journal, _):
         answers = await asyncio.gather(*(journal.pin("a", mark(position)) for position in range(20)))
         assert {answer.marks[0].position for answer in answers} == {journal.consumers()[0].marks[0].position}
 
 
-async def test_rows_that_a_consumer_has_not_read_stay_until_it_moves(tmp_path: Path) -> None:
+async def test_unread_rows_are_kept_until_the_consumer_moves(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, **OPTIONS) as (journal, _):
         await journal.pin("slow", mark(0))
@@ -71,7 +71,7 @@ async def test_rows_that_a_consumer_has_not_read_stay_until_it_moves(tmp_path: P
         assert 0 < journal.spans()[0].first <= 12
 
 
-async def test_a_consumer_that_does_not_move_holds_nothing_after_its_time(tmp_path: Path) -> None:
+async def test_expired_consumer_does_not_hold_rows(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, **OPTIONS) as (journal, _):
         await journal.pin("dead", mark(0))
@@ -82,7 +82,7 @@ async def test_a_consumer_that_does_not_move_holds_nothing_after_its_time(tmp_pa
         assert [consumer.name for consumer in journal.consumers()] == ["dead"]
 
 
-async def test_a_forgotten_consumer_holds_nothing(tmp_path: Path) -> None:
+async def test_deleted_consumer_does_not_hold_rows(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, **OPTIONS) as (journal, _):
         await journal.pin("done", mark(0))
@@ -92,7 +92,7 @@ async def test_a_forgotten_consumer_holds_nothing(tmp_path: Path) -> None:
         assert journal.spans()[0].first > 0
 
 
-async def test_at_the_hard_limit_consumers_do_not_count_and_the_loss_does(tmp_path: Path) -> None:
+async def test_hard_limit_removes_rows_despite_consumers_and_counts_them_as_lost(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, **{**OPTIONS, "retention": 0.0, "hard_limit": 25_000}) as (journal, _):
         await journal.pin("slow", mark(0))
@@ -103,7 +103,7 @@ async def test_at_the_hard_limit_consumers_do_not_count_and_the_loss_does(tmp_pa
         assert gauges["journal_lost_rows"] == journal.spans()[0].first > 0
 
 
-async def test_gauges_tell_how_many_there_are_and_how_far_the_last_one_lags(tmp_path: Path) -> None:
+async def test_gauges_have_the_number_of_consumers_and_the_largest_lag(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, **OPTIONS) as (journal, _):
         await fill(journal, clock, 10)
@@ -113,7 +113,7 @@ async def test_gauges_tell_how_many_there_are_and_how_far_the_last_one_lags(tmp_
         assert (gauges["journal_consumers"], gauges["journal_consumer_lag_rows"]) == (2, 7)
 
 
-async def test_their_number_is_bounded_and_only_one_that_holds_nothing_gives_way(
+async def test_new_consumer_beyond_the_limit_replaces_an_expired_one_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumers, "MOST", 2)
@@ -132,7 +132,7 @@ async def test_their_number_is_bounded_and_only_one_that_holds_nothing_gives_way
         assert [consumer.name for consumer in journal.consumers()] == ["b", "c"]
 
 
-async def test_what_cannot_be_written_did_not_happen(tmp_path: Path) -> None:
+async def test_consumer_change_that_cannot_be_written_has_no_effect(tmp_path: Path) -> None:
     disk = BadDisk()
     async with running(tmp_path, ManualClock(), **OPTIONS, disk=disk) as (journal, _):
         await journal.pin("a", mark(1))
@@ -156,7 +156,7 @@ async def damaged_consumer(directory: Path, clock: ManualClock) -> Path:
     return path
 
 
-async def test_a_consumer_whose_file_is_damaged_does_not_begin_anew_and_holds_all_rows_until_it_is_moved(
+async def test_consumer_with_a_damaged_file_cannot_be_pinned_and_holds_all_rows_until_it_moves(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
@@ -177,7 +177,7 @@ async def test_a_consumer_whose_file_is_damaged_does_not_begin_anew_and_holds_al
         assert [consumer.name for consumer in journal.consumers()] == ["a", "b"]
 
 
-async def test_a_damaged_consumer_can_be_forgotten_and_holds_nothing_after_its_time(tmp_path: Path) -> None:
+async def test_consumer_with_a_damaged_file_can_be_deleted_and_expires(tmp_path: Path) -> None:
     for end in ("forgotten", "too old"):
         clock = ManualClock()
         path = await damaged_consumer(tmp_path / end, clock)

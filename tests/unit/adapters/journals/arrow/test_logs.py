@@ -36,7 +36,7 @@ async def ended(directory: Path, clock: ManualClock, *rows: int) -> tuple[Path, 
     return directory / str(len(rows)), epochs
 
 
-async def test_a_generation_whose_rows_are_gone_is_told_with_its_end(tmp_path: Path) -> None:
+async def test_generation_without_rows_is_listed_with_its_end(tmp_path: Path) -> None:
     clock = ManualClock()
     directory, (epoch,) = await ended(tmp_path, clock, 5)
     clock.advance(1000)
@@ -56,7 +56,7 @@ async def test_a_generation_whose_rows_are_gone_is_told_with_its_end(tmp_path: P
             await table(journal, 0, 3, 5)
 
 
-async def test_generations_in_which_nothing_happened_are_not_told(tmp_path: Path) -> None:
+async def test_generations_that_never_had_rows_are_not_listed(tmp_path: Path) -> None:
     clock = ManualClock()
     directory, epochs = await ended(tmp_path, clock, 2, 0, 0, 3, 0)
     async with running(directory, clock, **OPTIONS) as (journal, _):
@@ -67,7 +67,9 @@ async def test_generations_in_which_nothing_happened_are_not_told(tmp_path: Path
         assert journal.spans()[-1].first == 5 * GENERATION_SIZE
 
 
-async def test_ended_generations_are_bounded_and_the_last_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_ended_generations_is_bounded_and_the_newest_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logs, "ENDED_GENERATIONS", 2)
     clock = ManualClock()
     directory, epochs = await ended(tmp_path, clock, 1, 2, 3, 4)
@@ -82,7 +84,7 @@ async def test_ended_generations_are_bounded_and_the_last_ones_stay(tmp_path: Pa
         ]
 
 
-async def test_a_generation_that_lost_all_its_rows_by_damage_is_not_told_as_if_it_had_ended_in_order(tmp_path: Path) -> None:
+async def test_generation_that_lost_all_rows_to_damage_is_listed_as_a_hole(tmp_path: Path) -> None:
     clock = ManualClock()
     directory, _ = await ended(tmp_path, clock, 5)
     async with running(directory, clock, **OPTIONS):
@@ -94,7 +96,7 @@ async def test_a_generation_that_lost_all_its_rows_by_damage_is_not_told_as_if_i
         assert [(span.first, span.end) for span in journal.spans()] == [(0, 0), (5, 5), (GENERATION_SIZE, GENERATION_SIZE)]
 
 
-async def test_files_of_an_ended_generation_that_came_back_go_again(tmp_path: Path) -> None:
+async def test_restored_files_of_an_ended_generation_are_removed_again(tmp_path: Path) -> None:
     clock = ManualClock()
     directory, (epoch,) = await ended(tmp_path, clock, 5)
     clock.advance(1000)
@@ -111,7 +113,7 @@ async def test_files_of_an_ended_generation_that_came_back_go_again(tmp_path: Pa
 # --- readers -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_range_inside_a_batch_brings_the_whole_batch(tmp_path: Path) -> None:
+async def test_range_inside_a_batch_returns_the_whole_batch(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock(), shards=1) as (journal, _):
         await journal.write([publication("a", offset) for offset in range(1, 11)])
         await journal.write([publication("a", offset) for offset in range(11, 21)])
@@ -119,7 +121,7 @@ async def test_a_range_inside_a_batch_brings_the_whole_batch(tmp_path: Path) -> 
         assert found["position"].to_pylist() == list(range(10, 20))
 
 
-async def test_reading_beside_the_writer_brings_each_position_once(tmp_path: Path) -> None:
+async def test_concurrent_read_returns_each_position_once(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock(), shards=1, segment_size=60_000) as (journal, _):
 
         async def write() -> None:
@@ -137,7 +139,7 @@ async def test_reading_beside_the_writer_brings_each_position_once(tmp_path: Pat
         assert read == list(range(1, 301))
 
 
-async def test_what_goes_bad_while_the_journal_runs_is_not_served_and_leaves_the_spans(tmp_path: Path) -> None:
+async def test_batch_damaged_at_run_time_is_not_served_and_leaves_the_spans(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock(), shards=1) as (journal, _):
         for offset in range(1, 31):
             await journal.write([publication("a", offset)])
@@ -153,7 +155,7 @@ async def test_what_goes_bad_while_the_journal_runs_is_not_served_and_leaves_the
         assert journal.gauges()["journal_damaged_batches"] == 1
 
 
-async def test_what_is_not_there_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+async def test_missing_range_is_refused_before_the_first_byte(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock(), shards=1) as (journal, _):
         with pytest.raises(BadRequest, match="not in shard 0"):
             journal.read(0, 0, 1, 1000)

@@ -12,7 +12,7 @@ from tests.journals import publication, running
 from tests.unit.adapters.journals.arrow.damaged_journal import KilledJournal, check_progress
 
 
-async def test_a_whole_journal_is_found_whole_while_it_is_written_to_and_afterwards(tmp_path: Path) -> None:
+async def test_undamaged_journal_verifies_while_it_runs_and_after_it_stopped(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock(), segment_size=20_000) as (journal, _):
         for number in range(1, 200):
             await journal.write([publication(f"stream {each}", number) for each in range(9)])
@@ -25,7 +25,7 @@ async def test_a_whole_journal_is_found_whole_while_it_is_written_to_and_afterwa
     assert (report.whole, report.running, report.format, len(report.shards)) == (True, False, 2, 3)
 
 
-async def test_holes_are_told_to_the_position_and_nothing_is_changed(damaged: KilledJournal) -> None:
+async def test_verification_reports_every_lost_position_and_changes_nothing(damaged: KilledJournal) -> None:
     lost = damaged.damage()
     before = damaged.files()
     report = damaged.verify()
@@ -39,7 +39,7 @@ async def test_holes_are_told_to_the_position_and_nothing_is_changed(damaged: Ki
     assert damaged.files() == before
 
 
-async def test_damage_that_costs_no_rows_is_told_as_what_it_is(damaged: KilledJournal) -> None:
+async def test_damage_without_lost_rows_is_reported_as_problems_and_remarks(damaged: KilledJournal) -> None:
     journal = damaged.directory / "journal"
     (journal / NAMES[1]).write_bytes(b"")
     index, state = sorted(journal.rglob("*.idx"))[0], sorted(journal.rglob("*.state"))[0]
@@ -52,6 +52,6 @@ async def test_damage_that_costs_no_rows_is_told_as_what_it_is(damaged: KilledJo
     assert [remark.partition(" is damaged")[1] for remark in report.remarks] == [" is damaged"] * 3
 
 
-def test_without_a_journal_there_is_nothing_to_verify(tmp_path: Path) -> None:
+def test_verification_without_a_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserMistake, match="there is no journal"):
         verify(tmp_path, check_progress)

@@ -36,7 +36,7 @@ def write_record(directory: Path, name: str, **changed: object) -> None:
     (directory / "journal" / name).write_bytes(b"%s\n%08x\n" % (body, crc32(body)))
 
 
-async def test_a_journal_without_a_format_number_is_migrated_and_nothing_of_it_changes(tmp_path: Path) -> None:
+async def test_journal_without_a_format_number_is_migrated_with_all_rows(tmp_path: Path) -> None:
     directory = Path(shutil.copytree(OLDEST, tmp_path / "old"))
     assert "format" not in record(directory)
     async with running(directory, ManualClock()) as (journal, recovered):
@@ -58,7 +58,7 @@ async def test_a_journal_without_a_format_number_is_migrated_and_nothing_of_it_c
         assert journal.spans() == [ShardSpan(0, "wf5LzAeE", 0, 49), *SPANS[1:]]
 
 
-async def test_a_migration_that_was_cut_off_between_the_two_records_is_finished(tmp_path: Path) -> None:
+async def test_migration_interrupted_between_the_two_records_is_finished(tmp_path: Path) -> None:
     directory = Path(shutil.copytree(OLDEST, tmp_path / "old"))
     async with running(directory, ManualClock()):
         copy = as_if_killed(directory, tmp_path / "half")
@@ -68,7 +68,7 @@ async def test_a_migration_that_was_cut_off_between_the_two_records_is_finished(
         assert journal.spans() == SPANS
 
 
-async def test_a_newer_format_is_refused_with_words_and_left_alone(tmp_path: Path) -> None:
+async def test_newer_format_is_refused_and_not_changed(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock()) as (journal, _):
         await journal.write([publication("a", 1)])
     for name in NAMES:
@@ -86,7 +86,7 @@ async def test_a_newer_format_is_refused_with_words_and_left_alone(tmp_path: Pat
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-async def test_a_record_that_proves_itself_and_makes_no_sense_is_no_record(tmp_path: Path) -> None:
+async def test_record_with_a_valid_checksum_and_invalid_content_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock()) as (journal, _):
         await journal.write([publication("a", 1)])
     for name in NAMES:

@@ -46,7 +46,7 @@ def tips(recovered: Recovered) -> dict[str, int]:
     return {tip.stream: tip.tip for tip in recovered.tips}
 
 
-async def test_after_a_kill_everything_acknowledged_is_there_and_epochs_stay(tmp_path: Path) -> None:
+async def test_acknowledged_rows_and_epochs_survive_a_kill(tmp_path: Path) -> None:
     directory = await killed(tmp_path)
     async with running(directory, ManualClock()) as (journal, recovered):
         assert recovered.reset_shards == ()
@@ -56,7 +56,7 @@ async def test_after_a_kill_everything_acknowledged_is_there_and_epochs_stay(tmp
         assert [span.first for span in journal.spans()] == [0, 0, 0]
 
 
-async def test_a_group_that_was_written_whole_counts_though_its_entry_in_the_commit_log_is_missing(tmp_path: Path) -> None:
+async def test_complete_group_without_a_commit_log_entry_is_kept(tmp_path: Path) -> None:
     directory = await killed(tmp_path)
     forget_the_last_group(directory, 3)
     async with running(directory, ManualClock()) as (_, recovered):
@@ -64,7 +64,7 @@ async def test_a_group_that_was_written_whole_counts_though_its_entry_in_the_com
         assert set(tips(recovered).values()) == {2}
 
 
-async def test_a_group_that_was_being_written_is_taken_off_every_shard(tmp_path: Path) -> None:
+async def test_incomplete_group_is_removed_from_every_shard(tmp_path: Path) -> None:
     directory = await killed(tmp_path)
     forget_the_last_group(directory, 3)
     shorten(segment(directory, 1), 100)
@@ -76,7 +76,7 @@ async def test_a_group_that_was_being_written_is_taken_off_every_shard(tmp_path:
         assert [list(rows.values()) for rows in (await read_all(journal)).values()] == first
 
 
-async def test_a_shard_that_lost_what_was_promised_goes_on_above_all_its_positions_and_its_streams_begin_anew(
+async def test_shard_that_lost_acknowledged_rows_starts_a_new_generation_and_its_streams_new_epochs(
     tmp_path: Path,
 ) -> None:
     directory = await killed(tmp_path)
@@ -99,7 +99,7 @@ async def test_a_shard_that_lost_what_was_promised_goes_on_above_all_its_positio
         assert [span for span in journal.spans() if span.shard == 1] == [old, lost, new], "it is told for good"
 
 
-async def test_without_a_commit_log_a_torn_end_counts_as_a_loss(tmp_path: Path) -> None:
+async def test_torn_end_without_a_commit_log_counts_as_lost_rows(tmp_path: Path) -> None:
     directory = await killed(tmp_path)
     for log in (directory / "journal").glob("commits-*.log"):
         log.unlink()
@@ -108,7 +108,7 @@ async def test_without_a_commit_log_a_torn_end_counts_as_a_loss(tmp_path: Path) 
         assert 1 in recovered.reset_shards
 
 
-async def test_killed_without_waiting_every_stream_begins_anew_and_sessions_stay(tmp_path: Path) -> None:
+async def test_kill_with_memory_durability_starts_new_epochs_and_keeps_sessions(tmp_path: Path) -> None:
     directory = tmp_path / "alive"
     async with running(directory, ManualClock(), durability="memory") as (journal, _):
         journal.note([publication("a", 1), session("sid")])
@@ -127,15 +127,13 @@ async def test_killed_without_waiting_every_stream_begins_anew_and_sessions_stay
 
 
 @pytest.mark.parametrize(("durability", "reset"), [("journal", (0, 1, 2)), ("fsync", ())])
-async def test_after_the_machine_went_down_only_what_was_synced_is_believed(
-    tmp_path: Path, durability: str, reset: tuple[int, ...]
-) -> None:
+async def test_only_synced_rows_are_trusted_after_a_reboot(tmp_path: Path, durability: str, reset: tuple[int, ...]) -> None:
     directory = await killed(tmp_path, durability=durability)
     async with running(directory, ManualClock(), boot="another boot") as (_, recovered):
         assert recovered.reset_shards == reset
 
 
-async def test_synced_rows_stay_though_the_machine_tore_what_came_after(tmp_path: Path) -> None:
+async def test_synced_rows_are_kept_when_the_bytes_after_them_are_torn(tmp_path: Path) -> None:
     directory = await killed(tmp_path, durability="fsync")
     (log,) = (directory / "journal").glob("commits-*.log")
     log.write_bytes(bytes(100))
@@ -148,7 +146,7 @@ async def test_synced_rows_stay_though_the_machine_tore_what_came_after(tmp_path
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_one_bad_record_of_the_journal_costs_nothing(tmp_path: Path, name: str) -> None:
+async def test_one_damaged_record_is_harmless(tmp_path: Path, name: str) -> None:
     directory = await killed(tmp_path)
     (directory / "journal" / name).write_bytes(b"{}\n00000000\n")
     async with running(directory, ManualClock()) as (_, recovered):
@@ -157,7 +155,7 @@ async def test_one_bad_record_of_the_journal_costs_nothing(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged"])
-async def test_without_a_record_of_itself_a_journal_is_not_begun_anew(tmp_path: Path, how: str) -> None:
+async def test_journal_without_a_readable_record_is_refused_and_not_changed(tmp_path: Path, how: str) -> None:
     directory = await killed(tmp_path)
     for name in NAMES:
         if how == "missing":
@@ -170,7 +168,7 @@ async def test_without_a_record_of_itself_a_journal_is_not_begun_anew(tmp_path: 
     assert files(directory) == before
 
 
-async def test_one_of_the_two_records_is_enough(tmp_path: Path) -> None:
+async def test_one_empty_record_is_harmless(tmp_path: Path) -> None:
     for name in NAMES:
         directory = await killed(tmp_path / name)
         (directory / "journal" / name).write_bytes(b"")
@@ -178,7 +176,7 @@ async def test_one_of_the_two_records_is_enough(tmp_path: Path) -> None:
             assert recovered.reset_shards == ()
 
 
-async def test_a_first_start_that_was_cut_off_is_no_journal_without_a_record(tmp_path: Path) -> None:
+async def test_interrupted_first_start_is_repeated(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock()):
         copy = as_if_killed(tmp_path / "journal", tmp_path / "cut off" / "journal")
     for path in [*(copy / name for name in NAMES), *copy.glob("commits-*.log")]:
@@ -188,14 +186,14 @@ async def test_a_first_start_that_was_cut_off_is_no_journal_without_a_record(tmp
         assert recovered.reset_shards == ()
 
 
-async def test_a_lost_shard_is_noticed(tmp_path: Path) -> None:
+async def test_missing_shard_is_reset(tmp_path: Path) -> None:
     directory = await killed(tmp_path)
     shutil.rmtree(directory / "journal" / "shard=02")
     async with running(directory, ManualClock()) as (_, recovered):
         assert recovered.reset_shards == (2,)
 
 
-async def test_only_young_rows_are_given_back_and_the_ends_of_all_streams(tmp_path: Path) -> None:
+async def test_recovery_returns_rows_within_the_horizon_and_the_tips_of_all_streams(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_size=4000) as (journal, _):
         for offset in range(1, 31):
@@ -215,7 +213,7 @@ async def test_only_young_rows_are_given_back_and_the_ends_of_all_streams(tmp_pa
         assert recovered.newest == 1_000_290.0
 
 
-async def test_partition_keys_of_streams_outlive_their_rows_and_belong_to_an_epoch(tmp_path: Path) -> None:
+async def test_partition_keys_survive_their_rows_and_belong_to_an_epoch(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_size=4000) as (journal, _):
         await journal.write([publication("kept", 1, at=clock(), key="k"), publication("anew", 1, at=clock(), key="k")])
@@ -230,7 +228,7 @@ async def test_partition_keys_of_streams_outlive_their_rows_and_belong_to_an_epo
         assert keys == {("kept", "epoch"): "k", ("anew", "second"): "", ("busy", "epoch"): ""}
 
 
-async def test_a_journal_keeps_the_number_of_shards_it_was_made_with(tmp_path: Path) -> None:
+async def test_journal_keeps_its_original_number_of_shards(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock(), shards=3):
         pass
     async with running(tmp_path, ManualClock(), shards=5) as (journal, recovered):
@@ -238,7 +236,7 @@ async def test_a_journal_keeps_the_number_of_shards_it_was_made_with(tmp_path: P
         assert len(journal.spans()) == 3
 
 
-async def test_two_servers_cannot_have_one_journal(tmp_path: Path) -> None:
+async def test_journal_in_use_cannot_be_opened(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock()):
         with pytest.raises(UserMistake, match="another server"):
             made(tmp_path, ManualClock()).open(EVER)
@@ -246,14 +244,16 @@ async def test_two_servers_cannot_have_one_journal(tmp_path: Path) -> None:
         pass
 
 
-async def test_a_place_that_is_no_directory_is_said(tmp_path: Path) -> None:
+async def test_journal_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("")
     with pytest.raises(UserMistake, match="cannot be opened"):
         made(tmp_path, ManualClock()).open(EVER)
 
 
 @pytest.mark.parametrize("horizon", [EVER, 0.0], ids=["all is young", "almost all is old"])
-async def test_bad_bytes_and_a_lost_segment_cost_their_own_rows_only_after_every_start(tmp_path: Path, horizon: float) -> None:
+async def test_damaged_batch_and_missing_segment_lose_only_their_own_rows_after_every_start(
+    tmp_path: Path, horizon: float
+) -> None:
     clock = ManualClock()
     options: dict[str, Any] = {"shards": 1, "segment_size": 16_000}
     async with running(tmp_path / "alive", clock, **options) as (journal, _):
@@ -291,7 +291,7 @@ async def test_bad_bytes_and_a_lost_segment_cost_their_own_rows_only_after_every
         assert await read_all(journal) == found
 
 
-async def test_sixty_good_segments_behind_a_bad_one_are_still_read(tmp_path: Path) -> None:
+async def test_segments_behind_a_damaged_one_are_still_read(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_size=20_000) as (journal, _):
         for number in range(65):
@@ -310,7 +310,7 @@ async def test_sixty_good_segments_behind_a_bad_one_are_still_read(tmp_path: Pat
 
 
 @pytest.mark.parametrize("lost", ["one", "all"])
-async def test_what_retention_left_in_the_states_only_is_not_lost_with_one_of_them(tmp_path: Path, lost: str) -> None:
+async def test_facts_of_removed_rows_survive_the_loss_of_one_state_file(tmp_path: Path, lost: str) -> None:
     clock = ManualClock()
     options: dict[str, Any] = {"shards": 1, "segment_size": 4000, "retention": 100.0, "for_archive": False}
     async with running(tmp_path, clock, **options) as (journal, _):
@@ -331,7 +331,7 @@ async def test_what_retention_left_in_the_states_only_is_not_lost_with_one_of_th
         assert [note.startswith("shard 0 lost the record of") for note in recovered.notes] == ([] if lost == "one" else [True])
 
 
-async def test_rows_of_a_group_that_failed_are_not_found_behind_damage(tmp_path: Path) -> None:
+async def test_rows_of_a_failed_group_are_overwritten(tmp_path: Path) -> None:
     """The disk refuses a group and then refuses to take it off again: what is written next must not leave its end behind."""
     disk = StubbornDisk()
     async with running(tmp_path, ManualClock(), shards=1, disk=disk) as (journal, _):

@@ -19,7 +19,7 @@ from tests.journals import QuickDisk, as_if_killed, publication, read_all, runni
 from tests.unit.adapters.journals.arrow.damaged_journal import WRITES, FakeArchive, KilledJournal, check_progress, holes
 
 
-async def test_what_the_archive_has_comes_back_and_the_journal_goes_on_as_if_nothing_had_happened(
+async def test_repair_restores_archived_rows_and_the_journal_continues(
     damaged: KilledJournal,
 ) -> None:
     lost = damaged.damage()
@@ -36,7 +36,7 @@ async def test_what_the_archive_has_comes_back_and_the_journal_goes_on_as_if_not
     assert damaged.repair(damaged.archive.rows) == Repaired(False, 0, 0, [])
 
 
-async def test_rows_of_a_generation_that_ended_by_the_damage_come_back_too(damaged: KilledJournal) -> None:
+async def test_repair_restores_rows_of_a_generation_that_ended_by_damage(damaged: KilledJournal) -> None:
     lost = damaged.damage()
     async with running(damaged.directory, ManualClock()) as (journal, recovered):
         assert recovered.reset_shards == (1,)
@@ -54,7 +54,7 @@ async def test_rows_of_a_generation_that_ended_by_the_damage_come_back_too(damag
         assert journal.gauges()["journal_holes"] == 0
 
 
-async def test_of_an_archive_that_ends_in_a_hole_its_part_comes_back(damaged: KilledJournal) -> None:
+async def test_repair_from_an_incomplete_archive_restores_its_part_of_a_hole(damaged: KilledJournal) -> None:
     lost = damaged.damage()
     third = sorted(lost)[len(lost) // 2]
     repaired = damaged.repair(damaged.archive.up_to(third).rows)
@@ -66,7 +66,7 @@ async def test_of_an_archive_that_ends_in_a_hole_its_part_comes_back(damaged: Ki
         assert sorted((await read_all(journal))[1]) == [at for at in damaged.rows[1] if at not in lost or at < third]
 
 
-async def test_a_shard_that_is_gone_altogether_comes_back(damaged: KilledJournal) -> None:
+async def test_repair_restores_a_missing_shard(damaged: KilledJournal) -> None:
     for path in (damaged.directory / "journal" / "shard=01").iterdir():
         path.unlink()
     (damaged.directory / "journal" / "shard=01").rmdir()
@@ -78,7 +78,7 @@ async def test_a_shard_that_is_gone_altogether_comes_back(damaged: KilledJournal
 
 
 @pytest.mark.parametrize("how", ["first", "all", "directory", "zeroed"])
-async def test_a_hole_at_the_beginning_of_a_shard_is_told_after_every_start_and_comes_back(
+async def test_hole_at_the_beginning_of_a_shard_is_reported_after_every_start_and_repaired(
     damaged: KilledJournal, how: str
 ) -> None:
     first, second, *_ = damaged.segments()
@@ -113,7 +113,7 @@ async def test_a_hole_at_the_beginning_of_a_shard_is_told_after_every_start_and_
         assert (await read_all(journal))[1] == damaged.rows[1]
 
 
-async def test_what_retention_removed_is_no_hole_and_a_hole_goes_with_the_rows_behind_it(damaged: KilledJournal) -> None:
+async def test_rows_removed_by_retention_are_not_a_hole_and_retention_removes_holes(damaged: KilledJournal) -> None:
     first, *_ = damaged.segments(1)
     first.unlink()
     clock = ManualClock(1_000_000.0 + WRITES)
@@ -130,7 +130,7 @@ async def test_what_retention_removed_is_no_hole_and_a_hole_goes_with_the_rows_b
             assert (recovered.reset_shards, recovered.notes, holes_of(journal.spans())) == ((), (), [])
 
 
-async def test_a_generation_of_which_nothing_is_left_is_a_hole_until_retention_takes_younger_rows(
+async def test_lost_generation_is_a_hole_until_retention_removes_newer_rows(
     damaged: KilledJournal,
 ) -> None:
     shutil.rmtree(damaged.segments()[0].parent)
@@ -150,7 +150,7 @@ async def test_a_generation_of_which_nothing_is_left_is_a_hole_until_retention_t
 
 
 @pytest.mark.parametrize("number", [0, 1, -1], ids=["first", "between", "last"])
-async def test_a_damaged_arrow_header_is_told_and_written_anew_without_an_archive(damaged: KilledJournal, number: int) -> None:
+async def test_damaged_arrow_header_is_reported_and_rewritten_without_an_archive(damaged: KilledJournal, number: int) -> None:
     path = damaged.segments()[number]
     whole = path.read_bytes()
     lost = bytes(4) + whole[4:]
@@ -205,7 +205,7 @@ async def test_stray_files_are_reported_and_no_row_is_lost(
 
 
 @pytest.mark.parametrize("column", ["key", "value"])
-async def test_the_archive_of_another_journal_is_refused_and_nothing_is_changed(damaged: KilledJournal, column: str) -> None:
+async def test_archive_of_another_journal_is_refused_and_nothing_is_changed(damaged: KilledJournal, column: str) -> None:
     damaged.damage()
     rows = damaged.archive.tables[1]
     other = pa.array([b"another"] * len(rows) if column == "value" else ["another key"] * len(rows), rows[column].type)
@@ -216,7 +216,7 @@ async def test_the_archive_of_another_journal_is_refused_and_nothing_is_changed(
     assert damaged.files() == before
 
 
-async def test_rows_that_stand_for_a_gap_in_the_archive_fill_nothing(damaged: KilledJournal) -> None:
+async def test_gap_rows_of_the_archive_fill_no_hole(damaged: KilledJournal) -> None:
     lost = damaged.damage()
     rows = damaged.archive.tables[1]
     gaps = pa.array(["gap"] * len(rows), rows["event"].type)
@@ -224,7 +224,7 @@ async def test_rows_that_stand_for_a_gap_in_the_archive_fill_nothing(damaged: Ki
     assert damaged.repair(archive.rows) == Repaired(False, 0, len(lost), [])
 
 
-async def test_a_lost_record_is_rebuilt_when_it_is_asked_for_and_no_row_is_lost_by_that(damaged: KilledJournal) -> None:
+async def test_repair_rebuilds_a_missing_record_without_losing_rows(damaged: KilledJournal) -> None:
     for name in NAMES:
         (damaged.directory / "journal" / name).unlink()
     report = damaged.verify()
@@ -237,14 +237,14 @@ async def test_a_lost_record_is_rebuilt_when_it_is_asked_for_and_no_row_is_lost_
         assert await read_all(journal) == damaged.rows
 
 
-async def test_a_journal_in_use_is_not_repaired(tmp_path: Path) -> None:
+async def test_journal_in_use_is_not_repaired(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock()) as (journal, _):
         await journal.write([publication("a", 1)])
         with pytest.raises(UserMistake, match="another server uses this journal"):
             repair(tmp_path, None, check_progress, Disk())
 
 
-async def test_a_repair_tells_of_states_that_are_lost_and_the_next_start_makes_them_anew(tmp_path: Path) -> None:
+async def test_repair_reports_missing_states_and_the_next_start_rebuilds_them(tmp_path: Path) -> None:
     clock = ManualClock()
     options: dict[str, Any] = {"shards": 1, "segment_size": 4000, "retention": 100.0, "for_archive": False}
     async with running(tmp_path, clock, **options) as (journal, _):
@@ -263,7 +263,7 @@ async def test_a_repair_tells_of_states_that_are_lost_and_the_next_start_makes_t
     assert verify(tmp_path, check_progress).whole
 
 
-async def test_rows_that_are_back_from_the_first_one_on_tell_the_state_again(damaged: KilledJournal) -> None:
+async def test_repair_of_the_first_rows_restores_the_state(damaged: KilledJournal) -> None:
     for path in (*damaged.segments()[:1], *(damaged.directory / "journal" / "shard=01").glob("*.state")):
         path.unlink()
     assert damaged.repair(None).stateless == (1,)

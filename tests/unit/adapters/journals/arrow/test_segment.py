@@ -8,7 +8,7 @@ from ropewalk.testing.clock import ManualClock
 from tests.journals import publication, running
 
 
-async def test_a_segment_is_a_plain_arrow_stream(tmp_path: Path) -> None:
+async def test_segment_is_a_plain_arrow_stream(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock(), shards=1) as (journal, _):
         await journal.write([publication("a", 1)])
         await journal.write([publication("a", 2)])

@@ -30,7 +30,7 @@ def told(recovered: Recovered) -> list[tuple[str, RowKind, str]]:
     return [(each.sid, each.kind, each.detail) for each in recovered.rows if each.kind is not RowKind.PUBLISH]
 
 
-async def test_a_session_that_did_not_change_for_days_is_found_although_the_rows_of_its_time_are_gone(tmp_path: Path) -> None:
+async def test_idle_session_is_recovered_after_retention_removed_its_rows(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     mine = [
         row(RowKind.CONNECTED, "idle", "beginning"),
@@ -54,7 +54,7 @@ async def test_a_session_that_did_not_change_for_days_is_found_although_the_rows
                 assert told(recovered) == expected
 
 
-async def test_sessions_outlive_a_new_generation_of_their_shard(tmp_path: Path) -> None:
+async def test_sessions_survive_a_new_generation_of_their_shard(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     async with running(tmp_path, clock, durability="memory", **ONE_SHARD) as (journal, _):
         await journal.write([row(RowKind.CONNECTED, "idle", "beginning"), publication("s", 1)])
@@ -68,7 +68,7 @@ async def test_sessions_outlive_a_new_generation_of_their_shard(tmp_path: Path) 
             await journal.write([publication("s", 1, at=clock())])
 
 
-async def test_a_state_that_is_damaged_is_not_believed(tmp_path: Path) -> None:
+async def test_damaged_state_is_ignored_and_rebuilt_from_the_segments(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000.0)
     async with running(tmp_path, clock, shards=1, segment_size=4096) as (journal, _):
         await journal.write([row(RowKind.CONNECTED, "idle", "x" * 5000)])
@@ -89,7 +89,7 @@ async def test_a_state_that_is_damaged_is_not_believed(tmp_path: Path) -> None:
         assert told(recovered) == [("idle", RowKind.CONNECTED, "x" * 5000)]
 
 
-async def test_a_state_that_an_older_version_wrote_is_read(tmp_path: Path) -> None:
+async def test_state_of_an_older_version_is_read(tmp_path: Path) -> None:
     segment = tmp_path / "0.arrow"
     tips = pa.table({"kind": ["stream"], "name": ["s"], "epoch": ["e"], "reached": [7], "timestamp": [0]}).cast(TIPS)
     state_path(segment).write_bytes(frame_batch(tips.to_batches()[0], 3, 40, 0))
@@ -99,7 +99,7 @@ async def test_a_state_that_an_older_version_wrote_is_read(tmp_path: Path) -> No
     assert state.sessions.num_rows == 0
 
 
-async def test_a_row_of_a_kind_that_is_not_known_yet_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_row_of_an_unknown_kind_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock(1_000_000.0)
     async with running(tmp_path, clock, shards=1) as (journal, _):
         await journal.write([row(RowKind.CONNECTED, "idle"), row(RowKind.CHANGED, "idle")])
@@ -137,7 +137,7 @@ def arrow(rows: list[Row], chunks: int = 1) -> pa.Table:
     return pa.Table.from_batches(batches, SCHEMA)
 
 
-def test_the_rows_that_are_needed_are_those_that_a_look_at_each_session_finds(subtests: pytest.Subtests) -> None:
+def test_rows_of_open_sessions_equal_those_of_a_naive_model(subtests: pytest.Subtests) -> None:
     for seed in range(30):
         with subtests.test(seed=seed):
             chance = random.Random(seed)
@@ -152,7 +152,7 @@ def test_the_rows_that_are_needed_are_those_that_a_look_at_each_session_finds(su
                 assert stepwise["detail"].to_pylist() == found["detail"].to_pylist()
 
 
-def test_open_sessions_are_not_gone_through_again_for_every_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_sessions_are_not_scanned_again_for_every_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
     def counted(rows: pa.Table) -> pa.Table:

@@ -34,7 +34,7 @@ async def fill(journal: ArrowJournal, clock: ManualClock, count: int, first: int
     return rows
 
 
-async def test_many_small_batches_become_few_and_readers_see_the_same(tmp_path: Path) -> None:
+async def test_sealing_merges_small_batches_and_keeps_the_rows(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_size=150_000) as (journal, _):
         rows = await fill(journal, clock, 300)
@@ -50,14 +50,14 @@ async def test_many_small_batches_become_few_and_readers_see_the_same(tmp_path: 
         assert list((await read_all(journal))[0].values()) == rows
 
 
-async def test_a_segment_is_full_after_its_time_too(tmp_path: Path) -> None:
+async def test_segment_is_full_after_its_time_limit(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_seconds=50.0) as (journal, _):
         await fill(journal, clock, 12)
         assert journal.gauges()["journal_segments"] == 3
 
 
-async def test_old_rows_stay_until_the_archive_has_them(tmp_path: Path) -> None:
+async def test_old_rows_are_kept_until_they_are_archived(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=100.0) as (journal, _):
         await fill(journal, clock, 30)
@@ -78,7 +78,7 @@ async def test_old_rows_stay_until_the_archive_has_them(tmp_path: Path) -> None:
         assert journal.archived_ends() == {0: 30}
 
 
-async def test_young_rows_stay_though_the_archive_has_them(tmp_path: Path) -> None:
+async def test_recent_rows_are_kept_after_they_are_archived(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=1000.0) as (journal, _):
         await fill(journal, clock, 30)
@@ -87,7 +87,7 @@ async def test_young_rows_stay_though_the_archive_has_them(tmp_path: Path) -> No
         assert journal.spans()[0].first == 0
 
 
-async def test_without_an_archive_rows_go_by_age_and_size(tmp_path: Path) -> None:
+async def test_without_an_archive_rows_are_removed_by_age_and_size(tmp_path: Path) -> None:
     clock = ManualClock()
     options: dict[str, Any] = {"shards": 1, "segment_size": SEGMENT, "for_archive": False}
     async with running(tmp_path / "age", clock, retention=100.0, **options) as (journal, _):
@@ -101,7 +101,7 @@ async def test_without_an_archive_rows_go_by_age_and_size(tmp_path: Path) -> Non
         assert journal.gauges()["journal_lost_rows"] == 0
 
 
-async def test_at_the_hard_limit_the_oldest_go_and_it_is_counted(tmp_path: Path) -> None:
+async def test_hard_limit_removes_the_oldest_rows_and_counts_them_as_lost(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=0.0, hard_limit=25_000) as (journal, _):
         await fill(journal, clock, 30)
@@ -111,7 +111,7 @@ async def test_at_the_hard_limit_the_oldest_go_and_it_is_counted(tmp_path: Path)
         assert gauges["journal_lost_rows"] == journal.spans()[0].first > 0
 
 
-async def test_segments_that_should_have_gone_before_a_crash_go_at_the_next_start(tmp_path: Path) -> None:
+async def test_segment_that_survived_its_removal_is_removed_at_the_next_start(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=10.0) as (journal, _):
         await fill(journal, clock, 30)
@@ -126,7 +126,7 @@ async def test_segments_that_should_have_gone_before_a_crash_go_at_the_next_star
         assert not oldest.exists()
 
 
-async def test_a_full_disk_does_not_keep_old_segments_from_going(tmp_path: Path) -> None:
+async def test_old_segments_are_removed_from_a_full_disk(tmp_path: Path) -> None:
     clock = ManualClock()
     disk = FullDisk()
     async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=10.0, disk=disk) as (journal, _):
@@ -141,7 +141,7 @@ async def test_a_full_disk_does_not_keep_old_segments_from_going(tmp_path: Path)
         assert recovered.reset_shards == ()
 
 
-async def test_a_segment_that_went_bad_is_left_alone_and_its_hole_is_told_and_recorded(tmp_path: Path) -> None:
+async def test_damaged_segment_is_not_sealed_and_its_hole_is_recorded(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=10.0) as (journal, _):
         await fill(journal, clock, 3)
@@ -163,7 +163,7 @@ async def test_a_segment_that_went_bad_is_left_alone_and_its_hole_is_told_and_re
         assert sorted((await read_all(journal))[0]) == [0, *range(2, 13)]
 
 
-async def test_retention_takes_segments_with_holes_of_a_former_generation_too(tmp_path: Path) -> None:
+async def test_retention_removes_damaged_segments_of_a_former_generation(tmp_path: Path) -> None:
     clock = ManualClock()
     options: dict[str, Any] = {"shards": 1, "segment_size": SEGMENT, "retention": 100.0, "for_archive": False}
     async with running(tmp_path, clock, **options) as (journal, _):
@@ -180,7 +180,7 @@ async def test_retention_takes_segments_with_holes_of_a_former_generation_too(tm
         assert not bad.exists()
 
 
-async def test_a_segment_that_vanishes_is_one_hole(tmp_path: Path) -> None:
+async def test_missing_segment_is_one_hole(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_size=SEGMENT) as (journal, _):
         await fill(journal, clock, 12)

@@ -66,7 +66,7 @@ def kept(directory: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("room", [0, 1, 700, 2500, 5000])
-async def test_a_group_the_disk_has_no_room_for_is_refused_whole_and_leaves_nothing(tmp_path: Path, room: int) -> None:
+async def test_group_larger_than_the_free_space_is_refused_and_leaves_no_bytes(tmp_path: Path, room: int) -> None:
     disk = NarrowDisk()
     async with running(tmp_path, ManualClock(), disk=disk) as (journal, _):
         await journal.write(spread(10))
@@ -85,7 +85,7 @@ async def test_a_group_the_disk_has_no_room_for_is_refused_whole_and_leaves_noth
         assert [list(rows.values()) for rows in (await read_all(journal)).values()] == by_shard(spread(10) + spread(30, 2))
 
 
-async def test_a_failure_ends_by_itself_when_there_is_room_again_though_nobody_writes(
+async def test_health_recovers_without_a_write_when_there_is_space_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "RETRY", 0.01)
@@ -98,7 +98,7 @@ async def test_a_failure_ends_by_itself_when_there_is_room_again_though_nobody_w
         await until(lambda: journal.health() == "")
 
 
-async def test_a_group_that_cannot_be_synced_is_refused_and_not_found_after_a_restart(tmp_path: Path) -> None:
+async def test_group_that_cannot_be_synced_is_refused_and_absent_after_a_restart(tmp_path: Path) -> None:
     disk = NarrowDisk()
     async with running(tmp_path, ManualClock(), disk=disk, durability="fsync") as (journal, _):
         await journal.write(spread(10))
@@ -111,7 +111,7 @@ async def test_a_group_that_cannot_be_synced_is_refused_and_not_found_after_a_re
         assert sorted(map(repr, recovered.rows)) == sorted(map(repr, spread(10)))
 
 
-async def test_the_kernel_may_write_half_a_group_and_the_half_goes(tmp_path: Path) -> None:
+async def test_partially_written_group_is_truncated(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock(), shards=1) as (journal, _):
         await journal.write([publication("a", 1)])
         (segment,) = tmp_path.rglob("*.arrow")
@@ -123,7 +123,7 @@ async def test_the_kernel_may_write_half_a_group_and_the_half_goes(tmp_path: Pat
         assert [row.offset for row in (await read_all(journal))[0].values()] == [1, 2]
 
 
-async def test_what_nobody_waits_for_is_kept_through_a_full_disk_and_written_in_order(tmp_path: Path) -> None:
+async def test_unacknowledged_rows_are_kept_while_the_disk_is_full_and_written_in_order(tmp_path: Path) -> None:
     disk = NarrowDisk()
     async with running(tmp_path, ManualClock(), shards=1, disk=disk) as (journal, _):
         disk.room = 0
@@ -136,7 +136,7 @@ async def test_what_nobody_waits_for_is_kept_through_a_full_disk_and_written_in_
         assert journal.gauges()["journal_dropped_rows"] == 0
 
 
-async def test_the_queue_is_bounded_and_what_overflows_is_counted_or_refused(tmp_path: Path) -> None:
+async def test_full_queue_drops_unacknowledged_rows_and_refuses_writes(tmp_path: Path) -> None:
     disk = NarrowDisk()
     async with running(tmp_path, ManualClock(), disk=disk, queue_size=10_000) as (journal, _):
         disk.room = 0
@@ -149,7 +149,7 @@ async def test_the_queue_is_bounded_and_what_overflows_is_counted_or_refused(tmp
         disk.room = float("inf")
 
 
-async def test_a_row_that_cannot_be_encoded_is_refused_and_costs_nobody_else(tmp_path: Path) -> None:
+async def test_row_that_cannot_be_encoded_is_refused_and_others_are_written(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock()) as (journal, _):
         answers = await asyncio.gather(
             journal.write([publication("a", 1)]),
@@ -163,20 +163,20 @@ async def test_a_row_that_cannot_be_encoded_is_refused_and_costs_nobody_else(tmp
         assert sorted(row.stream for row in recovered.rows) == ["a", "b"]
 
 
-async def test_a_huge_group_becomes_batches_that_readers_can_take_one_by_one(tmp_path: Path) -> None:
+async def test_large_group_is_split_into_batches(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock(), shards=1) as (journal, _):
         await journal.write([publication("a", offset) for offset in range(1, 20_001)])
         assert journal.gauges()["journal_groups"] == 1
         assert journal.gauges()["journal_batches"] == 3
 
 
-async def test_many_writers_share_groups_and_keep_their_order(tmp_path: Path) -> None:
+async def test_concurrent_writers_share_groups_and_keep_their_order(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock(), shards=1) as (journal, _):
         await asyncio.gather(*(journal.write([publication("a", offset)]) for offset in range(1, 501)))
         assert [row.offset for row in (await read_all(journal))[0].values()] == list(range(1, 501))
         assert journal.gauges()["journal_groups"] < 500
 
 
-async def test_without_waiting_a_journal_is_instant(tmp_path: Path) -> None:
+async def test_journal_with_memory_durability_is_instant(tmp_path: Path) -> None:
     journal = ArrowJournal(tmp_path, ManualClock(), JournalLimits(), durability="memory")
     assert journal.instant
