@@ -1,4 +1,4 @@
-"""What redisx does when the store is down, when it stops, and with consumers that are gone. Redis is a real one."""
+"""The broadcaster redisx on a real Redis: outages of the store, restarts, and consumers that left."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def at(store: RedisServer) -> Iterator[Any]:
 
 
 class Ledger:
-    """A `Publisher` that notes what it is given. While it is `down` it takes nothing."""
+    """A publisher that records uids. While `down` is set, it is unavailable."""
 
     def __init__(self) -> None:
         self.down = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The JWT authenticator: which tokens are accepted, until when, and what a client without one hears."""
+"""The JWT authenticator: which tokens are accepted and until when, and what happens without one."""
 
 import base64
 import json

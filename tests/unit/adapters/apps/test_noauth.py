@@ -1,4 +1,4 @@
-"""Without authentication everybody is accepted, as themselves."""
+"""Without authentication every connection is accepted and identified by its sid."""
 
 import json
 

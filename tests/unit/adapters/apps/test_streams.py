@@ -1,4 +1,4 @@
-"""Routed channels: which identifiers open which stream, and where whispers and presence may go."""
+"""Routed channels: which identifiers subscribe to which stream, and whether they allow whispers and presence."""
 
 import hashlib
 import hmac
@@ -23,7 +23,7 @@ from ropewalk.ports import Channels
 SECRET = "s3Krit"
 SIGNED = "ImNoYXQ6MjAyMSI=--f9ee45dbccb1da04d8ceb99cc820207804370ba0d06b46fc3b8b373af1315628"
 NAME = "chat:2021"
-UNSIGNED_BY_NOBODY = "ImNoYXQi--" + hmac.new(b"", b"ImNoYXQi", hashlib.sha256).hexdigest()
+SIGNED_WITH_EMPTY_SECRET = "ImNoYXQi--" + hmac.new(b"", b"ImNoYXQi", hashlib.sha256).hexdigest()
 
 
 async def ask(channels: Channels, channel: object, **fields: object) -> Subscribed | Rejected | None:
@@ -131,7 +131,7 @@ class TestNamesSignedByOtherLibraries:
         assert await ask(channels, "$pubsub", **{key: SIGNED}) is None
 
 
-# --- all of them -----------------------------------------------------------------------------------------------------
+# --- All channels ----------------------------------------------------------------------------------------------------
 
 ALL = [
     (PubSubChannel(secret=SECRET), PubSubChannel(), "$pubsub", "signed_stream_name", "--streams_secret"),
@@ -144,7 +144,7 @@ ALL = [
 async def test_signed_name_without_a_secret_is_rejected_with_the_setting(
     channels: Channels, without_secret: Channels, channel: str, key: str, setting: str
 ) -> None:
-    for signed in (SIGNED, UNSIGNED_BY_NOBODY):
+    for signed in (SIGNED, SIGNED_WITH_EMPTY_SECRET):
         assert setting in await reason(without_secret, channel, **{key: signed})
 
 

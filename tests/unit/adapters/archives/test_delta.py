@@ -1,4 +1,4 @@
-"""The archive as the server reads it: exact ranges, whatever the files look like, and the journal's tail behind them."""
+"""The archive as the server reads it: exact ranges for any layout of the files, followed by the journal's tail."""
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
@@ -29,7 +29,7 @@ class Clock:
 
 
 class FakeJournal:
-    """One shard of a journal, from `first` on; `kept` is where its oldest segment begins."""
+    """One shard of a journal. Its oldest kept row has the position `kept`."""
 
     def __init__(self, rows: pa.Table, shard: int, kept: int = 0, former: Sequence[ShardSpan] = ()) -> None:
         self._rows = rows
@@ -83,11 +83,11 @@ async def test_missing_archive_is_empty_and_healthy(archive: DeltaArchive) -> No
 
 
 async def test_range_returns_the_registered_messages(scribe: Scribe, archive: DeltaArchive) -> None:
-    told = Registered("a", b"{}", START.timestamp() + 0.25, "e", 31, exclude_socket="sid", broadcast_type="whisper")
-    scribe.archive([*run("a", 1, 30), *run("b", 1, 30), told])
+    last = Registered("a", b"{}", START.timestamp() + 0.25, "e", 31, exclude_socket="sid", broadcast_type="whisper")
+    scribe.archive([*run("a", 1, 30), *run("b", 1, 30), last])
 
     assert (await archive.read("a", "a", "e", 7, 9, 10)).messages == tuple(run("a", 7, 9))
-    assert (await archive.read("a", "a", "e", 31, 31, 10)).messages == (told,)
+    assert (await archive.read("a", "a", "e", 31, 31, 10)).messages == (last,)
 
 
 async def test_truncated_result_is_marked(scribe: Scribe, archive: DeltaArchive) -> None:

@@ -36,14 +36,14 @@ async def archive(scribe: Scribe) -> AsyncIterator[DeltaArchive]:
     await archive.stop()
 
 
-def file_of(scribe: Scribe, batch: int) -> Path:
+def find_file(scribe: Scribe, batch: int) -> Path:
     [path] = scribe.root.rglob(f"query-{batch}-*.parquet")
     return path
 
 
 def renamed(scribe: Scribe) -> Path:
-    """The only file of the table, under a name without a digest."""
-    path = file_of(scribe, 0)
+    """Renames the only file of the table, so that its name has no digest."""
+    path = find_file(scribe, 0)
     [log] = (scribe.root / "_delta_log").glob("*.json")
     log.write_text(log.read_text().replace(path.name, "part-0.parquet"))
     return path.rename(path.with_name("part-0.parquet"))
@@ -78,9 +78,9 @@ async def test_damaged_file_is_unavailable_and_others_are_served(
     scribe.archive(run("a", 31, 60))
     if known:
         assert await served(archive, 1, 60) == list(range(1, 61))
-    damage(file_of(scribe, 0))
+    damage(find_file(scribe, 0))
 
-    with pytest.raises(Unavailable, match=file_of(scribe, 0).name):
+    with pytest.raises(Unavailable, match=find_file(scribe, 0).name):
         await archive.read("a", "a", "e", 1, 60, FOREVER)
 
     assert await served(archive, 31, 60) == list(range(31, 61))
@@ -90,18 +90,18 @@ async def test_damaged_file_is_logged_once(scribe: Scribe, archive: DeltaArchive
     for first in (1, 31):
         scribe.archive(run("a", first, first + 29))
     for batch in (0, 1):
-        halved(file_of(scribe, batch))
+        halved(find_file(scribe, batch))
     with caplog.at_level(logging.DEBUG, "ropewalk.archive"):
         for first in (1, 31) * 3:
             with pytest.raises(Unavailable):
                 await archive.read("a", "a", "e", first, first + 29, FOREVER)
-    assert [Path(vars(record)["file"]).name for record in caplog.records] == [file_of(scribe, batch).name for batch in (0, 1)]
+    assert [Path(vars(record)["file"]).name for record in caplog.records] == [find_file(scribe, batch).name for batch in (0, 1)]
 
 
 @pytest.mark.parametrize("damage", [emptied, halved, flip_payload])
 async def test_restored_file_is_served_again(scribe: Scribe, archive: DeltaArchive, damage: Damage) -> None:
     scribe.archive([*run("a", 1, 30), *run("b", 1, 30)])
-    path = file_of(scribe, 0)
+    path = find_file(scribe, 0)
     good = path.read_bytes()
     damage(path)
     with pytest.raises(Unavailable):
@@ -128,14 +128,14 @@ async def test_file_without_a_digest_is_served(scribe: Scribe, archive: DeltaArc
 @pytest.mark.parametrize("digest", [True, False], ids=["with a digest", "without a digest"])
 async def test_file_with_a_new_modification_time_is_served(scribe: Scribe, archive: DeltaArchive, digest: bool) -> None:
     scribe.archive([*run("a", 1, 30), *run("b", 1, 30)])
-    path = file_of(scribe, 0) if digest else renamed(scribe)
+    path = find_file(scribe, 0) if digest else renamed(scribe)
     for _ in range(3):
         os.utime(path)
         assert await served(archive, 1, 30) == list(range(1, 31))
 
 
 async def test_replaced_file_without_a_digest_is_read_again(scribe: Scribe, archive: DeltaArchive) -> None:
-    """With the rows of its streams at other places."""
+    """The rows of its streams are at other places."""
     scribe.archive([*run("a", 1, 7), *run("b", 1, 30)])
     path = renamed(scribe)
     assert (await archive.read("b", "b", "e", 1, 30, FOREVER)).messages == tuple(run("b", 1, 30))
@@ -156,11 +156,11 @@ async def test_unsorted_file_of_another_writer_is_served_in_order(scribe: Scribe
 async def test_file_replaced_while_it_is_read_is_unavailable(
     scribe: Scribe, archive: DeltaArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After its digest was compared. The other one has the same layout, so that reading it is no error."""
+    """After its digest was compared. The other file has the same layout, so reading it raises no error."""
     forger = Scribe(tmp_path / "forged", shards=1, row_group=8)
     for writer, letter in ((scribe, b"1"), (forger, b"2")):
         writer.archive([message("a", offset, payload=letter * 100) for offset in range(1, 9)])
-    path, forged = file_of(scribe, 0), file_of(forger, 0)
+    path, forged = find_file(scribe, 0), find_file(forger, 0)
     assert forged.stat().st_size == path.stat().st_size
     assert await served(archive, 1, 8) == list(range(1, 9))
     read = pq.ParquetFile.read_row_group
@@ -200,7 +200,7 @@ async def test_file_without_a_digest_and_with_invalid_rows_is_unavailable(
         await archive.read("a", "a", "e", 1, 30, FOREVER)
 
 
-# --- the cache ---------------------------------------------------------------------------------------------------------
+# --- Cache -----------------------------------------------------------------------------------------------------------
 
 
 def never() -> str:

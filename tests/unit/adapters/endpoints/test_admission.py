@@ -1,4 +1,4 @@
-"""Who may come in: each kind of connection has places of its own, and nobody who says nothing keeps others out."""
+"""Admission: each kind of connection has its own limit, and undecided connections do not block others."""
 
 from collections import Counter
 from dataclasses import replace
@@ -12,7 +12,7 @@ from ropewalk.adapters.endpoints.admission import (
 )
 
 
-class Stranger:
+class UndecidedConnection:
     def __init__(self) -> None:
         self.dropped = False
 
@@ -20,8 +20,8 @@ class Stranger:
         self.dropped = True
 
 
-class Libraries:
-    """How many connections each library has open."""
+class OpenConnections:
+    """The number of open connections of each library."""
 
     def __init__(self) -> None:
         self.websockets = 0
@@ -32,7 +32,7 @@ class Libraries:
 
 
 async def test_clients_at_their_limit_do_not_block_http() -> None:
-    open_now = Libraries()
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=2, http=2))
     open_now.websockets = 2
     assert not admission.client_may_enter()
@@ -41,7 +41,7 @@ async def test_clients_at_their_limit_do_not_block_http() -> None:
 
 
 async def test_http_beyond_its_limit_is_closed_sooner_and_then_refused() -> None:
-    open_now = Libraries()
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=2, http=2, idle_timeout=75))
     open_now.http = 1
     assert admission.idle_timeout() == 75
@@ -54,7 +54,7 @@ async def test_http_beyond_its_limit_is_closed_sooner_and_then_refused() -> None
 
 
 async def test_upgraded_connection_counts_once_as_a_client() -> None:
-    open_now = Libraries()
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=2, http=2))
     open_now.http = open_now.websockets = 1
     with admission.upgraded():
@@ -62,28 +62,28 @@ async def test_upgraded_connection_counts_once_as_a_client() -> None:
 
 
 async def test_oldest_undecided_connection_is_dropped_beyond_the_limit() -> None:
-    admission = Libraries().admission(ConnectionLimits())
-    strangers = [Stranger() for _ in range(MOST_UNKNOWN + 2)]
-    for stranger in strangers:
-        admission.arrived(stranger)
-    assert [stranger.dropped for stranger in strangers[:3]] == [True, True, False]
+    admission = OpenConnections().admission(ConnectionLimits())
+    undecided = [UndecidedConnection() for _ in range(MOST_UNKNOWN + 2)]
+    for connection in undecided:
+        admission.arrived(connection)
+    assert [connection.dropped for connection in undecided[:3]] == [True, True, False]
     assert admission.connections() == MOST_UNKNOWN
 
 
 async def test_undecided_connections_are_dropped_when_descriptors_run_out() -> None:
-    open_now = Libraries()
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(descriptors=10))
     open_now.websockets = 9
-    silent, newcomer = Stranger(), Stranger()
-    admission.arrived(silent)
-    assert not silent.dropped
-    admission.arrived(newcomer)
-    assert (silent.dropped, newcomer.dropped) == (True, False)
+    first, second = UndecidedConnection(), UndecidedConnection()
+    admission.arrived(first)
+    assert not first.dropped
+    admission.arrived(second)
+    assert (first.dropped, second.dropped) == (True, False)
     assert admission.refusals == {"descriptors": 1}
 
 
 async def test_clients_leave_spare_descriptors_to_http() -> None:
-    open_now = Libraries()
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=1000, http=1000, descriptors=10, spare=4, idle_timeout=75))
     open_now.websockets, open_now.http = 9, 4
     assert admission.client_may_enter()
@@ -104,7 +104,7 @@ async def test_clients_leave_spare_descriptors_to_http() -> None:
 
 
 async def test_limits_can_change_while_connections_are_open() -> None:
-    open_now = Libraries()
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=1))
     open_now.websockets = 1
     assert not admission.client_may_enter()
@@ -113,7 +113,7 @@ async def test_limits_can_change_while_connections_are_open() -> None:
 
 
 async def test_connections_of_other_processes_count_for_the_limits() -> None:
-    open_now = Libraries()
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=5, http=5, descriptors=100, idle_timeout=75))
     open_now.websockets = open_now.http = 2
     admission.taken_elsewhere(clients=2, http=2)
@@ -133,7 +133,7 @@ async def test_connections_of_other_processes_count_for_the_limits() -> None:
 
 
 async def test_connections_of_other_processes_do_not_matter_without_limits() -> None:
-    admission = Libraries().admission(ConnectionLimits())
+    admission = OpenConnections().admission(ConnectionLimits())
     admission.taken_elsewhere(clients=10**6, http=10**6)
     assert admission.client_may_enter()
     assert admission.http_may_enter()
@@ -141,7 +141,7 @@ async def test_connections_of_other_processes_do_not_matter_without_limits() -> 
 
 
 async def test_connections_of_other_processes_count_for_changed_limits() -> None:
-    open_now = Libraries()
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=2))
     admission.taken_elsewhere(clients=2, http=0)
     assert not admission.client_may_enter()

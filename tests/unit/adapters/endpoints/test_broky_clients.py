@@ -1,4 +1,4 @@
-"""Who a client over TCP is, by its token."""
+"""The kind of a client over TCP, by its token."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ class Ring:
         return token == "node"
 
     def take_over(self, transport: asyncio.Transport) -> None:
-        raise AssertionError("nobody is handed over")
+        raise AssertionError("no connection is handed over")
 
 
 def clients(*keys: str, nodes: Ring | None = None) -> BrokyClients:

@@ -1,4 +1,4 @@
-"""A connection over TCP as a session and the publisher get it: frames in order, no more of them at once than they take."""
+"""Broky connections: frames arrive in order and in bounded numbers, and busy connections take turns."""
 
 import asyncio
 import random
@@ -34,11 +34,11 @@ from tests.unit.adapters.endpoints.wire import Wire
 
 class Socket:
     def setsockopt(self, *option: int) -> None:
-        """Nobody asks for it."""
+        """Options are ignored."""
 
 
 class Session:
-    """One that handles nothing until it is asked to."""
+    """Handles a frame only when the test takes it."""
 
     def __init__(self, connection: Connection) -> None:
         self.inbox = Inbox(connection.hold_reading)
@@ -57,14 +57,14 @@ class Session:
 
 
 class Register:
-    """A publisher that keeps every stream but one, and never suspends with them."""
+    """A publisher that never suspends. It keeps every stream but "ephemeral"."""
 
     heard: Container[str] = ("ephemeral",)
     places_by_name = False
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
-        self.on_their_way: asyncio.Future[None] | None = None  # until when whoever brings runs is to wait
+        self.on_their_way: asyncio.Future[None] | None = None  # returned to publishers of runs
 
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         self.payloads += [publication.payload for publication in publications]
@@ -91,7 +91,7 @@ def run_in(frame: bytes) -> Run:
 
 
 class Work:
-    """A clock by which everything takes as long: what is between two looks at it."""
+    """A clock that advances by so many seconds each time it is read."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -103,8 +103,7 @@ class Work:
 
 
 class Endpoint:
-    """One where everybody may push, or who has the key, and where everything is real but the sessions, what is registered and
-    how long that takes."""
+    """A real endpoint, except for the sessions, the publisher and the clock. Without a key every client may push."""
 
     def __init__(self, work: float = 0.0, key: str = "") -> None:
         self.sessions: list[Session] = []
@@ -131,7 +130,7 @@ class Endpoint:
         self._endpoint.drain()
 
     async def connected(self) -> tuple[Wire, asyncio.Protocol]:
-        """After the Hello."""
+        """Returns a connection after its Hello."""
         wire = Wire(Socket())
         self._endpoint.take_over(wire, encode(Hello(token=self._key.encode())), Peer(""))
         await asyncio.sleep(0)
@@ -156,7 +155,7 @@ async def test_session_receives_no_more_frames_than_its_inbox_holds() -> None:
     assert wire.reads
 
 
-# --- turns ------------------------------------------------------------------------------------------------------------
+# --- Turns -----------------------------------------------------------------------------------------------------------
 
 STEPS = 50  # looks at the clock after which a turn is over
 A_STEP = A_TURN / (STEPS - 0.5)
@@ -165,13 +164,13 @@ PAYLOADS = [b"%d" % number for number in range(PUSHES)]
 
 
 def pushes(key: bytes, payloads: Sequence[bytes], ref: int = 0) -> bytes:
-    """Those of the ephemeral stream stay whole without a look at what they are."""
+    """Runs of the ephemeral stream are forwarded without decoding them."""
     format = Format.BYTES if key == b"ephemeral" else Format.JSON
     return b"".join(encode_run(run_of(key, [each], ref=ref, format=format)) for each in payloads)
 
 
 async def in_turns(wires: Sequence[Wire], done: Callable[[], int]) -> list[int]:
-    """How much was done in each turn of the event loop, until all of them are read again."""
+    """How much was done in each step of the event loop, until all connections are read again."""
     seen = [done()]
     while not all(wire.reads for wire in wires):
         await asyncio.sleep(0)

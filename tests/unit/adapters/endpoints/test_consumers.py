@@ -1,4 +1,4 @@
-"""The endpoint of consumers over a real socket: marks are checked, spelt in one way, and only go forward."""
+"""The consumers endpoint over a real socket: offsets are validated, have one spelling, and only move forward."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ def offset(position: int, shard: int = FULL) -> dict[str, object]:
     return {str(shard): {"e": "x", "p": position}}
 
 
-async def told(client: Client, method: str, body: object, name: str = "etl") -> tuple[int, object]:
+async def send(client: Client, method: str, body: object, name: str = "etl") -> tuple[int, object]:
     async with client.request(method, f"/journal/consumers/{name}", json=body) as response:
         return response.status, await response.json()
 
@@ -51,20 +51,20 @@ async def listed(client: Client) -> list[dict[str, object]]:
 
 
 async def test_first_offset_is_pinned_and_returned_later(client: Client) -> None:
-    assert await told(client, "POST", offset(4)) == (200, offset(4))
-    assert await told(client, "POST", offset(9)) == (200, offset(4))
+    assert await send(client, "POST", offset(4)) == (200, offset(4))
+    assert await send(client, "POST", offset(9)) == (200, offset(4))
 
 
 async def test_consumer_moves_forward_only(client: Client) -> None:
-    await told(client, "POST", offset(4))
+    await send(client, "POST", offset(4))
 
-    assert await told(client, "PUT", offset(7)) == (200, offset(7))
-    assert await told(client, "PUT", offset(5)) == (200, offset(7))
-    assert await told(client, "POST", offset(0)) == (200, offset(7))
+    assert await send(client, "PUT", offset(7)) == (200, offset(7))
+    assert await send(client, "PUT", offset(5)) == (200, offset(7))
+    assert await send(client, "POST", offset(0)) == (200, offset(7))
 
 
 async def test_unknown_consumer_starts_where_it_is_moved_to(client: Client) -> None:
-    assert await told(client, "PUT", offset(7)) == (200, offset(7))
+    assert await send(client, "PUT", offset(7)) == (200, offset(7))
 
 
 async def test_offset_has_its_shards_in_order(client: Client) -> None:
@@ -74,8 +74,8 @@ async def test_offset_has_its_shards_in_order(client: Client) -> None:
 
 
 async def test_consumers_are_listed_with_their_lag_by_shard(client: Client) -> None:
-    await told(client, "POST", {**offset(4), **offset(0, (FULL + 1) % 3)}, "b")
-    await told(client, "POST", offset(ROWS), "a")
+    await send(client, "POST", {**offset(4), **offset(0, (FULL + 1) % 3)}, "b")
+    await send(client, "POST", offset(ROWS), "a")
 
     first, second = await listed(client)
     assert first == {"name": "a", "offset": offset(ROWS), "moved": CLOCK.now, "lag": {str(FULL): 0}}
@@ -83,13 +83,13 @@ async def test_consumers_are_listed_with_their_lag_by_shard(client: Client) -> N
 
 
 async def test_deleted_consumer_can_be_pinned_again(client: Client) -> None:
-    await told(client, "POST", offset(4))
+    await send(client, "POST", offset(4))
     async with client.delete("/journal/consumers/etl") as response:
         assert response.status == 200
     async with client.delete("/journal/consumers/etl") as response:
         assert response.status == 404
     assert await listed(client) == []
-    assert await told(client, "POST", offset(9)) == (200, offset(9))
+    assert await send(client, "POST", offset(9)) == (200, offset(9))
 
 
 async def test_invalid_offsets_are_refused(client: Client, subtests: pytest.Subtests) -> None:
@@ -110,7 +110,7 @@ async def test_invalid_offsets_are_refused(client: Client, subtests: pytest.Subt
     for body in rows:
         for method in ["POST", "PUT"]:
             with subtests.test(body=body, method=method):
-                status, _ = await told(client, method, body)
+                status, _ = await send(client, method, body)
                 assert status == 400
                 assert await listed(client) == []
 
@@ -118,7 +118,7 @@ async def test_invalid_offsets_are_refused(client: Client, subtests: pytest.Subt
 async def test_invalid_names_are_refused(client: Client, subtests: pytest.Subtests) -> None:
     for name in ["a%20b", "x" * 129, "%2F", "ä"]:
         with subtests.test(name=name):
-            status, _ = await told(client, "POST", offset(1), name)
+            status, _ = await send(client, "POST", offset(1), name)
             assert status == 400
 
 

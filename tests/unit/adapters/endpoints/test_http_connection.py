@@ -18,7 +18,7 @@ PIECE_CHUNKS = 4096 // len(b"1\r\n \r\n")
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-def door_to(bodies: list[StreamReader]) -> SharedPort:
+def make_port(bodies: list[StreamReader]) -> SharedPort:
     async def swallow(request: web.BaseRequest) -> web.StreamResponse:
         bodies.append(request.content)
         async for _ in request.content.iter_any():
@@ -34,7 +34,7 @@ def door_to(bodies: list[StreamReader]) -> SharedPort:
 
 async def test_small_chunks_of_many_connections_are_parsed_in_turns() -> None:
     bodies: list[StreamReader] = []
-    shared_port, wires = door_to(bodies), [Wire() for _ in range(12)]
+    shared_port, wires = make_port(bodies), [Wire() for _ in range(12)]
     for wire in wires:
         detector = shared_port.detector()
         detector.connection_made(wire)
@@ -52,7 +52,7 @@ async def test_small_chunks_of_many_connections_are_parsed_in_turns() -> None:
     for before, after in pairwise(parsed):
         assert sum(after) - sum(before) <= PIECE_CHUNKS + 1
     first_pieces = next(each for each in parsed if all(each))
-    assert max(first_pieces) <= PIECE_CHUNKS + 1  # nobody had a second turn before everybody had the first
+    assert max(first_pieces) <= PIECE_CHUNKS + 1  # no second turn before all had their first
     for wire in wires:
         assert isinstance(wire.protocol, asyncio.Protocol)
         wire.protocol.data_received(b"0\r\n\r\n")
@@ -60,7 +60,7 @@ async def test_small_chunks_of_many_connections_are_parsed_in_turns() -> None:
 
 
 async def test_chunks_buffered_by_the_parser_are_parsed_once_the_body_is_read() -> None:
-    """More chunks than aiohttp buffers, then some more: all of the body arrives, and the wire is read again."""
+    """More chunks than aiohttp buffers, then some more: the whole body arrives, and reading resumes."""
     bodies: list[StreamReader] = []
     gate = asyncio.Event()
 
@@ -71,7 +71,7 @@ async def test_chunks_buffered_by_the_parser_are_parsed_once_the_body_is_read() 
             pass
         return web.Response()
 
-    shared_port, wire = door_to([]), Wire()
+    shared_port, wire = make_port([]), Wire()
     shared_port.http.server = web.Server(late)
     detector = shared_port.detector()
     detector.connection_made(wire)

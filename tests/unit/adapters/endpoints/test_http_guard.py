@@ -1,4 +1,4 @@
-"""Endpoints that ask for a key: who is let in, and what becomes of a body that cannot be read."""
+"""Endpoints with a key: authentication, and request bodies with their limits and encodings."""
 
 import asyncio
 import gzip
@@ -63,7 +63,7 @@ async def test_replaced_key_applies_to_open_connections(client: Client, guard: K
     assert (await client.post("/echo", data=b"x", headers={"Authorization": "Bearer other"})).status == 200
 
 
-# --- bodies -------------------------------------------------------------------------------------------------------------
+# --- Bodies ----------------------------------------------------------------------------------------------------------
 
 TEXT = b'{"stream":"chat"}' * 100
 

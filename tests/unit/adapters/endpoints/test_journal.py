@@ -1,4 +1,4 @@
-"""The journal's endpoint over a real socket: what there is, ranges within bounds, and what is said of those that are gone."""
+"""The journal endpoint over a real socket: spans, bounded ranges, and errors for missing ones."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ SHOWN = [{"shard": span.shard, "epoch": span.epoch, "first": span.first, "end": 
 
 
 class FakeJournal:
-    """A journal that hands out chunks of itself, and may break in the middle."""
+    """A journal of fixed chunks that may fail after them."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int, int, int]] = []

@@ -171,14 +171,14 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def exchange(port: Port, *pieces: bytes) -> bytes:
-    """Everything that is answered to these bytes, without its dates."""
+    """All responses to these bytes, without their dates."""
     async with port.connection() as link:
         for piece in pieces:
             await link.send(piece)
         return re.sub(rb"Date: [^\r]*", b"Date:", await link.to_the_end())
 
 
-# --- the same as with aiohttp ------------------------------------------------------------------------------------------
+# --- Compared with aiohttp -------------------------------------------------------------------------------------------
 
 AUTHORIZED = "Authorization: Bearer k3y"
 
@@ -297,11 +297,11 @@ async def test_other_http_versions_are_refused(how: How, subtests: pytest.Subtes
                 assert len(port.store.registered) == 1
 
 
-# --- in pieces -----------------------------------------------------------------------------------------------------------
+# --- Split requests --------------------------------------------------------------------------------------------------
 
 
 class PlainWire(Wire):
-    """Nothing joins the pieces of a request."""
+    """A connection over it receives the pieces of a request separately."""
 
     async def until_answered(self) -> None:
         await until(lambda: b"HTTP/1.1 " in self.written)
@@ -350,10 +350,10 @@ async def test_request_for_aiohttp_may_be_split_anywhere() -> None:
         for place in range(1, len(data)):
             wire = opened(port)
             wire.receive(data[:place], data[place:])
-            assert await wire.offsets(3) == [2 * place - 1, 2 * place]  # the second of three says "100 Continue"
+            assert await wire.offsets(3) == [2 * place - 1, 2 * place]  # the second of three is "100 Continue"
 
 
-# --- behind each other -----------------------------------------------------------------------------------------------------
+# --- Pipelined requests ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", PLAIN)
@@ -522,7 +522,7 @@ async def test_paused_connection_leaves_requests_to_aiohttp(how: How) -> None:
         assert (await link.response())[0] == 201
 
 
-# --- senders that end their side ------------------------------------------------------------------------------------------
+# --- Half-closed connections -----------------------------------------------------------------------------------------
 
 GET = request(b"", line="GET /end HTTP/1.1")
 CHUNKED_POST = chunked()
@@ -568,7 +568,7 @@ async def test_half_closed_connection_without_a_whole_request_is_closed(how: How
                 assert len(port.store.registered) == 1
 
 
-# --- connections that end --------------------------------------------------------------------------------------------------
+# --- Lost connections and timeouts -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", How)
@@ -609,7 +609,7 @@ async def test_incomplete_body_is_answered_with_408(how: How, loop_clock: Manual
 
 
 async def test_further_pieces_of_a_body_do_not_extend_its_timeout() -> None:
-    """However little comes at a time, and however often: the time runs from the head on."""
+    """The timeout runs from the head of the request."""
     async with listening(How.AT_ONCE) as port:
         wire = opened(port)
         connection = wire.protocol

@@ -1,4 +1,4 @@
-"""The publish endpoint over a real socket: every answer it has, and that a refusal registers nothing."""
+"""The publish endpoint over a real socket: every response, and that a refusal registers nothing."""
 
 import asyncio
 import gzip
@@ -21,7 +21,7 @@ GOOD = {"stream": "chat", "data": '{"n":1}'}
 
 
 class Registry:
-    """A publisher that gives positions in one epoch and knows uids."""
+    """A publisher with one epoch that detects repeated uids."""
 
     def __init__(self) -> None:
         self.registered: list[Publication] = []
@@ -170,7 +170,7 @@ async def test_other_methods_are_answered_with_405_and_the_allowed_one(client: C
                 assert response.headers["Allow"] == "POST"
 
 
-# --- size -------------------------------------------------------------------------------------------------------------
+# --- Sizes -----------------------------------------------------------------------------------------------------------
 
 
 def sized(size: int) -> bytes:

@@ -36,7 +36,7 @@ async def get(client: Client, path: str, status: int = 200) -> dict[str, object]
 
 
 async def get_raw(client: Client, target: str) -> bytes:
-    """The path is sent as it is written: no client repairs it on the way."""
+    """Sends the path as it is: no client library normalizes it."""
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % target.encode("latin-1"))
     answer = await reader.read()
@@ -44,7 +44,7 @@ async def get_raw(client: Client, target: str) -> bytes:
     return answer
 
 
-# --- streams ----------------------------------------------------------------------------------------------------------
+# --- Streams ---------------------------------------------------------------------------------------------------------
 
 
 async def test_streams_are_listed_by_name_in_pages(client: Client, backend: MemoryBackend) -> None:
@@ -60,7 +60,7 @@ async def test_list_of_streams_may_be_empty(client: Client) -> None:
     assert await get(client, "/api/streams") == {"streams": [], "next": None}
 
 
-# --- history ----------------------------------------------------------------------------------------------------------
+# --- History ---------------------------------------------------------------------------------------------------------
 
 
 async def test_history_is_read_in_pages_with_exact_numbers(client: Client, backend: MemoryBackend) -> None:
@@ -105,7 +105,7 @@ async def test_slashes_need_not_be_encoded(client: Client, backend: MemoryBacken
 
 
 async def test_unknown_stream_is_answered_with_404(client: Client) -> None:
-    assert await get(client, "/api/streams/nobody/history", 404) == {"error": "no such stream"}
+    assert await get(client, "/api/streams/unknown/history", 404) == {"error": "no such stream"}
 
 
 async def test_page_of_large_messages_is_bounded_by_bytes(backend: MemoryBackend) -> None:
@@ -126,7 +126,7 @@ def _offsets(answer: dict[str, object]) -> list[int]:
     return [message["offset"] for message in messages]
 
 
-# --- presence ---------------------------------------------------------------------------------------------------------
+# --- Presence --------------------------------------------------------------------------------------------------------
 
 
 async def test_members_are_listed_by_id_in_pages(client: Client, backend: MemoryBackend) -> None:
@@ -152,7 +152,7 @@ async def test_presence_set_may_be_empty(client: Client) -> None:
     assert await get(client, "/api/presence/x/users") == {"type": "info", "total": 0, "records": [], "next": None}
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- Refusals --------------------------------------------------------------------------------------------------------
 
 
 async def test_invalid_limit_is_answered_with_400_and_the_bounds(client: Client, subtests: pytest.Subtests) -> None:

@@ -1,4 +1,4 @@
-"""The shared port: whose a connection is, by its first bytes."""
+"""The shared port gives a connection to the protocol of its first bytes."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,7 @@ MAGIC = b"OTHER"
 
 
 class Other:
-    """A protocol whose connections begin with a word of their own."""
+    """A protocol whose connections begin with MAGIC."""
 
     busy = b"no room"
 

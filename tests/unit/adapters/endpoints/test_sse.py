@@ -35,7 +35,7 @@ BOTH = '{"channel":"Both"}'
 
 
 class Both:
-    """A channel of two streams, and one of too many."""
+    """A channel of two streams, and one of too many streams."""
 
     async def subscribe(self, ids: str, identifier: str) -> Subscribed | None:
         return {BOTH: Subscribed(("a", "b")), MANY: Subscribed(tuple(f"many/{n}" for n in range(500)))}.get(identifier)
@@ -81,7 +81,7 @@ async def publish(node: Node, *payloads: bytes, stream: str = "chat") -> None:
 
 
 async def event(response: ClientResponse) -> dict[str, str]:
-    """The next event, its fields by name; comments, and ids without data, are passed over, as every client does."""
+    """The fields of the next event with data. Comments, and ids without data, are skipped."""
     while "data" not in (fields := await block(response)):
         pass
     return fields
@@ -94,13 +94,13 @@ async def block(response: ClientResponse) -> dict[str, str]:
 
 
 async def kinds(response: ClientResponse, count: int) -> list[str]:
-    """The types of the next events; the data of those that have none."""
+    """The types of the next events, or their data if they have none."""
     events = [await event(response) for _ in range(count)]
     return [fields.get("event", fields["data"]) for fields in events]
 
 
 async def positions(response: ClientResponse, count: int) -> list[tuple[str, int]]:
-    """Stream and offset of the next messages; typed events are passed over."""
+    """Stream and offset of the next messages. Typed events are skipped."""
     found: list[tuple[str, int]] = []
     while len(found) < count:
         fields = await event(response)
@@ -116,7 +116,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-# --- what flows -------------------------------------------------------------------------------------------------------
+# --- Messages --------------------------------------------------------------------------------------------------------
 
 
 async def test_get_receives_welcome_confirmation_and_messages(client: Client, node: Node) -> None:
@@ -204,7 +204,7 @@ async def test_idle_response_sends_keepalive_comments(client: Client, node: Node
         assert (await event(response))["data"] == "1"
 
 
-# --- coming back ------------------------------------------------------------------------------------------------------
+# --- Resumption ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("query", ["stream=chat", "stream=chat&raw=1"])
@@ -284,7 +284,7 @@ async def test_channel_with_too_many_streams_for_an_event_id_is_refused(client: 
     assert not node.sessions.live
 
 
-# --- long histories ---------------------------------------------------------------------------------------------------
+# --- Long histories --------------------------------------------------------------------------------------------------
 
 LONG = b'"%b"' % (b"x" * 100_000)
 
@@ -320,7 +320,7 @@ async def test_rejected_subscription_behind_a_long_history_is_answered_with_400(
     await until(lambda: not node.sessions.live and not node.hub.streams())
 
 
-# --- the end ----------------------------------------------------------------------------------------------------------
+# --- End of the connection -------------------------------------------------------------------------------------------
 
 
 async def test_disconnected_client_ends_its_session_without_traffic(client: Client, node: Node) -> None:
@@ -340,7 +340,7 @@ async def test_draining_node_sends_disconnect_and_ends_the_response(client: Clie
         assert await response.content.read() == b""
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- Refusals --------------------------------------------------------------------------------------------------------
 
 
 async def test_unauthenticated_client_is_answered_with_401() -> None:
@@ -399,7 +399,7 @@ async def test_other_methods_are_answered_with_405(client: Client, subtests: pyt
             assert response.headers["Allow"] == "GET, POST, OPTIONS"
 
 
-# --- other origins ----------------------------------------------------------------------------------------------------
+# --- CORS ------------------------------------------------------------------------------------------------------------
 
 PAGE = {"Origin": "https://app.example.com"}
 

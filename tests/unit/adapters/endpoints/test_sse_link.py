@@ -1,4 +1,4 @@
-"""One SSE connection under pressure: a peer that does not read, and one that never will."""
+"""One SSE connection whose peer reads slowly or never."""
 
 import asyncio
 from collections import Counter
@@ -20,21 +20,21 @@ from tests.unit.adapters.http_server import Client, serving
 DEADLINE = 60.0
 
 
-class Chatterbox:
-    """A session that says what the test tells it to, and remembers what its link told it."""
+class FakeSession:
+    """A session that writes as the test wants, and records the events of its link in `events`."""
 
     sid = "s1"
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.told: list[str] = []
-        self.said = b""
+        self.events: list[str] = []
+        self.answer = b""
 
     async def opened(self) -> bool:
         return True
 
     async def submit(self, command: Command) -> bool:
-        self.connection.write(self.said)
+        self.connection.write(self.answer)
         return True
 
     def streams(self) -> dict[str, list[str]]:
@@ -53,29 +53,29 @@ class Chatterbox:
         raise AssertionError("an SSE client has one side only")
 
     def writing_paused(self) -> None:
-        self.told.append("paused")
+        self.events.append("paused")
 
     def writing_resumed(self) -> None:
-        self.told.append("resumed")
+        self.events.append("resumed")
 
     def granted(self) -> None:
-        self.told.append("granted")
+        self.events.append("granted")
 
     def lost(self, going_away: bool = False) -> None:
-        self.told.append("lost")
+        self.events.append("lost")
 
 
 class Sessions:
-    """`said`: what each session says to its first command."""
+    """Each session writes `answer` at its first command."""
 
     def __init__(self) -> None:
-        self.opened: list[Chatterbox] = []
-        self.said = b""
+        self.opened: list[FakeSession] = []
+        self.answer = b""
 
-    def open(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Chatterbox:
+    def open(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> FakeSession:
         self.request = request
-        self.opened.append(Chatterbox(connection))
-        self.opened[-1].said = self.said
+        self.opened.append(FakeSession(connection))
+        self.opened[-1].answer = self.answer
         return self.opened[-1]
 
 
@@ -96,8 +96,8 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def stuck(client: Client, sessions: Sessions) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Chatterbox]:
-    """A connection whose peer has asked and does not read on, written to until that shows."""
+async def stuck(client: Client, sessions: Sessions) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, FakeSession]:
+    """A connection whose peer does not read, written to until the session is paused."""
     reader, writer = await asyncio.open_connection(client.host, client.port, limit=1024)
     writer.write(b"GET /events?stream=chat HTTP/1.0\r\nHost: x\r\n\r\n")
     await until(lambda: bool(sessions.opened))
@@ -105,7 +105,7 @@ async def stuck(client: Client, sessions: Sessions) -> tuple[asyncio.StreamReade
     line = b"data: %b\n\n" % (b"x" * 2000)
     async with asyncio.timeout(DEADLINE):
         # Small pieces, and not one more than it takes: nothing else may wake the link up again.
-        while not session.told:
+        while not session.events:
             session.connection.write(line)
             await asyncio.sleep(0)
     return reader, writer, session
@@ -119,12 +119,12 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
 async def test_full_socket_pauses_the_session_until_it_drains(client: Client, sessions: Sessions) -> None:
     reader, writer, session = await stuck(client, sessions)
     reading = asyncio.create_task(read_all(reader))
-    await until(lambda: session.told == ["paused", "resumed"])
+    await until(lambda: session.events == ["paused", "resumed"])
     assert session.connection.pending() <= sse_link.HIGH_WATER
     session.connection.write(b"data: last\n\n")
     session.connection.close(1000, "")
     assert (await reading).endswith(b"x\n\ndata: last\n\n")
-    await until(lambda: session.told[-1] == "lost")
+    await until(lambda: session.events[-1] == "lost")
     writer.close()
 
 
@@ -135,7 +135,7 @@ async def test_closed_connection_of_a_peer_that_never_reads_is_aborted(
     _, writer, session = await stuck(client, sessions)
     session.connection.close(1000, "")
     session.connection.close(1000, "")
-    await until(lambda: session.told[-1] == "lost")
+    await until(lambda: session.events[-1] == "lost")
     writer.close()
 
 
@@ -157,11 +157,11 @@ async def test_writes_of_one_step_are_sent_together(client: Client, sessions: Se
 
 
 async def test_too_many_bytes_before_the_response_starts_are_answered_with_503(client: Client, sessions: Sessions) -> None:
-    sessions.said = b"data: %b\n\n" % (b"x" * sse_link.EARLY_BYTES)
+    sessions.answer = b"data: %b\n\n" % (b"x" * sse_link.EARLY_BYTES)
     async with client.get("/events?stream=chat") as response:
         assert response.status == 503
         assert "more messages came" in (await response.json())["error"]
-    await until(lambda: sessions.opened[0].told == ["lost"])
+    await until(lambda: sessions.opened[0].events == ["lost"])
 
 
 async def test_session_receives_the_request_for_authentication(client: Client, sessions: Sessions) -> None:

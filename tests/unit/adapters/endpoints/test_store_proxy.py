@@ -1,4 +1,4 @@
-"""What a worker passes on to the store process, over a real Unix socket: requests and answers as they were, or a refusal."""
+"""Workers forward requests to the store process over a real Unix socket."""
 
 import asyncio
 import gzip
@@ -18,14 +18,14 @@ PIECE = b"x" * (64 << 10)
 
 
 async def echo(request: web.Request) -> web.Response:
-    """What arrived, as it was sent."""
+    """Returns the request as it arrived."""
     seen = {name: request.headers.get(name, "") for name in ("Authorization", "Content-Encoding", "X-Own", "Expect")}
     headers = {f"Seen-{name}": value for name, value in seen.items()}
     return web.Response(status=207, body=await request.content.read(), headers={**headers, "Seen-Path": request.raw_path})
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """More than any buffer holds."""
+    """More bytes than any buffer holds."""
     response = web.StreamResponse(headers={"Content-Type": "application/x-rows"})
     await response.prepare(request)
     for _ in range(PIECES):
@@ -43,7 +43,7 @@ async def cut_off(request: web.Request) -> web.StreamResponse:
 
 
 async def refuse(request: web.Request) -> web.Response:
-    """Before the body has come."""
+    """Responds before the body has arrived."""
     response = web.json_response({"error": "too large"}, status=413)
     response.force_close()
     return response

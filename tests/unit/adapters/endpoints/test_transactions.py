@@ -1,4 +1,4 @@
-"""The endpoint of transactions over a real socket: what it hands on, and every refusal it has."""
+"""The transactions endpoint over a real socket: calls to the transactor, and every refusal."""
 
 import asyncio
 import io
@@ -18,8 +18,8 @@ COMMIT = "/journal/transactions/app/5/commit"
 WINNERS = b'{"winners":{"0":1}}'
 
 
-class Desk:
-    """A transactor that writes down what it is asked and answers, or raises what it is told to."""
+class FakeTransactor:
+    """A transactor that records calls, or raises `error`."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[object, ...]] = []
@@ -59,14 +59,14 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def transactor() -> FakeTransactor:
+    return FakeTransactor()
 
 
 @pytest.fixture
-async def client(desk: Desk) -> AsyncIterator[Client]:
-    opened = TransactionsEndpoint(desk, KeyGuard("", Counter()), 100).routes("/journal")
-    closed = TransactionsEndpoint(desk, KeyGuard("k3y", Counter()), 100).routes("/closed")
+async def client(transactor: FakeTransactor) -> AsyncIterator[Client]:
+    opened = TransactionsEndpoint(transactor, KeyGuard("", Counter()), 100).routes("/journal")
+    closed = TransactionsEndpoint(transactor, KeyGuard("k3y", Counter()), 100).routes("/closed")
     async with serving([*opened, *closed]) as client:
         yield client
 
@@ -76,29 +76,29 @@ async def ask(client: Client, method: str, path: str, body: bytes | io.BytesIO =
         return response.status, await response.json()
 
 
-async def test_body_is_staged_with_its_numbers(client: Client, desk: Desk) -> None:
+async def test_body_is_staged_with_its_numbers(client: Client, transactor: FakeTransactor) -> None:
     assert await ask(client, "POST", STAGE, b"rows") == (200, {"rows": 7, "duplicate": False})
-    assert desk.asked == [("app", 5, (1, 2, 3), b"rows")]
+    assert transactor.asked == [("app", 5, (1, 2, 3), b"rows")]
 
 
-async def test_commit_has_winners_and_optional_piece_counts(client: Client, desk: Desk) -> None:
+async def test_commit_has_winners_and_optional_piece_counts(client: Client, transactor: FakeTransactor) -> None:
     answer = {"published": 4, "skipped": 1, "duplicate": False, "last": 5}
     assert await ask(client, "POST", COMMIT, WINNERS) == (200, answer)
     assert await ask(client, "POST", COMMIT, b'{"winners":{"0":1,"1":9},"pieces":{"1":0}}') == (200, answer)
-    assert desk.asked == [("app", 5, {0: 1}, {}), ("app", 5, {0: 1, 1: 9}, {1: 0})]
+    assert transactor.asked == [("app", 5, {0: 1}, {}), ("app", 5, {0: 1, 1: 9}, {1: 0})]
 
 
 async def test_new_application_has_no_last_batch(client: Client) -> None:
     assert await ask(client, "GET", "/journal/transactions/app") == (200, {"last": None})
 
 
-async def test_numbered_and_plain_rows_are_published(client: Client, desk: Desk) -> None:
+async def test_numbered_and_plain_rows_are_published(client: Client, transactor: FakeTransactor) -> None:
     assert await ask(client, "POST", "/journal/producers/p:1?sequence=9", b"rows") == (200, {"published": 3, "skipped": 2})
     assert await ask(client, "POST", "/journal/publications", b"rows") == (200, {"published": 1, "skipped": 0})
-    assert desk.asked == [("p:1", 9, b"rows"), (b"rows",)]
+    assert transactor.asked == [("p:1", 9, b"rows"), (b"rows",)]
 
 
-async def test_invalid_name_or_number_is_refused(client: Client, desk: Desk, subtests: pytest.Subtests) -> None:
+async def test_invalid_name_or_number_is_refused(client: Client, transactor: FakeTransactor, subtests: pytest.Subtests) -> None:
     rows: list[str] = [
         "/journal/transactions/a%2Fb/5/stage?part=0&attempt=0&seq=0",
         "/journal/transactions/a%20b/5/stage?part=0&attempt=0&seq=0",
@@ -123,10 +123,10 @@ async def test_invalid_name_or_number_is_refused(client: Client, desk: Desk, sub
             assert status == 400
             assert isinstance(answer, dict)
             assert answer["error"]
-            assert desk.asked == []
+            assert transactor.asked == []
 
 
-async def test_malformed_commit_is_refused(client: Client, desk: Desk, subtests: pytest.Subtests) -> None:
+async def test_malformed_commit_is_refused(client: Client, transactor: FakeTransactor, subtests: pytest.Subtests) -> None:
     rows: list[bytes] = [
         b"",
         b"{}",
@@ -140,18 +140,18 @@ async def test_malformed_commit_is_refused(client: Client, desk: Desk, subtests:
     for body in rows:
         with subtests.test(body=body):
             assert (await ask(client, "POST", COMMIT, body))[0] == 400
-            assert desk.asked == []
+            assert transactor.asked == []
 
 
-async def test_body_over_the_limit_is_refused(client: Client, desk: Desk) -> None:
+async def test_body_over_the_limit_is_refused(client: Client, transactor: FakeTransactor) -> None:
     assert (await ask(client, "POST", STAGE, b"x" * 101))[0] == 413
     assert (await ask(client, "POST", COMMIT, io.BytesIO(b" " * (MAX_COMMIT + 1))))[0] == 413
     assert (await ask(client, "POST", STAGE, b"x" * 100))[0] == 200
-    assert len(desk.asked) == 1
+    assert len(transactor.asked) == 1
 
 
 async def test_errors_of_the_transactor_are_answered_with_their_status(
-    client: Client, desk: Desk, subtests: pytest.Subtests
+    client: Client, transactor: FakeTransactor, subtests: pytest.Subtests
 ) -> None:
     rows: list[tuple[RopewalkError, int, dict[str, object]]] = [
         (MalformedPublication("why", 17), 422, {"error": "why", "index": 17}),
@@ -161,7 +161,7 @@ async def test_errors_of_the_transactor_are_answered_with_their_status(
     ]
     for error, status, answer in rows:
         with subtests.test(error=error, status=status, answer=answer):
-            desk.error = error
+            transactor.error = error
             assert await ask(client, "POST", STAGE) == (status, answer)
             assert await ask(client, "POST", COMMIT, WINNERS) == (status, answer)
 
@@ -176,20 +176,20 @@ async def test_errors_of_the_transactor_are_answered_with_their_status(
         ("POST", "/closed/publications"),
     ],
 )
-async def test_every_path_needs_the_key(client: Client, desk: Desk, method: str, path: str) -> None:
+async def test_every_path_needs_the_key(client: Client, transactor: FakeTransactor, method: str, path: str) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         async with client.request(method, path, data=WINNERS, headers=headers) as response:
             assert response.status == 401
-    assert desk.asked == []
+    assert transactor.asked == []
     async with client.request(method, path, data=WINNERS, headers={"Authorization": "Bearer k3y"}) as response:
         assert response.status == 200
 
 
-async def test_number_of_concurrent_bodies_is_bounded(client: Client, desk: Desk) -> None:
-    desk.open.clear()
+async def test_number_of_concurrent_bodies_is_bounded(client: Client, transactor: FakeTransactor) -> None:
+    transactor.open.clear()
     asking = [asyncio.create_task(ask(client, "POST", STAGE, b"rows")) for _ in range(3 * PLACES)]
-    while desk.busy < PLACES:
+    while transactor.busy < PLACES:
         await asyncio.sleep(0)
-    desk.open.set()
+    transactor.open.set()
     assert {status for status, _ in await asyncio.gather(*asking)} == {200}
-    assert desk.busiest == PLACES
+    assert transactor.busiest == PLACES

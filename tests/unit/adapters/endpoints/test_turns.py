@@ -1,4 +1,4 @@
-"""Turns: what many connections make us do at once is done a piece at a time, and everybody else is served in between."""
+"""Turns: work of many connections is done in small pieces, so that all others are served in between."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ from ropewalk.adapters.endpoints.turns import A_TURN, BURST_SECONDS, LITTLE, Loo
 
 
 class Work:
-    """Something that waits for its turns, so many of them."""
+    """Waits for so many turns."""
 
     def __init__(self, name: str, turns: LoopTurns, done: list[str], times: int = 1, seconds: float = 0.0) -> None:
         self._name, self._turns, self._done, self._times, self._seconds = name, turns, done, times, seconds
@@ -40,14 +40,14 @@ async def test_failed_turn_does_not_block_the_next() -> None:
             raise ValueError
 
     turns, done = LoopTurns(), list[str]()
-    heard: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context))
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     turns.wait(Failing())
     Work("b", turns, done)
     for _ in range(3):
         await asyncio.sleep(0)
     assert done == ["b"]
-    assert len(heard) == 1
+    assert len(errors) == 1
 
 
 async def test_requested_pause_delays_all_others() -> None:

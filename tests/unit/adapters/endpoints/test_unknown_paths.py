@@ -1,4 +1,4 @@
-"""What no endpoint takes is refused as JSON, whether it is the path or the method."""
+"""Unknown paths and methods are answered with JSON."""
 
 from collections.abc import AsyncIterator
 

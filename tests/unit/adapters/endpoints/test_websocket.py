@@ -1,4 +1,4 @@
-"""A WebSocket connection as the engine gets it: what is written, in how many writes."""
+"""How many writes a WebSocket connection makes."""
 
 import socket
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ ANSWER = (
 
 
 class Socket:
-    """Of the file that the test is given: picows and the endpoint set and ask its options."""
+    """picows and the endpoint set and get options of this file descriptor."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -34,12 +34,12 @@ class Socket:
 
 
 class Session:
-    """A session that says something at once, or later."""
+    """A session that may write at once."""
 
-    def __init__(self, connection: Connection, says: bytes) -> None:
+    def __init__(self, connection: Connection, first: bytes) -> None:
         self.connection = connection
-        if says:
-            connection.write(says)
+        if first:
+            connection.write(first)
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def wire() -> Iterator[Wire]:
         yield Wire(Socket(sock.fileno()))
 
 
-def endpoint(says: bytes, sessions: list[Session]) -> WebSocketEndpoint:
+def endpoint(first: bytes, sessions: list[Session]) -> WebSocketEndpoint:
     def open_session(request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Any:
-        sessions.append(Session(connection, says))
+        sessions.append(Session(connection, first))
         return sessions[-1]
 
     return WebSocketEndpoint(open_session, ["/cable"], lambda _: True, "jid", 1024, False, False, TrustedProxies())
@@ -71,7 +71,7 @@ async def test_upgrade_response_does_not_wait_for_the_session(wire: Wire) -> Non
 
 async def test_refusal_of_a_session_follows_the_upgrade_response(wire: Wire) -> None:
     class Refusing(Session):
-        def __init__(self, connection: Connection, says: bytes) -> None:
+        def __init__(self, connection: Connection, first: bytes) -> None:
             super().__init__(connection, b"no")
             connection.close(1000, "")
 

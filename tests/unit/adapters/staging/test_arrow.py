@@ -1,4 +1,4 @@
-"""Bodies of rows: which are taken, what becomes of their values, and that each refusal names its row."""
+"""Arrow bodies: which are accepted, how values are converted, and that a refusal names its row."""
 
 import random
 

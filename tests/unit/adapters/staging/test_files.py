@@ -1,4 +1,4 @@
-"""The files of transactions: what a crash leaves behind, and copies for a backup."""
+"""The files of transactions: recovery after a crash, and copies for a backup."""
 
 import asyncio
 import shutil
@@ -76,7 +76,7 @@ async def test_disk_error_is_reported_as_unavailable(tmp_path: Path) -> None:
         await FileStaging(tmp_path / "file" / "below").load()
 
 
-# --- backups ------------------------------------------------------------------------------------------------------------
+# --- Backups ---------------------------------------------------------------------------------------------------------
 
 BODIES = [b"rows %d" % number for number in range(3)]
 PIECES = [StagedPiece(0, 0, number, len(body), crc32(body)) for number, body in enumerate(BODIES)]

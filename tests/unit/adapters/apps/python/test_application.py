@@ -1,4 +1,4 @@
-"""The application port over an app in this process: bounded calls, counted, and a start that fails clearly."""
+"""The application port over an app in this process: bounded and counted calls, and clear errors at the start."""
 
 import asyncio
 import threading
@@ -28,8 +28,8 @@ BO = CallContext("s-1", ids='{"name":"Bo"}')
 ROOM = '{"channel":"Room"}'
 
 
-class Press:
-    """A publisher that remembers, or has no power."""
+class FakePublisher:
+    """A publisher that records publications, or is down."""
 
     def __init__(self, down: bool = False) -> None:
         self.published: list[Publication] = []
@@ -37,7 +37,7 @@ class Press:
 
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         if self._down:
-            raise Unavailable("no power")
+            raise Unavailable("publisher is down")
         self.published += publications
         return [Receipt(each.stream, "e", 1) for each in publications]
 
@@ -47,10 +47,10 @@ class Press:
 
 @asynccontextmanager
 async def running(
-    app: App, stats: Stats | None = None, press: Press | None = None, **settings: Any
+    app: App, stats: Stats | None = None, publisher: FakePublisher | None = None, **settings: Any
 ) -> AsyncIterator[PythonApplication]:
     application = PythonApplication(lambda: app, stats or Stats(), **settings)
-    await application.start(press or Press())
+    await application.start(publisher or FakePublisher())
     try:
         yield application
     finally:
@@ -101,14 +101,14 @@ async def test_application_that_was_not_started_is_unhealthy() -> None:
 
 
 async def test_every_call_is_answered_and_counted() -> None:
-    stats, press = Stats(), Press()
-    async with running(chat(), stats, press) as application:
+    stats, publisher = Stats(), FakePublisher()
+    async with running(chat(), stats, publisher) as application:
         assert application.health() == ""
         assert await application.connect(BO) == ConnectResult(True, '{"name":"Bo","thread":true}')
         assert (await application.command(CommandCall(BO, Action.SUBSCRIBE, ROOM))).streams == ("room",)
         assert await application.restored(RestoreCall(BO, "s-0", {ROOM: {}})) == RestoreResult(own={ROOM: {"back": "true"}})
         await application.disconnect(DisconnectCall(BO, {ROOM: {}}))
-    assert press.published == [Publication("room", b'"left"')]
+    assert publisher.published == [Publication("room", b'"left"')]
     assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (4, 0, 0)
 
 
@@ -145,8 +145,8 @@ async def test_disconnect_call_timeout_is_not_retried() -> None:
 
 
 async def test_disconnect_call_whose_broadcasts_fail_is_not_retried() -> None:
-    async with running(chat(), press=Press(down=True)) as application:
-        with pytest.raises(ApplicationError, match="lost: no power"):
+    async with running(chat(), publisher=FakePublisher(down=True)) as application:
+        with pytest.raises(ApplicationError, match="lost: publisher is down"):
             await application.disconnect(DisconnectCall(BO, {ROOM: {}}))
 
 
@@ -195,10 +195,10 @@ async def test_app_whose_threads_all_hang_is_unhealthy() -> None:
 
 
 async def test_action_in_a_thread_publishes_synchronously() -> None:
-    press = Press()
-    async with running(chat(), press=press) as application:
+    publisher = FakePublisher()
+    async with running(chat(), publisher=publisher) as application:
         await application.command(perform("publish"))
-        assert press.published == [Publication("room", b'"now"')]
+        assert publisher.published == [Publication("room", b'"now"')]
 
 
 async def test_call_to_an_app_that_does_not_run_is_unavailable() -> None:
@@ -221,7 +221,7 @@ async def test_failed_startup_handler_prevents_the_start(caplog: pytest.LogCaptu
 
     application = PythonApplication(lambda: app, Stats())
     with pytest.raises(UserMistake, match=r"^the app cannot start: open_pool failed: OSError$"):
-        await application.start(Press())
+        await application.start(FakePublisher())
     assert "refused" in caplog.text
     await application.stop()
 
@@ -237,7 +237,7 @@ async def test_shutdown_handlers_run_after_the_last_call() -> None:
 
     app.on_shutdown(lambda: order.append("shutdown"))
     application = PythonApplication(lambda: app, Stats())
-    await application.start(Press())
+    await application.start(FakePublisher())
     call = asyncio.get_running_loop().create_task(application.connect(BO))
     await begun.wait()
     stopping = asyncio.get_running_loop().create_task(application.stop())

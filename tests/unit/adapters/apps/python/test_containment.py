@@ -1,4 +1,4 @@
-"""A handler can end its own call, and nothing else: whatever it raises, wherever it raises it, and whomever it cancels."""
+"""A handler can end only its own call, with any exception and any cancellation."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from tests.unit.adapters.apps.python.test_application import perform, running
 
 
 class Odd(BaseException):
-    """Nobody's exception."""
+    """An exception that no code expects."""
 
 
 LETHAL = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), Odd(), StopIteration()]

@@ -1,4 +1,4 @@
-"""Which app `module:attribute` is, and what is said where it is none."""
+"""Finding the app of `module:attribute`, and the errors if there is none."""
 
 import sys
 from collections.abc import Iterator

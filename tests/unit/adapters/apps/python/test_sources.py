@@ -1,4 +1,4 @@
-"""Reload: a changed file brings the app anew, a broken one leaves it as it was, and sessions go on."""
+"""Reload: a changed file replaces the app, a broken one keeps it, and sessions continue."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from ropewalk.core.stats import Stats
 from ropewalk.model.application import Action, CallContext, CommandCall
 from ropewalk.model.errors import UserMistake
 from tests.unit.adapters.apps.python.modules import Project, project
-from tests.unit.adapters.apps.python.test_application import Press
+from tests.unit.adapters.apps.python.test_application import FakePublisher
 
 CONTEXT = CallContext("s-1", ids="{}")
 events: list[str] = []
@@ -46,7 +46,7 @@ class Room(Channel):
 @asynccontextmanager
 async def running(files: Project, spec: str = "chat_reloaded:app") -> AsyncIterator[PythonApplication]:
     application = PythonApplication(spec, Stats(), reload=True, directory=str(files.root))
-    await application.start(Press())
+    await application.start(FakePublisher())
     try:
         yield application
     finally:
@@ -215,5 +215,5 @@ async def test_app_that_cannot_be_imported_prevents_the_start(files: Project, ca
     files.write("chat_reloaded.py", "1 / 0")
     application = PythonApplication("chat_reloaded:app", Stats(), reload=True, directory=str(files.root))
     with pytest.raises(UserMistake, match="ZeroDivisionError"):
-        await application.start(Press())
+        await application.start(FakePublisher())
     assert "Traceback" in caplog.text

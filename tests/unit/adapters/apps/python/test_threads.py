@@ -1,4 +1,4 @@
-"""Threads for plain functions: bounded, with the caller's context, and honest about those that hang."""
+"""Threads for plain functions: bounded, with the caller's context, and with errors for handlers that hang."""
 
 import asyncio
 import concurrent.futures
@@ -19,7 +19,7 @@ user = contextvars.ContextVar("user", default="nobody")
 
 
 class Gate:
-    """A handler that says when it has begun, and returns when it may."""
+    """A handler that signals when it has started, and returns when `open` is set."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -46,7 +46,7 @@ def threads() -> Iterator[Threads]:
 
 
 async def begin(threads: Threads, gate: Gate) -> asyncio.Task[object]:
-    """A call whose handler is certainly running."""
+    """Starts a call and waits until its handler runs."""
     call = asyncio.get_running_loop().create_task(threads(gate.wait))
     await asyncio.to_thread(gate.begun.acquire)
     return call

@@ -1,4 +1,4 @@
-"""Handlers that block the event loop are named while they do it. The handlers of these tests block until that has happened."""
+"""Handlers that block the event loop are logged while they block. The handlers here block until that has happened."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ SOON = 0.01
 
 
 class Listener(logging.Handler):
-    """`warned` is set by the warning that a handler blocks, `over` by the one that it does no longer."""
+    """`warned` is set when a handler is reported to block, `over` when it no longer does."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -59,7 +59,7 @@ def deeply(listener: Listener) -> None:
     assert listener.warned.wait(60)
 
 
-async def warned_of(listener: Listener, name: str) -> dict[str, Any]:
+async def run_until_warned(listener: Listener, name: str) -> dict[str, Any]:
     async with running(blocking(listener)) as application:
         watchdog = Watchdog(SOON)
         try:
@@ -71,7 +71,7 @@ async def warned_of(listener: Listener, name: str) -> dict[str, Any]:
 
 
 async def test_blocking_handler_is_logged_with_its_line(listener: Listener) -> None:
-    warned = await warned_of(listener, "block")
+    warned = await run_until_warned(listener, "block")
     assert warned["handler"] == "Room.block"
     assert "test_watchdog.py" in warned["at"]
     assert " block > " in warned["at"]
@@ -81,7 +81,7 @@ async def test_blocking_handler_is_logged_with_its_line(listener: Listener) -> N
 
 
 async def test_blocking_task_of_a_handler_is_logged(listener: Listener) -> None:
-    warned = await warned_of(listener, "begin")
+    warned = await run_until_warned(listener, "begin")
     assert warned["handler"].endswith("background")
 
 

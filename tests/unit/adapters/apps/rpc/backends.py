@@ -1,4 +1,4 @@
-"""What stands behind the real servers of these tests, and an application that asks it."""
+"""Scripted applications behind the real servers of these tests, and clients of them."""
 
 import asyncio
 from collections import deque
@@ -36,8 +36,8 @@ Server = GrpcServer | HttpServer
 
 
 class Scripted:
-    """Takes the next step of its script at each call, and says yes when there is none: an error is raised, an event waited for,
-    a record answered. `asked` keeps what it was asked."""
+    """Takes the next step of its script at each call: raises an error, waits for an event or returns a record. After the last
+    step it accepts every call. `asked` has all calls."""
 
     def __init__(self, *script: Any) -> None:
         self.script = deque(script)
@@ -63,8 +63,8 @@ class Scripted:
             case asyncio.Event() as event:
                 await event.wait()
                 return otherwise
-            case said:
-                answer: T = said
+            case step:
+                answer: T = step
                 return answer
 
 
@@ -82,7 +82,7 @@ class Slow(Scripted):
 
 
 class NoPublisher:
-    """Applications behind a wire publish by themselves."""
+    """RPC applications do not publish through the server's publisher."""
 
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         raise AssertionError(publications)
@@ -92,12 +92,12 @@ class NoPublisher:
 
 
 def calls(stats: Stats | None = None, **options: Any) -> Calls:
-    """With time enough for a busy machine, unless a test is about time."""
+    """With a timeout for a busy machine, unless the test sets another one."""
     return Calls(stats or Stats(), **{"command_timeout": TIMEOUT, **options})
 
 
 def once(stats: Stats | None = None) -> Calls:
-    """Never asks again: chance makes every pause longer than the budget."""
+    """Never retries: the jitter makes every pause longer than the budget."""
     return calls(stats, chance=lambda: 1e9)
 
 

@@ -18,7 +18,7 @@ from ropewalk.adapters.apps.rpc.messages import (
 
 
 def field(number: int, content: bytes) -> bytes:
-    """A field with a length, as protobuf writes it while number and length are small."""
+    """A length-delimited protobuf field with a small number and length."""
     return bytes((number << 3 | 2, len(content))) + content
 
 

@@ -1,4 +1,4 @@
-"""Applications behind real servers: what holds for gRPC and HTTP alike."""
+"""RPC applications over gRPC and HTTP, with real servers in this process."""
 
 import asyncio
 import logging
@@ -49,7 +49,7 @@ def serve(request: pytest.FixtureRequest) -> Serve:
     return chosen
 
 
-# --- what is asked arrives, and so does the answer --------------------------------------------------------------------
+# --- Calls and results -----------------------------------------------------------------------------------------------
 
 
 async def test_connect_call_and_its_result_arrive(serve: Serve) -> None:
@@ -124,7 +124,7 @@ async def test_every_call_has_session_id_and_protocol_version(serve: Serve) -> N
     assert seen == [(method, "sid", "v1") for method in ("Connect", "Command", "Restore", "Disconnect")]
 
 
-# --- restore calls --------------------------------------------------------------------------------------------------------
+# --- Restore calls ---------------------------------------------------------------------------------------------------
 
 
 async def test_restore_call_and_its_result_arrive(serve: Serve) -> None:
@@ -154,7 +154,7 @@ async def test_unimplemented_restore_is_called_once(serve: Serve, caplog: pytest
     assert len([record for record in caplog.records if "Restore" in record.message]) == 1
 
 
-# --- when it hangs, dies and comes back -------------------------------------------------------------------------------
+# --- Outages ---------------------------------------------------------------------------------------------------------
 
 
 async def test_call_to_a_hanging_application_times_out(serve: Serve) -> None:

@@ -1,4 +1,4 @@
-"""The circuit breaker, on a clock that stands still until it is told to move."""
+"""The circuit breaker, on a manual clock."""
 
 from ropewalk.adapters.apps.rpc.breaker import Breaker
 from ropewalk.testing.clock import ManualClock
@@ -10,7 +10,7 @@ class Circuit:
         self.breaker = Breaker(self.clock)
 
     def request(self, ok: bool | None) -> bool:
-        """True if it was let through."""
+        """Returns whether the circuit let it through."""
         ticket = self.breaker.enter()
         if ticket is not None:
             self.breaker.leave(ticket, ok)

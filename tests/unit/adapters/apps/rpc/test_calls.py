@@ -1,4 +1,4 @@
-"""How the application is called, with a clock that the tests move."""
+"""Retries, slots and health of calls, on a manual clock."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from tests.unit.adapters.apps.rpc.manual_time import ManualTime, settle
 
 
 class Rig:
-    """Calls on a clock of their own, and an application that does what its script says."""
+    """Calls on a manual clock, and an application that follows a script."""
 
     def __init__(self, chance: float = 1.0, **options: Any) -> None:
         self.time = ManualTime()
@@ -28,7 +28,7 @@ class Rig:
         self.began = self.time.now
 
     async def ask(self, *script: Exception | float | str, wanted: StillWanted = always) -> str:
-        """Each attempt takes the next step: an error to raise, seconds to take before the next step, or the answer."""
+        """Each attempt takes the next step: an error to raise, seconds to wait before the next step, or the answer."""
         steps = iter(script)
 
         async def attempt(seconds: float) -> str:
@@ -75,7 +75,7 @@ async def test_request_timeout_bounds_one_attempt() -> None:
     assert rig.asked == [(0.0, 0.5), (0.5, 0.3)]
 
 
-# --- retries ----------------------------------------------------------------------------------------------------------
+# --- Retries ---------------------------------------------------------------------------------------------------------
 
 
 async def test_retries_back_off_exponentially() -> None:
@@ -137,7 +137,7 @@ async def test_time_of_attempts_counts_for_the_budget() -> None:
     assert rig.asked == [(0.0, 3.0)]
 
 
-# --- places -----------------------------------------------------------------------------------------------------------
+# --- Slots -----------------------------------------------------------------------------------------------------------
 
 
 async def test_concurrency_is_bounded_and_waiting_calls_keep_their_order() -> None:
@@ -264,7 +264,7 @@ async def test_cancelled_call_frees_its_slot_and_is_not_a_failure() -> None:
     assert rig.stats.app_calls_failed == 0
 
 
-# --- health -----------------------------------------------------------------------------------------------------------
+# --- Health ----------------------------------------------------------------------------------------------------------
 
 
 async def miss(rig: Rig, times: int) -> None:

@@ -1,4 +1,4 @@
-"""What is particular to applications behind gRPC."""
+"""Applications over gRPC: status codes, sizes and TLS."""
 
 import asyncio
 import importlib
@@ -87,7 +87,7 @@ def test_unreadable_root_certificates_are_refused() -> None:
         GrpcApplication("127.0.0.1:1", calls(), tls=True, tls_root_ca="/nowhere.pem")
 
 
-# --- where it runs ----------------------------------------------------------------------------------------------------
+# --- Event loop and libraries ----------------------------------------------------------------------------------------
 
 
 def test_calls_work_on_uvloop() -> None:

@@ -1,4 +1,4 @@
-"""What is particular to applications behind HTTP."""
+"""Applications over HTTP: authentication, responses and the circuit breaker."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from tests.unit.adapters.apps.rpc.backends import CONTEXT, WELCOME, Scripted, ca
 
 @asynccontextmanager
 async def answering(response: web.StreamResponse | Exception, stats: Stats | None = None) -> AsyncIterator[HttpApplication]:
-    """An application whose every answer is this one."""
+    """An application that gives this response to every request."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         if isinstance(response, Exception):
@@ -35,7 +35,7 @@ async def answering(response: web.StreamResponse | Exception, stats: Stats | Non
             yield application
 
 
-# --- who asks ---------------------------------------------------------------------------------------------------------
+# --- Authentication --------------------------------------------------------------------------------------------------
 
 
 async def test_secret_is_sent_with_every_call() -> None:
@@ -95,7 +95,7 @@ async def test_https_certificate_is_verified() -> None:
         HttpApplication("https://x/", "", calls(), tls_root_ca="/nowhere.pem")
 
 
-# --- what is answered -------------------------------------------------------------------------------------------------
+# --- Responses -------------------------------------------------------------------------------------------------------
 
 
 async def test_other_statuses_than_200_are_application_errors(subtests: pytest.Subtests) -> None:
@@ -178,7 +178,7 @@ async def test_response_is_not_decompressed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "error", "retried"),
+    ("response", "error", "retried"),
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", Unavailable, False),
         (b"HTTP/1.1 200 OK\r\n", Unavailable, True),
@@ -187,11 +187,11 @@ async def test_response_is_not_decompressed() -> None:
     ids=["cut in the answer", "cut in the head", "no HTTP"],
 )
 async def test_broken_connection_is_retried_only_before_the_response(
-    said: bytes, error: type[Exception], retried: bool
+    response: bytes, error: type[Exception], retried: bool
 ) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(said)
+        writer.write(response)
         await writer.drain()
         writer.close()
 
@@ -206,7 +206,7 @@ async def test_broken_connection_is_retried_only_before_the_response(
     assert (stats.app_calls_retried > 0) is retried
 
 
-# --- the circuit ------------------------------------------------------------------------------------------------------
+# --- Circuit breaker -------------------------------------------------------------------------------------------------
 
 
 async def test_circuit_opens_when_requests_fail_and_closes_when_they_succeed(
@@ -232,9 +232,9 @@ async def test_circuit_opens_when_requests_fail_and_closes_when_they_succeed(
                 assert await application.connect(CONTEXT) == WELCOME
             assert application.gauges()["app_circuit_open"] == 0
             assert application.health() == ""
-    said = [record.message for record in caplog.records]
-    assert len([line for line in said if "left alone" in line]) == 1
-    assert len([line for line in said if "get through again" in line]) == 1
+    logged = [record.message for record in caplog.records]
+    assert len([line for line in logged if "left alone" in line]) == 1
+    assert len([line for line in logged if "get through again" in line]) == 1
 
 
 async def test_application_errors_do_not_open_the_circuit() -> None:

@@ -1,4 +1,4 @@
-"""The engine's records and what becomes of them on the wire."""
+"""Conversion between the engine's records and RPC messages."""
 
 import json
 

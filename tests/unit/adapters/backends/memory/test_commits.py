@@ -1,4 +1,4 @@
-"""Appends through a journal: nothing counts before it is written, groups are whole, and order is kept."""
+"""Appends through a journal: nothing is visible before it is written, groups are whole, and order is kept."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,15 +30,15 @@ def start(backend: MemoryBackend, publications: Sequence[Publication]) -> Task:
     return asyncio.get_running_loop().create_task(backend.streams.append(publications))
 
 
-async def nobody_to_disconnect(order: RemoteDisconnect) -> int:
+async def disconnect_nothing(order: RemoteDisconnect) -> int:
     return 0
 
 
-async def heard_of(backend: MemoryBackend) -> list[int]:
-    """Offsets as the feed brings them, from now on."""
-    heard: list[int] = []
-    await backend.feed.start(lambda messages: heard.extend(message.offset for message in messages), nobody_to_disconnect)
-    return heard
+async def collect_offsets(backend: MemoryBackend) -> list[int]:
+    """Collects the offsets that the feed delivers from now on."""
+    delivered: list[int] = []
+    await backend.feed.start(lambda messages: delivered.extend(message.offset for message in messages), disconnect_nothing)
+    return delivered
 
 
 def one(stream: str = "a", payload: bytes = b"1", uid: str = "") -> list[Publication]:
@@ -52,27 +52,27 @@ def offsets(receipts: Sequence[Receipt]) -> list[int]:
 async def test_message_is_neither_readable_nor_delivered_before_it_is_written() -> None:
     journal = FakeJournal(hold=True)
     backend = backend_on(journal)
-    heard = await heard_of(backend)
+    delivered = await collect_offsets(backend)
     task = start(backend, one())
     await settle()
-    assert (await backend.streams.tip("a"), heard, task.done()) == (Position("", 0), [], False)
+    assert (await backend.streams.tip("a"), delivered, task.done()) == (Position("", 0), [], False)
     await journal.release()
     assert (await backend.streams.tip("a")).offset == 1
-    assert (heard, offsets(task.result())) == ([1], [1])
+    assert (delivered, offsets(task.result())) == ([1], [1])
 
 
 async def test_messages_are_readable_when_they_are_delivered() -> None:
     backend = backend_on(FakeJournal())
     seen: list[int] = []
 
-    def hear(messages: Sequence[Deliverable]) -> None:
+    def deliver(messages: Sequence[Deliverable]) -> None:
         step = backend.streams.tip("a")
         try:
             step.send(None)
         except StopIteration as answer:
             seen.append(answer.value.offset)
 
-    await backend.feed.start(hear, nobody_to_disconnect)
+    await backend.feed.start(deliver, disconnect_nothing)
     await backend.streams.append([*one(), *one()])
     assert seen == [2]
 
@@ -80,7 +80,7 @@ async def test_messages_are_readable_when_they_are_delivered() -> None:
 async def test_appends_during_a_write_form_the_next_group() -> None:
     journal = FakeJournal(hold=True)
     backend = backend_on(journal)
-    heard = await heard_of(backend)
+    delivered = await collect_offsets(backend)
     tasks = [start(backend, one())]
     await settle()
     tasks += [start(backend, [*one(), *one()]) for _ in range(3)]
@@ -88,7 +88,7 @@ async def test_appends_during_a_write_form_the_next_group() -> None:
     assert [len(group) for group in journal.groups] == [1, 6]
     await journal.release()
     assert [offsets(task.result()) for task in tasks] == [[1], [2, 3], [4, 5], [6, 7]]
-    assert heard == [1, 2, 3, 4, 5, 6, 7]
+    assert delivered == [1, 2, 3, 4, 5, 6, 7]
 
 
 async def test_rows_have_all_fields_of_the_publication() -> None:
@@ -166,10 +166,10 @@ async def test_cancelled_publisher_does_not_stop_its_group() -> None:
 async def test_transient_publications_are_delivered_in_order_and_not_journaled() -> None:
     journal = FakeJournal()
     backend = backend_on(journal)
-    heard = await heard_of(backend)
+    delivered = await collect_offsets(backend)
     batch = [*one(), Publication("a", b"2", transient=True), *one()]
     assert offsets(await backend.streams.append(batch)) == [1, 0, 2]
-    assert heard == [1, 0, 2]
+    assert delivered == [1, 0, 2]
     assert [row.offset for row in journal.rows] == [1, 2]
 
 

@@ -1,4 +1,4 @@
-"""Recovery: a backend made of a journal's rows answers as the one that wrote them, and time away does not count."""
+"""A backend recovered from journal rows answers like the one that wrote them. Downtime does not count."""
 
 from collections.abc import Sequence
 
@@ -92,26 +92,26 @@ async def test_tip_may_be_older_or_newer_than_the_rows() -> None:
 
 
 def rows_of_a(clock: ManualClock, offsets: tuple[int, ...]) -> list[Row]:
-    """One a second, the last one now."""
+    """One per second, the last one now."""
     times = [clock.now - len(offsets) + 1 + place for place in range(len(offsets))]
     return [Row(RowKind.PUBLISH, "a", time, "a", "e", offset, b"1") for time, offset in zip(times, offsets, strict=True)]
 
 
 async def test_since_reports_a_gap_if_messages_may_be_missing(subtests: pytest.Subtests) -> None:
     rows: list[tuple[tuple[int, float], tuple[int, ...], bool]] = [
-        ((6, -60.0), (7, 8, 9), False),  # what is not here any more is older than that, and the tip says so
-        ((6, -2.0), (7, 8, 9), True),  # it is not
-        ((9, 0.0), (7, 8, 9), True),  # nobody knows how old it is
+        ((6, -60.0), (7, 8, 9), False),  # the tip proves that the removed messages are older
+        ((6, -2.0), (7, 8, 9), True),  # the removed messages may be newer
+        ((9, 0.0), (7, 8, 9), True),  # the age of the removed messages is unknown
         ((9, 0.0), (1, 2, 3), False),  # nothing is missing
         ((9, 0.0), (), True),
     ]
-    for tip, offsets, said in rows:
-        with subtests.test(tip=tip, offsets=offsets, said=said):
+    for tip, offsets, gap in rows:
+        with subtests.test(tip=tip, offsets=offsets, gap=gap):
             clock = ManualClock()
             tips = [StreamTip("a", "e", tip[0], clock.now + tip[1])]
             backend = recovered(clock, Recovered(tips=tips, rows=rows_of_a(clock, offsets)))
             answer = await backend.streams.since("a", clock.now - 2)
-            assert isinstance(answer, Gap) is said
+            assert isinstance(answer, Gap) is gap
             kept = [message.offset for step in steps(answer) for message in step.messages]
             assert kept == list(offsets)
 
@@ -142,7 +142,7 @@ async def test_stream_with_epochs_in_two_shards_is_in_the_last_one(subtests: pyt
                     Row(RowKind.PUBLISH, "a", clock.now, "a", "new", 1, b"1"),
                 ]
                 tips = [StreamTip("a", row.epoch, row.offset, row.timestamp, "k" if row.key == "k" else "") for row in rows]
-                if turned:  # shards are read in their order, whatever is in them
+                if turned:  # shards are read by number
                     rows, tips = rows[::-1], tips[::-1]
                 backend = recovered(clock, Recovered(tips=tips) if by_tips else Recovered(rows=rows))
                 assert await backend.streams.tip("a") == Position("new", 1)

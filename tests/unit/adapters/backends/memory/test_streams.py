@@ -81,7 +81,7 @@ async def test_history_switched_off_and_on_starts_at_the_current_offset() -> Non
     backend = MemoryBackend(rulebook, clock)
 
     async def publish_under(limit: int) -> tuple[int, int]:
-        """The oldest offset that is kept, and the tip, after one more publication."""
+        """The oldest kept offset and the tip, after one more publication."""
         rulebook.replace(StreamRules(history_limit=limit, history_ttl=100.0))
         backend.rules_changed()
         await backend.sweep()

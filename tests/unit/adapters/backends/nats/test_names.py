@@ -1,4 +1,4 @@
-"""How names become parts of NATS subjects."""
+"""Names are encoded as tokens of NATS subjects."""
 
 from itertools import combinations
 

@@ -1,4 +1,4 @@
-"""What the feed of a node tells another one that is being reached."""
+"""The feed of a node while it connects to another one."""
 
 from ropewalk.adapters.backends.ring.feed import RingFeed
 from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
@@ -11,7 +11,7 @@ STATE = RingState("a", first_table([RingMember("a", "h:1"), RingMember("b", "h:2
 
 
 class ReachedNode:
-    """It takes what it is told."""
+    """A connected node that accepts every call."""
 
     connected = True
     away_since: float | None = None
@@ -25,14 +25,14 @@ class ReachedNode:
 
 async def test_connecting_node_receives_prefixes_added_meanwhile() -> None:
     feed = RingFeed(Router(STATE, {"a": ReachedNode()}), OrdersUnderWay(), lambda deliver, obey: None)
-    told: list[object] = []
+    calls: list[object] = []
 
     async def call(method: str, prefixes: list[bytes]) -> None:
-        """The node is not reached yet, so what comes now is not told to it otherwise."""
-        told.append((method, prefixes))
-        if len(told) == 1:
+        """The node is not connected yet, so this call is the only way to send it a prefix."""
+        calls.append((method, prefixes))
+        if len(calls) == 1:
             await feed.listen_prefix(b"later")
 
     await feed.listen_prefix(b"first")
     await feed.listen_to_prefixes(call)
-    assert told == [("listen_prefixes", [b"first"]), ("listen_prefixes", [b"later"])]
+    assert calls == [("listen_prefixes", [b"first"]), ("listen_prefixes", [b"later"])]

@@ -1,4 +1,4 @@
-"""What a node says in its lease when it is stopped."""
+"""The lease of a node when it stops."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ ME = MemberLease("a", "h:1", "a~1", 0, journal=False)
 
 
 class LeasesInMemory:
-    """Of one node. `away`: it does not answer."""
+    """The leases of one node. While `away`, they are unavailable."""
 
     store = "a store"
     place = "its record"

@@ -1,4 +1,4 @@
-"""What becomes of questions to several nodes of a ring whose asker goes away."""
+"""Calls to several nodes of a ring whose caller is cancelled."""
 
 import asyncio
 import gc
@@ -13,7 +13,7 @@ STATE = RingState("a", first_table([RingMember("a", "h:1"), RingMember("b", "h:2
 
 
 class AskedNode:
-    """It answers as the test decides."""
+    """Answers when the test sets `answer`."""
 
     connected = True
     away_since: float | None = None

@@ -22,17 +22,17 @@ WELCOME = frames.Welcome(node="b")
 
 
 class End:
-    """One end of a bus, and what came to it."""
+    """One end of a bus. `received` has the arguments of all notes received."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self.lost = asyncio.Event()
         self.bus = BusConnection(self._receive, lambda bus: self.lost.set())
 
     def _receive(self, bus: BusConnection, kind: int, number: int, name: str, body: Raw) -> None:
-        self.heard += arguments(name, body)
+        self.received += arguments(name, body)
 
-    def say(self, text: str) -> None:
+    def send(self, text: str) -> None:
         self.bus.send(frame(NOTE, 0, "unlisten", (text,)))
 
 
@@ -88,13 +88,13 @@ async def test_notes_of_any_size_arrive_in_order() -> None:
     here, there = End(), End()
     async with port(there) as (address, _):
         await enter(here.bus, address, None, TOKEN, "a")
-        said = ["first", "x" * (3 * tunnel.PIECE), "", "last"]
-        for text in said:
-            here.say(text)
-        await until(lambda: len(there.heard) == len(said))
-        assert there.heard == said
-        there.say("answer")
-        await until(lambda: here.heard)
+        sent = ["first", "x" * (3 * tunnel.PIECE), "", "last"]
+        for text in sent:
+            here.send(text)
+        await until(lambda: len(there.received) == len(sent))
+        assert there.received == sent
+        there.send("answer")
+        await until(lambda: here.received)
         here.bus.close()
         await there.lost.wait()
 
@@ -120,7 +120,7 @@ async def test_refusal_for_another_reason_is_reported() -> None:
 
 
 async def advance(clock: ManualClock, seconds: float) -> None:
-    """Heartbeat by heartbeat, each with enough steps to be answered."""
+    """Advances by heartbeats, each with enough steps to be answered."""
     for _ in range(int(seconds / tunnel.BEAT_SECONDS)):
         clock.advance(tunnel.BEAT_SECONDS)
         for _ in range(10):
@@ -142,8 +142,8 @@ async def test_idle_ends_stay_connected(loop_clock: ManualClock) -> None:
     async with port(there) as (address, _):
         await enter(here.bus, address, None, TOKEN, "a")
         await advance(loop_clock, 5 * tunnel.SILENT_SECONDS)
-        here.say("still connected")
-        await until(lambda: there.heard)
+        here.send("still connected")
+        await until(lambda: there.received)
         assert not here.lost.is_set()
         assert not there.lost.is_set()
 
@@ -158,7 +158,7 @@ async def test_malformed_frame_ends_the_connection() -> None:
 
 
 def test_write_in_the_step_of_the_disconnect_is_dropped() -> None:
-    """On the event loop of the server: asyncio's own bears writes to a closed transport."""
+    """On the event loop of the server: asyncio's own tolerates writes to a closed transport."""
     failures: list[dict[str, Any]] = []
 
     async def scenario() -> None:
@@ -168,7 +168,7 @@ def test_write_in_the_step_of_the_disconnect_is_dropped() -> None:
             await enter(here.bus, address, None, TOKEN, "a")
             assert here.bus._transport is not None
             here.bus._transport.abort()
-            here.say("too late")
+            here.send("too late")
             await here.lost.wait()
             await there.lost.wait()
 

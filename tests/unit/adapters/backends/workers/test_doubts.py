@@ -1,4 +1,4 @@
-"""What the journal is told of sessions whose worker or store is gone."""
+"""The journal rows of sessions whose worker or store is lost."""
 
 import json
 
@@ -12,7 +12,7 @@ SNAPSHOT = SessionSnapshot("ids", {})
 
 
 class Bench:
-    """`kept` is what the store has of sessions: how long it keeps each."""
+    """`kept` has the sessions in the store and how long it keeps each."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -47,8 +47,8 @@ def test_session_of_a_lost_worker_is_disconnected_and_ended_unless_it_is_kept() 
         (RowKind.DISCONNECTED, "simple"),
         (RowKind.ENDED, "simple"),
     ]
-    told = [json.loads(row.detail) for row in bench.journal.rows if row.detail]
-    assert [(each["kept"], each["reason"]) for each in told] == [(True, "crashed"), (False, "crashed")]
+    details = [json.loads(row.detail) for row in bench.journal.rows if row.detail]
+    assert [(each["kept"], each["reason"]) for each in details] == [(True, "crashed"), (False, "crashed")]
 
 
 def test_session_claimed_by_its_returning_worker_is_not_disconnected() -> None:

@@ -1,4 +1,4 @@
-"""A shard that moves between two stores with journals: whichever store is killed, its journal has the streams that it held."""
+"""A shard moves between two stores with journals. The journal of either store has the streams it holds."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,18 +20,18 @@ STREAM = "chat"
 SHARD = shard_of(STREAM, SHARDS)
 
 
-class Nobody:
+class NoListeners:
     def carry(self, messages: Sequence[Registered]) -> None: ...
     def order(self, node: str, order: SessionTaken) -> None: ...
 
 
 def made(clock: ManualClock, journal: Journal | None, limit: int = 8) -> SharedStore:
     rules = Rulebook(StreamRules(history_limit=limit, history_ttl=300.0))
-    return SharedStore(rules, clock, Nobody(), journal=journal, shards=SHARDS)
+    return SharedStore(rules, clock, NoListeners(), journal=journal, shards=SHARDS)
 
 
 def uid(number: int) -> str:
-    """A KSUID, so that it belongs to what clients of Broky are told."""
+    """A KSUID, so that clients of Broky receive it."""
     return f"{number:027}"
 
 
@@ -55,8 +55,8 @@ async def recovered(directory: Path, copy: Path, clock: ManualClock) -> SharedSt
         return store
 
 
-async def same(store: SharedStore, after: SharedStore) -> None:
-    """The same positions and messages, and the same idempotency keys."""
+async def assert_equal(store: SharedStore, after: SharedStore) -> None:
+    """Both have the assert_equal positions, messages and idempotency keys."""
     before, streams = store.memory.streams, after.memory.streams
     tip = await before.tip(STREAM)
     assert await streams.tip(STREAM) == tip
@@ -76,16 +76,16 @@ async def test_journal_of_a_killed_store_has_the_streams_of_a_moved_shard(tmp_pa
         await publish(a, clock, 1, 3)
         await move(a, b, journal_b)
         await publish(b, clock, 4, 5)
-        await same(b, await recovered(tmp_path / "b", tmp_path / "b1", clock))
+        await assert_equal(b, await recovered(tmp_path / "b", tmp_path / "b1", clock))
 
         await move(b, a, journal_a)
-        await same(a, await recovered(tmp_path / "a", tmp_path / "a1", clock))
+        await assert_equal(a, await recovered(tmp_path / "a", tmp_path / "a1", clock))
         await publish(a, clock, 6, 15)
-        await same(a, await recovered(tmp_path / "a", tmp_path / "a2", clock))
+        await assert_equal(a, await recovered(tmp_path / "a", tmp_path / "a2", clock))
 
         await move(a, b, journal_b)
         await publish(b, clock, 16, 18)
-        await same(b, await recovered(tmp_path / "b", tmp_path / "b2", clock))
+        await assert_equal(b, await recovered(tmp_path / "b", tmp_path / "b2", clock))
 
 
 async def test_history_of_a_returned_shard_excludes_messages_kept_before_it_left(tmp_path: Path) -> None:

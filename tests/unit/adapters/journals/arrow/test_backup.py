@@ -1,4 +1,4 @@
-"""Backups: what was acknowledged before one began is in it, whatever the journal does meanwhile."""
+"""Backups contain every row acknowledged before they started, while the journal runs on."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ from ropewalk.testing.clock import ManualClock
 from tests.journals import QuickDisk, by_shard, publication, read_all, running
 
 
-def copy_of(directory: Path, copy: Path) -> Path:
+def back_up(directory: Path, copy: Path) -> Path:
     journal = JournalCopy(directory / "journal", copy / "journal", lambda _, __: None, QuickDisk())
     journal.consumers()
     journal.rows()
@@ -24,7 +24,7 @@ def copy_of(directory: Path, copy: Path) -> Path:
 
 
 def whole_groups(found: dict[int, dict[int, Row]], groups: list[list[Row]]) -> bool:
-    """Whether each group is in it as a whole or not at all."""
+    """Whether each group is there completely or not at all."""
     rows = {row for of_shard in found.values() for row in of_shard.values()}
     return all(len(rows & set(group)) in (0, len(group)) for group in groups)
 
@@ -58,7 +58,7 @@ async def test_backup_under_load_has_all_acknowledged_rows_and_only_whole_groups
                 grown.clear()
                 await grown.wait()
             before = len(groups)
-            copy = await asyncio.to_thread(copy_of, tmp_path / "alive", tmp_path / f"copy {len(backups)}")
+            copy = await asyncio.to_thread(back_up, tmp_path / "alive", tmp_path / f"copy {len(backups)}")
             backups.append((copy, before))
         going_on = False
         await writing
@@ -73,9 +73,7 @@ async def test_backup_under_load_has_all_acknowledged_rows_and_only_whole_groups
             found = await read_all(journal)
             for shard, rows in found.items():
                 assert all(placed[shard][position] == row for position, row in rows.items())
-                assert max(rows) >= len(acknowledged[shard]) - 1, (
-                    "what was acknowledged before the backup began, if retention left it"
-                )
+                assert max(rows) >= len(acknowledged[shard]) - 1, "rows acknowledged before the backup"
                 assert sorted(rows) == list(range(min(rows), max(rows) + 1))
                 assert journal.spans()[2 * shard].epoch == spans[shard].epoch
             if not options:
@@ -105,7 +103,7 @@ async def test_backup_completes_while_every_shard_keeps_starting_new_segments(
             return view(directory)
 
         monkeypatch.setattr(backup, "view", view_of_new_files)
-        copy = await asyncio.to_thread(copy_of, tmp_path / "alive", tmp_path / "copy")
+        copy = await asyncio.to_thread(back_up, tmp_path / "alive", tmp_path / "copy")
     async with running(copy, ManualClock()) as (journal, _):
         found = await read_all(journal)
         assert whole_groups(found, written)
@@ -115,7 +113,7 @@ async def test_backup_completes_while_every_shard_keeps_starting_new_segments(
 async def test_restored_backup_does_not_reuse_positions_written_after_it(tmp_path: Path) -> None:
     async with running(tmp_path / "alive", ManualClock(), shards=1) as (journal, _):
         await journal.write([publication("a", 1)])
-    copy = copy_of(tmp_path / "alive", tmp_path / "copy")
+    copy = back_up(tmp_path / "alive", tmp_path / "copy")
     async with running(tmp_path / "alive", ManualClock(), shards=1) as (journal, _):
         await journal.write([publication("a", 2, b"after the backup")])
         given = journal.spans()[-1]
@@ -140,7 +138,7 @@ async def test_backup_includes_consumers_producers_and_archived_positions(tmp_pa
         await journal.move("reader", {0: ShardMark("e", 20)})
         await journal.sweep()
         assert journal.spans()[0].first > 5, "the row of the producer is gone"
-        copy = copy_of(tmp_path / "alive", tmp_path / "copy")
+        copy = back_up(tmp_path / "alive", tmp_path / "copy")
     async with running(copy, clock, **options) as (journal, recovered):
         assert recovered.producers == {("app", 0): 7}
         assert journal.archived_ends() == {0: 20}
@@ -155,7 +153,7 @@ async def test_damaged_journal_is_copied_unchanged(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[data.index(b"a 12")] ^= 1
     path.write_bytes(data)
-    copy = copy_of(tmp_path / "alive", tmp_path / "copy")
+    copy = back_up(tmp_path / "alive", tmp_path / "copy")
     assert (copy / path.relative_to(tmp_path / "alive")).read_bytes() == data
     async with running(copy, ManualClock(), shards=1) as (journal, _):
         assert sorted((await read_all(journal))[0]) == [*range(11), *range(12, 30)]

@@ -1,4 +1,4 @@
-"""The bytes of the journal: columns, types and messages are those that earlier versions wrote."""
+"""The bytes of the journal: columns, types and messages equal those of earlier versions."""
 
 from pathlib import Path
 
@@ -10,8 +10,7 @@ from ropewalk.model.journal import COLUMNS, Row, RowKind
 from ropewalk.protocol.journal_schema import SCHEMA
 
 SEGMENT = Path(__file__).parents[4] / "fixtures" / "journal_segment.arrow"
-"""The rows below as a version wrote them that named the columns in its schema: the opening, a message for each row, and one
-for all of them."""
+"""ROWS as an earlier version wrote them: the opening, a message for each row, and one for all of them."""
 
 ROWS = [
     Row(RowKind.PUBLISH, "chat", 1001.25, "chat", "e1", 1, b'{"n":1}'),

@@ -1,4 +1,4 @@
-"""Consumers of the journal: what they were told is on disk, and what they have not read stays for them, within bounds."""
+"""Consumers of the journal: their positions are on disk, and unread rows are kept for them within limits."""
 
 import asyncio
 import errno
@@ -146,7 +146,7 @@ async def test_consumer_change_that_cannot_be_written_has_no_effect(tmp_path: Pa
 
 
 async def damaged_consumer(directory: Path, clock: ManualClock) -> Path:
-    """Two consumers, and the file of "a" is not as it was written. It was written when the clock says."""
+    """Writes two consumers and damages the file of "a". Its modification time is that of the clock."""
     async with running(directory, clock, **OPTIONS) as (journal, _):
         await journal.pin("a", mark(1))
         await journal.pin("b", mark(25))

@@ -1,5 +1,4 @@
-"""The log of a shard. Former generations: after their rows are gone it is still told where they ended. Readers: whole batches
-within bounds, beside the writer, and never a byte that is not as it was written."""
+"""The log of a shard: ended generations are listed after their rows are gone, and readers get only undamaged, whole batches."""
 
 import asyncio
 import shutil
@@ -18,7 +17,7 @@ OPTIONS: dict[str, Any] = {"shards": 1, "retention": 100.0, "for_archive": False
 
 
 async def live(directory: Path, clock: ManualClock, rows: int, copy: Path) -> str:
-    """A generation of so many rows that ends without a stop. Answers its epoch."""
+    """Writes a generation of so many rows and copies it without a stop. Returns its epoch."""
     async with running(directory, clock, **OPTIONS) as (journal, _):
         end = journal.spans()[-1].end
         journal.note([publication("a", offset, at=clock.now) for offset in range(1, rows + 1)])
@@ -29,7 +28,7 @@ async def live(directory: Path, clock: ManualClock, rows: int, copy: Path) -> st
 
 
 async def ended(directory: Path, clock: ManualClock, *rows: int) -> tuple[Path, list[str]]:
-    """A journal that ended so often without a stop, and the epochs of its generations."""
+    """A journal with so many generations, each ended without a stop. Returns its directory and their epochs."""
     epochs = []
     for number, count in enumerate(rows):
         epochs.append(await live(directory / str(number), clock, count, directory / str(number + 1)))
@@ -110,7 +109,7 @@ async def test_restored_files_of_an_ended_generation_are_removed_again(tmp_path:
         assert not path.exists()
 
 
-# --- readers -----------------------------------------------------------------------------------------------------------
+# --- Readers ---------------------------------------------------------------------------------------------------------
 
 
 async def test_range_inside_a_batch_returns_the_whole_batch(tmp_path: Path) -> None:

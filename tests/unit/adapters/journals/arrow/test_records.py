@@ -1,4 +1,4 @@
-"""The journal's format: an older one is migrated at the start, a newer one is refused and left alone."""
+"""The journal's format: an older one is migrated at the start, a newer one is refused."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from ropewalk.testing.clock import ManualClock
 from tests.journals import EVER, as_if_killed, made, publication, read_all, running
 
 OLDEST = Path(__file__).parents[4] / "fixtures" / "journal_format_1"
-"""Made by a version without format numbers and killed: two shards, the second of which had once lost its position 3."""
+"""Written by a version without format numbers and killed. It has two shards; the second has lost its position 3."""
 
 SPANS = [
     ShardSpan(0, "wf5LzAeE", 0, 48),
@@ -72,7 +72,7 @@ async def test_newer_format_is_refused_and_not_changed(tmp_path: Path) -> None:
     async with running(tmp_path, ManualClock()) as (journal, _):
         await journal.write([publication("a", 1)])
     for name in NAMES:
-        write_record(tmp_path, name, format=FORMAT + 1, lives="of a shape that nobody knows yet")
+        write_record(tmp_path, name, format=FORMAT + 1, lives="of an unknown shape")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for attempt in (
         lambda: made(tmp_path, ManualClock()).open(EVER),

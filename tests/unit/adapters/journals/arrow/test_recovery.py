@@ -1,6 +1,7 @@
-"""Recovery: what is lost is told from what was never promised."""
+"""Recovery distinguishes lost rows from rows that were never acknowledged."""
 
 import errno
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -17,7 +18,7 @@ NAMES = ("journal.json", "journal.copy.json")
 
 
 async def killed(directory: Path, **options: Any) -> Path:
-    """A journal with two groups over all shards, ended without a stop."""
+    """A journal with two groups over all shards, killed."""
     async with running(directory / "alive", ManualClock(), **options) as (journal, _):
         await journal.write([publication(f"stream {number}", 1) for number in range(20)])
         await journal.write([*(publication(f"stream {number}", 2) for number in range(20)), session("sid")])
@@ -33,7 +34,7 @@ def shorten(path: Path, by: int) -> None:
 
 
 def forget_the_last_group(directory: Path, shards: int) -> None:
-    """As if the server had been killed after the rows and before the commit log's entry."""
+    """Removes the last entry of the commit log, as a kill between the rows and that entry does."""
     (log,) = (directory / "journal").glob("commits-*.log")
     shorten(log, 24 * shards)
 
@@ -94,9 +95,9 @@ async def test_shard_that_lost_acknowledged_rows_starts_a_new_generation_and_its
         assert (new.first, new.end) == (1 << GENERATION_BITS, 1 << GENERATION_BITS)
         assert old.epoch != new.epoch
         assert journal.gauges()["journal_damaged_shards"] == 1
-    assert damaged.read_bytes() == left, "what is left of it stays where it is"
+    assert damaged.read_bytes() == left, "the damaged file is not changed"
     async with running(directory, ManualClock()) as (journal, _):
-        assert [span for span in journal.spans() if span.shard == 1] == [old, lost, new], "it is told for good"
+        assert [span for span in journal.spans() if span.shard == 1] == [old, lost, new], "the spans are recorded"
 
 
 async def test_torn_end_without_a_commit_log_counts_as_lost_rows(tmp_path: Path) -> None:
@@ -145,13 +146,15 @@ async def test_synced_rows_are_kept_when_the_bytes_after_them_are_torn(tmp_path:
         assert set(tips(recovered).values()) == {2}
 
 
-@pytest.mark.parametrize("name", NAMES)
-async def test_one_damaged_record_is_harmless(tmp_path: Path, name: str) -> None:
+async def test_one_damaged_record_is_harmless(tmp_path: Path, subtests: pytest.Subtests) -> None:
     directory = await killed(tmp_path)
-    (directory / "journal" / name).write_bytes(b"{}\n00000000\n")
-    async with running(directory, ManualClock()) as (_, recovered):
-        assert recovered.reset_shards == ()
-        assert set(tips(recovered).values()) == {2}
+    for name, content in itertools.product(NAMES, (b"{}\n00000000\n", b"")):
+        with subtests.test(name=name, content=content):
+            copy = as_if_killed(directory, tmp_path / f"{name} {len(content)}")
+            (copy / "journal" / name).write_bytes(content)
+            async with running(copy, ManualClock()) as (_, recovered):
+                assert recovered.reset_shards == ()
+                assert set(tips(recovered).values()) == {2}
 
 
 @pytest.mark.parametrize("how", ["missing", "damaged"])
@@ -166,14 +169,6 @@ async def test_journal_without_a_readable_record_is_refused_and_not_changed(tmp_
     with pytest.raises(UserMistake, match="ropewalk journal repair"):
         made(directory, ManualClock()).open(EVER)
     assert files(directory) == before
-
-
-async def test_one_empty_record_is_harmless(tmp_path: Path) -> None:
-    for name in NAMES:
-        directory = await killed(tmp_path / name)
-        (directory / "journal" / name).write_bytes(b"")
-        async with running(directory, ManualClock()) as (_, recovered):
-            assert recovered.reset_shards == ()
 
 
 async def test_interrupted_first_start_is_repeated(tmp_path: Path) -> None:
@@ -216,8 +211,8 @@ async def test_recovery_returns_rows_within_the_horizon_and_the_tips_of_all_stre
 async def test_partition_keys_survive_their_rows_and_belong_to_an_epoch(tmp_path: Path) -> None:
     clock = ManualClock()
     async with running(tmp_path, clock, shards=1, segment_size=4000) as (journal, _):
-        await journal.write([publication("kept", 1, at=clock(), key="k"), publication("anew", 1, at=clock(), key="k")])
-        await journal.write([publication("anew", 1, at=clock(), epoch="second")])
+        await journal.write([publication("kept", 1, at=clock(), key="k"), publication("restarted", 1, at=clock(), key="k")])
+        await journal.write([publication("restarted", 1, at=clock(), epoch="second")])
         for offset in range(1, 31):
             await journal.write([publication("busy", offset, at=clock())])
             clock.advance(10)
@@ -225,7 +220,7 @@ async def test_partition_keys_survive_their_rows_and_belong_to_an_epoch(tmp_path
         assert journal.gauges()["journal_segments"] > 5
     async with running(tmp_path, clock, horizon=35.0, shards=1) as (_, recovered):
         keys = {(tip.stream, tip.epoch): tip.partition_key for tip in recovered.tips}
-        assert keys == {("kept", "epoch"): "k", ("anew", "second"): "", ("busy", "epoch"): ""}
+        assert keys == {("kept", "epoch"): "k", ("restarted", "second"): "", ("busy", "epoch"): ""}
 
 
 async def test_journal_keeps_its_original_number_of_shards(tmp_path: Path) -> None:
@@ -283,7 +278,7 @@ async def test_damaged_batch_and_missing_segment_lose_only_their_own_rows_after_
         ]
         await journal.sweep()
         assert (journal.gauges()["journal_holes"], journal.gauges()["journal_hole_rows"]) == (2, len(lost))
-    assert first.read_bytes() == data, "nothing is cut, renamed or written over"
+    assert first.read_bytes() == data, "the damaged file is not changed"
     assert not list(directory.rglob("*.damaged"))
     async with running(directory, clock, horizon, **options) as (journal, recovered):
         assert (recovered.reset_shards, recovered.notes) == ((), ())
@@ -332,7 +327,7 @@ async def test_facts_of_removed_rows_survive_the_loss_of_one_state_file(tmp_path
 
 
 async def test_rows_of_a_failed_group_are_overwritten(tmp_path: Path) -> None:
-    """The disk refuses a group and then refuses to take it off again: what is written next must not leave its end behind."""
+    """The disk fails to write a group and then to truncate it. The next write must overwrite all of it."""
     disk = StubbornDisk()
     async with running(tmp_path, ManualClock(), shards=1, disk=disk) as (journal, _):
         disk.stubborn = True
@@ -347,7 +342,7 @@ async def test_rows_of_a_failed_group_are_overwritten(tmp_path: Path) -> None:
 
 
 class StubbornDisk(QuickDisk):
-    """Writes all but the last bytes, fails, and does not truncate either."""
+    """Writes all but the last bytes, fails, and fails to truncate."""
 
     stubborn = False
 

@@ -1,4 +1,4 @@
-"""Verification and repair: what is lost is found to the position, and what the archive has comes back to its place."""
+"""Repair restores lost rows from the archive to their positions."""
 
 import shutil
 from pathlib import Path
@@ -105,7 +105,7 @@ async def test_hole_at_the_beginning_of_a_shard_is_reported_after_every_start_an
     copy = JournalCopy(damaged.directory / "journal", damaged.directory / "copy" / "journal", check_progress, QuickDisk())
     copy.consumers()
     assert copy.rows().hole_rows == end
-    assert holes(verify(damaged.directory / "copy", check_progress)) == [(1, 0, end)], "a backup tells it too"
+    assert holes(verify(damaged.directory / "copy", check_progress)) == [(1, 0, end)], "a backup has the same hole"
     assert damaged.repair(damaged.archive.rows).filled_rows == end
     assert damaged.verify().whole
     async with running(damaged.directory, ManualClock()) as (journal, recovered):
@@ -121,7 +121,7 @@ async def test_rows_removed_by_retention_are_not_a_hole_and_retention_removes_ho
     async with running(damaged.directory, clock, **options) as (journal, _):
         assert [hole.first for hole in holes_of(journal.spans())] == [0]
         await journal.sweep()
-        assert all(span.first > 0 for span in journal.spans()), "the test does not test"
+        assert all(span.first > 0 for span in journal.spans()), "retention removed nothing"
         assert holes_of(journal.spans()) == []
         killed = as_if_killed(damaged.directory, damaged.directory.with_name("killed again"))
     for directory in (damaged.directory, killed):

@@ -1,4 +1,4 @@
-"""Sessions in the journal: a recovery finds those that are not over, however long ago they changed."""
+"""Sessions in the journal: recovery finds all open ones, however old their last change is."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from ropewalk.testing.clock import ManualClock
 from tests.journals import as_if_killed, publication, running
 
 SHORT = 60.0
-"""A horizon that ends long after the sessions of these tests changed."""
+"""A horizon much shorter than the age of the sessions in these tests."""
 
 ONE_SHARD = {"shards": 1, "segment_size": 4096, "retention": 600.0, "for_archive": False}
 
@@ -26,7 +26,7 @@ def row(kind: RowKind, sid: str, detail: str = "", at: float = 1_000_000.0) -> R
     return Row(kind, sid, at, sid=sid, detail=detail)
 
 
-def told(recovered: Recovered) -> list[tuple[str, RowKind, str]]:
+def session_rows(recovered: Recovered) -> list[tuple[str, RowKind, str]]:
     return [(each.sid, each.kind, each.detail) for each in recovered.rows if each.kind is not RowKind.PUBLISH]
 
 
@@ -51,7 +51,7 @@ async def test_idle_session_is_recovered_after_retention_removed_its_rows(tmp_pa
     for directory in (tmp_path / "a", killed):
         for _ in range(2):  # a start changes nothing of it
             async with running(directory, clock, SHORT, **ONE_SHARD) as (_, recovered):
-                assert told(recovered) == expected
+                assert session_rows(recovered) == expected
 
 
 async def test_sessions_survive_a_new_generation_of_their_shard(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ async def test_sessions_survive_a_new_generation_of_their_shard(tmp_path: Path) 
     clock.advance(10_000.0)
     for _ in range(2):
         async with running(killed.parent, clock, SHORT, **ONE_SHARD) as (journal, recovered):
-            assert told(recovered) == [("idle", RowKind.CONNECTED, "beginning")]
+            assert session_rows(recovered) == [("idle", RowKind.CONNECTED, "beginning")]
             await journal.write([publication("s", 1, at=clock())])
 
 
@@ -85,8 +85,8 @@ async def test_damaged_state_is_ignored_and_rebuilt_from_the_segments(tmp_path: 
     for damaged in (whole[: tips.length], whole[:-1], b""):
         path.write_bytes(damaged)
         assert load_state(segment, 0, first) is None
-    async with running(tmp_path, clock, SHORT, shards=1) as (_, recovered):  # told again from the segments
-        assert told(recovered) == [("idle", RowKind.CONNECTED, "x" * 5000)]
+    async with running(tmp_path, clock, SHORT, shards=1) as (_, recovered):  # rebuilt from the segments
+        assert session_rows(recovered) == [("idle", RowKind.CONNECTED, "x" * 5000)]
 
 
 async def test_state_of_an_older_version_is_read(tmp_path: Path) -> None:
@@ -105,10 +105,10 @@ async def test_row_of_an_unknown_kind_is_skipped(tmp_path: Path, monkeypatch: py
         await journal.write([row(RowKind.CONNECTED, "idle"), row(RowKind.CHANGED, "idle")])
     monkeypatch.delitem(batches.KINDS, "changed")
     async with running(tmp_path, clock, shards=1) as (_, recovered):
-        assert told(recovered) == [("idle", RowKind.CONNECTED, "")]
+        assert session_rows(recovered) == [("idle", RowKind.CONNECTED, "")]
 
 
-# --- which rows are needed ---------------------------------------------------------------------------------------------
+# --- Rows of open sessions -------------------------------------------------------------------------------------------
 
 BEGINNINGS = (RowKind.CONNECTED, RowKind.RESTORED, RowKind.ALIVE)
 

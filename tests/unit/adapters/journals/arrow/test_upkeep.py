@@ -1,4 +1,4 @@
-"""Sealing and retention: nothing changes for readers but that old rows go, and only those that may."""
+"""Sealing keeps all rows, and retention removes only those that may be removed."""
 
 import errno
 from pathlib import Path
@@ -10,11 +10,11 @@ from ropewalk.model.journal import Row
 from ropewalk.testing.clock import ManualClock
 from tests.journals import QuickDisk, publication, read_all, running
 
-SEGMENT = 5000
+SEGMENT_BYTES = 5000
 
 
 class FullDisk(QuickDisk):
-    """Refuses so many writes, until something was removed."""
+    """Fails so many writes."""
 
     refused = 0
 
@@ -26,7 +26,7 @@ class FullDisk(QuickDisk):
 
 
 async def fill(journal: ArrowJournal, clock: ManualClock, count: int, first: int = 1) -> list[Row]:
-    """One row a group and ten seconds apart, so that segments are full of small batches."""
+    """Writes one row per group, ten seconds apart, so that segments consist of small batches."""
     rows = [publication("a", offset, at=clock.now + 10.0 * (offset - first)) for offset in range(first, first + count)]
     for row in rows:
         await journal.write([row])
@@ -59,7 +59,7 @@ async def test_segment_is_full_after_its_time_limit(tmp_path: Path) -> None:
 
 async def test_old_rows_are_kept_until_they_are_archived(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=100.0) as (journal, _):
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT_BYTES, retention=100.0) as (journal, _):
         await fill(journal, clock, 30)
         clock.advance(1000)
         await journal.sweep()
@@ -80,7 +80,7 @@ async def test_old_rows_are_kept_until_they_are_archived(tmp_path: Path) -> None
 
 async def test_recent_rows_are_kept_after_they_are_archived(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=1000.0) as (journal, _):
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT_BYTES, retention=1000.0) as (journal, _):
         await fill(journal, clock, 30)
         journal.archived({0: 30})
         await journal.sweep()
@@ -89,7 +89,7 @@ async def test_recent_rows_are_kept_after_they_are_archived(tmp_path: Path) -> N
 
 async def test_without_an_archive_rows_are_removed_by_age_and_size(tmp_path: Path) -> None:
     clock = ManualClock()
-    options: dict[str, Any] = {"shards": 1, "segment_size": SEGMENT, "for_archive": False}
+    options: dict[str, Any] = {"shards": 1, "segment_size": SEGMENT_BYTES, "for_archive": False}
     async with running(tmp_path / "age", clock, retention=100.0, **options) as (journal, _):
         await fill(journal, clock, 30)
         await journal.sweep()
@@ -103,7 +103,7 @@ async def test_without_an_archive_rows_are_removed_by_age_and_size(tmp_path: Pat
 
 async def test_hard_limit_removes_the_oldest_rows_and_counts_them_as_lost(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=0.0, hard_limit=25_000) as (journal, _):
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT_BYTES, retention=0.0, hard_limit=25_000) as (journal, _):
         await fill(journal, clock, 30)
         await journal.sweep()
         gauges = journal.gauges()
@@ -113,7 +113,7 @@ async def test_hard_limit_removes_the_oldest_rows_and_counts_them_as_lost(tmp_pa
 
 async def test_segment_that_survived_its_removal_is_removed_at_the_next_start(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=10.0) as (journal, _):
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT_BYTES, retention=10.0) as (journal, _):
         await fill(journal, clock, 30)
         oldest = sorted(tmp_path.rglob("*.arrow"))[0]
         kept = oldest.read_bytes()
@@ -129,7 +129,7 @@ async def test_segment_that_survived_its_removal_is_removed_at_the_next_start(tm
 async def test_old_segments_are_removed_from_a_full_disk(tmp_path: Path) -> None:
     clock = ManualClock()
     disk = FullDisk()
-    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=10.0, disk=disk) as (journal, _):
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT_BYTES, retention=10.0, disk=disk) as (journal, _):
         await fill(journal, clock, 30)
         await journal.sweep()
         journal.archived({0: 30})
@@ -143,7 +143,7 @@ async def test_old_segments_are_removed_from_a_full_disk(tmp_path: Path) -> None
 
 async def test_damaged_segment_is_not_sealed_and_its_hole_is_recorded(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT, retention=10.0) as (journal, _):
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT_BYTES, retention=10.0) as (journal, _):
         await fill(journal, clock, 3)
         (segment,) = tmp_path.rglob("*.arrow")
         data = bytearray(segment.read_bytes())
@@ -165,7 +165,7 @@ async def test_damaged_segment_is_not_sealed_and_its_hole_is_recorded(tmp_path: 
 
 async def test_retention_removes_damaged_segments_of_a_former_generation(tmp_path: Path) -> None:
     clock = ManualClock()
-    options: dict[str, Any] = {"shards": 1, "segment_size": SEGMENT, "retention": 100.0, "for_archive": False}
+    options: dict[str, Any] = {"shards": 1, "segment_size": SEGMENT_BYTES, "retention": 100.0, "for_archive": False}
     async with running(tmp_path, clock, **options) as (journal, _):
         await fill(journal, clock, 9)
     bad = sorted(tmp_path.rglob("*.arrow"))[1]
@@ -182,7 +182,7 @@ async def test_retention_removes_damaged_segments_of_a_former_generation(tmp_pat
 
 async def test_missing_segment_is_one_hole(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT) as (journal, _):
+    async with running(tmp_path, clock, shards=1, segment_size=SEGMENT_BYTES) as (journal, _):
         await fill(journal, clock, 12)
         _, second, third, *_ = sorted(tmp_path.rglob("*.arrow"))
         second.unlink()

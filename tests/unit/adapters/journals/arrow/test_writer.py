@@ -1,4 +1,4 @@
-"""Group commit: all shards or none, whatever the disk does."""
+"""Group commit: a group is written to all shards or to none, also when the disk fails."""
 
 import asyncio
 import errno
@@ -20,7 +20,7 @@ TIMEOUT = 60.0
 
 
 class NarrowDisk(QuickDisk):
-    """Has room for so many bytes more, and then writes what fits and fails, as a full disk does."""
+    """Writes `room` more bytes and then fails, like a full disk."""
 
     room: float = float("inf")
     sync_error: int = 0
@@ -39,7 +39,7 @@ class NarrowDisk(QuickDisk):
 
 @contextmanager
 def files_no_larger_than(size: int) -> Iterator[None]:
-    """The kernel itself refuses: what would grow beyond is written in part, then EFBIG."""
+    """The kernel writes up to this size and then returns EFBIG."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
