@@ -1,4 +1,4 @@
-"""An endpoint behind a real socket, for tests. Whatever a client does to it, it may not surface as a failure of the server."""
+"""An endpoint behind a real socket, for tests. A test fails if the server logs an error."""
 
 import logging
 from collections.abc import AsyncIterator, Sequence

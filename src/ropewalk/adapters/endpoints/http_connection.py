@@ -236,6 +236,9 @@ class HttpConnection(ChunkPacing):
         if request._version not in (HttpVersion10, HttpVersion11):
             return _other_version(request)
         assert self._answer is not None
+        if self.transport is None and not request.content.is_eof():
+            # Lost before aiohttp began with this request: it reports that to the request in progress only.
+            request.content.set_exception(ConnectionResetError("connection lost"))
         try:
             return await self._answer(request)
         except Exception as error:

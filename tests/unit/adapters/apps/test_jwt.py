@@ -1,4 +1,4 @@
-"""The JWT authenticator: which tokens are accepted, until when, and what a client without one hears."""
+"""The JWT authenticator: which tokens are accepted and until when, and what happens without one."""
 
 import base64
 import json
@@ -30,83 +30,86 @@ def signed(payload: str | dict[str, object], secret: str = SECRET, algorithm: st
     return jwt.PyJWS().encode(text.encode(), secret, algorithm=algorithm)
 
 
-@pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
-async def test_a_signed_token_is_accepted_as_its_ext(algorithm: str) -> None:
-    assert await judge(signed({"ext": IDS}, algorithm=algorithm)) == Accepted(IDS)
+async def test_signed_token_is_accepted_with_its_ext(subtests: pytest.Subtests) -> None:
+    for algorithm in ["HS256", "HS384", "HS512"]:
+        with subtests.test(algorithm=algorithm):
+            assert await judge(signed({"ext": IDS}, algorithm=algorithm)) == Accepted(IDS)
 
 
-async def test_a_token_of_another_library_is_accepted_until_it_expires() -> None:
+async def test_token_of_another_library_is_accepted_until_it_expires() -> None:
     token = jwt.encode({"ext": IDS, "exp": int(NOW) + 60, "iat": int(NOW) + 999}, SECRET, algorithm="HS256")
     assert await judge(token) == Accepted(IDS, NOW + 60)
 
 
-async def test_the_issued_token_is_accepted() -> None:
+async def test_issued_token_is_accepted() -> None:
     assert await judge(issue(SECRET, IDS)) == Accepted(IDS)
     assert await judge(issue(SECRET, IDS, int(NOW) + 1)) == Accepted(IDS, NOW + 1)
 
 
-async def test_without_a_token_the_next_authenticator_is_asked() -> None:
+async def test_missing_token_is_left_to_the_next_authenticator() -> None:
     assert await judge("") is None
 
 
-async def test_without_a_token_an_enforcing_server_refuses() -> None:
+async def test_missing_token_is_refused_if_enforced() -> None:
     assert await judge("", enforce=True) == UNAUTHORIZED
 
 
-async def test_only_the_resolved_token_counts() -> None:
+async def test_token_in_url_or_headers_is_not_used() -> None:
     token = signed({"ext": IDS})
     request = ConnectRequest(f"ws://localhost/cable?jid={token}", "/cable", {"x-jid": token}, {"jid": token})
     assert await JwtAuthenticator(SECRET).authenticate(request, "sid") is None
 
 
-async def test_a_bad_token_is_refused_even_where_tokens_are_not_enforced() -> None:
+async def test_invalid_token_is_refused_if_not_enforced() -> None:
     assert await judge("nonsense") == UNAUTHORIZED
 
 
-@pytest.mark.parametrize(
-    ("ahead", "answer"), [(0.5, Accepted(IDS, NOW + 0.5)), (0, Refused("token_expired")), (-1, Refused("token_expired"))]
-)
-async def test_expiry_is_exact_to_the_passed_clock(ahead: float, answer: Accepted | Refused) -> None:
-    assert await judge(signed({"ext": IDS, "exp": NOW + ahead})) == answer
+async def test_expiry_is_compared_with_the_given_clock(subtests: pytest.Subtests) -> None:
+    for ahead, answer in [(0.5, Accepted(IDS, NOW + 0.5)), (0, Refused("token_expired")), (-1, Refused("token_expired"))]:
+        with subtests.test(ahead=ahead, answer=answer):
+            assert await judge(signed({"ext": IDS, "exp": NOW + ahead})) == answer
 
 
-@pytest.mark.parametrize(("ahead", "answer"), [(-1, Accepted(IDS)), (0, Accepted(IDS)), (0.5, UNAUTHORIZED)])
-async def test_not_before_is_exact_to_the_passed_clock(ahead: float, answer: Accepted | Refused) -> None:
-    assert await judge(signed({"ext": IDS, "nbf": NOW + ahead})) == answer
+async def test_not_before_is_compared_with_the_given_clock(subtests: pytest.Subtests) -> None:
+    for ahead, answer in [(-1, Accepted(IDS)), (0, Accepted(IDS)), (0.5, UNAUTHORIZED)]:
+        with subtests.test(ahead=ahead, answer=answer):
+            assert await judge(signed({"ext": IDS, "nbf": NOW + ahead})) == answer
 
 
-async def test_an_expired_token_of_another_secret_is_not_called_expired() -> None:
+async def test_expired_token_with_a_wrong_signature_is_unauthorized() -> None:
     assert await judge(signed({"ext": IDS, "exp": 1}, secret="another secret, as long as the real one is")) == UNAUTHORIZED
 
 
-@pytest.mark.parametrize("ext", ["", 1, True, None, ["a"], {"user": 1}])
-async def test_an_ext_that_is_no_text_is_refused(ext: object) -> None:
-    assert await judge(signed({"ext": ext})) == UNAUTHORIZED
+async def test_ext_that_is_not_a_string_is_refused(subtests: pytest.Subtests) -> None:
+    for ext in ["", 1, True, None, ["a"], {"user": 1}]:
+        with subtests.test(ext=ext):
+            assert await judge(signed({"ext": ext})) == UNAUTHORIZED
 
 
-@pytest.mark.parametrize("payload", ["", "{}", "[]", "null", '"ext"', "{", '{"exp":1}', "[" * 3000, '{"ext":"\\ud800"}'])
-async def test_a_signed_payload_that_is_no_claims_is_refused(payload: str) -> None:
-    assert await judge(signed(payload)) == UNAUTHORIZED
+async def test_signed_payload_without_valid_claims_is_refused(subtests: pytest.Subtests) -> None:
+    for payload in ["", "{}", "[]", "null", '"ext"', "{", '{"exp":1}', "[" * 3000, '{"ext":"\\ud800"}']:
+        with subtests.test(payload=payload):
+            assert await judge(signed(payload)) == UNAUTHORIZED
 
 
-@pytest.mark.parametrize("claim", ["exp", "nbf"])
-@pytest.mark.parametrize(
-    "value", ["null", "true", '"1700000060"', "NaN", "Infinity", "-Infinity", "1e400", "9" * 400, "[]", "{}"]
-)
-async def test_a_time_that_is_no_number_is_refused(claim: str, value: str) -> None:
-    assert await judge(signed(f'{{"ext":"me","{claim}":{value}}}')) == UNAUTHORIZED
+async def test_time_that_is_not_a_finite_number_is_refused(subtests: pytest.Subtests) -> None:
+    for claim in ["exp", "nbf"]:
+        for value in ["null", "true", '"1700000060"', "NaN", "Infinity", "-Infinity", "1e400", "9" * 400, "[]", "{}"]:
+            with subtests.test(claim=claim, value=value):
+                assert await judge(signed(f'{{"ext":"me","{claim}":{value}}}')) == UNAUTHORIZED
 
 
-@pytest.mark.parametrize("value", ["1e300", "253402300800", "1700000060000"])
-async def test_an_expiry_that_is_no_time_in_seconds_is_refused(value: str) -> None:
-    assert await judge(signed(f'{{"ext":"me","exp":{value}}}')) == UNAUTHORIZED
+async def test_expiry_beyond_the_latest_one_is_refused(subtests: pytest.Subtests) -> None:
+    for value in ["1e300", "253402300800", "1700000060000"]:
+        with subtests.test(value=value):
+            assert await judge(signed(f'{{"ext":"me","exp":{value}}}')) == UNAUTHORIZED
 
 
-async def test_the_latest_expiry_is_accepted() -> None:
+async def test_latest_expiry_is_accepted() -> None:
     assert await judge(signed({"ext": "me", "exp": LATEST_EXPIRY})) == Accepted("me", LATEST_EXPIRY)
 
 
-async def test_a_token_is_read_up_to_its_longest_length_only() -> None:
+async def test_token_longer_than_the_limit_is_refused() -> None:
     def of_length(extra: int) -> str:
         return signed({"ext": "e" * extra})
 
@@ -120,13 +123,14 @@ def unsigned(header: dict[str, object]) -> str:
     return ".".join(base64.urlsafe_b64encode(text).decode().rstrip("=") for text in segments) + "."
 
 
-@pytest.mark.parametrize("algorithm", ["none", "None", "", "RS256", "ES256", "hs256", "HS1", None, 256, ["HS256"]])
-async def test_no_other_algorithm_is_talked_into_use(algorithm: object) -> None:
-    assert await judge(unsigned({"alg": algorithm})) == UNAUTHORIZED
+async def test_other_algorithms_are_refused(subtests: pytest.Subtests) -> None:
+    for algorithm in ["none", "None", "", "RS256", "ES256", "hs256", "HS1", None, 256, ["HS256"]]:
+        with subtests.test(algorithm=algorithm):
+            assert await judge(unsigned({"alg": algorithm})) == UNAUTHORIZED
 
 
 @given(st.data())
-async def test_a_changed_character_is_refused(data: st.DataObject) -> None:
+async def test_token_with_a_changed_character_is_refused(data: st.DataObject) -> None:
     token = issue(SECRET, IDS, int(NOW) + 60)
     place = data.draw(st.integers(0, len(token) - 1))
     character = data.draw(st.characters(exclude_categories=(), exclude_characters=token[place]))
@@ -134,19 +138,20 @@ async def test_a_changed_character_is_refused(data: st.DataObject) -> None:
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=()), min_size=1))
-async def test_whatever_a_stranger_sends_is_refused(token: str) -> None:
+async def test_arbitrary_text_is_refused(token: str) -> None:
     assert await judge(token) == UNAUTHORIZED
 
 
-@pytest.mark.parametrize("secret", ["", "-----BEGIN PUBLIC KEY-----\nAA==\n-----END PUBLIC KEY-----", "ssh-rsa AAAA"])
-def test_a_secret_that_cannot_sign_is_the_operators_mistake(secret: str) -> None:
-    with pytest.raises(UserMistake, match="JWT secret"):
-        JwtAuthenticator(secret)
-    with pytest.raises(UserMistake, match="JWT secret"):
-        issue(secret, IDS)
+def test_unusable_secret_is_refused(subtests: pytest.Subtests) -> None:
+    for secret in ["", "-----BEGIN PUBLIC KEY-----\nAA==\n-----END PUBLIC KEY-----", "ssh-rsa AAAA"]:
+        with subtests.test(secret=secret):
+            with pytest.raises(UserMistake, match="JWT secret"):
+                JwtAuthenticator(secret)
+            with pytest.raises(UserMistake, match="JWT secret"):
+                issue(secret, IDS)
 
 
-async def test_a_short_secret_works_and_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_short_secret_works_and_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), warnings.catch_warnings():
         warnings.simplefilter("error")
         authenticator = JwtAuthenticator("qwerty", clock=lambda: NOW)
@@ -155,7 +160,7 @@ async def test_a_short_secret_works_and_is_spoken_of_once(caplog: pytest.LogCapt
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-async def test_the_log_tells_why_a_token_was_refused_but_not_the_token(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_has_the_reason_of_a_refusal_and_not_the_token(caplog: pytest.LogCaptureFixture) -> None:
     token = signed({"ext": IDS}, secret="another secret, as long as the real one is")
     with caplog.at_level(logging.DEBUG):
         await judge(token)

@@ -1,4 +1,4 @@
-"""Routed channels: which identifiers open which stream, and where whispers and presence may go."""
+"""Routed channels: which identifiers subscribe to which stream, and whether they allow whispers and presence."""
 
 import hashlib
 import hmac
@@ -23,7 +23,7 @@ from ropewalk.ports import Channels
 SECRET = "s3Krit"
 SIGNED = "ImNoYXQ6MjAyMSI=--f9ee45dbccb1da04d8ceb99cc820207804370ba0d06b46fc3b8b373af1315628"
 NAME = "chat:2021"
-UNSIGNED_BY_NOBODY = "ImNoYXQi--" + hmac.new(b"", b"ImNoYXQi", hashlib.sha256).hexdigest()
+SIGNED_WITH_EMPTY_SECRET = "ImNoYXQi--" + hmac.new(b"", b"ImNoYXQi", hashlib.sha256).hexdigest()
 
 
 async def ask(channels: Channels, channel: object, **fields: object) -> Subscribed | Rejected | None:
@@ -39,19 +39,19 @@ async def reason(channels: Channels, channel: object, **fields: object) -> str:
 # --- $pubsub ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_public_stream_takes_whispers_and_presence() -> None:
+async def test_public_stream_allows_whispers_and_presence() -> None:
     channel = PubSubChannel(public=True, secret="", whisper=False, presence=False)
     assert await ask(channel, "$pubsub", stream_name=NAME) == Subscribed((NAME,), NAME, NAME)
 
 
-async def test_all_who_subscribe_to_the_same_share_one_answer() -> None:
+async def test_equal_subscriptions_share_one_result() -> None:
     channel = PubSubChannel(public=True, secret=SECRET)
     assert await ask(channel, "$pubsub", stream_name=NAME) is await ask(channel, "$pubsub", stream_name=NAME)
     assert await ask(channel, "$pubsub", signed_stream_name=SIGNED) is await ask(channel, "$pubsub", signed_stream_name=SIGNED)
     assert await ask(channel, "$pubsub", stream_name="other") == Subscribed(("other",), "other", "other")
 
 
-async def test_answers_to_long_identifiers_are_not_remembered() -> None:
+async def test_results_for_long_identifiers_are_not_cached() -> None:
     channel = PubSubChannel(public=True)
     padding = "x" * REMEMBERED_LENGTH
     first, second = [await ask(channel, "$pubsub", stream_name=NAME, padding=padding) for _ in range(2)]
@@ -59,46 +59,49 @@ async def test_answers_to_long_identifiers_are_not_remembered() -> None:
     assert first is not second
 
 
-async def test_a_plain_name_is_rejected_where_streams_are_not_public() -> None:
+async def test_plain_name_is_rejected_unless_streams_are_public() -> None:
     assert "--public_streams" in await reason(PubSubChannel(secret=SECRET), "$pubsub", stream_name=NAME)
 
 
-@pytest.mark.parametrize("public", [False, True])
-async def test_a_signed_stream_takes_no_whispers_and_no_presence(public: bool) -> None:
-    channel = PubSubChannel(public=public, secret=SECRET)
-    assert await ask(channel, "$pubsub", signed_stream_name=SIGNED) == Subscribed((NAME,))
+async def test_signed_stream_allows_neither_whispers_nor_presence_by_default(subtests: pytest.Subtests) -> None:
+    for public in [False, True]:
+        with subtests.test(public=public):
+            channel = PubSubChannel(public=public, secret=SECRET)
+            assert await ask(channel, "$pubsub", signed_stream_name=SIGNED) == Subscribed((NAME,))
 
 
-async def test_a_signed_stream_takes_whispers_where_they_are_allowed() -> None:
+async def test_signed_stream_allows_whispers_if_enabled() -> None:
     channel = PubSubChannel(secret=SECRET, whisper=True)
     assert await ask(channel, "$pubsub", signed_stream_name=SIGNED) == Subscribed((NAME,), whisper=NAME)
 
 
-async def test_a_signed_stream_has_presence_where_it_is_allowed() -> None:
+async def test_signed_stream_allows_presence_if_enabled() -> None:
     channel = PubSubChannel(secret=SECRET, presence=True)
     assert await ask(channel, "$pubsub", signed_stream_name=SIGNED) == Subscribed((NAME,), presence=NAME)
 
 
-async def test_with_both_names_the_signed_one_decides() -> None:
+async def test_signed_name_takes_precedence_over_a_plain_one() -> None:
     channel = PubSubChannel(public=True, secret=SECRET)
     assert await ask(channel, "$pubsub", stream_name="other", signed_stream_name=SIGNED) == Subscribed((NAME,))
 
 
-@pytest.mark.parametrize("signed", ["", "forged", SIGNED[:-1] + "9", 1, [SIGNED]])
-async def test_a_bad_signed_name_is_rejected_even_beside_a_public_one(signed: object) -> None:
-    channel = PubSubChannel(public=True, secret=SECRET)
-    assert "not signed" in await reason(channel, "$pubsub", stream_name=NAME, signed_stream_name=signed)
+async def test_invalid_signed_name_is_rejected_despite_a_public_one(subtests: pytest.Subtests) -> None:
+    for signed in ["", "forged", SIGNED[:-1] + "9", 1, [SIGNED]]:
+        with subtests.test(signed=signed):
+            channel = PubSubChannel(public=True, secret=SECRET)
+            assert "not signed" in await reason(channel, "$pubsub", stream_name=NAME, signed_stream_name=signed)
 
 
-async def test_without_any_name_the_subscription_is_rejected() -> None:
+async def test_subscription_without_a_name_is_rejected() -> None:
     channel = PubSubChannel(public=True, secret=SECRET)
     assert "neither" in await reason(channel, "$pubsub")
     assert "neither" in await reason(channel, "$pubsub", stream_name=None, signed_stream_name=None)
 
 
-@pytest.mark.parametrize("name", ["", 0, 1, True, ["chat"], {"chat": 1}])
-async def test_a_public_name_must_be_text(name: object) -> None:
-    assert "must be a string" in await reason(PubSubChannel(public=True), "$pubsub", stream_name=name)
+async def test_public_name_must_be_a_string(subtests: pytest.Subtests) -> None:
+    for name in ["", 0, 1, True, ["chat"], {"chat": 1}]:
+        with subtests.test(name=name):
+            assert "must be a string" in await reason(PubSubChannel(public=True), "$pubsub", stream_name=name)
 
 
 # --- Turbo and CableReady --------------------------------------------------------------------------------------------
@@ -112,23 +115,23 @@ async def test_a_public_name_must_be_text(name: object) -> None:
     ],
 )
 class TestNamesSignedByOtherLibraries:
-    async def test_the_signed_stream_opens_without_whispers_and_presence(
+    async def test_signed_stream_is_subscribed_without_whispers_and_presence(
         self, channels: SignedNameChannel, channel: str, key: str
     ) -> None:
         assert await ask(channels, channel, **{key: SIGNED}) == Subscribed((NAME,))
 
-    async def test_a_forged_or_missing_name_is_rejected(self, channels: SignedNameChannel, channel: str, key: str) -> None:
+    async def test_forged_or_missing_name_is_rejected(self, channels: SignedNameChannel, channel: str, key: str) -> None:
         assert isinstance(await ask(channels, channel, **{key: "forged--00"}), Rejected)
         assert isinstance(await ask(channels, channel), Rejected)
 
-    async def test_a_plain_name_is_rejected(self, channels: SignedNameChannel, channel: str, key: str) -> None:
+    async def test_plain_name_is_rejected(self, channels: SignedNameChannel, channel: str, key: str) -> None:
         assert isinstance(await ask(channels, channel, stream_name=NAME), Rejected)
 
-    async def test_other_channels_are_left_to_others(self, channels: SignedNameChannel, channel: str, key: str) -> None:
+    async def test_other_channels_are_ignored(self, channels: SignedNameChannel, channel: str, key: str) -> None:
         assert await ask(channels, "$pubsub", **{key: SIGNED}) is None
 
 
-# --- all of them -----------------------------------------------------------------------------------------------------
+# --- All channels ----------------------------------------------------------------------------------------------------
 
 ALL = [
     (PubSubChannel(secret=SECRET), PubSubChannel(), "$pubsub", "signed_stream_name", "--streams_secret"),
@@ -138,15 +141,15 @@ ALL = [
 
 
 @pytest.mark.parametrize(("channels", "without_secret", "channel", "key", "setting"), ALL)
-async def test_without_a_secret_a_signed_name_is_rejected_and_the_log_says_what_to_set(
+async def test_signed_name_without_a_secret_is_rejected_with_the_setting(
     channels: Channels, without_secret: Channels, channel: str, key: str, setting: str
 ) -> None:
-    for signed in (SIGNED, UNSIGNED_BY_NOBODY):
+    for signed in (SIGNED, SIGNED_WITH_EMPTY_SECRET):
         assert setting in await reason(without_secret, channel, **{key: signed})
 
 
 @pytest.mark.parametrize(("channels", "without_secret", "channel", "key", "setting"), ALL)
-async def test_a_signed_name_is_bounded_too(
+async def test_signed_name_is_limited_in_length(
     channels: Channels, without_secret: Channels, channel: str, key: str, setting: str
 ) -> None:
     longest = "n" * MAX_STREAM_NAME
@@ -155,28 +158,28 @@ async def test_a_signed_name_is_bounded_too(
     assert "must be a string" in await reason(channels, channel, **{key: sign_stream("", SECRET)})
 
 
-async def test_the_longest_name_is_a_setting() -> None:
+async def test_maximum_name_length_is_a_setting() -> None:
     channel = PubSubChannel(public=True, max_stream_name=3)
     assert await ask(channel, "$pubsub", stream_name="abc") == Subscribed(("abc",), "abc", "abc")
     assert "longer than 3 bytes" in await reason(channel, "$pubsub", stream_name="abcd")
     assert "longer than 3 bytes" in await reason(channel, "$pubsub", stream_name="жж")
 
 
-@pytest.mark.parametrize(
-    "identifier", ["", "chat", "{", "null", "1", '["$pubsub"]', '"$pubsub"', "{}", "\ud800", "[" * 100_000]
-)
-async def test_what_names_no_channel_is_left_to_others(identifier: str) -> None:
-    for channels in (PubSubChannel(public=True), turbo_streams(SECRET), cable_ready(SECRET)):
-        assert await channels.subscribe("", identifier) is None
+async def test_identifiers_without_a_channel_are_ignored(subtests: pytest.Subtests) -> None:
+    for identifier in ["", "chat", "{", "null", "1", '["$pubsub"]', '"$pubsub"', "{}", "\ud800", "[" * 100_000]:
+        with subtests.test(identifier=identifier):
+            for channels in (PubSubChannel(public=True), turbo_streams(SECRET), cable_ready(SECRET)):
+                assert await channels.subscribe("", identifier) is None
 
 
-@pytest.mark.parametrize("channel", ["ChatChannel", "", "$Pubsub", None, 1, ["$pubsub"]])
-async def test_another_channel_is_left_to_others(channel: object) -> None:
-    assert await ask(PubSubChannel(public=True), channel, stream_name=NAME) is None
+async def test_unknown_channels_are_ignored(subtests: pytest.Subtests) -> None:
+    for channel in ["ChatChannel", "", "$Pubsub", None, 1, ["$pubsub"]]:
+        with subtests.test(channel=channel):
+            assert await ask(PubSubChannel(public=True), channel, stream_name=NAME) is None
 
 
 @given(st.text(min_size=1, max_size=MAX_STREAM_NAME // 4))
-async def test_any_name_opens_as_itself(name: str) -> None:
+async def test_any_name_is_subscribed_unchanged(name: str) -> None:
     channel = PubSubChannel(public=True, secret=SECRET)
     assert await ask(channel, "$pubsub", stream_name=name) == Subscribed((name,), name, name)
     assert await ask(channel, "$pubsub", signed_stream_name=sign_stream(name, SECRET)) == Subscribed((name,))

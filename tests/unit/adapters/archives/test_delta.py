@@ -1,4 +1,4 @@
-"""The archive as the server reads it: exact ranges, whatever the files look like, and the journal's tail behind them."""
+"""The archive as the server reads it: exact ranges for any layout of the files, followed by the journal's tail."""
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
@@ -29,7 +29,7 @@ class Clock:
 
 
 class FakeJournal:
-    """One shard of a journal, from `first` on; `kept` is where its oldest segment begins."""
+    """One shard of a journal. Its oldest kept row has the position `kept`."""
 
     def __init__(self, rows: pa.Table, shard: int, kept: int = 0, former: Sequence[ShardSpan] = ()) -> None:
         self._rows = rows
@@ -77,29 +77,27 @@ async def offsets(archive: DeltaArchive, first: int, last: int, limit: int = FOR
     return [each.offset for each in (await archive.read(stream, stream, "e", first, last, limit)).messages]
 
 
-async def test_an_archive_that_was_never_written_has_nothing(archive: DeltaArchive) -> None:
+async def test_missing_archive_is_empty_and_healthy(archive: DeltaArchive) -> None:
     assert await archive.read("a", "a", "e", 1, 10, 10) == ColdPiece()
     assert archive.health() == ""
 
 
-async def test_a_range_comes_back_as_it_was_registered(scribe: Scribe, archive: DeltaArchive) -> None:
-    told = Registered("a", b"{}", START.timestamp() + 0.25, "e", 31, exclude_socket="sid", broadcast_type="whisper")
-    scribe.archive([*run("a", 1, 30), *run("b", 1, 30), told])
+async def test_range_returns_the_registered_messages(scribe: Scribe, archive: DeltaArchive) -> None:
+    last = Registered("a", b"{}", START.timestamp() + 0.25, "e", 31, exclude_socket="sid", broadcast_type="whisper")
+    scribe.archive([*run("a", 1, 30), *run("b", 1, 30), last])
 
     assert (await archive.read("a", "a", "e", 7, 9, 10)).messages == tuple(run("a", 7, 9))
-    assert (await archive.read("a", "a", "e", 31, 31, 10)).messages == (told,)
+    assert (await archive.read("a", "a", "e", 31, 31, 10)).messages == (last,)
 
 
-async def test_an_answer_that_was_cut_says_so(scribe: Scribe, archive: DeltaArchive) -> None:
+async def test_truncated_result_is_marked(scribe: Scribe, archive: DeltaArchive) -> None:
     scribe.archive(run("a", 1, 30))
 
     assert await archive.read("a", "a", "e", 5, 30, 4) == ColdPiece(tuple(run("a", 5, 8)), more=True)
     assert await archive.read("a", "a", "e", 27, 30, 4) == ColdPiece(tuple(run("a", 27, 30)), more=False)
 
 
-async def test_an_answer_ends_when_its_payloads_are_large(
-    scribe: Scribe, archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_result_is_bounded_by_bytes(scribe: Scribe, archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ropewalk.adapters.archives.parquet_index.MAX_BYTES", 100)
     scribe.archive(run("a", 1, 64, payload=b"x" * 60))
 
@@ -108,7 +106,7 @@ async def test_an_answer_ends_when_its_payloads_are_large(
     assert piece == ColdPiece(tuple(run("a", 1, 8, payload=b"x" * 60)), more=True)
 
 
-async def test_another_epoch_and_rows_that_are_no_messages_stay_out(scribe: Scribe, archive: DeltaArchive) -> None:
+async def test_rows_of_other_epochs_and_kinds_are_left_out(scribe: Scribe, archive: DeltaArchive) -> None:
     old = run("a", 1, 20, epoch="old", payload=b"old")
     scribe.archive([*run("a", 1, 20), *old], joined=[("a", "sid 1"), ("a", "sid 2")])
 
@@ -118,7 +116,7 @@ async def test_another_epoch_and_rows_that_are_no_messages_stay_out(scribe: Scri
     assert await archive.read("a", "a", "other", 1, 40, FOREVER) == ColdPiece()
 
 
-async def test_since_leaves_out_what_is_older(scribe: Scribe, archive: DeltaArchive) -> None:
+async def test_since_excludes_older_messages(scribe: Scribe, archive: DeltaArchive) -> None:
     scribe.archive([message("a", offset, second=offset) for offset in range(1, 200)])  # past midnight, and into a second date
 
     piece = await archive.read("a", "a", "e", 1, 199, FOREVER, since=(START + timedelta(seconds=150)).timestamp())
@@ -126,7 +124,7 @@ async def test_since_leaves_out_what_is_older(scribe: Scribe, archive: DeltaArch
     assert [each.offset for each in piece.messages] == list(range(150, 200))
 
 
-async def test_what_is_archived_later_is_seen_when_the_list_of_files_is_old_enough(scribe: Scribe) -> None:
+async def test_new_files_are_found_after_the_refresh_interval(scribe: Scribe) -> None:
     clock = Clock()
     archive = DeltaArchive(str(scribe.root), scribe.shards, clock, refresh=2.0)
     scribe.archive(run("a", 1, 10))
@@ -139,7 +137,7 @@ async def test_what_is_archived_later_is_seen_when_the_list_of_files_is_old_enou
     await archive.stop()
 
 
-async def test_compaction_and_vacuum_change_no_answer(scribe: Scribe) -> None:
+async def test_compaction_and_vacuum_change_no_result(scribe: Scribe) -> None:
     archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), refresh=3600.0)  # it must notice by the missing files
     for first in range(1, 101, 10):
         scribe.archive([*run("a", first, first + 9), *run("b", first, first + 9)])
@@ -155,7 +153,7 @@ async def test_compaction_and_vacuum_change_no_answer(scribe: Scribe) -> None:
     await archive.stop()
 
 
-async def test_what_is_not_archived_yet_comes_from_the_journal(scribe: Scribe) -> None:
+async def test_rows_not_archived_yet_are_read_from_the_journal(scribe: Scribe) -> None:
     shard = shard_of("a", scribe.shards)
     rows = Scribe(scribe.root, scribe.shards).rows(run("a", 1, 100))
     scribe.archive(run("a", 1, 30))
@@ -172,7 +170,7 @@ async def test_what_is_not_archived_yet_comes_from_the_journal(scribe: Scribe) -
     await archive.stop()
 
 
-async def test_a_tail_that_is_too_long_for_one_answer_is_no_hole(scribe: Scribe, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_journal_tail_longer_than_one_read_is_continued(scribe: Scribe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta, "TAIL_BYTES", 1)  # one piece, of 25 rows
     journal = FakeJournal(Scribe(scribe.root, 1).rows([*run("a", 1, 40), *run("b", 1, 60)]), shard=0)
     archive = DeltaArchive(str(scribe.root), 1, Clock(), refresh=0.0, journal=journal)
@@ -183,7 +181,7 @@ async def test_a_tail_that_is_too_long_for_one_answer_is_no_hole(scribe: Scribe,
     await archive.stop()
 
 
-async def test_when_the_journal_has_let_go_of_its_tail_the_archive_is_looked_at_again(scribe: Scribe) -> None:
+async def test_archive_is_refreshed_when_the_journal_no_longer_has_the_tail(scribe: Scribe) -> None:
     rows = Scribe(scribe.root, scribe.shards).rows(run("a", 1, 100))
     journal = FakeJournal(rows, shard_of("a", scribe.shards))
     archive = DeltaArchive(str(scribe.root), scribe.shards, Clock(), refresh=3600.0, journal=journal)
@@ -197,21 +195,22 @@ async def test_when_the_journal_has_let_go_of_its_tail_the_archive_is_looked_at_
     await archive.stop()
 
 
-@pytest.mark.parametrize(("position", "gone"), [(50, True), (150, True), (1020, False), (1500, False)])
-def test_a_generation_whose_rows_are_gone_does_not_hide_that_the_next_has_lost_its_beginning(position: int, gone: bool) -> None:
-    journal = FakeJournal(pa.table({"position": range(2000)}), 3, kept=1020, former=[ShardSpan(3, "former", 100, 100)])
+def test_position_before_the_first_kept_row_is_gone_despite_an_empty_former_generation(subtests: pytest.Subtests) -> None:
+    for position, gone in [(50, True), (150, True), (1020, False), (1500, False)]:
+        with subtests.test(position=position, gone=gone):
+            journal = FakeJournal(pa.table({"position": range(2000)}), 3, kept=1020, former=[ShardSpan(3, "former", 100, 100)])
 
-    assert begins_after(journal, 3, position) is gone
+            assert begins_after(journal, 3, position) is gone
 
 
-async def test_reads_beyond_what_may_wait_are_refused(archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reads_beyond_the_waiting_limit_are_refused(archive: DeltaArchive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta, "MAX_WAITING", 0)
 
     with pytest.raises(Unavailable, match="too many"):
         await archive.read("a", "a", "e", 1, 10, 10)
 
 
-async def test_a_table_that_cannot_be_read_is_said_and_what_is_known_is_served(scribe: Scribe, archive: DeltaArchive) -> None:
+async def test_unreadable_table_is_reported_in_health_and_known_files_are_served(scribe: Scribe, archive: DeltaArchive) -> None:
     scribe.archive(run("a", 1, 10))
     assert await offsets(archive, 1, 10) == list(range(1, 11))
     (scribe.root / "_delta_log" / "00000000000000000001.json").write_text("{torn")

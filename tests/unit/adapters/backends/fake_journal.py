@@ -1,4 +1,4 @@
-"""A journal on paper: it remembers its rows, and writes when the test says so."""
+"""A journal in memory, which writes when the test says so."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class FakeJournal:
         self.rows += rows
 
     async def release(self) -> None:
-        """The group that is being written is."""
+        """Completes the current write."""
         (await self._in_hand()).set_result(None)
         await settle()
 
@@ -49,11 +49,11 @@ class FakeJournal:
         return {}
 
     def recovered(self) -> Recovered:
-        """As if the process had ended here."""
+        """As after a kill at this moment."""
         return Recovered(rows=self.rows, newest=max((row.timestamp for row in self.rows), default=0.0))
 
 
 async def settle() -> None:
-    """Let everything that can go on go on, until it waits again."""
+    """Lets all tasks run until they wait."""
     for _ in range(20):
         await asyncio.sleep(0)

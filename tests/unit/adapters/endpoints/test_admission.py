@@ -1,4 +1,4 @@
-"""Who may come in: each kind of connection has places of its own, and nobody who says nothing keeps others out."""
+"""Admission: each kind of connection has its own limit, and undecided connections do not block others."""
 
 from collections import Counter
 from dataclasses import replace
@@ -12,7 +12,7 @@ from ropewalk.adapters.endpoints.admission import (
 )
 
 
-class Stranger:
+class UndecidedConnection:
     def __init__(self) -> None:
         self.dropped = False
 
@@ -20,8 +20,8 @@ class Stranger:
         self.dropped = True
 
 
-class Libraries:
-    """How many connections each library has open."""
+class OpenConnections:
+    """The number of open connections of each library."""
 
     def __init__(self) -> None:
         self.websockets = 0
@@ -31,8 +31,8 @@ class Libraries:
         return ConnectionAdmission(limits, Counter(), lambda: self.websockets, lambda: self.http)
 
 
-async def test_clients_at_their_bound_take_no_place_of_publishers_and_checks() -> None:
-    open_now = Libraries()
+async def test_clients_at_their_limit_do_not_block_http() -> None:
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=2, http=2))
     open_now.websockets = 2
     assert not admission.client_may_enter()
@@ -40,8 +40,8 @@ async def test_clients_at_their_bound_take_no_place_of_publishers_and_checks() -
     assert admission.refusals == {"connections": 1}
 
 
-async def test_http_beyond_its_bound_is_answered_but_not_kept_and_then_refused() -> None:
-    open_now = Libraries()
+async def test_http_beyond_its_limit_is_closed_sooner_and_then_refused() -> None:
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=2, http=2, idle_timeout=75))
     open_now.http = 1
     assert admission.idle_timeout() == 75
@@ -53,37 +53,37 @@ async def test_http_beyond_its_bound_is_answered_but_not_kept_and_then_refused()
     assert admission.client_may_enter()
 
 
-async def test_a_websocket_that_began_as_http_counts_once_and_as_a_client() -> None:
-    open_now = Libraries()
+async def test_upgraded_connection_counts_once_as_a_client() -> None:
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=2, http=2))
     open_now.http = open_now.websockets = 1
     with admission.upgraded():
         assert (admission.clients(), admission.http_connections(), admission.connections()) == (1, 0, 1)
 
 
-async def test_of_connections_that_say_nothing_the_oldest_goes_first() -> None:
-    admission = Libraries().admission(ConnectionLimits())
-    strangers = [Stranger() for _ in range(MOST_UNKNOWN + 2)]
-    for stranger in strangers:
-        admission.arrived(stranger)
-    assert [stranger.dropped for stranger in strangers[:3]] == [True, True, False]
+async def test_oldest_undecided_connection_is_dropped_beyond_the_limit() -> None:
+    admission = OpenConnections().admission(ConnectionLimits())
+    undecided = [UndecidedConnection() for _ in range(MOST_UNKNOWN + 2)]
+    for connection in undecided:
+        admission.arrived(connection)
+    assert [connection.dropped for connection in undecided[:3]] == [True, True, False]
     assert admission.connections() == MOST_UNKNOWN
 
 
-async def test_when_descriptors_run_out_those_who_say_nothing_go_first() -> None:
-    open_now = Libraries()
+async def test_undecided_connections_are_dropped_when_descriptors_run_out() -> None:
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(descriptors=10))
     open_now.websockets = 9
-    silent, newcomer = Stranger(), Stranger()
-    admission.arrived(silent)
-    assert not silent.dropped
-    admission.arrived(newcomer)
-    assert (silent.dropped, newcomer.dropped) == (True, False)
+    first, second = UndecidedConnection(), UndecidedConnection()
+    admission.arrived(first)
+    assert not first.dropped
+    admission.arrived(second)
+    assert (first.dropped, second.dropped) == (True, False)
     assert admission.refusals == {"descriptors": 1}
 
 
-async def test_clients_take_no_more_places_than_there_are_files_and_leave_some_to_others() -> None:
-    open_now = Libraries()
+async def test_clients_leave_spare_descriptors_to_http() -> None:
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=1000, http=1000, descriptors=10, spare=4, idle_timeout=75))
     open_now.websockets, open_now.http = 9, 4
     assert admission.client_may_enter()
@@ -103,8 +103,8 @@ async def test_clients_take_no_more_places_than_there_are_files_and_leave_some_t
     assert admission.refusals == {"descriptors": 4}
 
 
-async def test_bounds_can_change_while_connections_are_open() -> None:
-    open_now = Libraries()
+async def test_limits_can_change_while_connections_are_open() -> None:
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=1))
     open_now.websockets = 1
     assert not admission.client_may_enter()
@@ -112,8 +112,8 @@ async def test_bounds_can_change_while_connections_are_open() -> None:
     assert admission.client_may_enter()
 
 
-async def test_places_taken_by_other_processes_are_taken_here_too() -> None:
-    open_now = Libraries()
+async def test_connections_of_other_processes_count_for_the_limits() -> None:
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=5, http=5, descriptors=100, idle_timeout=75))
     open_now.websockets = open_now.http = 2
     admission.taken_elsewhere(clients=2, http=2)
@@ -132,16 +132,16 @@ async def test_places_taken_by_other_processes_are_taken_here_too() -> None:
     assert admission.connections() == 0  # descriptors are of this process
 
 
-async def test_without_a_limit_it_does_not_matter_what_others_have_open() -> None:
-    admission = Libraries().admission(ConnectionLimits())
+async def test_connections_of_other_processes_do_not_matter_without_limits() -> None:
+    admission = OpenConnections().admission(ConnectionLimits())
     admission.taken_elsewhere(clients=10**6, http=10**6)
     assert admission.client_may_enter()
     assert admission.http_may_enter()
     assert admission.idle_timeout() == ConnectionLimits().idle_timeout
 
 
-async def test_what_others_have_open_counts_for_a_limit_that_changes_too() -> None:
-    open_now = Libraries()
+async def test_connections_of_other_processes_count_for_changed_limits() -> None:
+    open_now = OpenConnections()
     admission = open_now.admission(ConnectionLimits(clients=2))
     admission.taken_elsewhere(clients=2, http=0)
     assert not admission.client_may_enter()

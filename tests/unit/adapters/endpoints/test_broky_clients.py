@@ -1,4 +1,4 @@
-"""Who a client over TCP is, by its token."""
+"""The kind of a client over TCP, by its token."""
 
 import asyncio
 from collections import Counter
@@ -17,16 +17,15 @@ class Ring:
         return token == "node"
 
     def take_over(self, transport: asyncio.Transport) -> None:
-        raise AssertionError("nobody is handed over")
+        raise AssertionError("no connection is handed over")
 
 
 def clients(*keys: str, nodes: Ring | None = None) -> BrokyClients:
     return BrokyClients([KeyGuard(key, Counter()) for key in keys], TrustedProxies(()), nodes)
 
 
-@pytest.mark.parametrize(
-    ("keys", "token", "kind", "may_push"),
-    [
+def test_client_with_a_publishing_key_is_a_publisher(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[tuple[str, ...], str, ClientKind, bool]] = [
         (("secret",), "secret", ClientKind.PUBLISHER, True),
         (("other", "secret"), "secret", ClientKind.PUBLISHER, True),
         (("secret",), "a JWT", ClientKind.SUBSCRIBER, False),
@@ -35,22 +34,20 @@ def clients(*keys: str, nodes: Ring | None = None) -> BrokyClients:
         (("",), "", ClientKind.SUBSCRIBER_THAT_MAY_PUSH, True),
         (("", "secret"), "a JWT", ClientKind.SUBSCRIBER_THAT_MAY_PUSH, True),
         (("", "secret"), "secret", ClientKind.PUBLISHER, True),
-    ],
-)
-def test_a_publishing_key_makes_a_publisher_and_everybody_else_subscribes(
-    keys: tuple[str, ...], token: str, kind: ClientKind, may_push: bool
-) -> None:
-    assert clients(*keys).kind_of(token) is kind
-    assert kind.may_push is may_push
+    ]
+    for keys, token, kind, may_push in rows:
+        with subtests.test(keys=keys, token=token, kind=kind, may_push=may_push):
+            assert clients(*keys).kind_of(token) is kind
+            assert kind.may_push is may_push
 
 
-def test_a_node_is_one_of_this_ring() -> None:
+def test_client_with_the_ring_token_is_a_node() -> None:
     ring = Ring()
     assert clients("secret", nodes=ring).node_of("node") is ring
     assert clients("secret", nodes=ring).node_of("secret") is None
     assert clients("secret").node_of("node") is None
 
 
-def test_a_session_is_opened_with_the_token_and_the_address() -> None:
+def test_connect_request_has_token_and_address() -> None:
     request = clients().request("a JWT", Peer("192.0.2.1"))
     assert (request.token, request.remote) == ("a JWT", "192.0.2.1")

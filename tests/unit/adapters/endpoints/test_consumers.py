@@ -1,4 +1,4 @@
-"""The endpoint of consumers over a real socket: marks are checked, spelt in one way, and only go forward."""
+"""The consumers endpoint over a real socket: offsets are validated, have one spelling, and only move forward."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ def offset(position: int, shard: int = FULL) -> dict[str, object]:
     return {str(shard): {"e": "x", "p": position}}
 
 
-async def told(client: Client, method: str, body: object, name: str = "etl") -> tuple[int, object]:
+async def send(client: Client, method: str, body: object, name: str = "etl") -> tuple[int, object]:
     async with client.request(method, f"/journal/consumers/{name}", json=body) as response:
         return response.status, await response.json()
 
@@ -50,51 +50,50 @@ async def listed(client: Client) -> list[dict[str, object]]:
         return found
 
 
-async def test_the_first_offset_is_pinned_and_answered_ever_after(client: Client) -> None:
-    assert await told(client, "POST", offset(4)) == (200, offset(4))
-    assert await told(client, "POST", offset(9)) == (200, offset(4))
+async def test_first_offset_is_pinned_and_returned_later(client: Client) -> None:
+    assert await send(client, "POST", offset(4)) == (200, offset(4))
+    assert await send(client, "POST", offset(9)) == (200, offset(4))
 
 
-async def test_it_moves_forward_and_never_back(client: Client) -> None:
-    await told(client, "POST", offset(4))
+async def test_consumer_moves_forward_only(client: Client) -> None:
+    await send(client, "POST", offset(4))
 
-    assert await told(client, "PUT", offset(7)) == (200, offset(7))
-    assert await told(client, "PUT", offset(5)) == (200, offset(7))
-    assert await told(client, "POST", offset(0)) == (200, offset(7))
-
-
-async def test_one_that_was_never_pinned_begins_where_it_is_moved_to(client: Client) -> None:
-    assert await told(client, "PUT", offset(7)) == (200, offset(7))
+    assert await send(client, "PUT", offset(7)) == (200, offset(7))
+    assert await send(client, "PUT", offset(5)) == (200, offset(7))
+    assert await send(client, "POST", offset(0)) == (200, offset(7))
 
 
-async def test_an_offset_is_spelt_with_its_shards_in_order(client: Client) -> None:
+async def test_unknown_consumer_starts_where_it_is_moved_to(client: Client) -> None:
+    assert await send(client, "PUT", offset(7)) == (200, offset(7))
+
+
+async def test_offset_has_its_shards_in_order(client: Client) -> None:
     marks = {shard: {"p": 0, "e": ""} for shard in ("2", "0", "1")}
     async with client.post("/journal/consumers/etl", json=marks) as response:
         assert await response.read() == b'{"0":{"e":"","p":0},"1":{"e":"","p":0},"2":{"e":"","p":0}}'
 
 
-async def test_they_are_listed_with_their_lag_by_shard(client: Client) -> None:
-    await told(client, "POST", {**offset(4), **offset(0, (FULL + 1) % 3)}, "b")
-    await told(client, "POST", offset(ROWS), "a")
+async def test_consumers_are_listed_with_their_lag_by_shard(client: Client) -> None:
+    await send(client, "POST", {**offset(4), **offset(0, (FULL + 1) % 3)}, "b")
+    await send(client, "POST", offset(ROWS), "a")
 
     first, second = await listed(client)
     assert first == {"name": "a", "offset": offset(ROWS), "moved": CLOCK.now, "lag": {str(FULL): 0}}
     assert (second["name"], second["lag"]) == ("b", {str(FULL): ROWS - 4, str((FULL + 1) % 3): 0})
 
 
-async def test_a_forgotten_one_begins_anew(client: Client) -> None:
-    await told(client, "POST", offset(4))
+async def test_deleted_consumer_can_be_pinned_again(client: Client) -> None:
+    await send(client, "POST", offset(4))
     async with client.delete("/journal/consumers/etl") as response:
         assert response.status == 200
     async with client.delete("/journal/consumers/etl") as response:
         assert response.status == 404
     assert await listed(client) == []
-    assert await told(client, "POST", offset(9)) == (200, offset(9))
+    assert await send(client, "POST", offset(9)) == (200, offset(9))
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+async def test_invalid_offsets_are_refused(client: Client, subtests: pytest.Subtests) -> None:
+    rows: list[object] = [
         {},
         [],
         {"x": {"e": "", "p": 0}},
@@ -107,28 +106,29 @@ async def test_a_forgotten_one_begins_anew(client: Client) -> None:
         {"0": {"e": "another", "p": 0}},
         {str(FULL): {"e": "another", "p": 4}},
         {str(FULL): {"e": "", "p": 4}},
-    ],
-)
-@pytest.mark.parametrize("method", ["POST", "PUT"])
-async def test_an_offset_that_cannot_be_is_refused(client: Client, method: str, body: object) -> None:
-    status, _ = await told(client, method, body)
-    assert status == 400
-    assert await listed(client) == []
+    ]
+    for body in rows:
+        for method in ["POST", "PUT"]:
+            with subtests.test(body=body, method=method):
+                status, _ = await send(client, method, body)
+                assert status == 400
+                assert await listed(client) == []
 
 
-@pytest.mark.parametrize("name", ["a%20b", "x" * 129, "%2F", "ä"])
-async def test_a_name_that_cannot_be_is_refused(client: Client, name: str) -> None:
-    status, _ = await told(client, "POST", offset(1), name)
-    assert status == 400
+async def test_invalid_names_are_refused(client: Client, subtests: pytest.Subtests) -> None:
+    for name in ["a%20b", "x" * 129, "%2F", "ä"]:
+        with subtests.test(name=name):
+            status, _ = await send(client, "POST", offset(1), name)
+            assert status == 400
 
 
-async def test_a_body_without_end_is_refused(client: Client) -> None:
+async def test_body_that_is_too_large_is_refused(client: Client) -> None:
     async with client.post("/journal/consumers/etl", data=b" " * 70_000) as response:
         assert response.status == 413
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", ""), ("POST", "/a"), ("PUT", "/a"), ("DELETE", "/a")])
-async def test_without_the_key_nobody_comes_in(client: Client, method: str, path: str) -> None:
+async def test_every_path_needs_the_key(client: Client, method: str, path: str) -> None:
     async with client.post("/journal/consumers/a", json=offset(1)) as response:
         assert response.status == 200
     for headers in ({}, {"Authorization": "Bearer wrong"}):

@@ -1,58 +1,81 @@
-"""One timer for all connections that have not said yet what they want."""
+"""One timer serves all connections whose request head is incomplete."""
 
 import asyncio
 
+import pytest
+
 from ropewalk.adapters.endpoints.head_timeouts import HeadTimeouts
+from ropewalk.testing.clock import ManualClock
 
-Late = asyncio.Queue["Silent"]
+SECONDS = 5.0
 
 
-class Silent:
-    def __init__(self, late: Late) -> None:
+class Connections:
+    """Connections by name. `late` has those that timed out, in order."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.timeouts = HeadTimeouts(SECONDS)
+        self.late: list[str] = []
+        self._clock = clock
+
+    def connection(self, name: str) -> "Connection":
+        return Connection(name, self.late)
+
+    async def advance(self, seconds: float) -> None:
+        self._clock.advance(seconds)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+class Connection:
+    def __init__(self, name: str, late: list[str]) -> None:
+        self._name = name
         self._late = late
 
     def time_out(self) -> None:
-        self._late.put_nowait(self)
+        self._late.append(self._name)
 
 
-async def test_those_who_say_nothing_time_out_in_their_order_and_the_others_do_not() -> None:
-    late: Late = asyncio.Queue()
-    timeouts = HeadTimeouts(0.01)
-    first, spoke, second = Silent(late), Silent(late), Silent(late)
-    for each in (first, spoke, second):
-        timeouts.begin(each)
-    timeouts.end(spoke)
-    assert [await late.get(), await late.get()] == [first, second]
-    assert late.empty()
+@pytest.fixture
+def connections(loop_clock: ManualClock) -> Connections:
+    return Connections(loop_clock)
 
 
-async def test_the_timer_goes_on_for_those_who_came_after_the_one_it_was_set_for() -> None:
-    late: Late = asyncio.Queue()
-    timeouts = HeadTimeouts(0.01)
-    spoke, silent = Silent(late), Silent(late)
-    timeouts.begin(spoke)
-    await asyncio.sleep(0)
-    timeouts.begin(silent)
-    timeouts.end(spoke)
-    assert await late.get() is silent
+async def test_incomplete_heads_time_out_in_order_and_complete_ones_do_not(connections: Connections) -> None:
+    first, complete, second = map(connections.connection, ("first", "complete", "second"))
+    for each in (first, complete, second):
+        connections.timeouts.begin(each)
+    connections.timeouts.end(complete)
+    await connections.advance(SECONDS - 0.1)
+    assert connections.late == []
+    await connections.advance(0.1)
+    assert connections.late == ["first", "second"]
 
 
-async def test_it_begins_again_after_nobody_was_left() -> None:
-    late: Late = asyncio.Queue()
-    timeouts = HeadTimeouts(0.0)
-    first, second = Silent(late), Silent(late)
-    timeouts.begin(first)
-    assert await late.get() is first
-    timeouts.begin(second)
-    assert await late.get() is second
+async def test_timer_is_set_again_for_a_connection_that_began_later(connections: Connections) -> None:
+    complete, incomplete = map(connections.connection, ("complete", "incomplete"))
+    connections.timeouts.begin(complete)
+    await connections.advance(1.0)
+    connections.timeouts.begin(incomplete)
+    connections.timeouts.end(complete)
+    await connections.advance(SECONDS - 1.0)
+    assert connections.late == []
+    await connections.advance(1.0)
+    assert connections.late == ["incomplete"]
 
 
-async def test_one_that_ended_may_end_again_and_one_that_never_began_may_end() -> None:
-    late: Late = asyncio.Queue()
-    timeouts = HeadTimeouts(60.0)
-    silent = Silent(late)
-    timeouts.begin(silent)
-    timeouts.end(silent)
-    timeouts.end(silent)
-    timeouts.end(Silent(late))
-    assert late.empty()
+async def test_timer_starts_again_after_all_connections_timed_out(connections: Connections) -> None:
+    for name in ("first", "second"):
+        connections.timeouts.begin(connections.connection(name))
+        await connections.advance(SECONDS)
+        assert connections.late[-1] == name
+
+
+async def test_end_is_harmless_for_connections_that_are_not_waiting(connections: Connections) -> None:
+    complete = connections.connection("complete")
+    connections.timeouts.begin(complete)
+    connections.timeouts.end(complete)
+    connections.timeouts.end(complete)
+    connections.timeouts.end(connections.connection("never began"))
+    await connections.advance(SECONDS)
+    assert connections.late == []

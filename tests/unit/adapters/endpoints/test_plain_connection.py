@@ -1,6 +1,6 @@
-"""Plain publish requests without aiohttp: the same bytes as with it, whatever comes, however it is cut, and in order.
+"""Publish requests that are answered without aiohttp get the responses that aiohttp gives, in order.
 
-`AIOHTTP` is the same port with aiohttp alone. What it answers, registers and counts is what the others have to.
+`AIOHTTP` is the same port with aiohttp alone. Its responses, publications and counters are the expected ones.
 """
 
 import asyncio
@@ -27,7 +27,9 @@ from ropewalk.model.errors import LimitReached, PartitionChanged, Unanswered
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.protocol.proxies import TrustedProxies
 from ropewalk.protocol.publications import PublicationLimits
+from ropewalk.testing.clock import ManualClock
 from tests.tcp import TIMEOUT, Tcp
+from tests.unit.adapters.endpoints.wire import Wire
 
 LIMITS = PublicationLimits(max_batch=3, max_publish_size=100_000)
 GOOD = b'{"stream":"chat","data":"1"}'
@@ -44,12 +46,15 @@ PLAIN = (How.AT_ONCE, How.LATER)
 
 
 class Store:
-    """A publisher that answers in the same step, or some steps later; not before `gate` is open."""
+    """A publisher that returns at once, or with `later` after some steps and when `gate` is open."""
 
     def __init__(self, later: bool) -> None:
         self.later = later
         self.gate = asyncio.Event()
         self.gate.set()
+        self.clear()
+
+    def clear(self) -> None:
         self.registered: list[Publication] = []
         self.orders: list[RemoteDisconnect] = []
         self._offsets = itertools.count(1)
@@ -80,7 +85,7 @@ class Store:
 
 
 class Port:
-    """A shared port that listens, and what has become of the requests."""
+    """A shared port that listens, its store and its counters."""
 
     def __init__(self, how: How, key: str, timeout: float, idle_timeout: float) -> None:
         self.stats = Stats()
@@ -110,9 +115,23 @@ class Port:
         finally:
             link.abort()
 
-    def outcome(self) -> tuple[object, ...]:
-        """What is left of the requests beside their answers."""
-        return self.store.registered, self.store.orders, dict(self.stats.refusals), self.stats.publications_refused
+    async def until_half_closed(self) -> None:
+        await until(lambda: any(connection._peer_ended for connection in self.shared.http._connections))
+
+    async def until_closed(self) -> None:
+        await until(lambda: not self.shared.http._connections)
+
+    async def until_head_is_incomplete(self) -> None:
+        await until(lambda: self.shared.head_timeouts._until)
+
+    async def outcome(self, data: bytes) -> tuple[object, ...]:
+        """The responses to these bytes, the publications and the counters."""
+        self.store.clear()
+        self.stats.refusals.clear()
+        self.stats.publications_refused = 0
+        responses = await exchange(self, data)
+        counted = dict(self.stats.refusals), self.stats.publications_refused
+        return responses, self.store.registered, self.store.orders, counted
 
 
 async def _end(request: web.Request) -> web.Response:
@@ -148,18 +167,18 @@ def chunked(*headers: str) -> bytes:
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(TIMEOUT):
         while not condition():
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
 
 
 async def exchange(port: Port, *pieces: bytes) -> bytes:
-    """Everything that is answered to these bytes, without its dates."""
+    """All responses to these bytes, without their dates."""
     async with port.connection() as link:
         for piece in pieces:
             await link.send(piece)
         return re.sub(rb"Date: [^\r]*", b"Date:", await link.to_the_end())
 
 
-# --- the same as with aiohttp ------------------------------------------------------------------------------------------
+# --- Compared with aiohttp -------------------------------------------------------------------------------------------
 
 AUTHORIZED = "Authorization: Bearer k3y"
 
@@ -235,90 +254,67 @@ LEFT_TO_AIOHTTP = {
 
 
 @pytest.mark.parametrize("how", PLAIN)
-@pytest.mark.parametrize("case", [*ANSWERED_HERE, *LEFT_TO_AIOHTTP])
-async def test_answers_and_counts_are_those_of_aiohttp(case: str, how: How) -> None:
-    data = {**ANSWERED_HERE, **LEFT_TO_AIOHTTP}[case]
-    async with listening(How.AIOHTTP, "k3y") as port:
-        expected, all_of_them = (await exchange(port, data + END), port.outcome()), port.seen_by_aiohttp
-    async with listening(how, "k3y") as port:
-        assert (await exchange(port, data + END), port.outcome()) == expected
-        assert (port.seen_by_aiohttp < all_of_them) == (case in ANSWERED_HERE)
+async def test_responses_and_counters_are_those_of_aiohttp(how: How, subtests: pytest.Subtests) -> None:
+    async with listening(How.AIOHTTP, "k3y") as reference, listening(how, "k3y") as port:
+        for case, data in {**ANSWERED_HERE, **LEFT_TO_AIOHTTP}.items():
+            with subtests.test(case=case):
+                before, before_here = reference.seen_by_aiohttp, port.seen_by_aiohttp
+                expected = await reference.outcome(data + END)
+                assert await port.outcome(data + END) == expected
+                here = port.seen_by_aiohttp - before_here < reference.seen_by_aiohttp - before
+                assert here == (case in ANSWERED_HERE)
 
 
 @pytest.mark.parametrize("how", How)
-@pytest.mark.parametrize("second", ["other", "k", ""])
-async def test_two_idempotency_keys_are_refused_and_nothing_is_registered(how: How, second: str) -> None:
-    async with listening(how) as port, port.connection() as link:
-        await link.send(request(GOOD, "Idempotency-Key: k", f"idempotency-key: {second}"))
-        assert await link.response() == (400, b'{"error":"the header Idempotency-Key may be given once"}')
-        assert port.store.registered == []
-        assert port.stats.publications_refused == 1
-        await link.send(request(GOOD, "Idempotency-Key: k"))
-        assert (await link.response())[0] == 201
+async def test_two_idempotency_keys_are_refused_and_nothing_is_published(how: How, subtests: pytest.Subtests) -> None:
+    for second in ("other", "k", ""):
+        with subtests.test(second=second):
+            async with listening(how) as port, port.connection() as link:
+                await link.send(request(GOOD, "Idempotency-Key: k", f"idempotency-key: {second}"))
+                assert await link.response() == (400, b'{"error":"the header Idempotency-Key may be given once"}')
+                assert port.store.registered == []
+                assert port.stats.publications_refused == 1
+                await link.send(request(GOOD, "Idempotency-Key: k"))
+                assert (await link.response())[0] == 201
+
+
+STATUS_OF_VERSION = {"": b"400", " HTTP/0.9": b"400", " HTTP/2.0": b"505", " HTTP/3.0": b"400"}
 
 
 @pytest.mark.parametrize("how", How)
-@pytest.mark.parametrize("method", ["POST", "HEAD"])
-@pytest.mark.parametrize(
-    ("version", "status"), [("", b"400"), (" HTTP/0.9", b"400"), (" HTTP/2.0", b"505"), (" HTTP/3.0", b"400")]
-)
-async def test_another_version_of_http_is_refused(how: How, method: str, version: str, status: bytes) -> None:
-    bad = request(GOOD, line=f"{method} /_broadcast{version}")
+async def test_other_http_versions_are_refused(how: How, subtests: pytest.Subtests) -> None:
     async with listening(how) as port:
-        async with port.connection() as first, port.connection() as second:
-            await second.send(request())
-            await second.response()
-            for link in (first, second):
-                await link.send(bad)
-                assert re.findall(rb"HTTP/1\.[01] (\d+)", await link.to_the_end()) == [status]
-        assert len(port.store.registered) == 1
+        for method, (version, status) in itertools.product(("POST", "HEAD"), STATUS_OF_VERSION.items()):
+            with subtests.test(method=method, version=version):
+                port.store.clear()
+                bad = request(GOOD, line=f"{method} /_broadcast{version}")
+                async with port.connection() as first, port.connection() as second:
+                    await second.send(request())
+                    await second.response()
+                    for link in (first, second):
+                        await link.send(bad)
+                        assert re.findall(rb"HTTP/1\.[01] (\d+)", await link.to_the_end()) == [status]
+                assert len(port.store.registered) == 1
 
 
-# --- in pieces -----------------------------------------------------------------------------------------------------------
+# --- Split requests --------------------------------------------------------------------------------------------------
 
 
-class Wire(asyncio.Transport):
-    """A transport without a network, so that nothing joins the pieces of a request."""
+class PlainWire(Wire):
+    """A connection over it receives the pieces of a request separately."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.protocol: asyncio.BaseProtocol | None = None
-        self.written = b""
-        self.read = True
+    async def until_answered(self) -> None:
+        await until(lambda: b"HTTP/1.1 " in self.written)
 
-    def is_closing(self) -> bool:
-        return False
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.protocol = protocol
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
-
-    def pause_reading(self) -> None:
-        self.read = False
-
-    def resume_reading(self) -> None:
-        self.read = True
-
-    def close(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-    def receive(self, *pieces: bytes) -> None:
-        for piece in pieces:
-            assert isinstance(self.protocol, asyncio.Protocol)
-            self.protocol.data_received(piece)
-
-    async def answered(self, number: int) -> list[int]:
-        """The offsets in so many answers."""
-        await until(lambda: self.written.count(b"HTTP/1.1 ") == number and self.written.endswith(b"}"))
+    async def offsets(self, responses: int) -> list[int]:
+        """The offsets in so many responses."""
+        await until(lambda: self.written.count(b"HTTP/1.1 ") == responses and self.written.endswith(b"}"))
         return [int(offset) for offset in re.findall(rb'"offset":(\d+)', self.written)]
 
 
-def opened(port: Port) -> Wire:
+def opened(port: Port) -> PlainWire:
     """A connection that has published once."""
-    wire, detector = Wire(), port.shared.detector()
+    wire, detector = PlainWire(), port.shared.detector()
     wire.protocol = detector
     detector.connection_made(wire)
     wire.receive(request())
@@ -326,43 +322,43 @@ def opened(port: Port) -> Wire:
 
 
 @pytest.mark.parametrize("how", PLAIN)
-async def test_a_request_may_be_cut_anywhere(how: How) -> None:
+async def test_request_may_be_split_anywhere(how: How) -> None:
     data, before = request(), len(request())
     async with listening(how) as port:
         wire = opened(port)
-        await wire.answered(1)
+        await wire.offsets(1)
         for place in range(1, before):
             wire.receive(data[:place], data[place:])
-            assert await wire.answered(place + 1) == list(range(1, place + 2))
+            assert await wire.offsets(place + 1) == list(range(1, place + 2))
         assert port.seen_by_aiohttp == 0
 
 
 @pytest.mark.parametrize("how", PLAIN)
-async def test_a_request_may_come_byte_by_byte(how: How) -> None:
+async def test_request_may_arrive_byte_by_byte(how: How) -> None:
     data = request() + request(b"[%b,%b]" % (GOOD, GOOD)) + request()
     async with listening(how) as port:
         wire = opened(port)
-        await wire.answered(1)
+        await wire.offsets(1)
         wire.receive(*(data[place : place + 1] for place in range(len(data))))
-        assert await wire.answered(4) == [1, 2, 3, 4, 5]
+        assert await wire.offsets(4) == [1, 2, 3, 4, 5]
         assert port.seen_by_aiohttp == 0
 
 
-async def test_a_request_for_aiohttp_may_be_cut_anywhere() -> None:
+async def test_request_for_aiohttp_may_be_split_anywhere() -> None:
     data = request(GOOD, "Expect: 100-continue")
     async with listening(How.AT_ONCE) as port:
         for place in range(1, len(data)):
             wire = opened(port)
             wire.receive(data[:place], data[place:])
-            assert await wire.answered(3) == [2 * place - 1, 2 * place]  # the second of three says "100 Continue"
+            assert await wire.offsets(3) == [2 * place - 1, 2 * place]  # the second of three is "100 Continue"
 
 
-# --- behind each other -----------------------------------------------------------------------------------------------------
+# --- Pipelined requests ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", PLAIN)
-@pytest.mark.parametrize("number", [3, 40, 1000])
-async def test_requests_behind_each_other_are_answered_in_order(how: How, number: int) -> None:
+async def test_pipelined_requests_are_answered_in_order(how: How) -> None:
+    number = 1000
     bodies = [entry(uid=f"u{index}", data=str(index)) for index in range(number)]
     async with listening(how) as port:
         answers = await exchange(port, b"".join(request(body) for body in bodies) + END)
@@ -371,23 +367,23 @@ async def test_requests_behind_each_other_are_answered_in_order(how: How, number
         assert port.seen_by_aiohttp == 1
 
 
-async def test_many_requests_behind_each_other_leave_turns_to_others() -> None:
+async def test_many_pipelined_requests_take_turns_with_other_connections() -> None:
     data, most = request(), -(-plain_connection.TURN_BYTES // len(request()))
     async with listening(How.AT_ONCE) as port:
         wires = [opened(port) for _ in range(3)]
         for wire in wires:
             wire.receive(data * (5 * most))
-            assert not wire.read
+            assert not wire.reads
         counts = [len(port.store.registered)]
         assert counts == [len(wires) * (1 + most)]
         while counts[-1] < len(wires) * (1 + 5 * most):
             await asyncio.sleep(0)
             counts.append(len(port.store.registered))
         assert max(after - before for before, after in itertools.pairwise(counts)) == most
-        assert all(wire.read for wire in wires)
+        assert all(wire.reads for wire in wires)
 
 
-async def test_requests_that_wait_for_their_turn_are_forgotten_with_their_connection() -> None:
+async def test_waiting_requests_of_a_lost_connection_are_dropped() -> None:
     async with listening(How.AT_ONCE) as port:
         wire = opened(port)
         wire.receive(request() * 1000)
@@ -400,7 +396,7 @@ async def test_requests_that_wait_for_their_turn_are_forgotten_with_their_connec
 
 
 @pytest.mark.parametrize("how", PLAIN)
-async def test_aiohttp_answers_what_is_its_own_and_nothing_else_on_one_connection(how: How) -> None:
+async def test_aiohttp_answers_only_other_requests_of_a_connection(how: How) -> None:
     others = (
         request(b"", line="GET /end HTTP/1.1"),
         request(b"x" * 1000, line="POST /end HTTP/1.1"),
@@ -418,7 +414,7 @@ async def test_aiohttp_answers_what_is_its_own_and_nothing_else_on_one_connectio
 
 
 @pytest.mark.parametrize("how", PLAIN)
-async def test_requests_of_both_kinds_behind_each_other_keep_their_order(how: How) -> None:
+async def test_pipelined_requests_of_both_kinds_are_answered_in_order(how: How) -> None:
     get = request(b"", line="GET /end HTTP/1.1")
     async with listening(how) as port:
         answers = await exchange(port, (request() + get) * 20 + request() + END)
@@ -427,13 +423,13 @@ async def test_requests_of_both_kinds_behind_each_other_keep_their_order(how: Ho
 
 
 @pytest.mark.parametrize("how", PLAIN)
-async def test_nonsense_behind_a_request_is_refused_after_that_is_answered(how: How) -> None:
+async def test_malformed_request_is_refused_after_the_response_before_it(how: How) -> None:
     async with listening(how) as port:
         answers = await exchange(port, request() + b"nonsense\r\n\r\n" + END)
         assert re.findall(rb"HTTP/1\.\d (\d+)", answers) == [b"201", b"400"]
 
 
-BEFORE_NONSENSE = {
+BEFORE_MALFORMED = {
     "a request for aiohttp": (request(b"", line="GET /end HTTP/1.1"), 1),
     "requests for aiohttp": (request(b"", line="GET /end HTTP/1.1") * 30, 30),
     "a body": (request(b"x" * 1000, line="POST /end HTTP/1.1"), 1),
@@ -441,7 +437,7 @@ BEFORE_NONSENSE = {
     "all kinds": ((request() + request(b"x", line="POST /end HTTP/1.1") + chunked()) * 3, 9),
     "no plain head": (request(b"", "X: \xff", line="GET /end HTTP/1.1") * 2, 2),
 }
-NONSENSE = {
+MALFORMED = {
     "no request": b"nonsense\r\n\r\n",
     "no head": b"GET /end HTTP/1.1\r\nnonsense\r\n\r\n",
     "no host": b"GET / HTTP/1.1\r\n\r\n",
@@ -449,32 +445,32 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("how", How)
-@pytest.mark.parametrize("nonsense", NONSENSE)
-@pytest.mark.parametrize("case", BEFORE_NONSENSE)
-async def test_whatever_came_before_nonsense_is_answered_before_that(how: How, case: str, nonsense: str) -> None:
-    data, number = BEFORE_NONSENSE[case]
+async def test_requests_before_a_malformed_one_are_answered_first(how: How, subtests: pytest.Subtests) -> None:
     async with listening(how) as port:
-        for before in (b"", request(), chunked()):
-            async with port.connection() as link:
-                if before:
-                    await link.send(before)
-                    await link.response()
-                await link.send(data + NONSENSE[nonsense])
-                statuses = re.findall(rb"HTTP/1\.\d (\d+)", await link.to_the_end())
-            assert [status[:1] for status in statuses] == [b"2"] * number + [b"4"]
+        rows = itertools.product(BEFORE_MALFORMED.items(), MALFORMED.items(), (b"", request(), chunked()))
+        for (case, (data, number)), (kind, malformed), first in rows:
+            with subtests.test(case=case, kind=kind, first=first):
+                async with port.connection() as link:
+                    if first:
+                        await link.send(first)
+                        await link.response()
+                    await link.send(data + malformed)
+                    statuses = re.findall(rb"HTTP/1\.\d (\d+)", await link.to_the_end())
+                assert [status[:1] for status in statuses] == [b"2"] * number + [b"4"]
 
 
 @pytest.mark.parametrize("how", How)
-@pytest.mark.parametrize("last", ["Connection: close", "Connection: Close, TE"])
-async def test_a_request_that_wants_the_connection_closed_is_answered_and_nothing_behind_it(how: How, last: str) -> None:
+async def test_requests_after_connection_close_are_not_answered(how: How) -> None:
     async with listening(how) as port:
-        answers = await exchange(port, request() + request(GOOD, last) + request() + END)
-        assert re.findall(rb"HTTP/1\.1 (\d+)", answers)[:2] == [b"201", b"201"]
-        assert len(port.store.registered) == 2
+        for last in ("Connection: close", "Connection: Close, TE"):
+            port.store.clear()
+            responses = await exchange(port, request() + request(GOOD, last) + request() + END)
+            assert re.findall(rb"HTTP/1\.1 (\d+)", responses)[:2] == [b"201", b"201"]
+            assert len(port.store.registered) == 2
 
 
 @pytest.mark.parametrize("how", How)
-async def test_a_request_with_a_malformed_body_behind_others_is_refused_at_once(how: How) -> None:
+async def test_request_with_a_malformed_body_is_refused_after_the_responses_before_it(how: How) -> None:
     bad = chunked().replace(b"\r\n\r\n1c\r\n", b"\r\n\r\nnonsense\r\n")
     async with listening(how) as port:
         for before, number in ((b"", 0), (request() + request(b"", line="GET /end HTTP/1.1"), 2)):
@@ -483,24 +479,25 @@ async def test_a_request_with_a_malformed_body_behind_others_is_refused_at_once(
 
 
 @pytest.mark.parametrize("how", How)
-async def test_half_a_head_that_came_with_a_request_is_not_waited_for_either(how: How, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_port, "HEAD_TIMEOUT", 0.05)
+async def test_incomplete_head_behind_a_request_times_out(how: How, loop_clock: ManualClock) -> None:
     async with listening(how) as port, port.connection() as link:
         await link.send(chunked() + b"GET /end HTTP/1.1\r\nHo")
         assert (await link.response())[0] == 201
+        await port.until_head_is_incomplete()
+        loop_clock.advance(shared_port.HEAD_TIMEOUT)
         assert await link.to_the_end() == b""
         assert port.stats.refusals == {"head_timeout": 1}
 
 
-async def test_what_comes_while_the_store_is_waited_for_is_held_and_no_more_is_read() -> None:
+async def test_requests_during_a_publish_are_held_and_reading_pauses() -> None:
     async with listening(How.LATER) as port:
         wire = opened(port)
-        await wire.answered(1)
+        await wire.offsets(1)
         port.store.gate.clear()
         wire.receive(request())
-        assert wire.read
+        assert wire.reads
         wire.receive(request(), request(b"", line="GET /end HTTP/1.1"), request())
-        assert not wire.read
+        assert not wire.reads
         port.store.gate.set()
         await until(lambda: wire.written.count(b"HTTP/1.1 ") == 5)
         assert re.findall(rb'"offset":(\d+)|\r\n\r\n(end)', wire.written) == [
@@ -508,11 +505,11 @@ async def test_what_comes_while_the_store_is_waited_for_is_held_and_no_more_is_r
             (b"", b"end"),
             (b"4", b""),
         ]
-        assert wire.read
+        assert wire.reads
 
 
 @pytest.mark.parametrize("how", PLAIN)
-async def test_a_peer_that_reads_no_answers_gets_no_more_of_them(how: How) -> None:
+async def test_paused_connection_leaves_requests_to_aiohttp(how: How) -> None:
     async with listening(how) as port, port.connection() as link:
         await link.send(request())
         await link.response()
@@ -525,11 +522,11 @@ async def test_a_peer_that_reads_no_answers_gets_no_more_of_them(how: How) -> No
         assert (await link.response())[0] == 201
 
 
-# --- senders that end their side ------------------------------------------------------------------------------------------
+# --- Half-closed connections -----------------------------------------------------------------------------------------
 
 GET = request(b"", line="GET /end HTTP/1.1")
 CHUNKED_POST = chunked()
-ENDED = {
+HALF_CLOSED = {
     "plain": (request(), [b"201"]),
     "for aiohttp": (GET, [b"200"]),
     "chunked": (CHUNKED_POST, [b"201"]),
@@ -540,49 +537,52 @@ ENDED = {
 
 
 @pytest.mark.parametrize("how", How)
-@pytest.mark.parametrize("case", ENDED)
-async def test_who_has_asked_and_ends_their_side_is_answered_and_then_the_connection_closes(how: How, case: str) -> None:
-    data, expected = ENDED[case]
-    async with listening(how) as port:
-        port.store.later = how is not How.AT_ONCE
-        port.store.gate.clear()
-        async with port.connection() as link:
-            await link.send(data)
-            link.end()
-            open_ones = port.shared.http._connections
-            if port.store.later and case in ("plain", "chunked"):  # it has ended before there is an answer
-                await until(lambda: any(connection._peer_ended for connection in open_ones))
-            port.store.gate.set()
-            assert re.findall(rb"HTTP/1\.1 (\d+)", await link.to_the_end()) == expected
-        await until(lambda: not port.shared.http._connections)
-        assert port.stats.refusals == {}
+async def test_half_closed_connection_gets_its_responses_and_is_closed(how: How, subtests: pytest.Subtests) -> None:
+    for case, (data, expected) in HALF_CLOSED.items():
+        with subtests.test(case=case):
+            async with listening(how) as port:
+                port.store.later = how is not How.AT_ONCE
+                port.store.gate.clear()
+                async with port.connection() as link:
+                    await link.send(data)
+                    link.end()
+                    if port.store.later and case in ("plain", "chunked"):  # it has ended before there is a response
+                        await port.until_half_closed()
+                    port.store.gate.set()
+                    assert re.findall(rb"HTTP/1\.1 (\d+)", await link.to_the_end()) == expected
+                await port.until_closed()
+                assert port.stats.refusals == {}
 
 
 @pytest.mark.parametrize("how", How)
-@pytest.mark.parametrize("data", [b"", request()[:-5], request()[:30], CHUNKED_POST[:-3]])
-async def test_who_ends_their_side_with_nothing_left_to_answer_is_not_kept(how: How, data: bytes) -> None:
-    async with listening(how) as port, port.connection() as link:
-        await link.send(request())
-        await link.response()
-        await link.send(data)
-        link.end()
-        assert b" 201 " not in await link.to_the_end()
-        await until(lambda: not port.shared.http._connections)
-        assert len(port.store.registered) == 1
+async def test_half_closed_connection_without_a_whole_request_is_closed(how: How, subtests: pytest.Subtests) -> None:
+    for data in (b"", request()[:-5], request()[:30], CHUNKED_POST[:-3]):
+        with subtests.test(data=data):
+            async with listening(how) as port, port.connection() as link:
+                await link.send(request())
+                await link.response()
+                await link.send(data)
+                link.end()
+                assert b" 201 " not in await link.to_the_end()
+                await port.until_closed()
+                assert len(port.store.registered) == 1
 
 
-# --- connections that end --------------------------------------------------------------------------------------------------
+# --- Lost connections and timeouts -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", How)
-async def test_a_connection_lost_in_a_body_is_counted(how: How) -> None:
+@pytest.mark.parametrize("steps", [0, 10], ids=["before the handler starts", "while the handler reads"])
+async def test_connection_lost_in_a_body_is_counted(how: How, steps: int) -> None:
     held = KEYED.held
     async with listening(how) as port:
         wire = opened(port)
-        await wire.answered(1)
+        await wire.offsets(1)
         wire.receive(request()[:-5])
         if how is How.AIOHTTP:
             await until(lambda: port.seen_by_aiohttp == 2)
+        for _ in range(steps):
+            await asyncio.sleep(0)
         assert isinstance(wire.protocol, asyncio.Protocol)
         wire.protocol.connection_lost(None)
         await until(lambda: port.stats.publications_refused == 1)
@@ -591,21 +591,25 @@ async def test_a_connection_lost_in_a_body_is_counted(how: How) -> None:
 
 
 @pytest.mark.parametrize("how", How)
-async def test_a_body_that_does_not_come_is_answered_with_408(how: How, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_connection, "HOLD_SECONDS", 0.01)
+async def test_incomplete_body_is_answered_with_408(how: How, loop_clock: ManualClock) -> None:
     held = KEYED.held
-    async with listening(how, timeout=0.01) as port, port.connection() as link:
+    async with listening(how, timeout=2.0) as port, port.connection() as link:
         await link.send(request())
         await link.response()
         await link.send(request()[:-5])
-        assert (await link.response())[0] == 408
+        response = asyncio.create_task(link.response())
+        while not response.done():
+            loop_clock.advance(1.0)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        assert (await response)[0] == 408
         await link.to_the_end()
         assert port.stats.refusals == {"body_timeout": 1}
     assert KEYED.held == held
 
 
-async def test_a_sender_that_trickles_is_not_held_for_longer() -> None:
-    """However little comes at a time, and however often: the time runs from the head on."""
+async def test_further_pieces_of_a_body_do_not_extend_its_timeout() -> None:
+    """The timeout runs from the head of the request."""
     async with listening(How.AT_ONCE) as port:
         wire = opened(port)
         connection = wire.protocol
@@ -615,65 +619,71 @@ async def test_a_sender_that_trickles_is_not_held_for_longer() -> None:
         wire.receive(request()[-5:-3], request()[-3:-2])
         assert connection._waits_since == since
         wire.receive(request()[-2:])
-        assert await wire.answered(2) == [1, 2]
+        assert await wire.offsets(2) == [1, 2]
+
+
+INCOMPLETE_HEADS = [b"POST /_bro", b"GET /end HTTP/1.1\r\nHo", request(GOOD, "Expect: 100-continue")[: -len(GOOD) - 2]]
 
 
 @pytest.mark.parametrize("how", How)
-@pytest.mark.parametrize("begin", [b"", b"POST /_bro", b"GET /end HTTP/1.1\r\nHo"])
-async def test_a_connection_that_is_idle_is_closed_and_counted(how: How, begin: bytes) -> None:
-    async with listening(how, idle_timeout=0.05) as port, port.connection() as link:
-        await link.send(request())
-        await link.response()
-        await link.send(begin)
-        assert await link.to_the_end() == b""
-        assert port.stats.refusals == {"idle": 1}
-
-
-HALVES = [b"POST /_bro", b"GET /end HTTP/1.1\r\nHo", request(GOOD, "Expect: 100-continue")[: -len(GOOD) - 2]]
+async def test_idle_connection_is_closed_and_counted(how: How, subtests: pytest.Subtests, loop_clock: ManualClock) -> None:
+    idle_timeout = shared_port.HEAD_TIMEOUT / 2
+    for begin in (b"", *INCOMPLETE_HEADS[:2]):
+        with subtests.test(begin=begin):
+            async with listening(how, idle_timeout=idle_timeout) as port, port.connection() as link:
+                await link.send(request())
+                await link.response()
+                await link.send(begin)
+                if begin:
+                    await port.until_head_is_incomplete()
+                loop_clock.advance(idle_timeout + 0.1)
+                assert await link.to_the_end() == b""
+                assert port.stats.refusals == {"idle": 1}
 
 
 @pytest.mark.parametrize("how", How)
-@pytest.mark.parametrize("begin", HALVES)
-@pytest.mark.parametrize("before", [request(), request(b"", line="GET /end HTTP/1.1"), b"\r\n" + request()])
-async def test_half_a_head_is_not_waited_for_until_the_connection_counts_as_idle(
-    how: How, begin: bytes, before: bytes, monkeypatch: pytest.MonkeyPatch
+async def test_incomplete_head_times_out_before_the_connection_is_idle(
+    how: How, subtests: pytest.Subtests, loop_clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(shared_port, "HEAD_TIMEOUT", 0.05)
-    async with listening(how) as port, port.connection() as link:
-        await link.send(before)
-        await link.response()
-        await link.send(begin)
-        assert await link.to_the_end() == b""
-        assert port.stats.refusals == {"head_timeout": 1}
+    first = (request(), request(b"", line="GET /end HTTP/1.1"), b"\r\n" + request())
+    for before, begin in itertools.product(first, INCOMPLETE_HEADS):
+        with subtests.test(before=before, begin=begin):
+            async with listening(how) as port, port.connection() as link:
+                await link.send(before)
+                await link.response()
+                await link.send(begin)
+                await port.until_head_is_incomplete()
+                loop_clock.advance(shared_port.HEAD_TIMEOUT)
+                assert await link.to_the_end() == b""
+                assert port.stats.refusals == {"head_timeout": 1}
 
 
 @pytest.mark.parametrize("how", How)
-@pytest.mark.parametrize("other", [request(), request(b"", line="GET /end HTTP/1.1")])
-async def test_the_time_of_a_head_runs_from_its_first_piece_to_its_last(how: How, other: bytes) -> None:
-    async with listening(how) as port:
-        wire = opened(port)
-        await wire.answered(1)
-        awaited = port.shared.head_timeouts._until
-        for _ in range(2):
-            assert not awaited
-            wire.written = b""
+async def test_head_timeout_runs_from_the_first_piece_to_the_last(how: How, loop_clock: ManualClock) -> None:
+    for other in (request(), request(b"", line="GET /end HTTP/1.1")):
+        async with listening(how) as port:
+            wire = opened(port)
+            await wire.offsets(1)
+            awaited = port.shared.head_timeouts._until
+            for _ in range(2):
+                assert not awaited
+                wire.writes.clear()
+                wire.receive(other[:3])
+                begun = dict(awaited)
+                assert len(begun) == 1
+                loop_clock.advance(0.001)
+                wire.receive(other[3:10], other[10:20])
+                assert awaited == begun
+                wire.receive(other[20:])
+                assert not awaited
+                await wire.until_answered()
             wire.receive(other[:3])
-            begun = dict(awaited)
-            assert len(begun) == 1
-            await asyncio.sleep(0.001)
-            wire.receive(other[3:10], other[10:20])
-            assert awaited == begun
-            wire.receive(other[20:])
+            assert isinstance(wire.protocol, asyncio.Protocol)
+            wire.protocol.connection_lost(None)
             assert not awaited
-            await until(lambda: b"HTTP/1.1 " in wire.written)
-        wire.receive(other[:3])
-        assert isinstance(wire.protocol, asyncio.Protocol)
-        wire.protocol.connection_lost(None)
-        assert not awaited
 
 
-async def test_half_a_head_may_wait_while_a_request_before_it_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_port, "HEAD_TIMEOUT", 0.01)
+async def test_incomplete_head_waits_while_a_request_before_it_is_answered(loop_clock: ManualClock) -> None:
     async with listening(How.AIOHTTP) as port:
         port.store.later = True
         port.store.gate.clear()
@@ -685,14 +695,16 @@ async def test_half_a_head_may_wait_while_a_request_before_it_is_answered(monkey
             awaited = port.shared.head_timeouts._until
             await until(lambda: awaited)
             first = awaited[connection]
+            loop_clock.advance(shared_port.HEAD_TIMEOUT)
             await until(lambda: awaited[connection] > first)
             port.store.gate.set()
             assert (await link.response())[0] == 201
+            loop_clock.advance(shared_port.HEAD_TIMEOUT)
             assert await link.to_the_end() == b""
         assert port.stats.refusals == {"head_timeout": 1}
 
 
-async def test_a_server_that_stops_waits_for_the_store_and_answers() -> None:
+async def test_stopping_server_waits_for_the_publish_and_answers() -> None:
     async with listening(How.LATER) as port, port.connection() as link:
         port.store.gate.clear()
         await link.send(request())
@@ -707,7 +719,7 @@ async def test_a_server_that_stops_waits_for_the_store_and_answers() -> None:
 
 
 @pytest.mark.parametrize("how", How)
-async def test_every_request_has_its_line_in_the_log(how: How, caplog: pytest.LogCaptureFixture) -> None:
+async def test_every_request_is_logged(how: How, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "ropewalk.http"):
         async with listening(how) as port:
             await exchange(port, request() + request(entry(stream="silent")) + END)

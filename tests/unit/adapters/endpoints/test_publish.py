@@ -1,4 +1,4 @@
-"""The publish endpoint over a real socket: every answer it has, and that a refusal registers nothing."""
+"""The publish endpoint over a real socket: every response, and that a refusal registers nothing."""
 
 import asyncio
 import gzip
@@ -21,7 +21,7 @@ GOOD = {"stream": "chat", "data": '{"n":1}'}
 
 
 class Registry:
-    """A publisher that gives positions in one epoch and knows uids."""
+    """A publisher with one epoch that detects repeated uids."""
 
     def __init__(self) -> None:
         self.registered: list[Publication] = []
@@ -79,12 +79,12 @@ async def post(client: Client, body: object, **headers: str) -> tuple[int, dict[
         return response.status, await response.json()
 
 
-async def test_a_publication_is_registered_and_its_position_answered(client: Client, registry: Registry) -> None:
+async def test_publication_is_registered_and_its_position_returned(client: Client, registry: Registry) -> None:
     assert await post(client, GOOD) == (201, {"publications": [{"stream": "chat", "epoch": "e1", "offset": 1}]})
     assert registry.registered == [Publication("chat", b'{"n":1}')]
 
 
-async def test_a_batch_is_answered_in_its_order_and_transient_ones_have_no_position(client: Client) -> None:
+async def test_batch_is_answered_in_order_and_transient_messages_have_no_position(client: Client) -> None:
     body = [GOOD, {"stream": "other", "data": "x", "meta": {"transient": True}}, GOOD]
     status, answer = await post(client, body)
     assert status == 201
@@ -95,7 +95,7 @@ async def test_a_batch_is_answered_in_its_order_and_transient_ones_have_no_posit
     ]
 
 
-async def test_a_retry_with_the_same_idempotency_key_gets_the_first_position_back(client: Client, registry: Registry) -> None:
+async def test_retry_with_the_same_idempotency_key_returns_the_first_position(client: Client, registry: Registry) -> None:
     first = await post(client, [GOOD, GOOD], Idempotency_Key="k")
     again = await post(client, [GOOD, GOOD], Idempotency_Key="k")
     assert first[0] == again[0] == 201
@@ -106,13 +106,13 @@ async def test_a_retry_with_the_same_idempotency_key_gets_the_first_position_bac
     assert len(registry.registered) == 2
 
 
-async def test_a_remote_disconnect_is_obeyed_and_counted(client: Client, registry: Registry) -> None:
+async def test_remote_disconnect_returns_the_number_of_sessions(client: Client, registry: Registry) -> None:
     body = {"command": "disconnect", "payload": {"identifier": "user-1", "reconnect": False}}
     assert await post(client, body) == (201, {"disconnected": 2})
     assert registry.orders == [RemoteDisconnect("user-1", False)]
 
 
-async def test_a_malformed_batch_is_refused_with_the_index_and_nothing_is_registered(
+async def test_malformed_batch_is_refused_with_the_index_and_nothing_is_registered(
     client: Client, registry: Registry, stats: Stats
 ) -> None:
     status, answer = await post(client, [GOOD, {"stream": "chat", "data": None}])
@@ -122,21 +122,21 @@ async def test_a_malformed_batch_is_refused_with_the_index_and_nothing_is_regist
     assert stats.publications_refused == 1
 
 
-async def test_a_store_that_is_down_is_answered_with_503(client: Client, registry: Registry) -> None:
+async def test_unavailable_store_is_answered_with_503(client: Client, registry: Registry) -> None:
     registry.down = True
     assert await post(client, GOOD) == (503, {"error": "the store is away"})
     async with client.post("/open", json=GOOD) as response:
         assert response.headers["Retry-After"] == "1"
 
 
-async def test_another_partition_key_is_answered_with_409(client: Client, registry: Registry, stats: Stats) -> None:
+async def test_changed_partition_key_is_answered_with_409(client: Client, registry: Registry, stats: Stats) -> None:
     status, answer = await post(client, [GOOD | {"partition_key": "k"}, GOOD | {"partition_key": "other"}])
     reason = "the stream 'chat' has the partition key 'k', which cannot become 'other'"
     assert (status, answer) == (409, {"error": reason, "index": 1})
     assert (registry.registered, stats.publications_refused) == ([], 1)
 
 
-async def test_the_index_of_another_partition_key_passes_over_streams_and_transient_messages_that_may_have_it(
+async def test_index_of_a_changed_partition_key_skips_new_streams_and_transient_messages(
     client: Client,
 ) -> None:
     other = {"partition_key": "other"}
@@ -145,31 +145,32 @@ async def test_the_index_of_another_partition_key_passes_over_streams_and_transi
     assert (status, answer["index"]) == (409, 2)
 
 
-@pytest.mark.parametrize(
-    "authorization", ["", "Bearer", "Bearer ", "Bearer wrong", "Basic k3y", "k3y", "Bearer k3y2", "Bearer k3\u00ff"]
-)
-async def test_a_missing_or_wrong_key_is_answered_with_401(client: Client, registry: Registry, authorization: str) -> None:
-    async with client.post("/_broadcast", json=GOOD, headers={"Authorization": authorization}) as response:
-        assert response.status == 401
-        assert response.headers["WWW-Authenticate"] == "Bearer"
-        assert "error" in await response.json()
-    assert registry.registered == []
+async def test_missing_or_wrong_key_is_answered_with_401(client: Client, registry: Registry, subtests: pytest.Subtests) -> None:
+    for authorization in ["", "Bearer", "Bearer ", "Bearer wrong", "Basic k3y", "k3y", "Bearer k3y2", "Bearer k3\u00ff"]:
+        with subtests.test(authorization=authorization):
+            async with client.post("/_broadcast", json=GOOD, headers={"Authorization": authorization}) as response:
+                assert response.status == 401
+                assert response.headers["WWW-Authenticate"] == "Bearer"
+                assert "error" in await response.json()
+            assert registry.registered == []
 
 
-@pytest.mark.parametrize("authorization", ["Bearer k3y", "bearer k3y", "Bearer  k3y"])
-async def test_the_right_key_is_accepted(client: Client, authorization: str) -> None:
-    async with client.post("/_broadcast", json=GOOD, headers={"Authorization": authorization}) as response:
-        assert response.status == 201
+async def test_correct_key_is_accepted(client: Client, subtests: pytest.Subtests) -> None:
+    for authorization in ["Bearer k3y", "bearer k3y", "Bearer  k3y"]:
+        with subtests.test(authorization=authorization):
+            async with client.post("/_broadcast", json=GOOD, headers={"Authorization": authorization}) as response:
+                assert response.status == 201
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"])
-async def test_other_methods_are_answered_with_405_and_what_is_allowed(client: Client, method: str) -> None:
-    async with client.request(method, "/open") as response:
-        assert response.status == 405
-        assert response.headers["Allow"] == "POST"
+async def test_other_methods_are_answered_with_405_and_the_allowed_one(client: Client, subtests: pytest.Subtests) -> None:
+    for method in ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"]:
+        with subtests.test(method=method):
+            async with client.request(method, "/open") as response:
+                assert response.status == 405
+                assert response.headers["Allow"] == "POST"
 
 
-# --- size -------------------------------------------------------------------------------------------------------------
+# --- Sizes -----------------------------------------------------------------------------------------------------------
 
 
 def sized(size: int) -> bytes:
@@ -177,11 +178,11 @@ def sized(size: int) -> bytes:
     return frame % (b"x" * (size - len(frame) + 2))
 
 
-async def test_a_body_of_exactly_the_limit_is_taken(client: Client) -> None:
+async def test_body_of_exactly_the_limit_is_accepted(client: Client) -> None:
     assert (await post(client, sized(1000)))[0] == 201
 
 
-async def test_an_announced_body_over_the_limit_is_refused_before_it_is_read(client: Client, stats: Stats) -> None:
+async def test_content_length_over_the_limit_is_refused_before_the_body_is_read(client: Client, stats: Stats) -> None:
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(b"POST /open HTTP/1.1\r\nHost: x\r\nContent-Length: 1001\r\n\r\n")
     assert b" 413 " in await reader.readline()
@@ -189,7 +190,7 @@ async def test_an_announced_body_over_the_limit_is_refused_before_it_is_read(cli
     assert stats.publications_refused == 1
 
 
-async def test_an_unannounced_body_over_the_limit_is_refused_when_it_passes_it(client: Client, registry: Registry) -> None:
+async def test_chunked_body_over_the_limit_is_refused(client: Client, registry: Registry) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(11):
             yield b" " * 100
@@ -199,12 +200,12 @@ async def test_an_unannounced_body_over_the_limit_is_refused_when_it_passes_it(c
     assert registry.registered == []
 
 
-async def test_a_compressed_body_is_measured_by_what_it_becomes(client: Client) -> None:
+async def test_limit_applies_to_the_decompressed_body(client: Client) -> None:
     assert (await post(client, gzip.compress(sized(1000)), Content_Encoding="gzip"))[0] == 201
     assert (await post(client, gzip.compress(b" " * 100_000), Content_Encoding="gzip"))[0] == 413
 
 
-async def test_a_compressed_body_that_cannot_be_unpacked_is_refused(client: Client, registry: Registry) -> None:
+async def test_compressed_body_that_cannot_be_decompressed_is_refused(client: Client, registry: Registry) -> None:
     for size in (20, 900):
         status, answer = await post(client, b"!" * size, Content_Encoding="gzip")
         assert (status, answer["error"]) == (422, "the body cannot be read")
@@ -212,7 +213,7 @@ async def test_a_compressed_body_that_cannot_be_unpacked_is_refused(client: Clie
     assert (await post(client, GOOD))[0] == 201
 
 
-async def test_a_sender_that_leaves_in_the_middle_harms_nobody(client: Client, registry: Registry) -> None:
+async def test_client_that_disconnects_in_a_body_does_not_affect_others(client: Client, registry: Registry) -> None:
     _, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(b'POST /open HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{"stream":"chat"')
     await writer.drain()
@@ -222,7 +223,7 @@ async def test_a_sender_that_leaves_in_the_middle_harms_nobody(client: Client, r
     assert len(registry.registered) == 1
 
 
-async def test_an_idempotency_key_that_is_no_text_is_refused(client: Client) -> None:
+async def test_idempotency_key_that_is_not_ascii_is_refused(client: Client) -> None:
     body = json.dumps(GOOD).encode()
     head = b"POST /open HTTP/1.1\r\nHost: x\r\nIdempotency-Key: \xff\xfe\r\nContent-Length: %d\r\n\r\n" % len(body)
     reader, writer = await asyncio.open_connection(client.host, client.port)
@@ -231,7 +232,7 @@ async def test_an_idempotency_key_that_is_no_text_is_refused(client: Client) -> 
     writer.close()
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for_for_ever(registry: Registry, stats: Stats) -> None:
+async def test_missing_body_is_answered_with_408(registry: Registry, stats: Stats) -> None:
     async with serving(
         PublishEndpoint(registry, KeyGuard("", stats.refusals), LIMITS, stats, timeout=0.01).routes("/open")
     ) as client:

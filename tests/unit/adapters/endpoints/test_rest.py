@@ -36,7 +36,7 @@ async def get(client: Client, path: str, status: int = 200) -> dict[str, object]
 
 
 async def get_raw(client: Client, target: str) -> bytes:
-    """The path is sent as it is written: no client repairs it on the way."""
+    """Sends the path as it is: no client library normalizes it."""
     reader, writer = await asyncio.open_connection(client.host, client.port)
     writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % target.encode("latin-1"))
     answer = await reader.read()
@@ -44,10 +44,10 @@ async def get_raw(client: Client, target: str) -> bytes:
     return answer
 
 
-# --- streams ----------------------------------------------------------------------------------------------------------
+# --- Streams ---------------------------------------------------------------------------------------------------------
 
 
-async def test_streams_are_listed_by_name_page_by_page(client: Client, backend: MemoryBackend) -> None:
+async def test_streams_are_listed_by_name_in_pages(client: Client, backend: MemoryBackend) -> None:
     await backend.streams.append([Publication(name, b"1") for name in ("c", "a", "b/1", "b/2")])
     first = await get(client, "/api/streams?limit=2")
     summary = {"epoch": "e1", "tip": 1, "oldest": 1, "kept": 1}
@@ -56,14 +56,14 @@ async def test_streams_are_listed_by_name_page_by_page(client: Client, backend: 
     assert rest == {"streams": [{"stream": "b/2", **summary}, {"stream": "c", **summary}], "next": None}
 
 
-async def test_a_node_without_streams_lists_none(client: Client) -> None:
+async def test_list_of_streams_may_be_empty(client: Client) -> None:
     assert await get(client, "/api/streams") == {"streams": [], "next": None}
 
 
-# --- history ----------------------------------------------------------------------------------------------------------
+# --- History ---------------------------------------------------------------------------------------------------------
 
 
-async def test_history_is_read_page_by_page_and_numbers_stay_exact(client: Client, backend: MemoryBackend) -> None:
+async def test_history_is_read_in_pages_with_exact_numbers(client: Client, backend: MemoryBackend) -> None:
     big = b'{"n":12345678901234567890}'
     await backend.streams.append([Publication("chat", big), Publication("chat", b'"x"', broadcast_type="alert")])
     await backend.streams.append([Publication("chat", b"3", exclude_socket="secret-sid")])
@@ -84,20 +84,19 @@ async def test_history_is_read_page_by_page_and_numbers_stay_exact(client: Clien
     assert last["next"] is None
 
 
-async def test_history_tells_where_what_is_kept_begins(client: Client, backend: MemoryBackend) -> None:
+async def test_history_has_the_oldest_offset_and_the_tip(client: Client, backend: MemoryBackend) -> None:
     await backend.streams.append([Publication("chat", b"%d" % number) for number in range(8)])
     answer = await get(client, "/api/streams/chat/history")
     assert (answer["oldest"], answer["tip"]) == (4, 8)
 
 
-@pytest.mark.parametrize(
-    "name", ["chat/1", "a/history", "history", "/edge/", "50%", "a%2Fb", "é ü", "?&=#", "a+b", "{x}", "two\nlines", "\n"]
-)
-async def test_a_stream_of_any_name_has_its_history(client: Client, backend: MemoryBackend, name: str) -> None:
-    await backend.streams.append([Publication(name, b"1")])
-    answer = await get_raw(client, f"/api/streams/{quote(name, safe='')}/history")
-    assert answer.startswith(b"HTTP/1.1 200 ")
-    assert b'"messages":[{"offset":1' in answer
+async def test_stream_may_have_any_name(client: Client, backend: MemoryBackend, subtests: pytest.Subtests) -> None:
+    for name in ["chat/1", "a/history", "history", "/edge/", "50%", "a%2Fb", "é ü", "?&=#", "a+b", "{x}", "two\nlines", "\n"]:
+        with subtests.test(name=name):
+            await backend.streams.append([Publication(name, b"1")])
+            answer = await get_raw(client, f"/api/streams/{quote(name, safe='')}/history")
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b'"messages":[{"offset":1' in answer
 
 
 async def test_slashes_need_not_be_encoded(client: Client, backend: MemoryBackend) -> None:
@@ -105,11 +104,11 @@ async def test_slashes_need_not_be_encoded(client: Client, backend: MemoryBacken
     assert (await get(client, "/api/streams/chat/room/1/history"))["stream"] == "chat/room/1"
 
 
-async def test_a_stream_never_heard_of_is_answered_with_404(client: Client) -> None:
-    assert await get(client, "/api/streams/nobody/history", 404) == {"error": "no such stream"}
+async def test_unknown_stream_is_answered_with_404(client: Client) -> None:
+    assert await get(client, "/api/streams/unknown/history", 404) == {"error": "no such stream"}
 
 
-async def test_a_page_of_large_messages_is_bounded_by_bytes_and_the_next_goes_on(backend: MemoryBackend) -> None:
+async def test_page_of_large_messages_is_bounded_by_bytes(backend: MemoryBackend) -> None:
     large = b'"%s"' % (b"x" * 1_500_000)
     async with serving(RestEndpoint(backend, KeyGuard("", Counter())).routes()) as client:
         await backend.streams.append([Publication("large", large) for _ in range(5)])
@@ -127,10 +126,10 @@ def _offsets(answer: dict[str, object]) -> list[int]:
     return [message["offset"] for message in messages]
 
 
-# --- presence ---------------------------------------------------------------------------------------------------------
+# --- Presence --------------------------------------------------------------------------------------------------------
 
 
-async def test_members_are_listed_by_id_page_by_page(client: Client, backend: MemoryBackend) -> None:
+async def test_members_are_listed_by_id_in_pages(client: Client, backend: MemoryBackend) -> None:
     for number, info in enumerate([b'{"name":"Bo"}', b"", b'"x"']):
         await backend.presence.join("chat/1", f"sid{number}", Member(f"m{number}", info))
     first = await get(client, "/api/presence/chat%2F1/users?limit=2")
@@ -144,36 +143,41 @@ async def test_members_are_listed_by_id_page_by_page(client: Client, backend: Me
     assert last == {"type": "info", "total": 3, "records": [{"info": "x", "id": "m2"}], "next": None}
 
 
-async def test_members_of_a_set_of_any_name_are_listed(client: Client, backend: MemoryBackend) -> None:
+async def test_presence_set_may_have_any_name(client: Client, backend: MemoryBackend) -> None:
     await backend.presence.join("two\nlines", "sid", Member("m", b""))
     assert (await get(client, "/api/presence/two%0Alines/users"))["records"] == [{"id": "m"}]
 
 
-async def test_nobody_is_present_where_nobody_joined(client: Client) -> None:
+async def test_presence_set_may_be_empty(client: Client) -> None:
     assert await get(client, "/api/presence/x/users") == {"type": "info", "total": 0, "records": [], "next": None}
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------------
+# --- Refusals --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/api/streams", "/api/streams/chat/history", "/api/presence/chat/users"])
-@pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "1.5", "1_0", "9" * 30, "%EF%BC%91", "+1"])
-async def test_a_limit_out_of_bounds_is_answered_with_400_and_the_bounds(client: Client, path: str, limit: str) -> None:
-    assert await get(client, f"{path}?limit={limit}", 400) == {"error": "limit must be a whole number from 1 to 1000"}
+async def test_invalid_limit_is_answered_with_400_and_the_bounds(client: Client, subtests: pytest.Subtests) -> None:
+    for path in ["/api/streams", "/api/streams/chat/history", "/api/presence/chat/users"]:
+        for limit in ["0", "1001", "-1", "x", "1.5", "1_0", "9" * 30, "%EF%BC%91", "+1"]:
+            with subtests.test(path=path, limit=limit):
+                assert await get(client, f"{path}?limit={limit}", 400) == {
+                    "error": "limit must be a whole number from 1 to 1000"
+                }
 
 
-@pytest.mark.parametrize("after", ["-1", "x", "9223372036854775808", "1e3"])
-async def test_an_offset_that_is_none_is_answered_with_400(client: Client, after: str) -> None:
-    assert "after must be" in str((await get(client, f"/api/streams/chat/history?after={after}", 400))["error"])
+async def test_invalid_offset_is_answered_with_400(client: Client, subtests: pytest.Subtests) -> None:
+    for after in ["-1", "x", "9223372036854775808", "1e3"]:
+        with subtests.test(after=after):
+            assert "after must be" in str((await get(client, f"/api/streams/chat/history?after={after}", 400))["error"])
 
 
-@pytest.mark.parametrize("path", ["/api/streams", "/api/streams/chat/history", "/api/presence/chat/users"])
-async def test_every_answer_needs_the_key(backend: MemoryBackend, path: str) -> None:
-    await backend.streams.append([Publication("chat", b"1")])
-    async with serving(RestEndpoint(backend, KeyGuard("k3y", Counter())).routes()) as client:
-        assert (await client.get(path)).status == 401
-        assert (await client.get(path, headers={"Authorization": "Bearer wrong"})).status == 401
-        assert (await client.get(path, headers={"Authorization": "Bearer k3y"})).status == 200
+async def test_every_path_needs_the_key(backend: MemoryBackend, subtests: pytest.Subtests) -> None:
+    for path in ["/api/streams", "/api/streams/chat/history", "/api/presence/chat/users"]:
+        with subtests.test(path=path):
+            await backend.streams.append([Publication("chat", b"1")])
+            async with serving(RestEndpoint(backend, KeyGuard("k3y", Counter())).routes()) as client:
+                assert (await client.get(path)).status == 401
+                assert (await client.get(path, headers={"Authorization": "Bearer wrong"})).status == 401
+                assert (await client.get(path, headers={"Authorization": "Bearer k3y"})).status == 200
 
 
 async def test_other_methods_are_answered_with_405(client: Client) -> None:

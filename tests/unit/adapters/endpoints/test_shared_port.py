@@ -1,9 +1,8 @@
-"""The shared port: whose a connection is, by its first bytes."""
+"""The shared port gives a connection to the protocol of its first bytes."""
 
 import asyncio
 from collections import Counter
 from socket import socket
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -14,36 +13,13 @@ from ropewalk.adapters.endpoints.port_protocols import HEAD_LIMIT, Match
 from ropewalk.adapters.endpoints.shared_port import TOO_LONG, SharedPort
 from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
 from ropewalk.protocol.proxies import Peer, TrustedProxies
+from tests.unit.adapters.endpoints.wire import Wire
 
-GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
-UPGRADE = b"GET /cable HTTP/1.1\r\nhost: x\r\nUpgrade: WebSocket\r\n\r\n"
 MAGIC = b"OTHER"
 
 
-class Wire(asyncio.Transport):
-    """A transport without a network, which keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.protocol: asyncio.BaseProtocol | None = None
-        self.written = b""
-        self.closed = False
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.protocol = protocol
-
-    def write(self, data: Any) -> None:
-        self.written += data
-
-    def close(self) -> None:
-        self.closed = True
-
-
 class Other:
-    """A protocol whose connections begin with a word of their own."""
+    """A protocol whose connections begin with MAGIC."""
 
     busy = b"no room"
 
@@ -90,48 +66,27 @@ def arrive(port: SharedPort, *pieces: bytes) -> Wire:
     return wire
 
 
-@pytest.mark.parametrize(
-    ("data", "matches"),
-    [
-        (b"", [Match.UNDECIDED, Match.NO, Match.UNDECIDED, Match.UNDECIDED]),
-        (b"O", [Match.UNDECIDED, Match.NO, Match.UNDECIDED, Match.UNDECIDED]),
-        (MAGIC, [Match.YES, Match.NO, Match.UNDECIDED, Match.UNDECIDED]),
-        (GET[:-1], [Match.NO, Match.NO, Match.UNDECIDED, Match.UNDECIDED]),
-        (GET, [Match.NO, Match.NO, Match.NO, Match.YES]),
-        (UPGRADE, [Match.NO, Match.NO, Match.YES, Match.YES]),
-        (GET + UPGRADE, [Match.NO, Match.NO, Match.NO, Match.YES]),
-        (b"GET /?upgrade:websocket HTTP/1.1\r\n\r\n", [Match.NO, Match.NO, Match.NO, Match.YES]),
-        (b"x" * HEAD_LIMIT + b"\r\n\r\n", [Match.NO, Match.NO, Match.NO, Match.YES]),
-        (b"x" * HEAD_LIMIT + b"x\r\n\r\n", [Match.NO, Match.NO, Match.NO, Match.NO]),
-        (b"\x16\x03\x01\x02\x00\x01", [Match.NO, Match.YES, Match.UNDECIDED, Match.UNDECIDED]),
-    ],
-)
-async def test_each_protocol_tells_by_the_first_bytes_whether_it_is_meant(
-    port: SharedPort, data: bytes, matches: list[Match]
-) -> None:
-    assert [protocol.detect(data) for protocol in port.protocols] == matches
-
-
-async def test_a_protocol_gets_its_connection_with_all_that_was_read(port: SharedPort, other: Other) -> None:
+async def test_protocol_receives_its_connection_with_the_bytes_read_before(port: SharedPort, other: Other) -> None:
     wire = arrive(port, b"OT", b"HER and")
     assert other.entered[0] == (wire, b"OTHER and")
     assert port.admission.connections() == 0  # it is its protocol's to count
 
 
-async def test_what_begins_like_one_protocol_and_goes_on_as_another_is_the_other(port: SharedPort, other: Other) -> None:
+async def test_connection_is_decided_by_the_bytes_after_a_common_prefix(port: SharedPort, other: Other) -> None:
     wire = arrive(port, b"O", b"PTIONS / HTTP/1.1\r\nhost: x\r\n", b"\r\n")
     assert isinstance(wire.protocol, HttpConnection)
     assert not other.entered
     await port.http.server.shutdown()
 
 
-async def test_a_protocol_that_is_full_says_so_in_its_own_words(port: SharedPort, other: Other) -> None:
+async def test_protocol_without_room_sends_its_busy_message(port: SharedPort, other: Other) -> None:
     other.room = False
     wire = arrive(port, MAGIC)
     assert (wire.written, wire.closed, other.entered) == (b"no room", True, [])
 
 
-@pytest.mark.parametrize("data", [b"x" * (HEAD_LIMIT + 1), b"x" * (HEAD_LIMIT + 1) + b"\r\n\r\n"])
-async def test_what_nobody_knows_in_time_is_refused(port: SharedPort, data: bytes) -> None:
-    wire = arrive(port, data)
-    assert (wire.written, wire.closed) == (TOO_LONG, True)
+async def test_unknown_protocol_is_refused_beyond_the_head_limit(port: SharedPort, subtests: pytest.Subtests) -> None:
+    for data in [b"x" * (HEAD_LIMIT + 1), b"x" * (HEAD_LIMIT + 1) + b"\r\n\r\n"]:
+        with subtests.test(data=data):
+            wire = arrive(port, data)
+            assert (wire.written, wire.closed) == (TOO_LONG, True)

@@ -1,4 +1,4 @@
-"""Direct writes, on both event loops: nothing overtakes what the kernel left, and a socket ends with its transport."""
+"""Direct writes on both event loops: order is kept, and a socket is closed with its transport."""
 
 import asyncio
 import socket
@@ -48,7 +48,7 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 def fill(writes: SocketWrites) -> int:
-    """How many bytes the kernel took until it took none."""
+    """Writes until the kernel's buffer is full. Returns the number of bytes."""
     taken = 0
     while True:
         try:
@@ -85,12 +85,12 @@ async def a_socket_ends_with_its_transport() -> None:
         while there.sock.fileno() >= 0:
             await asyncio.sleep(0)
         with pytest.raises(OSError, match="Bad file descriptor"):
-            there.writes.send(b"to somebody else")
+            there.writes.send(b"more")
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 @pytest.mark.parametrize("story", [order_is_kept, writes_are_kept_back_again, a_socket_ends_with_its_transport])
-def test_direct_writes(
+def test_direct_socket_writes(
     run: Callable[[Coroutine[Any, Any, None]], None], story: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
     run(story())

@@ -11,7 +11,7 @@ from ropewalk.adapters.endpoints.sockets import bound_sockets, inherited_sockets
 from ropewalk.model.errors import UserMistake
 
 
-def test_a_port_that_is_taken_is_refused_unless_both_share_it() -> None:
+def test_port_in_use_is_refused_unless_both_share_it() -> None:
     [first] = bound_sockets("127.0.0.1", 0, reuse_port=False)
     port = first.sock.getsockname()[1]
     for reuse_port in (False, True):
@@ -24,7 +24,7 @@ def test_a_port_that_is_taken_is_refused_unless_both_share_it() -> None:
     second.close()
 
 
-def test_a_reserved_port_is_for_processes_that_share_it() -> None:
+def test_reserved_port_can_be_bound_by_processes_that_share_it() -> None:
     [kept] = reserved_sockets("127.0.0.1", 0)
     port = kept.sock.getsockname()[1]
     assert not kept.listens
@@ -39,7 +39,7 @@ def test_a_reserved_port_is_for_processes_that_share_it() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes share one socket")
-def test_a_port_is_reserved_once_also_while_nobody_listens_there() -> None:
+def test_port_can_be_reserved_once() -> None:
     [kept] = reserved_sockets("127.0.0.1", 0)
     port = kept.sock.getsockname()[1]
     with pytest.raises(UserMistake, match=f"127.0.0.1:{port}: another server with workers"):
@@ -49,7 +49,7 @@ def test_a_port_is_reserved_once_also_while_nobody_listens_there() -> None:
     again.close()
 
 
-def test_what_connects_before_anybody_accepts_waits() -> None:
+def test_connection_waits_until_it_is_accepted() -> None:
     [listening] = bound_sockets("127.0.0.1", 0, reuse_port=False)
     with socket.create_connection(listening.sock.getsockname()):
         accepted, _ = listening.sock.accept()
@@ -57,19 +57,19 @@ def test_what_connects_before_anybody_accepts_waits() -> None:
     listening.close()
 
 
-def test_all_addresses_of_a_name_get_one_port() -> None:
+def test_all_addresses_of_a_name_have_the_same_port() -> None:
     sockets = bound_sockets("localhost", 0, reuse_port=False)
     assert len({listening.sock.getsockname()[1] for listening in sockets}) == 1
     for listening in sockets:
         listening.close()
 
 
-def test_a_name_that_is_none_is_refused() -> None:
+def test_invalid_host_name_is_refused() -> None:
     with pytest.raises(UserMistake, match="cannot listen"):
         bound_sockets("no such host", 0, reuse_port=False)
 
 
-def test_a_unix_socket_can_be_taken_over_and_the_former_owner_leaves_it_alone(tmp_path: Path) -> None:
+def test_unix_socket_taken_over_is_not_removed_by_its_former_owner(tmp_path: Path) -> None:
     path = tmp_path / "s"
     [first] = bound_sockets(f"unix:{path}", 0, reuse_port=True)
     [second] = bound_sockets(f"unix:{path}", 0, reuse_port=True)
@@ -82,7 +82,7 @@ def test_a_unix_socket_can_be_taken_over_and_the_former_owner_leaves_it_alone(tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_no_socket_is_not_touched(tmp_path: Path) -> None:
+def test_file_that_is_not_a_socket_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "precious"
     path.write_text("data")
     with pytest.raises(UserMistake, match="no socket"):
@@ -90,10 +90,9 @@ def test_a_file_that_is_no_socket_is_not_touched(tmp_path: Path) -> None:
     assert path.read_text() == "data"
 
 
-@pytest.mark.parametrize(
-    "environ", [{}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "x"}]
-)
-def test_sockets_meant_for_another_process_are_not_taken(environ: dict[str, str]) -> None:
-    environ = {**environ, "OTHER": "stays"}
-    assert inherited_sockets(environ) == []
-    assert environ == {"OTHER": "stays"}
+def test_inherited_sockets_of_another_process_are_ignored(subtests: pytest.Subtests) -> None:
+    for environ in [{}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "x"}]:
+        with subtests.test(environ=environ):
+            environ = {**environ, "OTHER": "stays"}
+            assert inherited_sockets(environ) == []
+            assert environ == {"OTHER": "stays"}

@@ -1,4 +1,4 @@
-"""One SSE connection under pressure: a peer that does not read, and one that never will."""
+"""One SSE connection whose peer reads slowly or never."""
 
 import asyncio
 from collections import Counter
@@ -17,24 +17,24 @@ from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.handshake import AllowedOrigins
 from tests.unit.adapters.http_server import Client, serving
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
-class Chatterbox:
-    """A session that says what the test tells it to, and remembers what its link told it."""
+class FakeSession:
+    """A session that writes as the test wants, and records the events of its link in `events`."""
 
     sid = "s1"
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.told: list[str] = []
-        self.said = b""
+        self.events: list[str] = []
+        self.answer = b""
 
     async def opened(self) -> bool:
         return True
 
     async def submit(self, command: Command) -> bool:
-        self.connection.write(self.said)
+        self.connection.write(self.answer)
         return True
 
     def streams(self) -> dict[str, list[str]]:
@@ -53,29 +53,29 @@ class Chatterbox:
         raise AssertionError("an SSE client has one side only")
 
     def writing_paused(self) -> None:
-        self.told.append("paused")
+        self.events.append("paused")
 
     def writing_resumed(self) -> None:
-        self.told.append("resumed")
+        self.events.append("resumed")
 
     def granted(self) -> None:
-        self.told.append("granted")
+        self.events.append("granted")
 
     def lost(self, going_away: bool = False) -> None:
-        self.told.append("lost")
+        self.events.append("lost")
 
 
 class Sessions:
-    """`said`: what each session says to its first command."""
+    """Each session writes `answer` at its first command."""
 
     def __init__(self) -> None:
-        self.opened: list[Chatterbox] = []
-        self.said = b""
+        self.opened: list[FakeSession] = []
+        self.answer = b""
 
-    def open(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Chatterbox:
+    def open(self, request: ConnectRequest, connection: Connection, codec: SessionCodec) -> FakeSession:
         self.request = request
-        self.opened.append(Chatterbox(connection))
-        self.opened[-1].said = self.said
+        self.opened.append(FakeSession(connection))
+        self.opened[-1].answer = self.answer
         return self.opened[-1]
 
 
@@ -96,8 +96,8 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def stuck(client: Client, sessions: Sessions) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Chatterbox]:
-    """A connection whose peer has asked and does not read on, written to until that shows."""
+async def stuck(client: Client, sessions: Sessions) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, FakeSession]:
+    """A connection whose peer does not read, written to until the session is paused."""
     reader, writer = await asyncio.open_connection(client.host, client.port, limit=1024)
     writer.write(b"GET /events?stream=chat HTTP/1.0\r\nHost: x\r\n\r\n")
     await until(lambda: bool(sessions.opened))
@@ -105,7 +105,7 @@ async def stuck(client: Client, sessions: Sessions) -> tuple[asyncio.StreamReade
     line = b"data: %b\n\n" % (b"x" * 2000)
     async with asyncio.timeout(DEADLINE):
         # Small pieces, and not one more than it takes: nothing else may wake the link up again.
-        while not session.told:
+        while not session.events:
             session.connection.write(line)
             await asyncio.sleep(0)
     return reader, writer, session
@@ -116,30 +116,30 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
         return await reader.read()
 
 
-async def test_a_full_socket_pauses_the_session_and_an_emptied_one_resumes_it(client: Client, sessions: Sessions) -> None:
+async def test_full_socket_pauses_the_session_until_it_drains(client: Client, sessions: Sessions) -> None:
     reader, writer, session = await stuck(client, sessions)
     reading = asyncio.create_task(read_all(reader))
-    await until(lambda: session.told == ["paused", "resumed"])
+    await until(lambda: session.events == ["paused", "resumed"])
     assert session.connection.pending() <= sse_link.HIGH_WATER
     session.connection.write(b"data: last\n\n")
     session.connection.close(1000, "")
     assert (await reading).endswith(b"x\n\ndata: last\n\n")
-    await until(lambda: session.told[-1] == "lost")
+    await until(lambda: session.events[-1] == "lost")
     writer.close()
 
 
-async def test_a_closed_connection_whose_peer_never_reads_is_ended_all_the_same(
+async def test_closed_connection_of_a_peer_that_never_reads_is_aborted(
     client: Client, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sse_link, "FLUSH_TIMEOUT", 0.05)
     _, writer, session = await stuck(client, sessions)
     session.connection.close(1000, "")
     session.connection.close(1000, "")
-    await until(lambda: session.told[-1] == "lost")
+    await until(lambda: session.events[-1] == "lost")
     writer.close()
 
 
-async def test_what_is_written_after_the_end_is_left_away(client: Client, sessions: Sessions) -> None:
+async def test_writes_after_close_are_dropped(client: Client, sessions: Sessions) -> None:
     async with client.get("/events?stream=chat") as response:
         connection = sessions.opened[0].connection
         connection.write(b"data: 1\n\n")
@@ -148,7 +148,7 @@ async def test_what_is_written_after_the_end_is_left_away(client: Client, sessio
         assert await response.read() == b"data: 1\n\n"
 
 
-async def test_all_writes_of_one_moment_leave_in_one_piece(client: Client, sessions: Sessions) -> None:
+async def test_writes_of_one_step_are_sent_together(client: Client, sessions: Sessions) -> None:
     async with client.get("/events?stream=chat") as response:
         for number in range(50):
             sessions.opened[0].connection.write(b"data: %d\n\n" % number)
@@ -156,15 +156,15 @@ async def test_all_writes_of_one_moment_leave_in_one_piece(client: Client, sessi
         assert piece.count(b"data: ") == 50
 
 
-async def test_more_than_can_wait_for_the_answer_to_begin_is_refused(client: Client, sessions: Sessions) -> None:
-    sessions.said = b"data: %b\n\n" % (b"x" * sse_link.EARLY_BYTES)
+async def test_too_many_bytes_before_the_response_starts_are_answered_with_503(client: Client, sessions: Sessions) -> None:
+    sessions.answer = b"data: %b\n\n" % (b"x" * sse_link.EARLY_BYTES)
     async with client.get("/events?stream=chat") as response:
         assert response.status == 503
         assert "more messages came" in (await response.json())["error"]
-    await until(lambda: sessions.opened[0].told == ["lost"])
+    await until(lambda: sessions.opened[0].events == ["lost"])
 
 
-async def test_the_session_learns_of_the_request_what_authenticators_need(client: Client, sessions: Sessions) -> None:
+async def test_session_receives_the_request_for_authentication(client: Client, sessions: Sessions) -> None:
     headers = {"X-JID": "from-header", "Cookie": "a=1", "Host": "cable.test"}
     async with client.get("/events?stream=chat&x=1&x=2", headers=headers) as response:
         assert response.status == web.HTTPOk.status_code

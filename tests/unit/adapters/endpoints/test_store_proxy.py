@@ -1,4 +1,4 @@
-"""What a worker passes on to the store process, over a real Unix socket: requests and answers as they were, or a refusal."""
+"""Workers forward requests to the store process over a real Unix socket."""
 
 import asyncio
 import gzip
@@ -18,14 +18,14 @@ PIECE = b"x" * (64 << 10)
 
 
 async def echo(request: web.Request) -> web.Response:
-    """What arrived, as it was sent."""
+    """Returns the request as it arrived."""
     seen = {name: request.headers.get(name, "") for name in ("Authorization", "Content-Encoding", "X-Own", "Expect")}
     headers = {f"Seen-{name}": value for name, value in seen.items()}
     return web.Response(status=207, body=await request.content.read(), headers={**headers, "Seen-Path": request.raw_path})
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """More than any buffer holds."""
+    """More bytes than any buffer holds."""
     response = web.StreamResponse(headers={"Content-Type": "application/x-rows"})
     await response.prepare(request)
     for _ in range(PIECES):
@@ -43,7 +43,7 @@ async def cut_off(request: web.Request) -> web.StreamResponse:
 
 
 async def refuse(request: web.Request) -> web.Response:
-    """Before the body has come."""
+    """Responds before the body has arrived."""
     response = web.json_response({"error": "too large"}, status=413)
     response.force_close()
     return response
@@ -84,29 +84,30 @@ async def client(proxy: StoreProxy, tmp_path: Path) -> AsyncIterator[Client]:
         yield client
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
-async def test_method_path_query_and_headers_are_passed_on(client: Client, method: str) -> None:
-    headers = {"Authorization": "Bearer key", "X-Own": "1"}
-    async with client.request(method, "/journal/echo/a%2Fb?from=1&to=%20", headers=headers) as response:
-        assert response.status == 207
-        assert response.headers["Seen-Path"] == "/journal/echo/a%2Fb?from=1&to=%20"
-        assert (response.headers["Seen-Authorization"], response.headers["Seen-X-Own"]) == ("Bearer key", "1")
+async def test_method_path_query_and_headers_are_forwarded(client: Client, subtests: pytest.Subtests) -> None:
+    for method in ["GET", "POST", "PUT", "DELETE", "PATCH"]:
+        with subtests.test(method=method):
+            headers = {"Authorization": "Bearer key", "X-Own": "1"}
+            async with client.request(method, "/journal/echo/a%2Fb?from=1&to=%20", headers=headers) as response:
+                assert response.status == 207
+                assert response.headers["Seen-Path"] == "/journal/echo/a%2Fb?from=1&to=%20"
+                assert (response.headers["Seen-Authorization"], response.headers["Seen-X-Own"]) == ("Bearer key", "1")
 
 
-async def test_headers_of_one_connection_are_not_passed_on(client: Client) -> None:
+async def test_hop_by_hop_headers_are_not_forwarded(client: Client) -> None:
     async with client.post("/journal", data=b"1", headers={"Connection": "X-Own", "X-Own": "1"}, expect100=True) as response:
         assert (response.status, await response.read()) == (207, b"1")
         assert (response.headers["Seen-X-Own"], response.headers["Seen-Expect"]) == ("", "")
 
 
-async def test_a_body_is_passed_on_as_it_was_sent(client: Client) -> None:
+async def test_body_is_forwarded_unchanged(client: Client) -> None:
     packed = gzip.compress(b"rows" * 1000)
     async with client.post("/journal", data=packed, headers={"Content-Encoding": "gzip"}) as response:
         assert await response.read() == packed
         assert response.headers["Seen-Content-Encoding"] == "gzip"
 
 
-async def test_a_large_chunked_body_is_passed_on(client: Client) -> None:
+async def test_large_chunked_body_is_forwarded(client: Client) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(PIECES):
             yield PIECE
@@ -115,20 +116,20 @@ async def test_a_large_chunked_body_is_passed_on(client: Client) -> None:
         assert await response.read() == PIECE * PIECES
 
 
-async def test_a_large_answer_is_streamed(client: Client) -> None:
+async def test_large_response_is_streamed(client: Client) -> None:
     async with client.get("/journal/stream") as response:
         assert response.headers["Content-Type"] == "application/x-rows"
         assert await response.read() == PIECE * PIECES
 
 
-async def test_an_answer_that_is_cut_off_cannot_be_taken_for_a_whole_one(client: Client) -> None:
+async def test_truncated_response_is_detected_by_the_client(client: Client) -> None:
     async with client.get("/journal/cut") as response:
         assert response.status == 200
         with pytest.raises(Exception, match="payload"):
             await response.read()
 
 
-async def test_a_refusal_before_the_body_has_come_is_passed_back(client: Client) -> None:
+async def test_refusal_before_the_end_of_the_body_is_returned(client: Client) -> None:
     async def endless() -> AsyncIterator[bytes]:
         yield PIECE
         await asyncio.Event().wait()
@@ -137,14 +138,14 @@ async def test_a_refusal_before_the_body_has_come_is_passed_back(client: Client)
         assert (response.status, await response.json()) == (413, {"error": "too large"})
 
 
-async def test_head_has_the_headers_and_no_body(client: Client) -> None:
+async def test_head_has_headers_and_no_body(client: Client) -> None:
     async with client.head("/journal") as response:
         assert (response.status, await response.read()) == (207, b"")
     async with client.get("/journal") as response:  # on the same connection
         assert response.status == 207
 
 
-async def test_while_the_store_is_away_503_is_answered_and_then_it_goes_on(proxy: StoreProxy, tmp_path: Path) -> None:
+async def test_unavailable_store_is_answered_with_503_until_it_is_back(proxy: StoreProxy, tmp_path: Path) -> None:
     async with serving(proxy.routes("/journal")) as client:
         for _ in range(2):
             async with client.post("/journal", data=PIECE * 16) as response:

@@ -1,6 +1,7 @@
-"""The endpoint of transactions over a real socket: what it hands on, and every refusal it has."""
+"""The transactions endpoint over a real socket: calls to the transactor, and every refusal."""
 
 import asyncio
+import io
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 
@@ -17,8 +18,8 @@ COMMIT = "/journal/transactions/app/5/commit"
 WINNERS = b'{"winners":{"0":1}}'
 
 
-class Desk:
-    """A transactor that writes down what it is asked and answers, or raises what it is told to."""
+class FakeTransactor:
+    """A transactor that records calls, or raises `error`."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[object, ...]] = []
@@ -58,48 +59,47 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def transactor() -> FakeTransactor:
+    return FakeTransactor()
 
 
 @pytest.fixture
-async def client(desk: Desk) -> AsyncIterator[Client]:
-    opened = TransactionsEndpoint(desk, KeyGuard("", Counter()), 100).routes("/journal")
-    closed = TransactionsEndpoint(desk, KeyGuard("k3y", Counter()), 100).routes("/closed")
+async def client(transactor: FakeTransactor) -> AsyncIterator[Client]:
+    opened = TransactionsEndpoint(transactor, KeyGuard("", Counter()), 100).routes("/journal")
+    closed = TransactionsEndpoint(transactor, KeyGuard("k3y", Counter()), 100).routes("/closed")
     async with serving([*opened, *closed]) as client:
         yield client
 
 
-async def ask(client: Client, method: str, path: str, body: bytes = b"") -> tuple[int, object]:
+async def ask(client: Client, method: str, path: str, body: bytes | io.BytesIO = b"") -> tuple[int, object]:
     async with client.request(method, path, data=body) as response:
         return response.status, await response.json()
 
 
-async def test_a_body_is_staged_under_its_place(client: Client, desk: Desk) -> None:
+async def test_body_is_staged_with_its_numbers(client: Client, transactor: FakeTransactor) -> None:
     assert await ask(client, "POST", STAGE, b"rows") == (200, {"rows": 7, "duplicate": False})
-    assert desk.asked == [("app", 5, (1, 2, 3), b"rows")]
+    assert transactor.asked == [("app", 5, (1, 2, 3), b"rows")]
 
 
-async def test_a_commit_names_winners_and_perhaps_how_many_pieces(client: Client, desk: Desk) -> None:
+async def test_commit_has_winners_and_optional_piece_counts(client: Client, transactor: FakeTransactor) -> None:
     answer = {"published": 4, "skipped": 1, "duplicate": False, "last": 5}
     assert await ask(client, "POST", COMMIT, WINNERS) == (200, answer)
     assert await ask(client, "POST", COMMIT, b'{"winners":{"0":1,"1":9},"pieces":{"1":0}}') == (200, answer)
-    assert desk.asked == [("app", 5, {0: 1}, {}), ("app", 5, {0: 1, 1: 9}, {1: 0})]
+    assert transactor.asked == [("app", 5, {0: 1}, {}), ("app", 5, {0: 1, 1: 9}, {1: 0})]
 
 
-async def test_the_last_batch_of_a_new_application_is_none(client: Client) -> None:
+async def test_new_application_has_no_last_batch(client: Client) -> None:
     assert await ask(client, "GET", "/journal/transactions/app") == (200, {"last": None})
 
 
-async def test_numbered_and_plain_rows_are_handed_on(client: Client, desk: Desk) -> None:
+async def test_numbered_and_plain_rows_are_published(client: Client, transactor: FakeTransactor) -> None:
     assert await ask(client, "POST", "/journal/producers/p:1?sequence=9", b"rows") == (200, {"published": 3, "skipped": 2})
     assert await ask(client, "POST", "/journal/publications", b"rows") == (200, {"published": 1, "skipped": 0})
-    assert desk.asked == [("p:1", 9, b"rows"), (b"rows",)]
+    assert transactor.asked == [("p:1", 9, b"rows"), (b"rows",)]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+async def test_invalid_name_or_number_is_refused(client: Client, transactor: FakeTransactor, subtests: pytest.Subtests) -> None:
+    rows: list[str] = [
         "/journal/transactions/a%2Fb/5/stage?part=0&attempt=0&seq=0",
         "/journal/transactions/a%20b/5/stage?part=0&attempt=0&seq=0",
         f"/journal/transactions/{'x' * 129}/5/stage?part=0&attempt=0&seq=0",
@@ -116,19 +116,18 @@ async def test_numbered_and_plain_rows_are_handed_on(client: Client, desk: Desk)
         "/journal/producers/a%2Fb?sequence=0",
         "/journal/producers/p",
         "/journal/producers/p?sequence=9223372036854775807",
-    ],
-)
-async def test_a_bad_name_or_number_is_refused(client: Client, desk: Desk, path: str) -> None:
-    status, answer = await ask(client, "POST", path, WINNERS)
-    assert status == 400
-    assert isinstance(answer, dict)
-    assert answer["error"]
-    assert desk.asked == []
+    ]
+    for path in rows:
+        with subtests.test(path=path):
+            status, answer = await ask(client, "POST", path, WINNERS)
+            assert status == 400
+            assert isinstance(answer, dict)
+            assert answer["error"]
+            assert transactor.asked == []
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+async def test_malformed_commit_is_refused(client: Client, transactor: FakeTransactor, subtests: pytest.Subtests) -> None:
+    rows: list[bytes] = [
         b"",
         b"{}",
         b"[]",
@@ -137,35 +136,34 @@ async def test_a_bad_name_or_number_is_refused(client: Client, desk: Desk, path:
         b'{"winners":{"0":"x"}}',
         b'{"winners":{"0":1.5}}',
         b"\xff",
-    ],
-)
-async def test_a_commit_of_another_shape_is_refused(client: Client, desk: Desk, body: bytes) -> None:
-    assert (await ask(client, "POST", COMMIT, body))[0] == 400
-    assert desk.asked == []
+    ]
+    for body in rows:
+        with subtests.test(body=body):
+            assert (await ask(client, "POST", COMMIT, body))[0] == 400
+            assert transactor.asked == []
 
 
-async def test_a_body_over_the_limit_is_refused(client: Client, desk: Desk) -> None:
+async def test_body_over_the_limit_is_refused(client: Client, transactor: FakeTransactor) -> None:
     assert (await ask(client, "POST", STAGE, b"x" * 101))[0] == 413
-    assert (await ask(client, "POST", COMMIT, b" " * (MAX_COMMIT + 1)))[0] == 413
+    assert (await ask(client, "POST", COMMIT, io.BytesIO(b" " * (MAX_COMMIT + 1))))[0] == 413
     assert (await ask(client, "POST", STAGE, b"x" * 100))[0] == 200
-    assert len(desk.asked) == 1
+    assert len(transactor.asked) == 1
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "answer"),
-    [
+async def test_errors_of_the_transactor_are_answered_with_their_status(
+    client: Client, transactor: FakeTransactor, subtests: pytest.Subtests
+) -> None:
+    rows: list[tuple[RopewalkError, int, dict[str, object]]] = [
         (MalformedPublication("why", 17), 422, {"error": "why", "index": 17}),
         (Conflict("why", [{"part": 1, "attempt": 2}]), 409, {"error": "why", "missing": [{"part": 1, "attempt": 2}]}),
         (LimitReached("why"), 507, {"error": "why"}),
         (Unavailable("why"), 503, {"error": "why"}),
-    ],
-)
-async def test_what_cannot_be_done_is_said(
-    client: Client, desk: Desk, error: RopewalkError, status: int, answer: dict[str, object]
-) -> None:
-    desk.error = error
-    assert await ask(client, "POST", STAGE) == (status, answer)
-    assert await ask(client, "POST", COMMIT, WINNERS) == (status, answer)
+    ]
+    for error, status, answer in rows:
+        with subtests.test(error=error, status=status, answer=answer):
+            transactor.error = error
+            assert await ask(client, "POST", STAGE) == (status, answer)
+            assert await ask(client, "POST", COMMIT, WINNERS) == (status, answer)
 
 
 @pytest.mark.parametrize(
@@ -178,20 +176,20 @@ async def test_what_cannot_be_done_is_said(
         ("POST", "/closed/publications"),
     ],
 )
-async def test_without_the_key_nobody_comes_in(client: Client, desk: Desk, method: str, path: str) -> None:
+async def test_every_path_needs_the_key(client: Client, transactor: FakeTransactor, method: str, path: str) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         async with client.request(method, path, data=WINNERS, headers=headers) as response:
             assert response.status == 401
-    assert desk.asked == []
+    assert transactor.asked == []
     async with client.request(method, path, data=WINNERS, headers={"Authorization": "Bearer k3y"}) as response:
         assert response.status == 200
 
 
-async def test_no_more_bodies_are_taken_at_once_than_there_are_places(client: Client, desk: Desk) -> None:
-    desk.open.clear()
+async def test_number_of_concurrent_bodies_is_bounded(client: Client, transactor: FakeTransactor) -> None:
+    transactor.open.clear()
     asking = [asyncio.create_task(ask(client, "POST", STAGE, b"rows")) for _ in range(3 * PLACES)]
-    while desk.busy < PLACES:
+    while transactor.busy < PLACES:
         await asyncio.sleep(0)
-    desk.open.set()
+    transactor.open.set()
     assert {status for status, _ in await asyncio.gather(*asking)} == {200}
-    assert desk.busiest == PLACES
+    assert transactor.busiest == PLACES

@@ -1,6 +1,5 @@
-"""A WebSocket connection as the engine gets it: what is written, in how many writes."""
+"""How many writes a WebSocket connection makes."""
 
-import asyncio
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +11,7 @@ from ropewalk.model.sessions import ConnectRequest
 from ropewalk.ports import Connection
 from ropewalk.protocol.codec import SessionCodec
 from ropewalk.protocol.proxies import Peer, TrustedProxies
+from tests.unit.adapters.endpoints.wire import Wire
 
 REQUEST = (
     b"GET /cable?pi=0 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -24,7 +24,7 @@ ANSWER = (
 
 
 class Socket:
-    """Of the file that the test is given: picows and the endpoint set and ask its options."""
+    """picows and the endpoint set and get options of this file descriptor."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -33,61 +33,35 @@ class Socket:
         return self._number
 
 
-class Wire(asyncio.Transport):
-    """A transport that keeps its writes apart."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.protocol: asyncio.BaseProtocol | None = None
-        self.writes: list[bytes] = []
-        self._socket = Socket(number)
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._socket if name == "socket" else default
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.protocol = protocol
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def write(self, data: Any) -> None:
-        if data:
-            self.writes.append(bytes(data))
-
-    def close(self) -> None:
-        """Nobody waits for it."""
-
-
 class Session:
-    """A session that says something at once, or later."""
+    """A session that may write at once."""
 
-    def __init__(self, connection: Connection, says: bytes) -> None:
+    def __init__(self, connection: Connection, first: bytes) -> None:
         self.connection = connection
-        if says:
-            connection.write(says)
+        if first:
+            connection.write(first)
 
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
     with socket.socket() as sock:
-        yield Wire(sock.fileno())
+        yield Wire(Socket(sock.fileno()))
 
 
-def endpoint(says: bytes, sessions: list[Session]) -> WebSocketEndpoint:
+def endpoint(first: bytes, sessions: list[Session]) -> WebSocketEndpoint:
     def open_session(request: ConnectRequest, connection: Connection, codec: SessionCodec) -> Any:
-        sessions.append(Session(connection, says))
+        sessions.append(Session(connection, first))
         return sessions[-1]
 
     return WebSocketEndpoint(open_session, ["/cable"], lambda _: True, "jid", 1024, False, False, TrustedProxies())
 
 
-async def test_the_answer_to_the_upgrade_and_what_is_said_at_once_are_one_write(wire: Wire) -> None:
+async def test_upgrade_response_and_first_frames_are_one_write(wire: Wire) -> None:
     endpoint(b"welcome", []).take_over(wire, REQUEST, Peer("127.0.0.1"))
     assert wire.writes == [ANSWER + b"welcome"]
 
 
-async def test_the_answer_to_the_upgrade_does_not_wait_for_a_session_that_opens_later(wire: Wire) -> None:
+async def test_upgrade_response_does_not_wait_for_the_session(wire: Wire) -> None:
     sessions: list[Session] = []
     endpoint(b"", sessions).take_over(wire, REQUEST, Peer("127.0.0.1"))
     assert wire.writes == [ANSWER]
@@ -95,9 +69,9 @@ async def test_the_answer_to_the_upgrade_does_not_wait_for_a_session_that_opens_
     assert wire.writes == [ANSWER, b"welcome"]
 
 
-async def test_a_session_that_is_refused_at_once_is_told_so_behind_the_answer(wire: Wire) -> None:
+async def test_refusal_of_a_session_follows_the_upgrade_response(wire: Wire) -> None:
     class Refusing(Session):
-        def __init__(self, connection: Connection, says: bytes) -> None:
+        def __init__(self, connection: Connection, first: bytes) -> None:
             super().__init__(connection, b"no")
             connection.close(1000, "")
 
@@ -109,7 +83,7 @@ async def test_a_session_that_is_refused_at_once_is_told_so_behind_the_answer(wi
     assert wire.writes == [ANSWER + b"no" + b"\x88\x02\x03\xe8"]
 
 
-async def test_a_request_that_picows_refuses_opens_no_session(wire: Wire) -> None:
+async def test_invalid_upgrade_request_opens_no_session(wire: Wire) -> None:
     sessions: list[Session] = []
     bad = REQUEST.replace(b"Sec-WebSocket-Version: 13\r\n", b"")
     endpoint(b"welcome", sessions).take_over(wire, bad, Peer("127.0.0.1"))

@@ -20,12 +20,12 @@ class Inspected:
         return self.next
 
 
-def page_of(report: NodeReport) -> MetricsPage:
+def make_page(report: NodeReport) -> MetricsPage:
     return MetricsPage(Inspected(report))
 
 
 def samples(page: MetricsPage) -> dict[tuple[str, str], float]:
-    """By name and the value of the one label, if there is one."""
+    """By name and the value of the single label, if any."""
     return {
         (sample.name, next(iter(sample.labels.values()), "")): sample.value
         for family in text_string_to_metric_families(page.render().decode())
@@ -33,7 +33,7 @@ def samples(page: MetricsPage) -> dict[tuple[str, str], float]:
     }
 
 
-def test_counters_and_gauges_of_all_parts_have_their_names() -> None:
+def test_counters_and_gauges_have_their_names() -> None:
     report = NodeReport(
         connections=1,
         sessions=2,
@@ -47,7 +47,7 @@ def test_counters_and_gauges_of_all_parts_have_their_names() -> None:
         transactions={"staged_bytes": 11},
         workers=12,
     )
-    seen = samples(page_of(report))
+    seen = samples(make_page(report))
     assert seen["ropewalk_publications_total", ""] == 6
     names = ["connections", "sessions", "streams_listened", "subscriptions", "outbox_bytes", "workers"]
     assert [seen[f"ropewalk_{name}", ""] for name in names] == [1, 2, 3, 4, 5, 12]
@@ -55,7 +55,7 @@ def test_counters_and_gauges_of_all_parts_have_their_names() -> None:
     assert [seen[f"ropewalk_{name}", ""] for name in names] == [7, 8, 9, 10, 11]
 
 
-def test_the_page_shows_what_is_so_when_it_is_read() -> None:
+def test_page_has_the_current_values() -> None:
     node = Inspected(NodeReport(sessions=1))
     page = MetricsPage(node)
     assert samples(page)["ropewalk_sessions", ""] == 1
@@ -63,15 +63,15 @@ def test_the_page_shows_what_is_so_when_it_is_read() -> None:
     assert samples(page)["ropewalk_sessions", ""] == 2
 
 
-def test_gaps_are_counted_by_reason_also_those_that_never_happened() -> None:
-    seen = samples(page_of(NodeReport(gaps={GapReason.TRIMMED: 2, GapReason.AHEAD: 1})))
+def test_gaps_are_counted_by_reason_including_zeros() -> None:
+    seen = samples(make_page(NodeReport(gaps={GapReason.TRIMMED: 2, GapReason.AHEAD: 1})))
     assert seen["ropewalk_gaps_total", "trimmed"] == 2
     assert seen["ropewalk_gaps_total", "ahead"] == 1
     assert seen["ropewalk_gaps_total", "dropped"] == 0
 
 
-def test_latency_is_a_histogram_whose_buckets_count_up() -> None:
-    seen = samples(page_of(NodeReport(latency=Latency((("0.00025", 2), ("0.5", 3), ("+Inf", 4)), 60.3))))
+def test_latency_is_a_cumulative_histogram() -> None:
+    seen = samples(make_page(NodeReport(latency=Latency((("0.00025", 2), ("0.5", 3), ("+Inf", 4)), 60.3))))
     name = "ropewalk_publish_to_deliver_seconds"
     assert seen[f"{name}_bucket", "0.00025"] == 2
     assert seen[f"{name}_bucket", "0.5"] == 3
@@ -79,18 +79,18 @@ def test_latency_is_a_histogram_whose_buckets_count_up() -> None:
     assert seen[f"{name}_sum", ""] == 60.3
 
 
-def test_two_pages_in_one_process_do_not_mix() -> None:
-    pages = [page_of(NodeReport(counts={"deliveries": count})) for count in (5, 0)]
+def test_pages_in_one_process_are_independent() -> None:
+    pages = [make_page(NodeReport(counts={"deliveries": count})) for count in (5, 0)]
     assert [samples(page)["ropewalk_deliveries_total", ""] for page in pages] == [5, 0]
 
 
-def test_refusals_are_counted_by_reason_also_those_that_never_happened() -> None:
-    seen = samples(page_of(NodeReport(refusals={Refusal.ORIGIN: 2})))
+def test_refusals_are_counted_by_reason_including_zeros() -> None:
+    seen = samples(make_page(NodeReport(refusals={Refusal.ORIGIN: 2})))
     assert seen["ropewalk_refusals_total", "origin"] == 2
     assert all(seen["ropewalk_refusals_total", reason] == 0 for reason in Refusal if reason is not Refusal.ORIGIN)
 
 
-def test_what_runs_is_told_by_the_labels_of_one_metric() -> None:
+def test_build_info_has_the_versions_as_labels() -> None:
     page = MetricsPage(Inspected(NodeReport()), version="1.2.3").render().decode()
     (line,) = [line for line in page.splitlines() if line.startswith("ropewalk_build_info{")]
     assert 'version="1.2.3"' in line
@@ -98,25 +98,25 @@ def test_what_runs_is_told_by_the_labels_of_one_metric() -> None:
     assert line.endswith(" 1.0")
 
 
-needs_proc = pytest.mark.skipif(not process_figures(), reason="the system tells nothing of processes")
+needs_proc = pytest.mark.skipif(not process_figures(), reason="the system has no figures of processes")
 
 
 @needs_proc
-def test_a_single_process_has_its_figures_as_the_client_library_writes_them() -> None:
+def test_figures_of_a_single_process_equal_those_of_the_client_library() -> None:
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     written = generate_latest(registry).decode()
-    page = page_of(NodeReport()).render().decode()
+    page = make_page(NodeReport()).render().decode()
     names = [line for line in page.splitlines() if line.startswith("#") and " process_" in line]
     assert names == [line for line in written.splitlines() if line.startswith("#")]
-    assert ("process_start_time_seconds", "") in samples(page_of(NodeReport()))
+    assert ("process_start_time_seconds", "") in samples(make_page(NodeReport()))
 
 
 @needs_proc
-def test_where_a_node_has_several_processes_the_figures_of_each_have_its_name() -> None:
+def test_figures_of_several_processes_are_labelled_by_process() -> None:
     own = process_figures()
     processes = {"store": {**own, "process_open_fds": 5.0}, "worker-1": {"process_cpu_seconds_total": 2.5}}
-    seen = samples(page_of(NodeReport(processes=processes)))
+    seen = samples(make_page(NodeReport(processes=processes)))
     assert seen["process_open_fds", "store"] == 5
     assert seen["process_cpu_seconds_total", "worker-1"] == 2.5
     assert seen["process_start_time_seconds", "store"] == own["process_start_time_seconds"]

@@ -1,4 +1,4 @@
-"""Modules on disk for tests, written under a temporary root and taken out of `sys.modules` afterwards."""
+"""Modules on disk, written to a temporary directory and removed from `sys.modules` afterwards."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from textwrap import dedent
 
 
 class Project:
-    """A directory on the path. Each writing of a file has a later time than the one before, without waiting for it."""
+    """A directory on the path. Every written file has a later modification time than the one before."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

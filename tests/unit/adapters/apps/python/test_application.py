@@ -1,4 +1,4 @@
-"""The application port over an app in this process: bounded calls, counted, and a start that fails clearly."""
+"""The application port over an app in this process: bounded and counted calls, and clear errors at the start."""
 
 import asyncio
 import threading
@@ -28,8 +28,8 @@ BO = CallContext("s-1", ids='{"name":"Bo"}')
 ROOM = '{"channel":"Room"}'
 
 
-class Press:
-    """A publisher that remembers, or has no power."""
+class FakePublisher:
+    """A publisher that records publications, or is down."""
 
     def __init__(self, down: bool = False) -> None:
         self.published: list[Publication] = []
@@ -37,7 +37,7 @@ class Press:
 
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         if self._down:
-            raise Unavailable("no power")
+            raise Unavailable("publisher is down")
         self.published += publications
         return [Receipt(each.stream, "e", 1) for each in publications]
 
@@ -47,10 +47,10 @@ class Press:
 
 @asynccontextmanager
 async def running(
-    app: App, stats: Stats | None = None, press: Press | None = None, **settings: Any
+    app: App, stats: Stats | None = None, publisher: FakePublisher | None = None, **settings: Any
 ) -> AsyncIterator[PythonApplication]:
     application = PythonApplication(lambda: app, stats or Stats(), **settings)
-    await application.start(press or Press())
+    await application.start(publisher or FakePublisher())
     try:
         yield application
     finally:
@@ -94,25 +94,25 @@ def chat() -> App:
     return app
 
 
-async def test_it_fills_the_port() -> None:
+async def test_application_that_was_not_started_is_unhealthy() -> None:
     application: Application = PythonApplication(chat, Stats())
     assert application.health() == "the app does not run"
     assert application.gauges() == {"app_calls_active": 0.0, "app_calls_waiting": 0.0}
 
 
 async def test_every_call_is_answered_and_counted() -> None:
-    stats, press = Stats(), Press()
-    async with running(chat(), stats, press) as application:
+    stats, publisher = Stats(), FakePublisher()
+    async with running(chat(), stats, publisher) as application:
         assert application.health() == ""
         assert await application.connect(BO) == ConnectResult(True, '{"name":"Bo","thread":true}')
         assert (await application.command(CommandCall(BO, Action.SUBSCRIBE, ROOM))).streams == ("room",)
         assert await application.restored(RestoreCall(BO, "s-0", {ROOM: {}})) == RestoreResult(own={ROOM: {"back": "true"}})
         await application.disconnect(DisconnectCall(BO, {ROOM: {}}))
-    assert press.published == [Publication("room", b'"left"')]
+    assert publisher.published == [Publication("room", b'"left"')]
     assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (4, 0, 0)
 
 
-async def test_a_call_that_fails_is_counted_as_failed() -> None:
+async def test_failed_call_is_counted() -> None:
     stats = Stats()
     async with running(chat(), stats) as application:
         with pytest.raises(ApplicationError, match=r"Room\.fail failed"):
@@ -122,7 +122,7 @@ async def test_a_call_that_fails_is_counted_as_failed() -> None:
     assert (stats.app_calls, stats.app_calls_failed) == (2, 2)
 
 
-async def test_a_call_that_takes_too_long_is_unavailable_and_names_its_handler(caplog: pytest.LogCaptureFixture) -> None:
+async def test_call_timeout_is_unavailable_and_logs_the_handler(caplog: pytest.LogCaptureFixture) -> None:
     stats = Stats()
     caplog.set_level("INFO", "ropewalk.channels")
     async with running(chat(), stats, timeout=0) as application:
@@ -132,7 +132,7 @@ async def test_a_call_that_takes_too_long_is_unavailable_and_names_its_handler(c
     assert any(vars(record).get("handler") == "Room.hang" for record in caplog.records)
 
 
-async def test_a_disconnect_call_that_takes_too_long_is_not_said_again() -> None:
+async def test_disconnect_call_timeout_is_not_retried() -> None:
     app = App()
 
     @app.on_disconnect
@@ -144,13 +144,13 @@ async def test_a_disconnect_call_that_takes_too_long_is_not_said_again() -> None
             await application.disconnect(DisconnectCall(BO))
 
 
-async def test_a_disconnect_call_whose_broadcasts_cannot_be_published_is_not_said_again() -> None:
-    async with running(chat(), press=Press(down=True)) as application:
-        with pytest.raises(ApplicationError, match="lost: no power"):
+async def test_disconnect_call_whose_broadcasts_fail_is_not_retried() -> None:
+    async with running(chat(), publisher=FakePublisher(down=True)) as application:
+        with pytest.raises(ApplicationError, match="lost: publisher is down"):
             await application.disconnect(DisconnectCall(BO, {ROOM: {}}))
 
 
-async def test_calls_are_seen_while_they_are_under_way() -> None:
+async def test_gauges_count_active_and_waiting_calls() -> None:
     app, begun, open = App(), threading.Semaphore(0), threading.Event()
 
     @app.on_connect
@@ -167,7 +167,7 @@ async def test_calls_are_seen_while_they_are_under_way() -> None:
         assert all([(await call).accepted for call in calls])
 
 
-async def test_an_app_whose_threads_are_all_held_is_unhealthy() -> None:
+async def test_app_whose_threads_all_hang_is_unhealthy() -> None:
     app, begun, open = App(), threading.Semaphore(0), threading.Event()
 
     @app.on_connect
@@ -194,14 +194,14 @@ async def test_an_app_whose_threads_are_all_held_is_unhealthy() -> None:
         open.set()
 
 
-async def test_an_action_in_a_thread_publishes_at_once() -> None:
-    press = Press()
-    async with running(chat(), press=press) as application:
+async def test_action_in_a_thread_publishes_synchronously() -> None:
+    publisher = FakePublisher()
+    async with running(chat(), publisher=publisher) as application:
         await application.command(perform("publish"))
-        assert press.published == [Publication("room", b'"now"')]
+        assert publisher.published == [Publication("room", b'"now"')]
 
 
-async def test_an_app_that_does_not_run_cannot_be_asked() -> None:
+async def test_call_to_an_app_that_does_not_run_is_unavailable() -> None:
     application, stats = PythonApplication(chat, Stats()), Stats()
     with pytest.raises(Unavailable, match="does not run"):
         await application.connect(BO)
@@ -212,7 +212,7 @@ async def test_an_app_that_does_not_run_cannot_be_asked() -> None:
     assert application.health() == "the app does not run"
 
 
-async def test_a_startup_that_fails_keeps_the_server_from_starting(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_startup_handler_prevents_the_start(caplog: pytest.LogCaptureFixture) -> None:
     app = App()
 
     @app.on_startup
@@ -221,12 +221,12 @@ async def test_a_startup_that_fails_keeps_the_server_from_starting(caplog: pytes
 
     application = PythonApplication(lambda: app, Stats())
     with pytest.raises(UserMistake, match=r"^the app cannot start: open_pool failed: OSError$"):
-        await application.start(Press())
+        await application.start(FakePublisher())
     assert "refused" in caplog.text
     await application.stop()
 
 
-async def test_the_app_shuts_down_when_its_calls_are_done() -> None:
+async def test_shutdown_handlers_run_after_the_last_call() -> None:
     app, order, begun, go_on = App(), list[str](), asyncio.Event(), asyncio.Event()
 
     @app.on_connect
@@ -237,7 +237,7 @@ async def test_the_app_shuts_down_when_its_calls_are_done() -> None:
 
     app.on_shutdown(lambda: order.append("shutdown"))
     application = PythonApplication(lambda: app, Stats())
-    await application.start(Press())
+    await application.start(FakePublisher())
     call = asyncio.get_running_loop().create_task(application.connect(BO))
     await begun.wait()
     stopping = asyncio.get_running_loop().create_task(application.stop())
@@ -247,7 +247,7 @@ async def test_the_app_shuts_down_when_its_calls_are_done() -> None:
     assert order == ["call", "shutdown"]
 
 
-async def test_a_shutdown_that_hangs_does_not_keep_the_server_from_ending(caplog: pytest.LogCaptureFixture) -> None:
+async def test_shutdown_handler_that_hangs_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     app = App()
 
     @app.on_shutdown
@@ -259,6 +259,6 @@ async def test_a_shutdown_that_hangs_does_not_keep_the_server_from_ending(caplog
     assert "did not shut down in time" in caplog.text
 
 
-async def test_only_an_app_with_a_name_can_be_reloaded() -> None:
+async def test_reload_needs_an_app_named_by_module_and_attribute() -> None:
     with pytest.raises(UserMistake, match="module:attribute"):
         PythonApplication(chat, Stats(), reload=True)

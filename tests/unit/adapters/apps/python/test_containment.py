@@ -1,4 +1,4 @@
-"""A handler can end its own call, and nothing else: whatever it raises, wherever it raises it, and whomever it cancels."""
+"""A handler can end only its own call, with any exception and any cancellation."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from tests.unit.adapters.apps.python.test_application import perform, running
 
 
 class Odd(BaseException):
-    """Nobody's exception."""
+    """An exception that no code expects."""
 
 
 LETHAL = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), Odd(), StopIteration()]
@@ -56,28 +56,26 @@ def raising(error: BaseException) -> dict[str, Callable[..., Any]]:
     return {"here": here, "thread": thread, "task": task, "group": group, "fine": fine}
 
 
-@pytest.mark.parametrize(
-    ("error", "where"),
-    [
+async def test_any_exception_of_a_handler_fails_its_call_only(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[BaseException, str]] = [
         (error, where)
         for error in LETHAL
         for where in ("here", "thread", "task", "group")
         # A task that is cancelled does not end its group.
         if not (where == "group" and isinstance(error, asyncio.CancelledError))
-    ],
-    ids=repr,
-)
-async def test_whatever_a_handler_raises_is_an_error_of_its_call(error: BaseException, where: str) -> None:
-    stats = Stats()
-    async with running(room(**raising(error)), stats) as application, asyncio.timeout(60):
-        for _ in range(2):
-            with pytest.raises(ApplicationError, match=rf"Room\.{where} failed"):
-                await application.command(perform(where))
-        assert len((await application.command(perform("fine"))).transmissions) == 1
-    assert (stats.app_calls, stats.app_calls_failed) == (3, 2)
+    ]
+    for error, where in rows:
+        with subtests.test(error=error, where=where):
+            stats = Stats()
+            async with running(room(**raising(error)), stats) as application, asyncio.timeout(60):
+                for _ in range(2):
+                    with pytest.raises(ApplicationError, match=rf"Room\.{where} failed"):
+                        await application.command(perform(where))
+                assert len((await application.command(perform("fine"))).transmissions) == 1
+            assert (stats.app_calls, stats.app_calls_failed) == (3, 2)
 
 
-async def test_a_handler_that_cancels_its_own_task_fails_and_its_caller_goes_on() -> None:
+async def test_handler_that_cancels_its_own_task_fails_its_call_only() -> None:
     async def suicidal(self: Any) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -92,7 +90,7 @@ async def test_a_handler_that_cancels_its_own_task_fails_and_its_caller_goes_on(
     assert not current.cancelling()
 
 
-async def test_a_background_task_of_the_app_that_exits_ends_only_itself() -> None:
+async def test_background_task_that_raises_system_exit_ends_only_itself() -> None:
     started: list[asyncio.Task[None]] = []
 
     async def begin(self: Any) -> None:
@@ -107,7 +105,7 @@ async def test_a_background_task_of_the_app_that_exits_ends_only_itself() -> Non
         assert isinstance(started[0].exception(), ApplicationError)
 
 
-async def test_a_handler_that_does_not_stop_is_left_behind_and_named(
+async def test_handler_that_ignores_cancellation_is_abandoned_and_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(containment, "GRACE", 0.0)
@@ -127,7 +125,7 @@ async def test_a_handler_that_does_not_stop_is_left_behind_and_named(
     assert "test_containment.py" in vars(record)["at"]
 
 
-async def test_a_caller_who_is_cancelled_takes_its_handler_along(caplog: pytest.LogCaptureFixture) -> None:
+async def test_cancelled_call_cancels_its_handler(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ropewalk.channels")
     begun = asyncio.Event()
 
@@ -144,7 +142,7 @@ async def test_a_caller_who_is_cancelled_takes_its_handler_along(caplog: pytest.
     assert "stopped before it was done" in caplog.text
 
 
-async def test_tasks_of_others_are_made_as_before() -> None:
+async def test_other_task_factories_still_apply() -> None:
     loop, made = asyncio.get_running_loop(), list[object]()
 
     def factory(loop: asyncio.AbstractEventLoop, work: Any, /, **options: Any) -> "asyncio.Task[Any]":

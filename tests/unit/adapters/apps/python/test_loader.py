@@ -1,4 +1,4 @@
-"""Which app `module:attribute` is, and what is said where it is none."""
+"""Finding the app of `module:attribute`, and the errors if there is none."""
 
 import sys
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def mistake(spec: str) -> UserMistake:
 GOOD = "from ropewalk import App\napp = App()\nother = App()\nnumber = 7\nclass place:\n    inner = App()\n"
 
 
-def test_an_app_is_found_by_module_and_attribute(files: Project) -> None:
+def test_app_is_found_by_module_and_attribute(files: Project) -> None:
     files.write("chat_a.py", GOOD)
     module = __import__("chat_a")
     assert load_app("chat_a:app") is module.app
@@ -36,61 +36,61 @@ def test_an_app_is_found_by_module_and_attribute(files: Project) -> None:
     assert load_app("chat_a:place.inner") is module.place.inner
 
 
-def test_an_app_may_be_in_a_package(files: Project) -> None:
+def test_app_is_found_in_a_package(files: Project) -> None:
     files.write("house/__init__.py", "")
     files.write("house/rooms/chat.py", GOOD)
     assert isinstance(load_app("house.rooms.chat:app"), App)
 
 
-def test_a_module_that_is_not_there_is_named(files: Project) -> None:
+def test_missing_module_is_named(files: Project) -> None:
     files.write("cabin/__init__.py", "")
     assert str(mistake("nowhere_at_all:app")).startswith(f"there is no module nowhere_at_all in {files.root} ")
     assert str(mistake("cabin.nowhere:app")).startswith("there is no module cabin.nowhere in ")
 
 
-def test_a_module_that_needs_another_says_which(files: Project) -> None:
+def test_missing_dependency_of_a_module_is_named(files: Project) -> None:
     files.write("chat_b.py", "import not_installed.deep\n")
     error = mistake("chat_b:app")
     assert str(error) == "module chat_b needs not_installed, which is not there: is it installed?"
     assert isinstance(error.__cause__, ModuleNotFoundError)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "reason", "line"),
-    [
+def test_module_that_fails_to_import_is_reported_with_reason_and_line(files: Project, subtests: pytest.Subtests) -> None:
+    rows: list[tuple[str, str, str, int]] = [
         ("chat_c", "a = 1\nb = a / 0\n", "ZeroDivisionError: division by zero", 2),
         ("chat_d", "\n\ndef oops(:\n", "SyntaxError: invalid syntax", 3),
         ("chat_e", "raise SystemExit('bye')\n", "SystemExit: bye", 1),
         ("chat_k", "raise KeyboardInterrupt\n", "KeyboardInterrupt", 1),
-    ],
-)
-def test_a_module_that_fails_says_why_and_where(files: Project, name: str, text: str, reason: str, line: int) -> None:
-    path = files.write(f"{name}.py", text)
-    assert str(mistake(f"{name}:app")) == f"module {name} cannot be imported: {reason} ({path}, line {line})"
+    ]
+    for name, text, reason, line in rows:
+        with subtests.test(name=name, text=text, reason=reason, line=line):
+            path = files.write(f"{name}.py", text)
+            assert str(mistake(f"{name}:app")) == f"module {name} cannot be imported: {reason} ({path}, line {line})"
 
 
-def test_an_attribute_that_is_not_there_is_answered_with_those_that_are(files: Project) -> None:
+def test_missing_attribute_is_reported_with_the_apps_of_the_module(files: Project) -> None:
     files.write("chat_f.py", GOOD)
     assert str(mistake("chat_f:application")) == "module chat_f has no application; it has chat_f:app, chat_f:other"
     files.write("chat_g.py", "")
     assert str(mistake("chat_g")) == "module chat_g has no app; there is no App in it"
 
 
-def test_what_is_no_app_is_said_to_be_none(files: Project) -> None:
+def test_attribute_that_is_not_an_app_is_refused(files: Project) -> None:
     files.write("chat_h.py", GOOD)
     assert str(mistake("chat_h:number")) == "chat_h:number is no ropewalk.App but a int; it has chat_h:app, chat_h:other"
 
 
-def test_a_file_is_answered_with_the_module_that_it_is() -> None:
+def test_file_name_is_refused_with_the_module_name() -> None:
     assert str(mistake("house/chat.py:app")) == "house/chat.py is a file: say the module, house.chat:app"
 
 
-@pytest.mark.parametrize("spec", ["", ":app", "a b:app", "a..b", "/tmp/chat:app"])
-def test_what_can_be_no_module_is_refused(spec: str) -> None:
-    assert "say module:attribute" in str(mistake(spec))
+def test_invalid_module_names_are_refused(subtests: pytest.Subtests) -> None:
+    for spec in ["", ":app", "a b:app", "a..b", "/tmp/chat:app"]:
+        with subtests.test(spec=spec):
+            assert "say module:attribute" in str(mistake(spec))
 
 
-def test_a_directory_is_put_on_the_path_once_and_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_is_put_first_on_the_path_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["elsewhere"])
     monkeypatch.chdir(tmp_path)
     put_on_path(".")

@@ -1,11 +1,9 @@
-"""Threads for plain functions: bounded, with the caller's context, and honest about those that hang."""
+"""Threads for plain functions: bounded, with the caller's context, and with errors for handlers that hang."""
 
 import asyncio
 import concurrent.futures
 import contextvars
 import gc
-import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,7 +19,7 @@ user = contextvars.ContextVar("user", default="nobody")
 
 
 class Gate:
-    """A handler that says when it has begun, and returns when it may."""
+    """A handler that signals when it has started, and returns when `open` is set."""
 
     def __init__(self) -> None:
         self.begun = threading.Semaphore(0)
@@ -48,7 +46,7 @@ def threads() -> Iterator[Threads]:
 
 
 async def begin(threads: Threads, gate: Gate) -> asyncio.Task[object]:
-    """A call whose handler is certainly running."""
+    """Starts a call and waits until its handler runs."""
     call = asyncio.get_running_loop().create_task(threads(gate.wait))
     await asyncio.to_thread(gate.begun.acquire)
     return call
@@ -60,7 +58,7 @@ async def cancelled(call: asyncio.Task[object]) -> None:
         await call
 
 
-async def test_a_handler_runs_in_another_thread_in_the_context_of_the_caller(threads: Threads) -> None:
+async def test_handler_runs_in_a_thread_with_a_copy_of_the_callers_context(threads: Threads) -> None:
     user.set("Bo")
     seen = await threads(lambda a, b: (a + b, user.get(), threading.current_thread() is threading.main_thread()), 1, 2)
     assert seen == (3, "Bo", False)
@@ -68,28 +66,28 @@ async def test_a_handler_runs_in_another_thread_in_the_context_of_the_caller(thr
     assert user.get() == "Bo"
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("x"), StopIteration(1), SystemExit(2), concurrent.futures.CancelledError(), TimeoutError()], ids=repr
-)
-async def test_what_a_handler_raises_arrives_as_it_is(threads: Threads, error: BaseException) -> None:
-    def handler() -> None:
-        raise error
+async def test_exception_of_a_handler_is_raised_unchanged(threads: Threads, subtests: pytest.Subtests) -> None:
+    for error in [ValueError("x"), StopIteration(1), SystemExit(2), concurrent.futures.CancelledError(), TimeoutError()]:
+        with subtests.test(error=error):
 
-    found: BaseException | None = None
-    try:
-        await threads(handler)
-    except BaseException as raised:
-        # A coroutine may not raise StopIteration: Python makes it the cause of a RuntimeError.
-        found = raised.__cause__ if isinstance(raised, RuntimeError) else raised
-    assert found is error
+            def handler(error: BaseException = error) -> None:
+                raise error
+
+            found: BaseException | None = None
+            try:
+                await threads(handler)
+            except BaseException as raised:
+                # A coroutine may not raise StopIteration: Python makes it the cause of a RuntimeError.
+                found = raised.__cause__ if isinstance(raised, RuntimeError) else raised
+            assert found is error
 
 
-async def test_threads_are_used_again(threads: Threads) -> None:
+async def test_threads_are_reused(threads: Threads) -> None:
     names = {await threads(lambda: threading.current_thread().name) for _ in range(20)}
     assert len(names) == 1
 
 
-async def test_no_more_handlers_run_at_once_than_there_are_threads(threads: Threads, gate: Gate) -> None:
+async def test_number_of_concurrent_handlers_is_bounded(threads: Threads, gate: Gate) -> None:
     running = [await begin(threads, gate) for _ in range(2)]
     third = asyncio.get_running_loop().create_task(threads(gate.wait))
     await asyncio.sleep(0)
@@ -100,7 +98,7 @@ async def test_no_more_handlers_run_at_once_than_there_are_threads(threads: Thre
     assert threads.waiting() == 0
 
 
-async def test_the_time_of_a_call_stands_still_while_it_waits_for_a_thread(threads: Threads, gate: Gate) -> None:
+async def test_waiting_for_a_thread_does_not_count_as_call_time(threads: Threads, gate: Gate) -> None:
     running = [await begin(threads, gate) for _ in range(2)]
     seen: list[float | None] = []
 
@@ -120,7 +118,7 @@ async def test_the_time_of_a_call_stands_still_while_it_waits_for_a_thread(threa
     assert went_on > began
 
 
-async def test_who_waits_for_a_thread_for_too_long_is_told_so(gate: Gate) -> None:
+async def test_waiting_for_a_thread_times_out(gate: Gate) -> None:
     stats = Stats()
     threads = Threads(1, stats, wait_timeout=0.01)
     try:
@@ -134,7 +132,7 @@ async def test_who_waits_for_a_thread_for_too_long_is_told_so(gate: Gate) -> Non
         threads.stop()
 
 
-async def test_when_the_last_thread_is_lost_those_who_wait_are_told_so(gate: Gate) -> None:
+async def test_waiting_calls_fail_when_the_last_thread_hangs(gate: Gate) -> None:
     threads = Threads(1, Stats())
     try:
         lost = await begin(threads, gate)
@@ -147,7 +145,7 @@ async def test_when_the_last_thread_is_lost_those_who_wait_are_told_so(gate: Gat
         threads.stop()
 
 
-async def test_a_call_that_is_given_up_while_it_waits_never_runs(threads: Threads, gate: Gate) -> None:
+async def test_call_cancelled_while_it_waits_never_runs(threads: Threads, gate: Gate) -> None:
     for _ in range(2):
         await begin(threads, gate)
     ran: list[int] = []
@@ -160,7 +158,7 @@ async def test_a_call_that_is_given_up_while_it_waits_never_runs(threads: Thread
     assert ran == [2]
 
 
-async def test_a_handler_that_goes_on_after_its_time_is_named_once(
+async def test_handler_that_outlives_its_call_is_logged_once(
     threads: Threads, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
@@ -169,7 +167,7 @@ async def test_a_handler_that_goes_on_after_its_time_is_named_once(
     assert vars(record)["handler"] == "Gate.wait"
 
 
-async def test_when_every_thread_is_held_nobody_is_kept_waiting_and_it_passes(threads: Threads, gate: Gate) -> None:
+async def test_calls_fail_at_once_while_every_thread_hangs(threads: Threads, gate: Gate) -> None:
     held = [await begin(threads, gate) for _ in range(2)]
     assert not threads.exhausted()
     for call in held:
@@ -183,7 +181,7 @@ async def test_when_every_thread_is_held_nobody_is_kept_waiting_and_it_passes(th
     assert await threads(len, "abc") == 3
 
 
-async def test_an_idle_thread_keeps_nothing_of_the_last_call_alive(threads: Threads) -> None:
+async def test_idle_thread_holds_no_reference_to_the_last_call(threads: Threads) -> None:
     class Body:
         def handler(self) -> None: ...
 
@@ -196,26 +194,3 @@ async def test_an_idle_thread_keeps_nothing_of_the_last_call_alive(threads: Thre
         while gone() is not None:
             gc.collect()
             await asyncio.sleep(0)
-
-
-async def test_a_handler_that_hangs_does_not_keep_the_process_from_ending() -> None:
-    program = (
-        "import asyncio, threading\n"
-        "from ropewalk.adapters.apps.python.threads import Threads\n"
-        "from ropewalk.core.stats import Stats\n"
-        "begun = threading.Event()\n"
-        "def hang():\n"
-        "    begun.set()\n"
-        "    threading.Event().wait()\n"
-        "async def main():\n"
-        "    call = asyncio.create_task(Threads(1, Stats())(hang))\n"
-        "    await asyncio.to_thread(begun.wait)\n"
-        "    call.cancel()\n"
-        "    await asyncio.wait([call])\n"
-        "asyncio.run(main())\n"
-        "print('ended')\n"
-    )
-    done = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == "ended\n"

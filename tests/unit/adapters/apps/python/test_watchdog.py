@@ -1,4 +1,4 @@
-"""Handlers that block the event loop are named while they do it. The handlers of these tests block until that has happened."""
+"""Handlers that block the event loop are logged while they block. The handlers here block until that has happened."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ SOON = 0.01
 
 
 class Listener(logging.Handler):
-    """`warned` is set by the warning that a handler blocks, `over` by the one that it does no longer."""
+    """`warned` is set when a handler is reported to block, `over` when it no longer does."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -59,7 +59,7 @@ def deeply(listener: Listener) -> None:
     assert listener.warned.wait(60)
 
 
-async def warned_of(listener: Listener, name: str) -> dict[str, Any]:
+async def run_until_warned(listener: Listener, name: str) -> dict[str, Any]:
     async with running(blocking(listener)) as application:
         watchdog = Watchdog(SOON)
         try:
@@ -70,8 +70,8 @@ async def warned_of(listener: Listener, name: str) -> dict[str, Any]:
     return listener.records[0]
 
 
-async def test_a_handler_that_blocks_is_named_with_the_line_that_it_is_in(listener: Listener) -> None:
-    warned = await warned_of(listener, "block")
+async def test_blocking_handler_is_logged_with_its_line(listener: Listener) -> None:
+    warned = await run_until_warned(listener, "block")
     assert warned["handler"] == "Room.block"
     assert "test_watchdog.py" in warned["at"]
     assert " block > " in warned["at"]
@@ -80,12 +80,12 @@ async def test_a_handler_that_blocks_is_named_with_the_line_that_it_is_in(listen
     assert listener.records[1]["seconds"] >= 0
 
 
-async def test_so_is_a_task_that_a_handler_started(listener: Listener) -> None:
-    warned = await warned_of(listener, "begin")
+async def test_blocking_task_of_a_handler_is_logged(listener: Listener) -> None:
+    warned = await run_until_warned(listener, "begin")
     assert warned["handler"].endswith("background")
 
 
-async def test_a_loop_that_is_blocked_by_others_is_not_blamed_on_the_app(listener: Listener) -> None:
+async def test_loop_blocked_by_other_code_is_not_logged(listener: Listener) -> None:
     async with running(blocking(listener)):
         watchdog = Watchdog(SOON)
         listener.warned.wait(20 * SOON)

@@ -1,4 +1,4 @@
-"""What stands behind the real servers of these tests, and an application that asks it."""
+"""Scripted applications behind the real servers of these tests, and clients of them."""
 
 import asyncio
 from collections import deque
@@ -23,9 +23,10 @@ from ropewalk.model.application import (
 from ropewalk.model.errors import ServerError
 from ropewalk.model.messages import Publication, Receipt, RemoteDisconnect
 from ropewalk.ports import Application
+from ropewalk.testing.clock import ManualClock
 from tests.rpc_servers import GrpcServer, HttpServer
 
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 CONTEXT = CallContext("sid", "http://x/cable", {"cookie": "a=1", "REMOTE_ADDR": "10.0.0.1"}, "", {"c": "1"})
 WELCOME = ConnectResult(True, "me", ('{"type":"welcome"}',), {"seen": "1"})
 
@@ -35,8 +36,8 @@ Server = GrpcServer | HttpServer
 
 
 class Scripted:
-    """Takes the next step of its script at each call, and says yes when there is none: an error is raised, an event waited for,
-    a record answered. `asked` keeps what it was asked."""
+    """Takes the next step of its script at each call: raises an error, waits for an event or returns a record. After the last
+    step it accepts every call. `asked` has all calls."""
 
     def __init__(self, *script: Any) -> None:
         self.script = deque(script)
@@ -62,25 +63,26 @@ class Scripted:
             case asyncio.Event() as event:
                 await event.wait()
                 return otherwise
-            case said:
-                answer: T = said
+            case step:
+                answer: T = step
                 return answer
 
 
 class Slow(Scripted):
-    """Says yes to everything, each time after so many seconds."""
+    """Accepts every call. Each takes so many seconds of the clock."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, clock: ManualClock, seconds: float) -> None:
         super().__init__()
-        self.seconds = seconds
+        self._clock = clock
+        self._seconds = seconds
 
     async def _next(self, asked: object, otherwise: T) -> T:
-        await asyncio.sleep(self.seconds)
+        self._clock.advance(self._seconds)
         return await super()._next(asked, otherwise)
 
 
 class NoPublisher:
-    """Applications behind a wire publish by themselves."""
+    """RPC applications do not publish through the server's publisher."""
 
     async def publish(self, publications: Sequence[Publication]) -> list[Receipt]:
         raise AssertionError(publications)
@@ -90,12 +92,12 @@ class NoPublisher:
 
 
 def calls(stats: Stats | None = None, **options: Any) -> Calls:
-    """With time enough for a busy machine, unless a test is about time."""
+    """With a timeout for a busy machine, unless the test sets another one."""
     return Calls(stats or Stats(), **{"command_timeout": TIMEOUT, **options})
 
 
 def once(stats: Stats | None = None) -> Calls:
-    """Never asks again: chance makes every pause longer than the budget."""
+    """Never retries: the jitter makes every pause longer than the budget."""
     return calls(stats, chance=lambda: 1e9)
 
 

@@ -1,4 +1,4 @@
-"""A clock and a sleep that only move when a test says so."""
+"""A clock and a sleep that only the test advances."""
 
 import asyncio
 import heapq
@@ -6,7 +6,7 @@ import itertools
 
 
 async def settle() -> None:
-    """Everything that can go on without the clock goes on."""
+    """Lets all tasks run until they wait for the clock."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -26,7 +26,7 @@ class ManualTime:
         await future
 
     async def advance(self, seconds: float) -> None:
-        """Sleepers wake one after another, each at its own time."""
+        """Wakes the sleepers one after another, each at its own time."""
         end = self.now + seconds
         await settle()
         while self._sleepers and self._sleepers[0][0] <= end:

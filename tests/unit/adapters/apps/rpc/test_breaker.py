@@ -1,4 +1,4 @@
-"""The circuit breaker, on a clock that stands still until it is told to move."""
+"""The circuit breaker, on a manual clock."""
 
 from ropewalk.adapters.apps.rpc.breaker import Breaker
 from ropewalk.testing.clock import ManualClock
@@ -10,7 +10,7 @@ class Circuit:
         self.breaker = Breaker(self.clock)
 
     def request(self, ok: bool | None) -> bool:
-        """True if it was let through."""
+        """Returns whether the circuit let it through."""
         ticket = self.breaker.enter()
         if ticket is not None:
             self.breaker.leave(ticket, ok)
@@ -32,7 +32,7 @@ class Circuit:
         return circuit
 
 
-def test_nine_failures_are_too_few_to_judge_by() -> None:
+def test_circuit_needs_ten_requests_to_open() -> None:
     circuit = Circuit()
     circuit.requests(False, 9)
     assert not circuit.breaker.open
@@ -40,7 +40,7 @@ def test_nine_failures_are_too_few_to_judge_by() -> None:
     assert circuit.breaker.open
 
 
-def test_it_opens_at_eighty_percent_and_not_below() -> None:
+def test_circuit_opens_at_eighty_percent_failures() -> None:
     below, at = Circuit(), Circuit()
     for circuit, successes in ((below, 3), (at, 2)):
         circuit.requests(True, successes)
@@ -49,7 +49,7 @@ def test_it_opens_at_eighty_percent_and_not_below() -> None:
     assert at.breaker.open
 
 
-def test_what_happened_before_the_window_is_forgotten() -> None:
+def test_failures_before_the_window_do_not_count() -> None:
     circuit = Circuit()
     circuit.requests(False, 9)
     circuit.clock.advance(10)
@@ -60,14 +60,14 @@ def test_what_happened_before_the_window_is_forgotten() -> None:
     assert circuit.breaker.open
 
 
-def test_while_it_is_open_nobody_is_let_through() -> None:
+def test_open_circuit_lets_no_request_through() -> None:
     circuit = Circuit.opened()
     circuit.clock.advance(4.9)
     assert circuit.requests(True, 100) == 0
     assert circuit.breaker.open
 
 
-def test_after_the_pause_five_are_let_through_and_their_success_closes_it() -> None:
+def test_five_successful_trials_close_the_circuit() -> None:
     circuit = Circuit.opened()
     circuit.clock.advance(5)
     tickets = [circuit.enter() for _ in range(5)]
@@ -79,7 +79,7 @@ def test_after_the_pause_five_are_let_through_and_their_success_closes_it() -> N
     assert circuit.requests(True, 100) == 100
 
 
-def test_one_failure_among_the_five_opens_it_again() -> None:
+def test_one_failed_trial_opens_the_circuit_again() -> None:
     circuit = Circuit.opened()
     circuit.clock.advance(5)
     assert circuit.requests(True, 4) == 4
@@ -90,7 +90,7 @@ def test_one_failure_among_the_five_opens_it_again() -> None:
     assert not circuit.breaker.open
 
 
-def test_a_trial_whose_end_nobody_saw_may_be_made_again() -> None:
+def test_trial_without_a_result_may_be_repeated() -> None:
     circuit = Circuit.opened()
     circuit.clock.advance(5)
     assert all(circuit.request(None) for _ in range(20))
@@ -98,7 +98,7 @@ def test_a_trial_whose_end_nobody_saw_may_be_made_again() -> None:
     assert not circuit.breaker.open
 
 
-def test_once_closed_it_begins_to_count_anew() -> None:
+def test_closed_circuit_starts_a_new_count() -> None:
     circuit = Circuit.opened()
     circuit.clock.advance(5)
     circuit.requests(True, 5)
@@ -106,7 +106,7 @@ def test_once_closed_it_begins_to_count_anew() -> None:
     assert not circuit.breaker.open
 
 
-def test_a_request_that_comes_back_late_is_old_news() -> None:
+def test_late_result_of_an_earlier_request_is_ignored() -> None:
     circuit = Circuit()
     slow = circuit.enter()
     circuit.requests(False, 10)
@@ -118,7 +118,7 @@ def test_a_request_that_comes_back_late_is_old_news() -> None:
     assert circuit.breaker.enter() is None
 
 
-def test_after_long_heavy_traffic_only_the_last_seconds_count() -> None:
+def test_only_the_window_counts_after_heavy_traffic() -> None:
     circuit = Circuit()
     for _ in range(100):
         circuit.requests(True, 100)

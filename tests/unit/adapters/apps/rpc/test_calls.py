@@ -1,4 +1,4 @@
-"""How the application is called, with a clock that the tests move."""
+"""Retries, slots and health of calls, on a manual clock."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ from tests.unit.adapters.apps.rpc.manual_time import ManualTime, settle
 
 
 class Rig:
-    """Calls on a clock of their own, and an application that does what its script says."""
+    """Calls on a manual clock, and an application that follows a script."""
 
     def __init__(self, chance: float = 1.0, **options: Any) -> None:
         self.time = ManualTime()
@@ -28,7 +28,7 @@ class Rig:
         self.began = self.time.now
 
     async def ask(self, *script: Exception | float | str, wanted: StillWanted = always) -> str:
-        """Each attempt takes the next step: an error to raise, seconds to take before the next step, or the answer."""
+        """Each attempt takes the next step: an error to raise, seconds to wait before the next step, or the answer."""
         steps = iter(script)
 
         async def attempt(seconds: float) -> str:
@@ -62,23 +62,23 @@ class Rig:
         return task.result()
 
 
-async def test_an_answer_comes_back_and_the_attempt_may_take_the_whole_budget() -> None:
+async def test_first_attempt_may_take_the_whole_budget() -> None:
     rig = Rig()
     assert await rig.ask("yes") == "yes"
     assert rig.asked == [(0.0, 3.0)]
     assert (rig.stats.app_calls, rig.stats.app_calls_failed, rig.stats.app_calls_retried) == (1, 0, 0)
 
 
-async def test_one_attempt_may_be_bounded_by_itself() -> None:
+async def test_request_timeout_bounds_one_attempt() -> None:
     rig = Rig(request_timeout=0.5, command_timeout=0.8)
     assert await rig.run(rig.ask(0.4, ApplicationUnreachable("down"), "yes")) == "yes"
     assert rig.asked == [(0.0, 0.5), (0.5, 0.3)]
 
 
-# --- retries ----------------------------------------------------------------------------------------------------------
+# --- Retries ---------------------------------------------------------------------------------------------------------
 
 
-async def test_an_application_that_is_away_is_asked_again_after_pauses_that_double() -> None:
+async def test_retries_back_off_exponentially() -> None:
     rig = Rig()
     down = ApplicationUnreachable("down")
     with pytest.raises(Unavailable, match="down"):
@@ -88,7 +88,7 @@ async def test_an_application_that_is_away_is_asked_again_after_pauses_that_doub
     assert (rig.stats.app_calls, rig.stats.app_calls_failed, rig.stats.app_calls_retried) == (1, 1, retried)
 
 
-async def test_the_last_attempts_use_what_is_left_of_the_budget() -> None:
+async def test_last_attempts_use_the_rest_of_the_budget() -> None:
     rig = Rig()
     with pytest.raises(Unavailable, match="down"):
         await rig.run(rig.ask(*[ApplicationUnreachable("down")] * 20))
@@ -96,50 +96,51 @@ async def test_the_last_attempts_use_what_is_left_of_the_budget() -> None:
     assert all(when + seconds == pytest.approx(3.0) for when, seconds in rig.asked)
 
 
-async def test_an_application_that_is_back_within_the_budget_is_found() -> None:
+async def test_retry_succeeds_within_the_budget() -> None:
     rig = Rig()
     assert await rig.run(rig.ask(*[ApplicationUnreachable("down")] * 6, "back")) == "back"
     assert rig.attempted_at()[-1] == 2.625
 
 
-async def test_a_busy_application_is_asked_again_sooner() -> None:
+async def test_busy_application_is_retried_sooner() -> None:
     rig = Rig()
     assert await rig.run(rig.ask(Busy("full"), Busy("full"), Busy("full"), "yes")) == "yes"
     assert rig.attempted_at() == [0.0, 0.01, 0.03, 0.07]
     assert (rig.stats.app_calls_failed, rig.stats.app_calls_retried) == (0, 3)
 
 
-async def test_each_reason_to_ask_again_doubles_its_own_pause() -> None:
+async def test_each_reason_to_retry_has_its_own_backoff() -> None:
     rig = Rig()
     assert await rig.run(rig.ask(ApplicationUnreachable("down"), Busy("full"), "yes")) == "yes"
     assert rig.attempted_at() == [0.0, 0.1, 0.11]
 
 
-async def test_chance_makes_a_pause_shorter_so_that_callers_who_failed_together_come_back_one_by_one() -> None:
+async def test_jitter_shortens_a_pause() -> None:
     rig = Rig(chance=0.5)
     assert await rig.run(rig.ask(ApplicationUnreachable("down"), "yes")) == "yes"
     assert rig.attempted_at() == [0.0, 0.075]
 
 
-@pytest.mark.parametrize("error", [ApplicationError("it broke"), Unavailable("no answer in time")])
-async def test_what_another_attempt_would_not_mend_is_not_asked_again(error: Exception) -> None:
-    rig = Rig()
-    with pytest.raises(type(error), match=str(error)):
-        await rig.ask(error, "yes")
-    assert (rig.stats.app_calls_failed, rig.stats.app_calls_retried) == (1, 0)
+async def test_permanent_errors_are_not_retried(subtests: pytest.Subtests) -> None:
+    for error in [ApplicationError("it broke"), Unavailable("no answer in time")]:
+        with subtests.test(error=error):
+            rig = Rig()
+            with pytest.raises(type(error), match=str(error)):
+                await rig.ask(error, "yes")
+            assert (rig.stats.app_calls_failed, rig.stats.app_calls_retried) == (1, 0)
 
 
-async def test_the_time_that_attempts_took_is_part_of_the_budget() -> None:
+async def test_time_of_attempts_counts_for_the_budget() -> None:
     rig = Rig()
     with pytest.raises(Unavailable):
         await rig.run(rig.ask(2.95, ApplicationUnreachable("lost"), "yes"))
     assert rig.asked == [(0.0, 3.0)]
 
 
-# --- places -----------------------------------------------------------------------------------------------------------
+# --- Slots -----------------------------------------------------------------------------------------------------------
 
 
-async def test_no_more_are_under_way_than_there_are_places_and_the_others_keep_their_order() -> None:
+async def test_concurrency_is_bounded_and_waiting_calls_keep_their_order() -> None:
     rig = Rig(concurrency=2)
     tasks = [rig.begin(1.0, str(number)) for number in range(5)]
     await settle()
@@ -150,7 +151,7 @@ async def test_no_more_are_under_way_than_there_are_places_and_the_others_keep_t
     assert rig.gauges() == (0, 0)
 
 
-async def test_a_storm_against_a_slow_application_is_served_to_the_last_call() -> None:
+async def test_many_calls_to_a_slow_application_all_succeed() -> None:
     rig = Rig(concurrency=28)
     tasks = [rig.begin(0.05, "yes") for _ in range(2000)]
     await rig.time.advance(3.6)
@@ -159,7 +160,7 @@ async def test_a_storm_against_a_slow_application_is_served_to_the_last_call() -
     assert rig.stats.app_calls_failed == 0
 
 
-async def test_waiting_before_a_retry_is_not_part_of_the_budget_either() -> None:
+async def test_waiting_for_a_slot_before_a_retry_does_not_count_for_the_budget() -> None:
     rig = Rig(concurrency=1)
     asking = rig.begin(Busy("full"), "yes")
     await settle()
@@ -170,7 +171,7 @@ async def test_waiting_before_a_retry_is_not_part_of_the_budget_either() -> None
     assert rig.asked[-1] == (20.0, 2.99)
 
 
-async def test_who_waits_for_a_slot_waits_no_longer_than_its_own_bound() -> None:
+async def test_waiting_for_a_slot_times_out() -> None:
     rig = Rig(concurrency=1, wait_timeout=7.0)
     slow = rig.begin(10.0, "at last")
     await settle()
@@ -187,7 +188,7 @@ async def test_who_waits_for_a_slot_waits_no_longer_than_its_own_bound() -> None
     assert await rig.ask("the slot is free") == "the slot is free"
 
 
-async def test_a_call_whose_client_has_left_when_its_turn_comes_is_not_made() -> None:
+async def test_call_of_a_client_that_left_is_not_made() -> None:
     rig, gone = Rig(concurrency=1), set[int]()
     slow = rig.begin(1.0, "at last")
     await settle()
@@ -202,7 +203,7 @@ async def test_a_call_whose_client_has_left_when_its_turn_comes_is_not_made() ->
     assert rig.gauges() == (0, 0)
 
 
-async def test_a_call_between_two_attempts_holds_no_place() -> None:
+async def test_call_between_two_attempts_holds_no_slot() -> None:
     rig = Rig(concurrency=1)
     away = rig.begin(ApplicationUnreachable("down"), "back")
     await settle()
@@ -211,7 +212,7 @@ async def test_a_call_between_two_attempts_holds_no_place() -> None:
     assert await rig.run(away) == "back"
 
 
-async def test_when_the_application_is_down_hundreds_of_callers_all_hear_of_it_within_the_budget() -> None:
+async def test_calls_to_an_unreachable_application_fail_within_the_budget() -> None:
     rig = Rig()
     down = [ApplicationUnreachable("down")] * 20
     tasks = [rig.begin(*down) for _ in range(500)]
@@ -221,7 +222,7 @@ async def test_when_the_application_is_down_hundreds_of_callers_all_hear_of_it_w
     assert rig.gauges() == (0, 0)
 
 
-async def test_when_the_application_hangs_nobody_waits_for_longer_than_the_budget_before_it_is_asked() -> None:
+async def test_waiting_time_is_shortened_while_the_application_hangs() -> None:
     rig = Rig(concurrency=28)
     tasks = [rig.begin(3.0, Unavailable("no answer in time")) for _ in range(500)]
     await rig.time.advance(3.0)
@@ -235,7 +236,7 @@ async def test_when_the_application_hangs_nobody_waits_for_longer_than_the_budge
     assert rig.gauges() == (0, 0)
 
 
-async def test_one_more_than_may_wait_is_refused_at_once() -> None:
+async def test_call_beyond_the_queue_limit_is_refused_at_once() -> None:
     rig = Rig(concurrency=1, queue_limit=2)
     tasks = [rig.begin(1.0, "yes") for _ in range(3)]
     await settle()
@@ -249,7 +250,7 @@ async def test_one_more_than_may_wait_is_refused_at_once() -> None:
     assert [task.result() for task in tasks] == ["yes"] * 3
 
 
-async def test_a_caller_who_is_gone_leaves_its_place_and_counts_as_no_failure() -> None:
+async def test_cancelled_call_frees_its_slot_and_is_not_a_failure() -> None:
     rig = Rig(concurrency=1)
     asking, waiting, pausing = rig.begin(1.0, "yes"), rig.begin("yes"), rig.begin("yes")
     await settle()
@@ -263,7 +264,7 @@ async def test_a_caller_who_is_gone_leaves_its_place_and_counts_as_no_failure() 
     assert rig.stats.app_calls_failed == 0
 
 
-# --- health -----------------------------------------------------------------------------------------------------------
+# --- Health ----------------------------------------------------------------------------------------------------------
 
 
 async def miss(rig: Rig, times: int) -> None:
@@ -272,7 +273,7 @@ async def miss(rig: Rig, times: int) -> None:
             await rig.ask(Unavailable("no answer in time"))
 
 
-async def test_three_calls_in_a_row_without_an_answer_are_unhealthy_until_the_first_answer(
+async def test_three_unanswered_calls_in_a_row_are_unhealthy_until_the_next_answer(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "ropewalk.application")
@@ -286,7 +287,7 @@ async def test_three_calls_in_a_row_without_an_answer_are_unhealthy_until_the_fi
     assert [record.message for record in caplog.records] == ["the application does not answer", "the application answers again"]
 
 
-async def test_an_answer_in_between_begins_the_count_anew() -> None:
+async def test_answer_resets_the_count_of_unanswered_calls() -> None:
     rig = Rig()
     await miss(rig, 2)
     with pytest.raises(ApplicationError):
@@ -295,7 +296,7 @@ async def test_an_answer_in_between_begins_the_count_anew() -> None:
     assert rig.calls.health() == ""
 
 
-async def test_a_call_that_never_came_to_ask_says_nothing_of_the_application() -> None:
+async def test_calls_that_never_got_a_slot_do_not_affect_health() -> None:
     rig = Rig(concurrency=1, wait_timeout=3.0)
     slow = rig.begin(10.0, "at last")
     late = [rig.begin("yes") for _ in range(5)]
@@ -305,7 +306,7 @@ async def test_a_call_that_never_came_to_ask_says_nothing_of_the_application() -
     assert await rig.run(slow) == "at last"
 
 
-async def test_a_failure_that_nobody_tries_any_more_fades() -> None:
+async def test_unhealthy_state_expires_without_calls() -> None:
     rig = Rig()
     await miss(rig, 3)
     rig.time.now += FADES

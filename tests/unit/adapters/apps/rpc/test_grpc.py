@@ -1,4 +1,4 @@
-"""What is particular to applications behind gRPC."""
+"""Applications over gRPC: status codes, sizes and TLS."""
 
 import asyncio
 import importlib
@@ -15,34 +15,37 @@ from tests.rpc_servers import CERTIFICATE, GrpcServer, Refusal
 from tests.unit.adapters.apps.rpc.backends import CONTEXT, WELCOME, Scripted, calls, once, running
 
 
-@pytest.mark.parametrize("code", ["UNAVAILABLE", "RESOURCE_EXHAUSTED"])
-async def test_what_may_pass_is_asked_again(code: str) -> None:
-    backend, stats = Scripted(Refusal(code), Refusal(code)), Stats()
-    async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls(stats))) as application:
-        assert await application.connect(CONTEXT) == WELCOME
-    assert len(backend.asked) == 3
-    assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (1, 0, 2)
+async def test_temporary_errors_are_retried(subtests: pytest.Subtests) -> None:
+    for code in ["UNAVAILABLE", "RESOURCE_EXHAUSTED"]:
+        with subtests.test(code=code):
+            backend, stats = Scripted(Refusal(code), Refusal(code)), Stats()
+            async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls(stats))) as application:
+                assert await application.connect(CONTEXT) == WELCOME
+            assert len(backend.asked) == 3
+            assert (stats.app_calls, stats.app_calls_failed, stats.app_calls_retried) == (1, 0, 2)
 
 
-@pytest.mark.parametrize("code", ["DEADLINE_EXCEEDED", "CANCELLED"])
-async def test_a_call_that_was_given_up_over_there_is_not_asked_again(code: str) -> None:
-    backend = Scripted(Refusal(code))
-    async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls())) as application:
-        with pytest.raises(Unavailable, match=code):
-            await application.connect(CONTEXT)
-    assert len(backend.asked) == 1
+async def test_calls_given_up_by_the_application_are_not_retried(subtests: pytest.Subtests) -> None:
+    for code in ["DEADLINE_EXCEEDED", "CANCELLED"]:
+        with subtests.test(code=code):
+            backend = Scripted(Refusal(code))
+            async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls())) as application:
+                with pytest.raises(Unavailable, match=code):
+                    await application.connect(CONTEXT)
+            assert len(backend.asked) == 1
 
 
-@pytest.mark.parametrize("code", ["UNAUTHENTICATED", "INVALID_ARGUMENT", "UNKNOWN", "INTERNAL", "UNIMPLEMENTED"])
-async def test_any_other_code_is_the_applications_error(code: str) -> None:
-    backend = Scripted(Refusal(code))
-    async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls())) as application:
-        with pytest.raises(ApplicationError, match=code):
-            await application.connect(CONTEXT)
-    assert len(backend.asked) == 1
+async def test_other_status_codes_are_application_errors(subtests: pytest.Subtests) -> None:
+    for code in ["UNAUTHENTICATED", "INVALID_ARGUMENT", "UNKNOWN", "INTERNAL", "UNIMPLEMENTED"]:
+        with subtests.test(code=code):
+            backend = Scripted(Refusal(code))
+            async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls())) as application:
+                with pytest.raises(ApplicationError, match=code):
+                    await application.connect(CONTEXT)
+            assert len(backend.asked) == 1
 
 
-async def test_an_answer_that_is_too_large_is_not_asked_for_again() -> None:
+async def test_response_that_is_too_large_is_not_retried() -> None:
     backend = Scripted(CommandResult(transmissions=("x" * 2000,)))
     async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls(), max_recv=1000)) as application:
         with pytest.raises(ApplicationError, match="larger than max"):
@@ -50,7 +53,7 @@ async def test_an_answer_that_is_too_large_is_not_asked_for_again() -> None:
     assert len(backend.asked) == 1
 
 
-async def test_a_call_that_is_too_large_is_not_sent() -> None:
+async def test_call_that_is_too_large_is_not_sent() -> None:
     backend = Scripted()
     async with GrpcServer(backend) as server, running(GrpcApplication(server.host, calls(), max_send=1000)) as application:
         with pytest.raises(ApplicationError, match="larger than max"):
@@ -58,78 +61,17 @@ async def test_a_call_that_is_too_large_is_not_sent() -> None:
     assert backend.asked == []
 
 
-async def test_a_name_is_resolved() -> None:
+async def test_dns_name_is_resolved() -> None:
     async with GrpcServer(Scripted()) as server:
         application = GrpcApplication(f"dns:///localhost:{server.port}", calls())
         async with running(application):
             assert await application.connect(CONTEXT) == WELCOME
 
 
-# --- a list of members ------------------------------------------------------------------------------------------------
-
-
-async def test_members_of_a_list_take_turns() -> None:
-    one, other = Scripted(), Scripted()
-    async with GrpcServer(one) as first, GrpcServer(other) as second:
-        host = f"grpc-list://{first.host},localhost:{second.port}"
-        async with running(GrpcApplication(host, calls())) as application:
-            while not one.asked or not other.asked:
-                await application.connect(CONTEXT)
-            asked = len(one.asked), len(other.asked)
-            for _ in range(20):
-                await application.connect(CONTEXT)
-    assert (len(one.asked) - asked[0], len(other.asked) - asked[1]) == (10, 10)
-
-
-async def test_where_one_member_is_away_the_next_is_asked() -> None:
-    one, other, stats = Scripted(), Scripted(), Stats()
-    async with GrpcServer(one) as first, GrpcServer(other) as second:
-        application = GrpcApplication(f"grpc-list://{first.host},{second.host}", calls(stats))
-        async with running(application):
-            await first.stop()
-            for _ in range(20):
-                assert await application.connect(CONTEXT) == WELCOME
-            await second.stop()
-            await first.start()
-            assert await application.connect(CONTEXT) == WELCOME
-    assert len(other.asked) == 20
-    assert stats.app_calls_failed == 0
-
-
-async def test_a_member_that_refuses_is_passed_over_without_a_pause() -> None:
-    one, other, stats = Scripted(*[Refusal("UNAVAILABLE")] * 50), Scripted(), Stats()
-    async with GrpcServer(one) as first, GrpcServer(other) as second:
-        application = GrpcApplication(f"grpc-list://{first.host},{second.host}", calls(stats))
-        async with running(application):
-            for _ in range(10):
-                assert await application.connect(CONTEXT) == WELCOME
-    assert stats.app_calls_retried == 0
-
-
-@pytest.mark.parametrize(
-    "host",
-    [
-        *("", "grpc-list://", "grpc-list:// , ", "grpc-list://a:1,b"),
-        *(
-            "ftp://app.test:21",
-            "HTTP://app.test",
-            "app.test",
-            "app.test:http",
-            "app.test:99999",
-            "me:secret@app.test:1",
-            "dns:///",
-        ),
-    ],
-)
-def test_a_host_that_names_nobody_is_a_mistake(host: str) -> None:
-    with pytest.raises(UserMistake, match="--rpc_host names no application"):
-        GrpcApplication(host, calls())
-
-
 # --- TLS --------------------------------------------------------------------------------------------------------------
 
 
-async def test_with_tls_the_certificate_must_be_one_to_believe() -> None:
+async def test_tls_certificate_is_verified() -> None:
     async with GrpcServer(Scripted(), tls=True) as server:
         trusting = GrpcApplication(server.host, calls(), tls=True, tls_root_ca=str(CERTIFICATE))
         async with running(trusting):
@@ -140,15 +82,15 @@ async def test_with_tls_the_certificate_must_be_one_to_believe() -> None:
                 await suspicious.connect(CONTEXT)
 
 
-def test_root_certificates_that_cannot_be_read_are_a_mistake() -> None:
+def test_unreadable_root_certificates_are_refused() -> None:
     with pytest.raises(UserMistake, match="nowhere"):
         GrpcApplication("127.0.0.1:1", calls(), tls=True, tls_root_ca="/nowhere.pem")
 
 
-# --- where it runs ----------------------------------------------------------------------------------------------------
+# --- Event loop and libraries ----------------------------------------------------------------------------------------
 
 
-def test_it_works_on_the_event_loop_of_the_server() -> None:
+def test_calls_work_on_uvloop() -> None:
     async def conversation() -> None:
         async with GrpcServer(Scripted()) as server, running(GrpcApplication(server.host, calls())) as application:
             assert await asyncio.gather(*(application.connect(CONTEXT) for _ in range(100))) == [WELCOME] * 100
@@ -157,7 +99,7 @@ def test_it_works_on_the_event_loop_of_the_server() -> None:
 
 
 @pytest.mark.parametrize("missing", ["grpc", "google.protobuf"])
-def test_without_its_libraries_only_the_grpc_adapter_is_missing(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_affect_only_the_grpc_adapter(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("ropewalk.adapters.apps.rpc")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)

@@ -1,4 +1,4 @@
-"""What is particular to applications behind HTTP."""
+"""Applications over HTTP: authentication, responses and the circuit breaker."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from tests.unit.adapters.apps.rpc.backends import CONTEXT, WELCOME, Scripted, ca
 
 @asynccontextmanager
 async def answering(response: web.StreamResponse | Exception, stats: Stats | None = None) -> AsyncIterator[HttpApplication]:
-    """An application whose every answer is this one."""
+    """An application that gives this response to every request."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         if isinstance(response, Exception):
@@ -35,10 +35,10 @@ async def answering(response: web.StreamResponse | Exception, stats: Stats | Non
             yield application
 
 
-# --- who asks ---------------------------------------------------------------------------------------------------------
+# --- Authentication --------------------------------------------------------------------------------------------------
 
 
-async def test_the_secret_is_sent_with_every_call() -> None:
+async def test_secret_is_sent_with_every_call() -> None:
     async with HttpServer(Scripted(), secret="s3cret") as server:
         application = HttpApplication(server.url, "s3cret", calls())
         async with running(application):
@@ -47,18 +47,19 @@ async def test_the_secret_is_sent_with_every_call() -> None:
     assert server.seen[0]["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize("secret", ["", "wrong"])
-async def test_a_wrong_secret_is_called_unauthorized_and_is_not_tried_again(secret: str) -> None:
-    async with HttpServer(Scripted(), secret="s3cret") as server:
-        application = HttpApplication(server.url, secret, calls())
-        async with running(application):
-            with pytest.raises(ApplicationError, match="unauthorized"):
-                await application.connect(CONTEXT)
-    assert len(server.seen) == 1
-    assert ("authorization" in server.seen[0]) is bool(secret)
+async def test_wrong_secret_is_unauthorized_and_not_retried(subtests: pytest.Subtests) -> None:
+    for secret in ["", "wrong"]:
+        with subtests.test(secret=secret):
+            async with HttpServer(Scripted(), secret="s3cret") as server:
+                application = HttpApplication(server.url, secret, calls())
+                async with running(application):
+                    with pytest.raises(ApplicationError, match="unauthorized"):
+                        await application.connect(CONTEXT)
+            assert len(server.seen) == 1
+            assert ("authorization" in server.seen[0]) is bool(secret)
 
 
-async def test_the_secret_shows_neither_in_logs_nor_in_errors(caplog: pytest.LogCaptureFixture) -> None:
+async def test_secret_is_neither_logged_nor_in_errors(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "ropewalk")
     application = HttpApplication("http://ann:s3cret@127.0.0.1:1/base?key=s3cret", "", once())
     async with running(application):
@@ -71,19 +72,19 @@ async def test_the_secret_shows_neither_in_logs_nor_in_errors(caplog: pytest.Log
     assert "s3cret" not in application.health()
 
 
-@pytest.mark.parametrize("url", ["", "localhost:50051", "ftp://x/", "http://", "http://[::1", "http://x:99999/"])
-def test_a_url_that_is_none_is_a_mistake(url: str) -> None:
-    with pytest.raises(UserMistake, match="must look like"):
-        HttpApplication(url, "", calls())
+def test_invalid_urls_are_refused(subtests: pytest.Subtests) -> None:
+    for url in ["", "localhost:50051", "ftp://x/", "http://", "http://[::1", "http://x:99999/"]:
+        with subtests.test(url=url), pytest.raises(UserMistake, match="must look like"):
+            HttpApplication(url, "", calls())
 
 
-def test_a_user_and_a_secret_cannot_both_be_sent() -> None:
+def test_user_and_secret_together_are_refused() -> None:
     with pytest.raises(UserMistake, match="only one") as caught:
         HttpApplication("http://ann:s3cret@x/", "other", calls())
     assert "s3cret" not in str(caught.value)
 
 
-async def test_the_certificate_must_be_one_to_believe() -> None:
+async def test_https_certificate_is_verified() -> None:
     async with HttpServer(Scripted(), tls=True) as server:
         async with running(HttpApplication(server.url, "", calls(), tls_root_ca=str(CERTIFICATE))) as trusting:
             assert await trusting.connect(CONTEXT) == WELCOME
@@ -94,38 +95,41 @@ async def test_the_certificate_must_be_one_to_believe() -> None:
         HttpApplication("https://x/", "", calls(), tls_root_ca="/nowhere.pem")
 
 
-# --- what is answered -------------------------------------------------------------------------------------------------
+# --- Responses -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [201, 204, 400, 403, 404, 422, 429, 500, 501])
-async def test_only_200_is_an_answer_and_nothing_else_is_asked_again(status: int) -> None:
-    backend = Scripted(Refusal(status=status))
-    async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls())) as application:
-        with pytest.raises(ApplicationError, match=str(status)):
-            await application.connect(CONTEXT)
-    assert len(backend.asked) == 1
+async def test_other_statuses_than_200_are_application_errors(subtests: pytest.Subtests) -> None:
+    for status in [201, 204, 400, 403, 404, 422, 429, 500, 501]:
+        with subtests.test(status=status):
+            backend = Scripted(Refusal(status=status))
+            async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls())) as application:
+                with pytest.raises(ApplicationError, match=str(status)):
+                    await application.connect(CONTEXT)
+            assert len(backend.asked) == 1
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
-async def test_a_gateway_that_has_no_answer_is_asked_again(status: int) -> None:
-    stats = Stats()
-    backend = Scripted(Refusal(status=status))
-    async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls(stats))) as application:
-        assert await application.connect(CONTEXT) == WELCOME
-        assert application.health() == ""
-    assert (len(backend.asked), stats.app_calls_failed, stats.app_calls_retried) == (2, 0, 1)
+async def test_gateway_errors_are_retried(subtests: pytest.Subtests) -> None:
+    for status in [502, 503, 504]:
+        with subtests.test(status=status):
+            stats = Stats()
+            backend = Scripted(Refusal(status=status))
+            async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls(stats))) as application:
+                assert await application.connect(CONTEXT) == WELCOME
+                assert application.health() == ""
+            assert (len(backend.asked), stats.app_calls_failed, stats.app_calls_retried) == (2, 0, 1)
 
 
-@pytest.mark.parametrize("status", [502, 503, 504])
-async def test_a_gateway_that_never_has_an_answer_is_unhealthy_and_opens_the_circuit(status: int) -> None:
-    backend = Scripted(*[Refusal(status=status)] * 20)
-    async with HttpServer(backend) as server, running(HttpApplication(server.url, "", once())) as application:
-        for _ in range(10):
-            with pytest.raises(Unavailable, match=str(status)) as caught:
-                await application.connect(CONTEXT)
-            assert isinstance(caught.value, Unanswered) is (status == 504)
-        assert application.health() == "the application does not answer"
-        assert application.gauges()["app_circuit_open"] == 1
+async def test_repeated_gateway_errors_are_unhealthy_and_open_the_circuit(subtests: pytest.Subtests) -> None:
+    for status in [502, 503, 504]:
+        with subtests.test(status=status):
+            backend = Scripted(*[Refusal(status=status)] * 20)
+            async with HttpServer(backend) as server, running(HttpApplication(server.url, "", once())) as application:
+                for _ in range(10):
+                    with pytest.raises(Unavailable, match=str(status)) as caught:
+                        await application.connect(CONTEXT)
+                    assert isinstance(caught.value, Unanswered) is (status == 504)
+                assert application.health() == "the application does not answer"
+                assert application.gauges()["app_circuit_open"] == 1
 
 
 async def test_redirects_are_not_followed() -> None:
@@ -137,37 +141,44 @@ async def test_redirects_are_not_followed() -> None:
     assert elsewhere.seen == []
 
 
-async def test_a_status_may_be_a_name_and_null_is_nothing() -> None:
+async def test_status_may_be_a_name_and_null_means_absent() -> None:
     answer = {"status": "SUCCESS", "identifiers": "me", "transmissions": None, "env": {"cstate": {"gone": None}}, "news": 1}
     async with answering(web.json_response(answer)) as application:
         assert await application.connect(CONTEXT) == ConnectResult(True, "me", (), {"gone": ""})
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"<html>", b"[]", b"null", b'{"status":1', b"\xff", b"[" * 100_000, b'{"status":7}', b'{"status":1,"env":7}'],
-    ids=lambda body: repr(body[:12]),
-)
-async def test_an_answer_that_cannot_be_read_is_the_applications_error(body: bytes) -> None:
-    async with answering(web.Response(body=body)) as application:
-        with pytest.raises(ApplicationError, match=r"cannot be read|nested more than 128 deep"):
-            await application.connect(CONTEXT)
+async def test_unreadable_responses_are_application_errors(subtests: pytest.Subtests) -> None:
+    for body in [
+        b"",
+        b"<html>",
+        b"[]",
+        b"null",
+        b'{"status":1',
+        b"\xff",
+        b"[" * 100_000,
+        b'{"status":7}',
+        b'{"status":1,"env":7}',
+    ]:
+        with subtests.test(body=body):
+            async with answering(web.Response(body=body)) as application:
+                with pytest.raises(ApplicationError, match=r"cannot be read|nested more than 128 deep"):
+                    await application.connect(CONTEXT)
 
 
-async def test_an_answer_that_does_not_end_is_cut_off() -> None:
+async def test_response_that_is_too_large_is_an_application_error() -> None:
     async with answering(web.Response(body=b" " * (MAX_ANSWER + 1))) as application:
         with pytest.raises(ApplicationError, match="larger than"):
             await application.connect(CONTEXT)
 
 
-async def test_a_compressed_answer_is_not_unpacked() -> None:
+async def test_response_is_not_decompressed() -> None:
     packed = web.Response(body=b'{"status":1}', headers={"Content-Encoding": "gzip"})
     async with answering(packed) as application:
         assert (await application.connect(CONTEXT)).accepted, "the body is read as it came"
 
 
 @pytest.mark.parametrize(
-    ("said", "error", "retried"),
+    ("response", "error", "retried"),
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", Unavailable, False),
         (b"HTTP/1.1 200 OK\r\n", Unavailable, True),
@@ -175,12 +186,12 @@ async def test_a_compressed_answer_is_not_unpacked() -> None:
     ],
     ids=["cut in the answer", "cut in the head", "no HTTP"],
 )
-async def test_a_server_that_breaks_off_is_asked_again_only_if_it_had_not_answered(
-    said: bytes, error: type[Exception], retried: bool
+async def test_broken_connection_is_retried_only_before_the_response(
+    response: bytes, error: type[Exception], retried: bool
 ) -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(said)
+        writer.write(response)
         await writer.drain()
         writer.close()
 
@@ -195,10 +206,10 @@ async def test_a_server_that_breaks_off_is_asked_again_only_if_it_had_not_answer
     assert (stats.app_calls_retried > 0) is retried
 
 
-# --- the circuit ------------------------------------------------------------------------------------------------------
+# --- Circuit breaker -------------------------------------------------------------------------------------------------
 
 
-async def test_the_circuit_opens_when_nothing_gets_through_and_closes_when_it_does_again(
+async def test_circuit_opens_when_requests_fail_and_closes_when_they_succeed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "ropewalk.application")
@@ -221,12 +232,12 @@ async def test_the_circuit_opens_when_nothing_gets_through_and_closes_when_it_do
                 assert await application.connect(CONTEXT) == WELCOME
             assert application.gauges()["app_circuit_open"] == 0
             assert application.health() == ""
-    said = [record.message for record in caplog.records]
-    assert len([line for line in said if "left alone" in line]) == 1
-    assert len([line for line in said if "get through again" in line]) == 1
+    logged = [record.message for record in caplog.records]
+    assert len([line for line in logged if "left alone" in line]) == 1
+    assert len([line for line in logged if "get through again" in line]) == 1
 
 
-async def test_errors_of_the_application_do_not_open_the_circuit() -> None:
+async def test_application_errors_do_not_open_the_circuit() -> None:
     backend = Scripted(*[Refusal(status=500)] * 20, *[ApplicationError("it broke")] * 20)
     async with HttpServer(backend) as server, running(HttpApplication(server.url, "", calls())) as application:
         for _ in range(40):

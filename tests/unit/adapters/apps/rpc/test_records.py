@@ -1,4 +1,4 @@
-"""The engine's records and what becomes of them on the wire."""
+"""Conversion between the engine's records and RPC messages."""
 
 import json
 
@@ -35,17 +35,17 @@ CONTEXT = CallContext("sid", "http://x/cable", {"cookie": "a=1", "REMOTE_ADDR": 
 ENV = Env("http://x/cable", {"cookie": "a=1", "REMOTE_ADDR": "10.0.0.1"}, {"c": "1"})
 
 
-def test_a_connect_tells_where_the_client_comes_from() -> None:
+def test_connection_request_has_url_headers_and_state() -> None:
     assert records.connection_request(CONTEXT) == ConnectionRequest(ENV)
 
 
-def test_a_command_brings_the_state_of_its_subscription() -> None:
+def test_command_has_the_state_of_its_subscription() -> None:
     message = records.command_message(CommandCall(CONTEXT, Action.PERFORM, "id", {"i": "2"}, '{"action":"speak"}'))
     env = Env(ENV.url, ENV.headers, {"c": "1"}, {"i": "2"})
     assert message == CommandMessage("message", "id", "me", '{"action":"speak"}', env)
 
 
-def test_disconnect_calls_and_restore_calls_bring_the_state_of_every_subscription_as_json_text() -> None:
+def test_disconnect_and_restore_calls_have_subscription_states_as_json() -> None:
     subscriptions = {"a": {"$w": "chat"}, "b": {}}
     disconnect_call = records.disconnect_request(DisconnectCall(CONTEXT, subscriptions))
     restore_call = records.restore_request(RestoreCall(CONTEXT, "former", subscriptions))
@@ -55,21 +55,21 @@ def test_disconnect_calls_and_restore_calls_bring_the_state_of_every_subscriptio
         assert {name: json.loads(text) for name, text in request.env.istate.items()} == {"a": {"$w": "chat"}}
 
 
-def test_bytes_of_a_header_that_are_no_text_are_replaced() -> None:
+def test_header_bytes_that_are_not_utf8_are_replaced() -> None:
     context = CallContext("sid", "http://x/\udcff", {"cookie": "név=\udcfa"})
     env = records.connection_request(context).env
     assert env.headers["cookie"].startswith("név=\ufffd")
     assert "\ufffd" in env.url
 
 
-def test_an_admission_is_read() -> None:
+def test_connection_response_is_read() -> None:
     response = ConnectionResponse(Status.SUCCESS, "me", ["hi"], env=EnvResponse({"c": "1"}))
     assert records.connect_result(response) == ConnectResult(True, "me", ("hi",), {"c": "1"})
     refused = ConnectionResponse(Status.FAILURE, transmissions=["bye"], error_msg="who are you")
     assert records.connect_result(refused) == ConnectResult(False, "", ("bye",), {}, "who are you")
 
 
-def test_an_answer_is_read() -> None:
+def test_command_response_is_read() -> None:
     response = CommandResponse(
         Status.SUCCESS,
         disconnect=True,
@@ -88,54 +88,52 @@ def test_an_answer_is_read() -> None:
     assert records.command_result(CommandResponse(Status.FAILURE)) == CommandResult(accepted=False)
 
 
-@pytest.mark.parametrize(
-    ("info", "expected"),
-    [
+def test_presence_info_is_json_or_becomes_a_string(subtests: pytest.Subtests) -> None:
+    rows: list[tuple[str, bytes]] = [
         ("", b""),
         ("12345678901234567890", b"12345678901234567890"),
         ("plain text", b'"plain text"'),
         ("{", b'"{"'),
         ("[" * 128 + "]" * 128, b"[" * 128 + b"]" * 128),
-    ],
-)
-def test_presence_info_is_json_text_or_becomes_a_string(info: str, expected: bytes) -> None:
-    answer = records.command_result(CommandResponse(Status.SUCCESS, presence=PresenceResponse("leave", "7", info)))
-    assert answer.presence_update == PresenceUpdate(False, Member("7", expected))
+    ]
+    for info, expected in rows:
+        with subtests.test(info=info, expected=expected):
+            answer = records.command_result(CommandResponse(Status.SUCCESS, presence=PresenceResponse("leave", "7", info)))
+            assert answer.presence_update == PresenceUpdate(False, Member("7", expected))
 
 
-@pytest.mark.parametrize("depth", [129, 500, 9000])
-def test_presence_info_that_is_nested_too_deeply_is_the_applications_error(depth: int) -> None:
-    presence = PresenceResponse("join", "7", "[" * depth + "]" * depth)
-    with pytest.raises(ApplicationError, match="nested more than 128 deep"):
-        records.command_result(CommandResponse(Status.SUCCESS, presence=presence))
+def test_presence_info_that_is_nested_too_deeply_is_an_application_error(subtests: pytest.Subtests) -> None:
+    for depth in [129, 500, 9000]:
+        with subtests.test(depth=depth):
+            presence = PresenceResponse("join", "7", "[" * depth + "]" * depth)
+            with pytest.raises(ApplicationError, match="nested more than 128 deep"):
+                records.command_result(CommandResponse(Status.SUCCESS, presence=presence))
 
 
-@pytest.mark.parametrize(
-    "presence", [PresenceResponse("join"), PresenceResponse("dance", "7")], ids=lambda presence: presence.type
-)
-def test_a_presence_that_makes_no_sense_is_the_applications_error(presence: PresenceResponse) -> None:
-    with pytest.raises(ApplicationError, match="presence"):
-        records.command_result(CommandResponse(Status.SUCCESS, presence=presence))
+def test_invalid_presence_is_an_application_error(subtests: pytest.Subtests) -> None:
+    for presence in [PresenceResponse("join"), PresenceResponse("dance", "7")]:
+        with subtests.test(presence=presence), pytest.raises(ApplicationError, match="presence"):
+            records.command_result(CommandResponse(Status.SUCCESS, presence=presence))
 
 
-def test_a_restore_result_is_read() -> None:
+def test_restore_response_is_read() -> None:
     env = EnvResponse({"c": ""}, {"a": '{"i":"2","gone":""}'})
     response = RestoreResponse(Status.SUCCESS, transmissions=["t"], env=env)
     assert records.restore_result(response) == RestoreResult(("t",), {"c": ""}, {"a": {"i": "2", "gone": ""}})
 
 
-def test_a_restore_call_that_is_not_accepted_ends_the_session() -> None:
+def test_refused_restore_call_disconnects() -> None:
     assert records.restore_result(RestoreResponse(Status.FAILURE)).disconnect
     assert records.restore_result(RestoreResponse(Status.SUCCESS, disconnect=True)).disconnect
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"i":1}', "[" * 9000], ids=["empty", "cut", "a number", "deep"])
-def test_a_state_that_is_not_json_text_of_strings_is_the_applications_error(text: str) -> None:
-    with pytest.raises(ApplicationError, match="state of a subscription"):
-        records.restore_result(RestoreResponse(Status.SUCCESS, env=EnvResponse(istate={"a": text})))
+def test_invalid_subscription_state_is_an_application_error(subtests: pytest.Subtests) -> None:
+    for text in ["", "{", '{"i":1}', "[" * 9000]:
+        with subtests.test(text=text), pytest.raises(ApplicationError, match="state of a subscription"):
+            records.restore_result(RestoreResponse(Status.SUCCESS, env=EnvResponse(istate={"a": text})))
 
 
-def test_an_error_is_an_error_in_every_answer() -> None:
+def test_error_in_any_response_is_an_application_error() -> None:
     with pytest.raises(ApplicationError, match="it broke"):
         records.connect_result(ConnectionResponse(error_msg="it broke"))
     with pytest.raises(ApplicationError, match="it broke"):

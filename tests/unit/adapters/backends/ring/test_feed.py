@@ -1,0 +1,38 @@
+"""The feed of a node while it connects to another one."""
+
+from ropewalk.adapters.backends.ring.feed import RingFeed
+from ropewalk.adapters.backends.ring.orders import OrdersUnderWay
+from ropewalk.adapters.backends.ring.router import Router
+from ropewalk.core.ring_state import RingState
+from ropewalk.core.ring_table import first_table
+from ropewalk.model.ring import RingMember
+
+STATE = RingState("a", first_table([RingMember("a", "h:1"), RingMember("b", "h:2")], 4))
+
+
+class ReachedNode:
+    """A connected node that accepts every call."""
+
+    connected = True
+    away_since: float | None = None
+
+    async def call(self, method: str, *arguments: object) -> None:
+        pass
+
+    def note(self, method: str, *arguments: object) -> bool:
+        return True
+
+
+async def test_connecting_node_receives_prefixes_added_meanwhile() -> None:
+    feed = RingFeed(Router(STATE, {"a": ReachedNode()}), OrdersUnderWay(), lambda deliver, obey: None)
+    calls: list[object] = []
+
+    async def call(method: str, prefixes: list[bytes]) -> None:
+        """The node is not connected yet, so this call is the only way to send it a prefix."""
+        calls.append((method, prefixes))
+        if len(calls) == 1:
+            await feed.listen_prefix(b"later")
+
+    await feed.listen_prefix(b"first")
+    await feed.listen_to_prefixes(call)
+    assert calls == [("listen_prefixes", [b"first"]), ("listen_prefixes", [b"later"])]

@@ -1,0 +1,38 @@
+"""Protocols of the shared port recognise their connections by the first bytes."""
+
+from collections import Counter
+
+import pytest
+
+from ropewalk.adapters.endpoints.admission import ConnectionLimits
+from ropewalk.adapters.endpoints.port_protocols import HEAD_LIMIT, Match
+from ropewalk.adapters.endpoints.shared_port import SharedPort
+from ropewalk.adapters.endpoints.websocket import WebSocketEndpoint
+from ropewalk.protocol.proxies import TrustedProxies
+
+GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+UPGRADE = b"GET /cable HTTP/1.1\r\nhost: x\r\nUpgrade: WebSocket\r\n\r\n"
+YES, NO, UNDECIDED = Match.YES, Match.NO, Match.UNDECIDED
+
+FIRST_BYTES = {  # whether they are TLS, a WebSocket, HTTP
+    b"": (NO, UNDECIDED, UNDECIDED),
+    b"O": (NO, UNDECIDED, UNDECIDED),
+    b"OTHER": (NO, UNDECIDED, UNDECIDED),
+    GET[:-1]: (NO, UNDECIDED, UNDECIDED),
+    GET: (NO, NO, YES),
+    UPGRADE: (NO, YES, YES),
+    GET + UPGRADE: (NO, NO, YES),
+    b"GET /?upgrade:websocket HTTP/1.1\r\n\r\n": (NO, NO, YES),
+    b"x" * HEAD_LIMIT + b"\r\n\r\n": (NO, NO, YES),
+    b"x" * HEAD_LIMIT + b"x\r\n\r\n": (NO, NO, NO),
+    b"\x16\x03\x01\x02\x00\x01": (YES, UNDECIDED, UNDECIDED),
+}
+
+
+async def test_each_protocol_recognises_its_first_bytes(subtests: pytest.Subtests) -> None:
+    proxies = TrustedProxies()
+    sockets = WebSocketEndpoint(lambda *_: None, (), lambda _: True, "jid", 1, False, False, proxies)  # type: ignore[arg-type]
+    protocols = SharedPort(sockets, ConnectionLimits(), Counter(), 60.0, proxies).protocols
+    for data, matches in FIRST_BYTES.items():
+        with subtests.test(data=data[-40:]):
+            assert tuple(protocol.detect(data) for protocol in protocols) == matches
