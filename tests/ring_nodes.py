@@ -23,7 +23,7 @@ from ropewalk.protocol.broky import frames
 from ropewalk.protocol.broky.tables import encode, read
 from ropewalk.testing.backend_rig import BackendSetup, StoreFault
 
-SLOW_SECONDS = 0.2
+POLL_SECONDS = 0.005
 TOKEN = "nodes of this ring"
 SHARDS = 16
 NAMES = "abc"
@@ -56,8 +56,8 @@ def disturb(calls: Any, fault: Callable[[], StoreFault]) -> None:
     async def disturbed(method: str, *arguments: object) -> Any:
         if fault() is StoreFault.UNAVAILABLE:
             raise Unavailable("disturbed")
-        if fault() is StoreFault.SLOW:
-            await asyncio.sleep(SLOW_SECONDS)
+        while fault() is StoreFault.SLOW:
+            await asyncio.sleep(POLL_SECONDS)
         answer = await call(method, *arguments)
         if fault() is StoreFault.UNANSWERED:
             raise Unanswered("disturbed")

@@ -6,7 +6,7 @@ import pytest
 
 from ropewalk.model.errors import TooLarge
 from ropewalk.model.messages import Publication
-from tests.conformance.test_nats_failures import Heard, node_of, published, running, until
+from tests.conformance.test_backend_nats_failures import Heard, node_of, published, running, until
 from tests.services import NatsServer, nats_server
 
 MESSAGE = 1024 * 1024
