@@ -1,6 +1,7 @@
 """Broky clients for tests: frames out, frames in, and no action of their own."""
 
 import asyncio
+import contextlib
 import random
 import ssl
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from ropewalk.protocol.broky.tables import encode
 from tests.server import Address
 
 TIMEOUT = 60.0
+CLOSE_SECONDS = 5.0
 MAX_READ_BYTES = 65_536  # of one read
 
 T = TypeVar("T")
@@ -178,6 +180,15 @@ def answered_refs(answers: list[Body]) -> list[int]:
     return [ref for answer in answers if isinstance(answer, Pushed) for ref in answer.refs]
 
 
+async def close(writer: asyncio.StreamWriter) -> None:
+    """Sends what was written if the peer reads it soon. A transport that outlives its event loop would be a warning."""
+    writer.close()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await writer.wait_closed()
+    writer.transport.abort()
+
+
 @asynccontextmanager
 async def stranger(server: Address, tls: ssl.SSLContext | None = None) -> AsyncIterator[BrokyClient]:
     """Connected, with no Hello sent."""
@@ -186,7 +197,7 @@ async def stranger(server: Address, tls: ssl.SSLContext | None = None) -> AsyncI
     try:
         yield BrokyClient(reader, writer)
     finally:
-        writer.close()
+        await close(writer)
 
 
 @asynccontextmanager
