@@ -159,7 +159,7 @@ async def test_flood_of_grants_adds_up_and_does_not_affect_other_clients(server:
             await connection.subscribe(stream)
         await push_without_ref(neighbour, stream, 0)
         first = await hostile.expect(Run)
-        hostile.writer.write(encode(Credit(1)) * 100_000)
+        hostile.writer.write(encode(Credit(10)) * 10_000)
         await push_without_ref(neighbour, stream, *range(1, 50))
         rest = await hostile.messages(49)
         assert numbers([first, *rest]) == numbers(await neighbour.messages(50)) == list(range(50))
