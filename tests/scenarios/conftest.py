@@ -1,12 +1,13 @@
 """Servers that scenarios share, isolated by stream names. A scenario that stops its server, changes its settings or needs exact
 counters starts its own with `running_server`."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.certificates import TLS_FLAGS
 from tests.clients.credentials import SECRET
+from tests.scenarios.relay import Relay, relay_to
 from tests.scenarios.shared_servers import ServerWith, shared_servers
 from tests.server import RunningServer
 
@@ -42,3 +43,10 @@ def guarded(server_with: ServerWith) -> RunningServer:
 @pytest.fixture(scope="module")
 def tls_server(server_with: ServerWith) -> RunningServer:
     return server_with("--public", *TLS_FLAGS)
+
+
+@pytest.fixture
+async def relay(server: RunningServer) -> AsyncIterator[Relay]:
+    """To the server of the module."""
+    async with relay_to(server.port) as relay:
+        yield relay
