@@ -41,6 +41,12 @@ def guarded(server_with: ServerWith) -> RunningServer:
 
 
 @pytest.fixture(scope="module")
+def keyed(server_with: ServerWith) -> RunningServer:
+    """Publishing needs a key of `SECRET`."""
+    return server_with("--secret", SECRET)
+
+
+@pytest.fixture(scope="module")
 def tls_server(server_with: ServerWith) -> RunningServer:
     return server_with("--public", *TLS_FLAGS)
 

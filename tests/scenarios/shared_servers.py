@@ -19,6 +19,9 @@ SMALL_OUTBOX = ("--public", "--config_path", STREAM_RULES, "--ws_max_pending_siz
 
 SLOW_COMMANDS = ("--public", "--command_rate", "50", "--command_burst", "5", "--command_backlog", "1s")
 
+WITHOUT_STORE = ("--public", "--broker", "redis", "--redis_url", "redis://127.0.0.1:1")
+"""Its store does not answer."""
+
 DEFAULT_HISTORY_LIMIT = 100
 
 
