@@ -1,6 +1,7 @@
 """The Python client over Broky, beyond what both clients share: pushes, binary keys, TLS, and errors of the program."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from ropewalk.client import (
     SubscriptionRejected,
     TlsFailed,
     Unreachable,
+    broky_session,
     connect,
     new_uid,
 )
@@ -349,8 +351,9 @@ async def test_producer_without_answers_gets_backpressure_from_the_network(relay
 
 
 async def test_messages_sent_without_an_answer_are_registered_before_the_client_closes(
-    server: RunningServer, name: str
+    server: RunningServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(broky_session, "FLUSH_SECONDS", SECONDS)
     async with pusher_to(server) as pusher:
         for number in range(500):
             await pusher.send(name, b"%d" % number)
@@ -390,6 +393,15 @@ async def test_stream_is_already_subscribed_under_its_signed_name(guarded: Runni
 
 
 # --- TLS and other servers --------------------------------------------------------------------------------------------
+
+
+def test_client_over_tls_closes_its_connection_before_the_event_loop_ends(tls_server: RunningServer, name: str) -> None:
+    async def push() -> None:
+        async with connect(f"tls://127.0.0.1:{tls_server.port}", ca_file=CERTIFICATE) as client:
+            await client.push(name, b"1")
+
+    asyncio.run(push())
+    gc.collect()  # a connection that was left open is a warning
 
 
 async def test_client_over_tls(tls_server: RunningServer, name: str) -> None:
