@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from tests.server import Address
 
-TIMEOUT = 15.0
+TIMEOUT = 60.0
 
 TEXT, BINARY, CONTINUATION, CLOSE, PING = 0x1, 0x2, 0x0, 0x8, 0x9
 
