@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.certificates import tls_flags
 from tests.server import RunningServer, running_server
 
 ServerWith = Callable[..., RunningServer]
@@ -16,7 +17,7 @@ WORKERS = ("--workers", "2")
 
 @pytest.fixture(scope="session")
 def server_with() -> Iterator[ServerWith]:
-    """Starts a server for each set of flags once, and stops all of them at the end. None of them may have logged a traceback."""
+    """Starts a server for each set of flags once, and stops them at the end. None of them may have logged a traceback."""
     servers: dict[tuple[str, ...], RunningServer] = {}
     with ExitStack() as stack:
 
@@ -42,3 +43,9 @@ def worker_flags(request: pytest.FixtureRequest) -> tuple[str, ...]:
 def server(server_with: ServerWith) -> RunningServer:
     """With public streams and the default settings. Modules that need other flags override it."""
     return server_with("--public")
+
+
+@pytest.fixture(scope="module")
+def tls_server(server_with: ServerWith) -> RunningServer:
+    """With public streams, event streams and TLS."""
+    return server_with("--public", "--sse", *tls_flags())

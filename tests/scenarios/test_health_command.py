@@ -1,6 +1,6 @@
 """The command `ropewalk health` against servers that are ready, not ready, and not there."""
 
-from tests.certificates import CERTIFICATE, tls_flags
+from tests.certificates import CERTIFICATE
 from tests.scenarios.command_line import run_ropewalk
 from tests.scenarios.conftest import ServerWith
 from tests.server import RunningServer, running_server
@@ -35,8 +35,8 @@ def test_missing_server_and_other_page_have_different_errors(server: RunningServ
     assert "Traceback" not in missing.stderr + other.stderr
 
 
-def test_certificate_is_verified(server_with: ServerWith) -> None:
-    url = f"https://localhost:{server_with('--public', *tls_flags()).port}"
+def test_certificate_is_verified(tls_server: RunningServer) -> None:
+    url = f"https://localhost:{tls_server.port}"
     untrusted = run_ropewalk("health", "--url", url)
     assert untrusted.returncode == 2
     assert "--ca_file" in untrusted.stderr

@@ -19,7 +19,7 @@ import pytest
 from ropewalk.protocol.broky.frames import Error, Hello, Reason, Welcome
 from ropewalk.protocol.broky.tables import encode, read
 from tests.cable import Cable, cable
-from tests.certificates import tls_flags, trust
+from tests.certificates import trust
 from tests.clients.credentials import BROADCAST_KEY, SECRET
 from tests.metrics import metrics, metrics_when
 from tests.scenarios.conftest import ServerWith
@@ -317,16 +317,14 @@ async def test_responses_that_are_not_read_do_not_pile_up() -> None:
 
 
 @pytest.mark.tier("all")
-async def test_tls_handshake_has_a_timeout(server_with: ServerWith) -> None:
-    server = server_with("--public", *tls_flags())
-
+async def test_tls_handshake_has_a_timeout(tls_server: RunningServer) -> None:
     async def failed() -> float:
-        async with aiohttp.ClientSession() as http, http.get(f"{server.url}/metrics", ssl=trust()) as response:
+        async with aiohttp.ClientSession() as http, http.get(f"{tls_server.url}/metrics", ssl=trust()) as response:
             found = re.search(r'ropewalk_refusals_total{reason="handshake"} (\S+)', await response.text())
             return float(found[1]) if found else 0
 
     before = await failed()
-    async with tcp(server) as silent, tcp(server) as plain:
+    async with tcp(tls_server) as silent, tcp(tls_server) as plain:
         await plain.send(HEALTH)
         assert b"200" not in await plain.to_the_end()
         assert await silent.to_the_end() == b""
