@@ -10,19 +10,16 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from typing import IO
 
+from tests.scenarios.command_forks import run_forked
+
 SECONDS = 60
 ENVIRON = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
 
 
 def run_ropewalk(*words: str, text: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ropewalk", *words],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        env={**ENVIRON, **variables},
-    )
+    """As a fork (see command_forks); `running_program` starts an interpreter."""
+    code, output, errors = run_forked(words, text.encode(), {**ENVIRON, **variables}, SECONDS)
+    return subprocess.CompletedProcess(words, code, output.decode(), errors.decode())
 
 
 def heed_interrupts() -> None:

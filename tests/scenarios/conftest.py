@@ -17,7 +17,7 @@ WORKERS = ("--workers", "2")
 
 @pytest.fixture(scope="session")
 def server_with() -> Iterator[ServerWith]:
-    """Starts a server for each set of flags once, and stops them at the end. None of them may have logged a traceback."""
+    """Starts a server for each set of flags once and stops all of them at the end. None may have logged a traceback."""
     servers: dict[tuple[str, ...], RunningServer] = {}
     with ExitStack() as stack:
 
