@@ -1,28 +1,22 @@
 """Disconnect calls for clients that left before a crash of the server, while the application did not answer."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from ropewalk.testing import application_events as events
 from ropewalk.testing.application_orders import NAME, seat
 from tests.cable import BASE, Cable
 from tests.conformance.applications.restores import subscribed
 from tests.conformance.applications.rpc_process import rpc_process
 from tests.metrics import metrics_when
 from tests.scenarios.conftest import WORKERS
+from tests.scenarios.rpc_outage import disconnect_calls
 from tests.server import RunningServer, running_server
 from tests.waiting import until
 
 CLIENTS = 20
 
 pytestmark = pytest.mark.tier("all")
-
-
-def disconnect_calls(log: Path) -> Counter[str]:
-    """Calls that the application received, by session."""
-    return Counter(event.sid for event in events.read(log) if event.kind == "disconnect")
 
 
 async def connected(server: RunningServer, number: int) -> Cable:

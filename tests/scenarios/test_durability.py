@@ -99,9 +99,7 @@ async def written(server: RunningServer, rows: int) -> None:
 
 
 @variants("journal", "fsync")
-async def test_crash_keeps_positions_uids_sessions_and_members(
-    tmp_path: Path, durability: str, flags: tuple[str, ...]
-) -> None:
+async def test_crash_keeps_positions_uids_sessions_and_members(tmp_path: Path, durability: str, flags: tuple[str, ...]) -> None:
     with DataDirectory(tmp_path, durability, "--presence_ttl", "60s", *flags) as deployment:
         server = deployment.server
         before = [await publish(server, "a", json.dumps(n), uid=f"u{n}") for n in range(1, 6)]

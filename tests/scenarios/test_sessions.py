@@ -172,7 +172,7 @@ async def test_retried_publication_keeps_its_position_and_is_delivered_once(serv
 # --- presence ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_member_who_returns_in_time_never_left_and_one_who_does_not_leaves(server: RunningServer) -> None:
+async def test_member_that_returns_in_time_does_not_leave(server: RunningServer) -> None:
     async with cable(server) as watcher, cable(server) as steady, cable(server) as lost:
         await watcher.subscribe("lobby")
         for client, name in ((steady, "steady"), (lost, "lost")):
