@@ -28,7 +28,7 @@ def heed_interrupts() -> None:
 
 
 class Program:
-    """A program that runs until it is told to stop."""
+    """A program that runs until it is interrupted."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

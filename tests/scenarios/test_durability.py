@@ -140,7 +140,7 @@ async def test_crash_keeps_positions_uids_sessions_and_members(tmp_path: Path, d
             assert await back.ask_history("d") == []
             await publish(server, "c", "3")
             assert await back.messages(1) == [3]
-            await watcher.quiet()  # nobody left and nobody joined
+            await watcher.quiet()  # no member left or joined
             _, page = await get(server, "/api/presence/lobby/users")
             assert page["total"] == 1
             await back.close()
@@ -235,7 +235,7 @@ async def test_second_server_in_the_same_directory_is_refused(tmp_path: Path) ->
         await publish(deployment.server, "news", "hello")
 
 
-def segment_of(data_dir: Path, stream: str) -> Path:
+def last_segment(data_dir: Path, stream: str) -> Path:
     """The file that grew last in the stream's shard."""
     return sorted((data_dir / "journal" / f"shard={shard_of(stream, SHARDS):02}").glob("*.arrow"))[-1]
 
@@ -245,7 +245,7 @@ async def test_torn_tail_is_cut_and_a_damaged_record_costs_only_its_shard(tmp_pa
         others = [f"other/{number}" for number in range(20) if shard_of(f"other/{number}", SHARDS) != shard_of("a", SHARDS)]
         first = [await publish(deployment.server, stream, "1") for stream in ("a", *others)]
         deployment.server.kill()
-        path = segment_of(tmp_path, "a")
+        path = last_segment(tmp_path, "a")
         with path.open("ab") as segment:
             segment.write(b"\x00" * 100)  # no publisher has a receipt for it
         server = deployment.open()

@@ -27,7 +27,7 @@ def alone(home: Path) -> tuple[str, ...]:
     return (*FLAGS, "--enats_addr", "nats://127.0.0.1:0", "--enats_store_dir", str(home))
 
 
-def children_of(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
@@ -38,12 +38,12 @@ def is_nats_server(pid: int) -> bool:
         return False
 
 
-def nats_server_of(server: RunningServer) -> int:
-    [found] = [pid for pid in children_of(server.process.pid) if is_nats_server(pid)]
+def embedded_nats_pid(server: RunningServer) -> int:
+    [found] = [pid for pid in children(server.process.pid) if is_nats_server(pid)]
     return found
 
 
-async def data_of(stream: Stream) -> object:
+async def next_data(stream: Stream) -> object:
     """Data of the next event, which must be a message."""
     message = await anext(stream)
     assert isinstance(message, Message)
@@ -66,13 +66,13 @@ async def test_messages_survive_a_killed_nats_server_and_a_restart_of_the_node(t
         async with connect(server.url) as client:
             stream = await client.subscribe("news")
             first = await published(server, "news", "1", "u1")
-            killed = nats_server_of(server)
+            killed = embedded_nats_pid(server)
             os.kill(killed, signal.SIGKILL)
             second = await published(server, "news", "2", "u2")
             assert (second["epoch"], second["offset"]) == (first["epoch"], 2)
             async with asyncio.timeout(SECONDS):
-                assert [await data_of(stream), await data_of(stream)] == [1, 2]
-        pid = nats_server_of(server)
+                assert [await next_data(stream), await next_data(stream)] == [1, 2]
+        pid = embedded_nats_pid(server)
         assert pid != killed
         assert server.stop() == 0
         assert not is_nats_server(pid)
@@ -81,7 +81,7 @@ async def test_messages_survive_a_killed_nats_server_and_a_restart_of_the_node(t
         async with cable(server) as reader:
             history = await reader.subscribe("news", history={"since": 1})
             assert [frame["message"] for frame in history] == [1, 2, 3]
-        pid = nats_server_of(server)
+        pid = embedded_nats_pid(server)
         server.kill()
         await until(lambda: not is_nats_server(pid), "the nats-server of a killed node ends")
 
@@ -133,12 +133,12 @@ async def test_three_nodes_form_one_nats_cluster(tmp_path: Path) -> None:
             second = await published(nodes[2], "news", "2", "u2")
             assert (second["epoch"], second["offset"]) == (first["epoch"], 2)
             async with asyncio.timeout(SECONDS):
-                assert await data_of(stream) == 2
+                assert await next_data(stream) == 2
             nodes[0].kill()  # and its nats-server with it
             third = await published(nodes[2], "news", "3", "u3")
             assert (third["epoch"], third["offset"]) == (first["epoch"], 3)
             async with asyncio.timeout(SECONDS):
-                assert await data_of(stream) == 3
+                assert await next_data(stream) == 3
 
 
 def test_address_without_a_password_that_is_open_to_all_is_warned_about() -> None:

@@ -80,7 +80,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pu
 
 @pytest.fixture
 def before(written: tuple[Path, Published], tmp_path: Path) -> Published:
-    """The publications of a journal of which the test has a copy in `tmp_path`."""
+    """The publications of the journal. The test has a copy of it in `tmp_path`."""
     home, found = written
     shutil.copytree(home, tmp_path, dirs_exist_ok=True)
     return found
@@ -227,15 +227,15 @@ async def test_backup_made_under_load_can_be_restored(tmp_path: Path) -> None:
     with running_server(*flags(tmp_path)) as server:
         found = await published(server)
         assert found.items() <= everything.items()
-        kept = {said for (stream, _, _), said in found.items() if stream == "a"}
+        kept = {number for (stream, _, _), number in found.items() if stream == "a"}
         assert kept == set(range(1, max(kept) + 1))
         assert max(kept) >= before
         assert "every stream begins a new epoch" in server.log()
-        last = max((said for (stream, _, _), said in found.items() if stream == "batches"), default=0)
+        last = max((number for (stream, _, _), number in found.items() if stream == "batches"), default=0)
         # The batches that the copy has are not published again, and those that it has not are.
         for batch in (last, last + 1):
             await committed(server, batch)
-        batches = sorted(said for (stream, _, _), said in (await published(server)).items() if stream == "batches")
+        batches = sorted(number for (stream, _, _), number in (await published(server)).items() if stream == "batches")
         assert batches == list(range(1, last + 2)), "each once, and none is missing"
 
 

@@ -1,4 +1,4 @@
-"""Publications without a uid in a real NATS: what is written, and retries after a lost answer."""
+"""Publications without a uid in a real NATS: the messages in JetStream, and retries after a lost answer."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""The broadcaster redisx over a real Redis: each entry is published once, whichever process ends."""
+"""The broadcaster redisx over a real Redis: each entry is published once, also after crashes."""
 
 import asyncio
 import json

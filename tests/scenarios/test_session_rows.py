@@ -1,4 +1,4 @@
-"""Rows of sessions in the journal: each event once, whichever process had the session, and after the loss of any process."""
+"""Rows of sessions in the journal: each event once, also after the loss of a process."""
 
 import asyncio
 import contextlib
@@ -144,7 +144,7 @@ async def test_sessions_survive_lost_stores_and_then_a_crash(tmp_path: Path) -> 
     with running_server(*flags) as after:
         for client in clients:
             async with cable(after, sid=client.sid) as back:
-                assert await back.ask_hievents("a", client.positions["a"]) == []
+                assert await back.ask_history("a", client.positions["a"]) == []
 
 
 @pytest.mark.tier("all")

@@ -1,4 +1,4 @@
-"""Sessions that outlive their connections: what is restored, how often, and what ends a session."""
+"""Sessions that outlive their connections: restored subscriptions and messages, presence, expiry and limits."""
 
 import aiohttp
 import pytest
@@ -51,7 +51,7 @@ async def test_restored_session_has_its_subscriptions_and_misses_nothing(server:
         welcome = await back.welcomed(restored=True)
         assert welcome["restored_ids"] == [identifier("restore")]
         assert welcome["sid"] != client.sid
-        await publish(server, "restore", "three")  # held until the history before it is asked for
+        await publish(server, "restore", "three")  # held until the client requests the history before it
         missed = await back.ask_history("restore", client.positions["restore"])
         assert [frame["message"] for frame in missed] == ["two", "three"]
         await publish(server, "restore", "four")

@@ -127,7 +127,7 @@ async def _event(events: aiohttp.ClientResponse) -> tuple[Any, str]:
 
 
 class CalledFiles:
-    """Of the server's files, those with a function that was called since `seen` was cleared, in whichever thread."""
+    """`seen` has the files of the server with a function that was called, in any thread, since it was cleared."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()

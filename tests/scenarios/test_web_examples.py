@@ -42,8 +42,8 @@ async def until(client: Cable, wanted: str, **message: object) -> Frame:
 
 @contextlib.asynccontextmanager
 async def in_room(site: Site, name: str, where: str) -> AsyncIterator[Cable]:
-    """A user who is logged in, connected, and in the room."""
-    async with visitor(site, name) as somebody, somebody.cable() as client:
+    """A logged-in user, connected and in the room."""
+    async with visitor(site, name) as user, user.cable() as client:
         await client.send(command="subscribe", identifier=room(where))
         await until(client, "confirm_subscription")
         yield client
@@ -63,8 +63,8 @@ async def refused(client: Cable) -> Frame:
 
 
 async def test_page_contains_the_cable_url(site: Site) -> None:
-    async with visitor(site) as somebody:
-        assert f'data-cable="{site.server.cable}"' in await somebody.page()
+    async with visitor(site) as user:
+        assert f'data-cable="{site.server.cable}"' in await user.page()
 
 
 async def test_visitor_without_login_can_neither_connect_nor_write(site: Site) -> None:
@@ -137,7 +137,7 @@ async def test_rooms_are_separate(site: Site) -> None:
 
 
 async def members(client: Cable, where: str) -> dict[str, str]:
-    """Names of those who are there, by id."""
+    """Names of the members by id."""
     await client.send(command="presence", identifier=room(where))
     records = (await until(client, "presence", type="info"))["message"]["records"]
     return {member["id"]: member.get("info", {}).get("name", member["id"]) for member in records}
