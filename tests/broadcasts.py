@@ -1,29 +1,21 @@
-"""What tests of broadcasters share: payloads as AnyCable's libraries write them, and waiting for what becomes of them."""
+"""Payloads of broadcasters in the form of AnyCable's libraries, and waiting for their effect."""
 
 import asyncio
 import json
 import time
-from collections.abc import Callable
-from typing import Any
 
 import aiohttp
 
 from tests.cable import Frame, cable
 from tests.server import RunningServer
+from tests.waiting import until as until
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 
 
 def publication(number: int, stream: str = "news", **more: object) -> str:
     """As the libraries of AnyCable write it."""
     return json.dumps({"stream": stream, "data": json.dumps({"n": number}), **more})
-
-
-async def until(holds: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not holds():
-        assert time.monotonic() < deadline, f"not in {TIMEOUT} s: {what}"
-        await asyncio.sleep(0.02)
 
 
 async def kept(server: RunningServer, stream: str = "news") -> list[Frame]:

@@ -16,7 +16,7 @@ import aiohttp
 from tests.server import Address
 
 BASE, EXTENDED = "actioncable-v1-json", "actioncable-v1-ext-json"
-TIMEOUT = 15.0
+TIMEOUT = 60.0  # matters only where a test fails
 MESSAGE = "message"  # the kind of a frame without a type: data of a stream
 
 Frame = dict[str, Any]

@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 
 from tests.server import Address
 
-TIMEOUT = 60.0
+TIMEOUT = 60.0  # matters only where a test fails
 
-TEXT, BINARY, CONTINUATION, CLOSE, PING = 0x1, 0x2, 0x0, 0x8, 0x9
+TEXT, BINARY, CONTINUATION, CLOSE, PING, PONG = 0x1, 0x2, 0x0, 0x8, 0x9, 0xA
+
+HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 class Tcp:

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.certificates import TLS_FLAGS
+from tests.certificates import tls_flags
 from tests.clients.credentials import SECRET
 from tests.scenarios.relay import Relay, relay_to
-from tests.scenarios.shared_servers import ServerWith, shared_servers
+from tests.scenarios.shared_servers import WORKERS, ServerWith, shared_servers
 from tests.server import RunningServer
 
 
@@ -19,9 +19,7 @@ def server_with() -> Iterator[ServerWith]:
         yield get
 
 
-@pytest.fixture(
-    scope="module", params=[(), pytest.param(("--workers", "2"), marks=pytest.mark.tier("all"))], ids=["alone", "workers"]
-)
+@pytest.fixture(scope="module", params=[(), pytest.param(WORKERS, marks=pytest.mark.tier("all"))], ids=["alone", "workers"])
 def worker_flags(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """Flags with which a module runs twice: on a server of one process, and in tier `all` on one with two workers."""
     flags: tuple[str, ...] = request.param
@@ -48,7 +46,7 @@ def keyed(server_with: ServerWith) -> RunningServer:
 
 @pytest.fixture(scope="module")
 def tls_server(server_with: ServerWith) -> RunningServer:
-    return server_with("--public", *TLS_FLAGS)
+    return server_with("--public", "--sse", *tls_flags())
 
 
 @pytest.fixture

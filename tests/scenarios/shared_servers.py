@@ -9,6 +9,7 @@ from tests.server import RunningServer, running_server
 ServerWith = Callable[..., RunningServer]
 """Returns the server with these flags."""
 
+WORKERS = ("--workers", "2")
 LONG_HISTORY = ("--public", "--history_limit", "2000")
 SHORT_HISTORY = ("--public", "--history_limit", "5")
 EPHEMERAL = ("--public", "--history_limit", "0")

@@ -1,4 +1,4 @@
-"""`--embed_nats`: a nats-server that lives and dies with its node, alone and as a cluster of three."""
+"""`--embed_nats`: a nats-server that starts and ends with its node, alone and as a cluster of three."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from ropewalk.client import Message, Stream, connect
 from tests.cable import cable
 from tests.server import RunningServer, publish, running_server
 from tests.services import free_port, nats_server
+from tests.waiting import until
 
 SECONDS = 60
 FLAGS = ("--public", "--broker", "nats", "--embed_nats")
@@ -26,7 +27,7 @@ def alone(home: Path) -> tuple[str, ...]:
     return (*FLAGS, "--enats_addr", "nats://127.0.0.1:0", "--enats_store_dir", str(home))
 
 
-def children_of(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
@@ -37,27 +38,20 @@ def is_nats_server(pid: int) -> bool:
         return False
 
 
-def nats_server_of(server: RunningServer) -> int:
-    [found] = [pid for pid in children_of(server.process.pid) if is_nats_server(pid)]
+def embedded_nats_pid(server: RunningServer) -> int:
+    [found] = [pid for pid in children(server.process.pid) if is_nats_server(pid)]
     return found
 
 
-def wait_for(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
-async def data_of(stream: Stream) -> object:
-    """Of the next message; nothing else may come."""
+async def next_data(stream: Stream) -> object:
+    """Data of the next event, which must be a message."""
     message = await anext(stream)
     assert isinstance(message, Message)
     return message.data
 
 
 async def published(server: RunningServer, stream: str, data: str, uid: str) -> dict[str, object]:
-    """Sent again until it is registered."""
+    """Retried until the server accepts it."""
     deadline = time.monotonic() + SECONDS
     while True:
         try:
@@ -67,41 +61,32 @@ async def published(server: RunningServer, stream: str, data: str, uid: str) -> 
             await asyncio.sleep(0.2)
 
 
-async def test_a_node_with_a_nats_server_of_its_own_keeps_everything_over_a_restart(tmp_path: Path) -> None:
-    with running_server(*alone(tmp_path)) as server:
-        first = await published(server, "news", "1", "u1")
-        pid = nats_server_of(server)
-        assert server.stop() == 0
-        assert not is_nats_server(pid)
-    with running_server(*alone(tmp_path)) as server:
-        assert (await published(server, "news", "2", "u2"))["epoch"] == first["epoch"]
-        async with cable(server) as client:
-            await client.subscribe("news", history={"since": 1})
-            assert [frame["message"] for frame in client.received if "message" in frame and "offset" in frame] == [1, 2]
-
-
-async def test_a_nats_server_that_is_killed_is_started_again_and_clients_go_on(tmp_path: Path) -> None:
+async def test_messages_survive_a_killed_nats_server_and_a_restart_of_the_node(tmp_path: Path) -> None:
     with running_server(*alone(tmp_path)) as server:
         async with connect(server.url) as client:
             stream = await client.subscribe("news")
             first = await published(server, "news", "1", "u1")
-            killed = nats_server_of(server)
+            killed = embedded_nats_pid(server)
             os.kill(killed, signal.SIGKILL)
             second = await published(server, "news", "2", "u2")
             assert (second["epoch"], second["offset"]) == (first["epoch"], 2)
-            assert nats_server_of(server) != killed
             async with asyncio.timeout(SECONDS):
-                assert [await data_of(stream), await data_of(stream)] == [1, 2]
-
-
-async def test_no_nats_server_is_left_behind_by_a_node_that_is_killed(tmp_path: Path) -> None:
+                assert [await next_data(stream), await next_data(stream)] == [1, 2]
+        pid = embedded_nats_pid(server)
+        assert pid != killed
+        assert server.stop() == 0
+        assert not is_nats_server(pid)
     with running_server(*alone(tmp_path)) as server:
-        pid = nats_server_of(server)
+        assert (await published(server, "news", "3", "u3"))["epoch"] == first["epoch"]
+        async with cable(server) as reader:
+            history = await reader.subscribe("news", history={"since": 1})
+            assert [frame["message"] for frame in history] == [1, 2, 3]
+        pid = embedded_nats_pid(server)
         server.kill()
-        wait_for(lambda: not is_nats_server(pid), "nats-server outlives its node")
+        await until(lambda: not is_nats_server(pid), "the nats-server of a killed node ends")
 
 
-def test_a_nats_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_failed_start_of_the_nats_server_is_reported(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("")
     command = [sys.executable, "-m", "ropewalk", "serve", "--port", "0", *alone(tmp_path / "store")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -110,7 +95,7 @@ def test_a_nats_server_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
-def test_a_port_where_another_server_answers_is_refused(tmp_path: Path) -> None:
+def test_port_of_another_server_is_refused(tmp_path: Path) -> None:
     with nats_server() as other:
         flags = ("--embed_nats", "--enats_addr", other.url, "--enats_store_dir", str(tmp_path))
         command = [sys.executable, "-m", "ropewalk", "serve", "--port", "0", "--public", "--broker", "nats", *flags]
@@ -139,7 +124,8 @@ def three_nodes(home: Path) -> Iterator[list[RunningServer]]:
         yield nodes
 
 
-async def test_three_nodes_with_a_nats_server_each_are_one_cluster(tmp_path: Path) -> None:
+@pytest.mark.tier("all")
+async def test_three_nodes_form_one_nats_cluster(tmp_path: Path) -> None:
     with three_nodes(tmp_path) as nodes:
         first = await published(nodes[0], "news", "1", "u1")
         async with connect(nodes[1].url) as client:
@@ -147,19 +133,19 @@ async def test_three_nodes_with_a_nats_server_each_are_one_cluster(tmp_path: Pat
             second = await published(nodes[2], "news", "2", "u2")
             assert (second["epoch"], second["offset"]) == (first["epoch"], 2)
             async with asyncio.timeout(SECONDS):
-                assert await data_of(stream) == 2
+                assert await next_data(stream) == 2
             nodes[0].kill()  # and its nats-server with it
             third = await published(nodes[2], "news", "3", "u3")
             assert (third["epoch"], third["offset"]) == (first["epoch"], 3)
             async with asyncio.timeout(SECONDS):
-                assert await data_of(stream) == 3
+                assert await next_data(stream) == 3
 
 
-@pytest.mark.parametrize("flag", ["--enats_addr", "--enats_cluster"])
-def test_an_address_that_is_open_to_all_is_warned_about(flag: str) -> None:
-    flags = ("--public", "--embed_nats", "--enats_addr", "nats://127.0.0.1:0", flag)
-    with running_server(*flags, f"nats://0.0.0.0:{free_port()}") as server:
-        assert f"{flag} lets everybody in who reaches it" in server.log()
-    with running_server(*flags, f"nats://us:secret@0.0.0.0:{free_port()}") as server:
-        assert "lets everybody in" not in server.log()
-        assert "secret" not in server.log()
+def test_address_without_a_password_that_is_open_to_all_is_warned_about() -> None:
+    for user, warned in (("", True), ("us:secret@", False)):
+        addresses = [("--enats_addr", free_port()), ("--enats_cluster", free_port())]
+        flags = [word for flag, port in addresses for word in (flag, f"nats://{user}0.0.0.0:{port}")]
+        with running_server("--public", "--embed_nats", *flags) as server:
+            for flag, _ in addresses:
+                assert (f"{flag} lets everybody in who reaches it" in server.log()) is warned, server.log()
+            assert "secret" not in server.log()

@@ -1,7 +1,6 @@
-"""The broadcasters redis and nats over real servers: every node hears a message, and delivers it without a position."""
+"""The broadcasters redis and nats over real servers: every node delivers each message, without a position."""
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Iterator
 
@@ -21,7 +20,7 @@ JWT_SECRET = "for tokens, thirty-two bytes long"
 
 
 class Engine:
-    """Redis or NATS: how a server is told of it, and how an application publishes there."""
+    """Redis or NATS: the flags of a server that uses it, and publishing to it as an application does."""
 
     def __init__(self, name: str, service: RedisServer | NatsServer) -> None:
         self.service = service
@@ -45,49 +44,42 @@ class Engine:
         await client.close()
 
 
-@pytest.fixture(params=["redis", "nats"])
+@pytest.fixture(scope="module", params=["redis", "nats"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    starting: contextlib.AbstractContextManager[RedisServer | NatsServer]
-    starting = redis_server() if request.param == "redis" else nats_server()
-    with starting as server:
+    with redis_server() if request.param == "redis" else nats_server() as server:
         yield Engine(request.param, server)
 
 
-async def test_every_node_delivers_it_without_position_and_history(engine: Engine) -> None:
-    with running_server("--public", *engine.flags) as one, running_server("--public", *engine.flags) as other:
+async def test_every_node_delivers_without_position_and_disconnects_its_sessions(engine: Engine) -> None:
+    authenticated = ("--jwt_secret", JWT_SECRET, "--public_streams", *engine.flags)
+    with running_server("--public", *engine.flags) as one, running_server(*authenticated) as other:
         await healthy(one)
         await healthy(other)
-        async with cable(one) as near, cable(other) as far:
+        async with cable(one) as near, cable(other, params={"jid": issue(JWT_SECRET, '{"user": 1}')}) as far:
             for reader in (near, far):
                 await reader.subscribe("news", history={"since": 1})
             excluded = {"exclude_socket": far.sid, "broadcast_type": "note"}
             await engine.send("no JSON", publication(0), json.dumps([json.loads(publication(1))]))
             await engine.send(publication(2, meta=excluded), publication(3, offset=7, epoch="theirs"))
-            heard = [await near.next() for _ in range(4)]
+            received = [await near.next() for _ in range(4)]
             without = await far.messages(3)
+            await engine.send(json.dumps({"command": "disconnect", "payload": {"identifier": '{"user":1}'}}))
+            assert await far.next() == {"type": "disconnect", "reason": "remote", "reconnect": True}
+            await near.quiet()
+        await metrics_when(other, lambda counted: counted["remote_disconnects_total"] == 1)
         counted = await metrics_when(one, lambda counted: counted["publications_refused_total"] == 1)
         assert await kept(one) == []
         assert "have no position and no history" in one.log()
 
-    assert numbers(heard) == [0, 1, 2, 3]
-    assert not any("offset" in frame or "epoch" in frame for frame in heard)
-    assert heard[2]["type"] == "note"
+    assert numbers(received) == [0, 1, 2, 3]
+    assert not any("offset" in frame or "epoch" in frame for frame in received)
+    assert received[2]["type"] == "note"
     assert [message["n"] for message in without] == [0, 1, 3]
     assert counted["streams"] == 0
 
 
-async def test_an_order_to_disconnect_ends_sessions_here(engine: Engine) -> None:
-    with running_server("--jwt_secret", JWT_SECRET, "--public_streams", *engine.flags) as server:
-        await healthy(server)
-        async with cable(server, params={"jid": issue(JWT_SECRET, '{"user": 1}')}) as leaver:
-            await engine.send(json.dumps({"command": "disconnect", "payload": {"identifier": '{"user":1}'}}))
-            told = await leaver.next()
-        await metrics_when(server, lambda counted: counted["remote_disconnects_total"] == 1)
-
-    assert told == {"type": "disconnect", "reason": "remote", "reconnect": True}
-
-
-async def test_it_is_waited_for_at_the_start_and_comes_back_after_a_crash(engine: Engine) -> None:
+@pytest.mark.tier("all")
+async def test_broadcaster_reconnects_after_every_outage(engine: Engine) -> None:
     engine.service.stop()
     with running_server("--public", *engine.flags) as server:
         await unhealthy(server, "broadcaster")

@@ -1,4 +1,4 @@
-"""History as it is set: globally, and stream by stream by the rules of the settings file. What cannot be replayed is said."""
+"""History limits, global and by the stream rules of the settings file, and the answers to requests beyond them."""
 
 import json
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ async def five(server: RunningServer, stream: str) -> list[Frame]:
 
 
 async def answer(client: Cable, stream: str, position: Frame) -> list[int] | Frame:
-    """What a history request brings: offsets, or the gap that is told of the stream."""
+    """Offsets that a history request returns, or the gap that it reports."""
     asked = {"epoch": position["epoch"], "offset": position["offset"]}
     await client.send(command="history", identifier=identifier(stream), history={"streams": {stream: asked}})
     offsets: list[int] = []
@@ -50,23 +50,21 @@ async def answer(client: Cable, stream: str, position: Frame) -> list[int] | Fra
     return offsets if gap is None else gap
 
 
-@pytest.mark.parametrize(("stream", "kept"), [("plain/1", 4), ("short/1", 2)])
-async def test_as_much_is_kept_as_the_rule_of_the_stream_says_and_every_edge_is_exact(
-    server: RunningServer, stream: str, kept: int
-) -> None:
-    positions = await five(server, stream)
-    oldest = 6 - kept
-    for position in positions:
-        async with cable(server) as client:
-            await client.subscribe(stream)
-            found = await answer(client, stream, position)
-        if position["offset"] < oldest - 1:
-            assert found == {"reason": "trimmed", "epoch": position["epoch"], "oldest": oldest, "tip": 5}
-        else:
-            assert found == list(range(position["offset"] + 1, 6))
+async def test_history_request_returns_the_kept_messages_or_reports_the_trimmed_ones(server: RunningServer) -> None:
+    for stream, kept in (("plain/1", 4), ("short/1", 2)):
+        positions = await five(server, stream)
+        oldest = 6 - kept
+        for position in positions:
+            async with cable(server) as client:
+                await client.subscribe(stream)
+                found = await answer(client, stream, position)
+            if position["offset"] < oldest - 1:
+                assert found == {"reason": "trimmed", "epoch": position["epoch"], "oldest": oldest, "tip": 5}
+            else:
+                assert found == list(range(position["offset"] + 1, 6))
 
 
-async def test_a_stream_without_history_is_ephemeral(server: RunningServer) -> None:
+async def test_stream_without_history_is_ephemeral(server: RunningServer) -> None:
     async with cable(server) as client:
         await client.subscribe("none/1")
         assert await five(server, "none/1") == [{"stream": "none/1"}] * 5
@@ -80,13 +78,13 @@ async def test_a_stream_without_history_is_ephemeral(server: RunningServer) -> N
         assert await client.subscribe("none/1", history={"since": 1}) == []
 
 
-async def test_since_brings_what_is_kept_and_is_never_rejected(server: RunningServer) -> None:
+async def test_request_by_time_returns_the_kept_messages(server: RunningServer) -> None:
     await five(server, "short/since")
     async with cable(server) as client:
         assert [frame["message"] for frame in await client.subscribe("short/since", history={"since": 1})] == [4, 5]
 
 
-async def test_a_position_that_was_never_given_is_said_to_be_ahead(server: RunningServer) -> None:
+async def test_position_beyond_the_tip_is_reported_as_ahead(server: RunningServer) -> None:
     *_, last = await five(server, "plain/ahead")
     async with cable(server) as client:
         await client.subscribe("plain/ahead")
@@ -94,7 +92,7 @@ async def test_a_position_that_was_never_given_is_said_to_be_ahead(server: Runni
         assert gap == {"reason": "ahead", "epoch": last["epoch"], "oldest": 2, "tip": 5}
 
 
-async def test_a_client_that_has_everything_is_told_so_after_all_of_it_has_expired(server: RunningServer) -> None:
+async def test_tip_is_no_gap_after_the_history_has_expired(server: RunningServer) -> None:
     first, *_, last = await five(server, "brief/1")
     async with cable(server) as client:
         await client.subscribe("brief/1")
@@ -105,7 +103,7 @@ async def test_a_client_that_has_everything_is_told_so_after_all_of_it_has_expir
         assert (following["epoch"], following["offset"]) == (last["epoch"], 6)
 
 
-async def test_what_a_client_was_not_meant_to_hear_it_does_not_hear_from_history_either(server: RunningServer) -> None:
+async def test_excluded_client_does_not_get_its_message_from_history(server: RunningServer) -> None:
     async with cable(server) as author:
         await author.subscribe("plain/own")
         await publish(server, "plain/own", "1", meta={"exclude_socket": author.sid, "broadcast_type": "edit"})

@@ -1,4 +1,4 @@
-"""What the broker writes to a real NATS for publications that have no uid, and what becomes of them when an answer is lost."""
+"""Publications without a uid in a real NATS: the messages in JetStream, and retries after a lost answer."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ from tests.services import NatsServer, nats_server
 
 
 class ForgetfulLink(NatsLink):
-    """It can lose the answer to the next write, and the next questions can be answered by a server that is `behind`."""
+    """Can lose the answer to the next write, and can answer the next reads as a replica that is `behind`."""
 
     lose_one = False
     behind = 0
@@ -50,7 +50,10 @@ class ForgetfulLink(NatsLink):
         return await super().following(jet, sequence, subject)
 
 
-@pytest.fixture
+PREFIXES = count()
+
+
+@pytest.fixture(scope="module")
 def server() -> Iterator[NatsServer]:
     with nats_server() as started:
         yield started
@@ -58,10 +61,14 @@ def server() -> Iterator[NatsServer]:
 
 @pytest.fixture
 async def backends(server: NatsServer) -> AsyncIterator[list[NatsBackend]]:
-    """Of two nodes."""
+    """Of two nodes that share a prefix with no other test."""
+    prefix = f"test{next(PREFIXES)}"
     rules = Rulebook(StreamRules(history_limit=100_000))
     address = NatsAddress((server.url,))
-    made = [NatsBackend(address, node, rules, time.time, shards=1, link_type=ForgetfulLink) for node in ("one", "two")]
+    made = [
+        NatsBackend(address, node, rules, time.time, prefix=prefix, shards=1, link_type=ForgetfulLink)
+        for node in ("one", "two")
+    ]
     for backend in made:
         await backend.start()
     yield made
@@ -84,7 +91,7 @@ async def written(backend: NatsBackend) -> int:
     return count
 
 
-async def test_what_has_no_uid_is_one_message_of_jetstream_and_has_no_marker(backend: NatsBackend) -> None:
+async def test_publication_without_uid_is_one_message_without_a_marker(backend: NatsBackend) -> None:
     broker = broker_over(backend)
     await broker.publish([Publication("a", b"1")])
     assert await written(backend) == 1
@@ -94,7 +101,7 @@ async def test_what_has_no_uid_is_one_message_of_jetstream_and_has_no_marker(bac
     assert await written(backend) == 4
 
 
-async def test_what_has_no_uid_is_registered_once_though_its_answer_was_lost(backend: NatsBackend) -> None:
+async def test_publication_is_registered_once_after_a_lost_answer(backend: NatsBackend) -> None:
     broker = broker_over(backend)
     assert isinstance(backend.link, ForgetfulLink)
     backend.link.lose_one = True
@@ -104,8 +111,8 @@ async def test_what_has_no_uid_is_registered_once_though_its_answer_was_lost(bac
     assert await written(backend) == 2
 
 
-async def test_a_server_that_is_behind_makes_nothing_registered_twice(backend: NatsBackend) -> None:
-    """As one that led and was paused: it answers for a moment with what it had."""
+async def test_publication_is_registered_once_with_a_replica_that_is_behind(backend: NatsBackend) -> None:
+    """As a former leader that was paused: for a moment it answers from its old state."""
     broker = broker_over(backend)
     assert isinstance(backend.link, ForgetfulLink)
     await broker.publish([Publication("a", b"1")])
@@ -115,7 +122,7 @@ async def test_a_server_that_is_behind_makes_nothing_registered_twice(backend: N
     assert await written(backend) == 4
 
 
-async def test_a_server_that_is_behind_makes_no_gap(backend: NatsBackend) -> None:
+async def test_replica_that_is_behind_makes_no_gap(backend: NatsBackend) -> None:
     link = backend.link
     assert isinstance(link, ForgetfulLink)
     first, *_ = await backend.streams.append([Publication("a", b"1")])
@@ -129,18 +136,17 @@ async def test_a_server_that_is_behind_makes_no_gap(backend: NatsBackend) -> Non
 
 KILLS = 3
 BETWEEN_KILLS = 200
-"""Publications that are acknowledged."""
+"""Acknowledged publications."""
 
 SECONDS = 60.0
 
 
-async def test_of_what_two_nodes_publish_without_uids_while_nats_is_killed_nothing_is_lost_and_nothing_registered_twice(
-    server: NatsServer, backends: list[NatsBackend]
-) -> None:
+@pytest.mark.tier("all")
+async def test_publications_are_registered_once_while_nats_is_killed(server: NatsServer, backends: list[NatsBackend]) -> None:
     numbers, acknowledged, ended = count(), list[bytes](), asyncio.Event()
 
     async def publish(broker: Broker) -> None:
-        """Each is sent once: what is refused is given up."""
+        """Sends each once; the refused ones are not retried."""
         while not ended.is_set():
             payload = b"%d" % next(numbers)
             try:
@@ -149,7 +155,7 @@ async def test_of_what_two_nodes_publish_without_uids_while_nats_is_killed_nothi
             except Unavailable:
                 await asyncio.sleep(0.02)
 
-    async def goes_on() -> None:
+    async def continues() -> None:
         wanted = len(acknowledged) + BETWEEN_KILLS
         async with asyncio.timeout(SECONDS):
             while len(acknowledged) < wanted:
@@ -157,10 +163,10 @@ async def test_of_what_two_nodes_publish_without_uids_while_nats_is_killed_nothi
 
     publishers = [asyncio.create_task(publish(broker_over(backend))) for backend in backends for _ in range(8)]
     for _ in range(KILLS):
-        await goes_on()
+        await continues()
         server.kill()
         server.start()
-    await goes_on()
+    await continues()
     ended.set()
     await asyncio.gather(*publishers)
     history = await backends[0].streams.replay("a", Position("", 0))

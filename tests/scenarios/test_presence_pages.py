@@ -1,4 +1,4 @@
-"""A presence set that is too large for one answer is listed page by page by the Python client, and bounded for all others."""
+"""A presence set that is too large for one answer: the Python client lists it page by page, others get one page."""
 
 from contextlib import AsyncExitStack
 
@@ -11,14 +11,14 @@ INFO = "." * 4000
 
 
 async def _join_all(stack: AsyncExitStack, server: RunningServer) -> None:
-    """Each on a connection of its own, and answered before the next."""
+    """Each on its own connection, one after another."""
     for name in NAMES:
         stream = await (await stack.enter_async_context(connect(server.url))).subscribe("crowd")
         await stream.join(name, INFO)
         assert (await stream.presence()).total > 0
 
 
-async def test_the_client_lists_all_of_a_large_set() -> None:
+async def test_large_presence_set_is_listed_page_by_page() -> None:
     with running_server("--public", "--command_burst", "1000") as server:
         async with AsyncExitStack() as stack:
             await _join_all(stack, server)

@@ -1,4 +1,4 @@
-"""The journal tells the story of every session, whichever process had it, and it outlives each of them."""
+"""Rows of sessions in the journal: each event once, also after the loss of a process."""
 
 import asyncio
 import contextlib
@@ -18,10 +18,11 @@ from tests.cable import BASE, Cable, Closed, cable
 from tests.clients.credentials import SECRET, token
 from tests.metrics import metrics_when
 from tests.process_tree import store, worker_of, workers
+from tests.scenarios.shared_servers import WORKERS
 from tests.server import RunningServer, publish, running_server
+from tests.waiting import SECONDS, until
 
-WITHIN = 30.0
-CROWD = 8  # that all of them are of one of two workers has a chance of 1/128, and does no harm
+CROWD = 8  # enough for both of two workers
 
 Rows = list[dict[str, Any]]
 
@@ -48,14 +49,14 @@ async def session_rows(server: RunningServer) -> Rows:
 
 
 async def rows_when(server: RunningServer, fits: Callable[[Rows], object]) -> Rows:
-    deadline = time.monotonic() + WITHIN
+    deadline = time.monotonic() + SECONDS
     while not fits(found := await session_rows(server)):
         assert time.monotonic() < deadline, [(row["event"], row["sid"]) for row in found]
         await asyncio.sleep(0.05)
     return found
 
 
-def story(rows: Rows, sid: str) -> list[str]:
+def events(rows: Rows, sid: str) -> list[str]:
     return [row["event"] for row in rows if row["sid"] == sid]
 
 
@@ -63,32 +64,36 @@ def counted(rows: Rows, event: str) -> int:
     return sum(row["event"] == event for row in rows)
 
 
-@pytest.mark.usefixtures("processes")
-async def test_the_rows_of_sessions_tell_each_thing_once_however_many_processes_there_are(tmp_path: Path) -> None:
-    with running_server("--public", "--data_dir", str(tmp_path), "--presence_ttl", "4s", "--sessions_ttl", "8s") as server:
+EITHER = pytest.mark.parametrize("flags", [(), pytest.param(WORKERS, marks=pytest.mark.tier("all"))], ids=["alone", "workers"])
+
+
+@EITHER
+async def test_every_event_of_a_session_is_one_row(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    times = ("--presence_ttl", "4s", "--sessions_ttl", "6s")
+    with running_server("--public", "--data_dir", str(tmp_path), *times, *flags) as server:
         lives = await asyncio.gather(*(two_lives(server, f"a{number}") for number in range(CROWD)))
         rows = await rows_when(server, lambda rows: counted(rows, "ended") >= 2 * CROWD)
         for first, second in lives:
-            assert story(rows, first) == ["connected", "subscribed", "joined", "disconnected", "ended"]
-            assert story(rows, second) == ["restored", "joined", "disconnected", "ended"]
+            assert events(rows, first) == ["connected", "subscribed", "joined", "disconnected", "ended"]
+            assert events(rows, second) == ["restored", "joined", "disconnected", "ended"]
         assert counted(await rows_when(server, lambda rows: counted(rows, "left") >= CROWD), "left") == CROWD
 
 
 async def two_lives(server: RunningServer, stream: str) -> tuple[str, str]:
-    """The sids of a client that was cut off, came back, and left."""
+    """The sids of a client that was cut off, resumed, and closed."""
     async with cable(server) as client:
         await client.subscribe(stream, presence={"id": client.sid})
         await client.expect("presence")
-        await client.quiet()  # its event may be faster than its row
+        await client.quiet()  # the presence event may come before the row
         await client.cut()
     async with cable(server, sid=client.sid) as back:
         await back.quiet()
     return client.sid, back.sid
 
 
-@pytest.mark.usefixtures("processes")
-async def test_a_remote_disconnect_is_one_row_and_ends_each_session_once(tmp_path: Path) -> None:
-    flags = ("--jwt_secret", SECRET, "--data_dir", str(tmp_path), "--public_streams", "--broadcast_key", "none")
+@EITHER
+async def test_remote_disconnect_is_one_row_and_ends_each_session_once(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    flags += ("--jwt_secret", SECRET, "--data_dir", str(tmp_path), "--public_streams", "--broadcast_key", "none")
     with running_server(*flags, "--journal_token", "none") as server:
         async with crowd(server, params={"jid": token("user/1")}) as clients:
             away = clients[::2]
@@ -99,8 +104,8 @@ async def test_a_remote_disconnect_is_one_row_and_ends_each_session_once(tmp_pat
             rows = await rows_when(server, lambda rows: counted(rows, "ended") == CROWD)
         assert counted(rows, "revoked") == 1
         for client in clients:
-            twice = ["disconnected"] if client in away else []  # it was kept, and then was not
-            assert story(rows, client.sid) == ["connected", "subscribed", "disconnected", *twice, "ended"]
+            twice = ["disconnected"] if client in away else []  # it was kept, and then deleted
+            assert events(rows, client.sid) == ["connected", "subscribed", "disconnected", *twice, "ended"]
 
 
 @contextlib.asynccontextmanager
@@ -115,8 +120,9 @@ async def crowd(server: RunningServer, **options: Any) -> AsyncIterator[list[Cab
 # --- when a process is lost -------------------------------------------------------------------------------------------
 
 
-async def test_a_store_that_is_lost_costs_no_session_anything_not_even_after_everything_is_lost(tmp_path: Path) -> None:
-    flags = ("--public", "--data_dir", str(tmp_path), "--workers", "2")
+@pytest.mark.tier("all")
+async def test_sessions_survive_lost_stores_and_then_a_crash(tmp_path: Path) -> None:
+    flags = ("--public", "--data_dir", str(tmp_path), *WORKERS)
     with running_server(*flags) as server:
         async with crowd(server) as clients:
             await rows_when(server, lambda rows: counted(rows, "subscribed") == CROWD)
@@ -126,11 +132,11 @@ async def test_a_store_that_is_lost_costs_no_session_anything_not_even_after_eve
                 await publish(server, "a", str(lost))
                 for client in clients:
                     assert await client.messages(1) == [lost]
-            await asyncio.sleep(DOUBT)  # what is not said after this time is not said at all
+            await asyncio.sleep(DOUBT_SECONDS + 1)  # rows about lost sessions are written within this time
             rows = await session_rows(server)
-            stories = [story(rows, client.sid) for client in clients]
-            assert all(each.pop() == "alive" for each in stories)  # in case that earlier rows were lost with the store
-            assert [[event for event in each if event != "alive"] for each in stories] == [["connected", "subscribed"]] * CROWD
+            found = [events(rows, client.sid) for client in clients]
+            assert all(each.pop() == "alive" for each in found)  # written in case the store lost earlier rows
+            assert [[event for event in each if event != "alive"] for each in found] == [["connected", "subscribed"]] * CROWD
             server.kill()
             for client in clients:
                 with pytest.raises(Closed):
@@ -141,8 +147,9 @@ async def test_a_store_that_is_lost_costs_no_session_anything_not_even_after_eve
                 assert await back.ask_history("a", client.positions["a"]) == []
 
 
-async def test_sessions_of_a_worker_that_is_lost_are_said_to_be_disconnected_once(tmp_path: Path) -> None:
-    flags = ("--public", "--data_dir", str(tmp_path), "--workers", "2", "--sessions_ttl", "2s")
+@pytest.mark.tier("all")
+async def test_sessions_of_a_lost_worker_are_disconnected_once(tmp_path: Path) -> None:
+    flags = ("--public", "--data_dir", str(tmp_path), *WORKERS, "--sessions_ttl", "2s")
     with running_server(*flags) as server:
         async with crowd(server) as clients, crowd(server, protocol=BASE) as simple:
             victim = worker_of(server, clients[0].port)
@@ -152,16 +159,6 @@ async def test_sessions_of_a_worker_that_is_lost_are_said_to_be_disconnected_onc
             rows = await rows_when(server, lambda rows: counted(rows, "ended") == len(lost))
             for client in (*clients, *simple):
                 over = ["disconnected", "ended"] if client in lost else []
-                assert story(rows, client.sid) == ["connected", "subscribed", *over]
+                assert events(rows, client.sid) == ["connected", "subscribed", *over]
             details = [row["detail"] for row in rows if row["event"] == "disconnected"]
             assert all("crashed" in detail for detail in details)
-
-
-DOUBT = DOUBT_SECONDS + 1
-
-
-async def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WITHIN
-    while not holds():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""History older than the hot cache, from a real server with a journal and an archive: cold, then hot, then live."""
+"""History beyond the hot cache, from the journal and the archive: cold, then hot, then live."""
 
 import asyncio
 import json
@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from ropewalk.client import Message, Position, connect
+from ropewalk.core.ring import shard_of
 from ropewalk.pipeline.archive import compact
 from tests.archive_writer import archive_journal, flip_payload
 from tests.cable import TIMEOUT, Frame, cable, identifier
@@ -52,10 +53,37 @@ def flags(home: Path, *more: str) -> tuple[str, ...]:
     return ("--public", "--sse", "--history_limit", str(HOT), *places, *more)
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with running_server(*flags(tmp_path)) as server:
-        yield Place(server, tmp_path / "archive")
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    home = tmp_path_factory.mktemp("place")
+    with running_server(*flags(home)) as server:
+        yield Place(server, home / "archive")
+        assert "Traceback" not in server.log(), server.log()
+
+
+@pytest.fixture(scope="module")
+def any_place(
+    worker_flags: tuple[str, ...], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    """With one process, and in tier all with several."""
+    if not worker_flags:
+        yield request.getfixturevalue("place")
+        return
+    home = tmp_path_factory.mktemp("place")
+    with running_server(*flags(home, *worker_flags)) as server:
+        yield Place(server, home / "archive")
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """With answers of at most 100 cold messages."""
+    home = tmp_path_factory.mktemp("place")
+    with running_server(*flags(home, "--archive_replay_limit", "100")) as server:
+        yield Place(server, home / "archive")
+
+
+def from_the_beginning(stream: str) -> Frame:
+    return {"streams": {stream: {"epoch": "", "offset": 0}}}
 
 
 def offsets(messages: list[Frame]) -> list[int]:
@@ -63,92 +91,81 @@ def offsets(messages: list[Frame]) -> list[int]:
 
 
 def exactly(messages: list[Frame], first: int, last: int) -> bool:
-    """Each once, in order, and at each place what was published there."""
+    """Each once, in order, and with its own data."""
     return [(each["offset"], each["message"]) for each in messages] == [(n, n) for n in range(first, last + 1)]
 
 
-@pytest.mark.usefixtures("processes")
-async def test_a_client_gets_cold_history_then_hot_then_live(place: Place) -> None:
+async def test_client_gets_cold_then_hot_then_live_messages(any_place: Place) -> None:
     for stream in STREAMS:
-        await place.publish(stream, 1, 1500)
-    await place.archive_all()
+        await any_place.publish(stream, 1, 1500)
+    await any_place.archive_all()
     for stream in STREAMS:
-        async with cable(place.server) as client:
-            history = await client.subscribe(stream, history={"streams": {stream: {"epoch": "", "offset": 0}}})
+        async with cable(any_place.server) as client:
+            history = await client.subscribe(stream, history=from_the_beginning(stream))
             assert exactly(history, 1, 1500)
             again = {"streams": {stream: {"epoch": history[0]["epoch"], "offset": 42}}}
-            async with cable(place.server) as other:
+            async with cable(any_place.server) as other:
                 assert exactly(await other.subscribe(stream, history=again), 43, 1500)
-            await place.publish(stream, 1501, 1502)
+            await any_place.publish(stream, 1501, 1502)
             assert await client.messages(2) == [1501, 1502]
 
 
-async def test_what_is_not_archived_yet_comes_from_the_journal(place: Place) -> None:
-    await place.publish("a", 1, 300)
+async def test_messages_that_are_not_archived_come_from_the_journal(place: Place) -> None:
+    await place.publish("journal", 1, 300)
     async with cable(place.server) as client:
-        assert exactly(await client.subscribe("a", history={"streams": {"a": {"epoch": "", "offset": 0}}}), 1, 300)
+        assert exactly(await client.subscribe("journal", history=from_the_beginning("journal")), 1, 300)
     await place.archive_all()
-    await place.publish("a", 301, 600)
+    await place.publish("journal", 301, 600)
 
     async with cable(place.server) as client:
-        assert exactly(await client.subscribe("a", history={"since": 1}), 1, 600)
+        assert exactly(await client.subscribe("journal", history={"since": 1}), 1, 600)
 
 
-async def test_streams_with_a_partition_key_are_found_in_its_shard_also_after_a_restart(tmp_path: Path) -> None:
-    with running_server(*flags(tmp_path, "--journal_shards", "8")) as server:
+async def test_history_is_complete_after_a_restart_with_another_number_of_shards(tmp_path: Path) -> None:
+    """Of streams with a partition key, which share its shard, and of others."""
+    keyed, others = [f"keyed/{stream}" for stream in STREAMS], [f"other/{stream}" for stream in STREAMS]
+    with running_server(*flags(tmp_path, "--journal_shards", "3")) as server:
         place = Place(server, tmp_path / "archive")
-        for stream in STREAMS:
+        for stream in keyed:
             await place.publish(stream, 1, 100, partition_key="room")
+        for stream in others:
+            await place.publish(stream, 1, 50)
         await place.archive_all()
-        for stream in STREAMS:
+        for stream in keyed:
             await place.publish(stream, 101, 200)
-    with running_server(*flags(tmp_path)) as server:
+        for stream in others:
+            await place.publish(stream, 51, 100)
+    with running_server(*flags(tmp_path, "--journal_shards", "8")) as server:
         async with aiohttp.ClientSession() as http:
             async with http.get(f"{server.url}/journal") as answer:
-                written = [span["shard"] for span in (await answer.json())["spans"] if span["end"] >= 600]
-            changed = {"stream": "news", "data": "1", "partition_key": "elsewhere"}
+                spans = (await answer.json())["spans"]
+            changed = {"stream": keyed[0], "data": "1", "partition_key": "elsewhere"}
             async with http.post(f"{server.url}/api/publish", json=changed) as answer:
                 assert answer.status == 409
                 assert "partition key 'room'" in (await answer.json())["error"]
-        assert len(written) == 1
-        for stream in STREAMS:
+        assert len(spans) == 3
+        assert len([span for span in spans if span["end"] >= 600]) == 1  # the shard of the key
+        for stream, last in (*((stream, 200) for stream in keyed), *((stream, 100) for stream in others)):
             async with cable(server) as client:
-                history = await client.subscribe(stream, history={"streams": {stream: {"epoch": "", "offset": 0}}})
-                assert exactly(history, 1, 200)
+                assert exactly(await client.subscribe(stream, history=from_the_beginning(stream)), 1, last), stream
 
 
-async def test_a_journal_with_another_number_of_shards_than_the_setting_says_is_read_in_its_own(tmp_path: Path) -> None:
-    with running_server(*flags(tmp_path, "--journal_shards", "3")) as server:
-        place = Place(server, tmp_path / "archive")
-        for stream in STREAMS:
-            await place.publish(stream, 1, 100)
-        await place.archive_all()
-        for stream in STREAMS:
-            await place.publish(stream, 101, 200)
-    with running_server(*flags(tmp_path, "--journal_shards", "8")) as server:
-        for stream in STREAMS:
-            async with cable(server) as client:
-                history = await client.subscribe(stream, history={"streams": {stream: {"epoch": "", "offset": 0}}})
-                assert exactly(history, 1, 200)
-
-
-@pytest.mark.usefixtures("processes")
-async def test_clients_that_come_while_others_publish_and_the_archive_grows_miss_nothing(place: Place) -> None:
-    await place.publish("a", 1, 200)
+async def test_clients_that_subscribe_while_the_archive_grows_miss_nothing(any_place: Place) -> None:
+    await any_place.publish("growing", 1, 200)
     last = 200
 
     async def go_on() -> None:
         nonlocal last
         for start in range(201, 1201, 10):
-            await place.publish("a", start, start + 9)
+            await any_place.publish("growing", start, start + 9)
             last = start + 9
             if start % 200 == 1:
-                await place.archive_all()
-                await asyncio.to_thread(compact, str(place.archive))
+                await any_place.archive_all()
+                await asyncio.to_thread(compact, str(any_place.archive))
 
     async def read_all() -> None:
-        async with cable(place.server) as client:
-            history = await client.subscribe("a", history={"streams": {"a": {"epoch": "", "offset": 0}}})
+        async with cable(any_place.server) as client:
+            history = await client.subscribe("growing", history=from_the_beginning("growing"))
             live = await client.messages_up_to(1200) if history[-1]["offset"] < 1200 else []
             assert exactly(history + live, 1, 1200)
 
@@ -161,97 +178,101 @@ async def test_clients_that_come_while_others_publish_and_the_archive_grows_miss
     await asyncio.gather(publishing, *readers)
 
 
-async def test_pages_reach_back_to_the_beginning_of_time(place: Place) -> None:
-    await place.publish("a", 1, 1500)
+async def test_pages_reach_back_to_the_first_message(place: Place) -> None:
+    await place.publish("pages", 1, 1500)
     await place.archive_all()
-    await place.publish("a", 1501, 2000)
+    await place.publish("pages", 1501, 2000)
 
-    pages = await place.pages("a")
+    pages = await place.pages("pages")
 
     assert [message["message"] for page in pages for message in page["messages"]] == list(range(1, 2001))
     assert {page["oldest"] for page in pages} == {1}
 
 
-async def test_tail_reads_a_stream_from_its_beginning_in_many_bounded_answers(tmp_path: Path) -> None:
-    with running_server(*flags(tmp_path, "--archive_replay_limit", "300")) as server:
-        place = Place(server, tmp_path / "archive")
-        await place.publish("a", 1, 2000)
-        await place.archive_all()
-        await place.publish("a", 2001, 2500)
+async def test_tail_reads_a_stream_from_its_beginning_in_bounded_answers(bounded: Place) -> None:
+    await bounded.publish("tail", 1, 800)
+    await bounded.archive_all()
+    await bounded.publish("tail", 801, 1000)
 
-        result = run_ropewalk("tail", "a", "--from", "1", "--count", "2500", "--json", "--url", server.url)
+    result = run_ropewalk("tail", "tail", "--from", "1", "--count", "1000", "--json", "--url", bounded.server.url)
 
-        assert [json.loads(line)["data"] for line in result.stdout.splitlines()] == list(range(1, 2501))
-        assert result.stderr == ""
+    assert [json.loads(line)["data"] for line in result.stdout.splitlines()] == list(range(1, 1001))
+    assert result.stderr == ""
 
 
-async def test_the_sdk_reads_bounded_answers_and_live_messages_in_order(tmp_path: Path) -> None:
-    with running_server(*flags(tmp_path, "--archive_replay_limit", "50")) as server:
-        place = Place(server, tmp_path / "archive")
-        await place.publish("a", 1, 500)
-        await place.archive_all()
-        async with connect(server.url) as client:
-            stream = await client.subscribe("a", position=Position("", 0))
-            publishing = asyncio.create_task(place.publish("a", 501, 1000))
-            seen = []
-            async for event in stream:
-                assert isinstance(event, Message), event
-                seen.append((event.offset, event.data))
-                if event.offset == 1000:
-                    break
-            await publishing
+async def test_python_client_reads_bounded_answers_and_live_messages_in_order(bounded: Place) -> None:
+    await bounded.publish("client", 1, 500)
+    await bounded.archive_all()
+    async with connect(bounded.server.url) as client:
+        stream = await client.subscribe("client", position=Position("", 0))
+        publishing = asyncio.create_task(bounded.publish("client", 501, 1000))
+        seen = []
+        async for event in stream:
+            assert isinstance(event, Message), event
+            seen.append((event.offset, event.data))
+            if event.offset == 1000:
+                break
+        await publishing
 
-        assert seen == [(n, n) for n in range(1, 1001)]
+    assert seen == [(n, n) for n in range(1, 1001)]
 
 
-@pytest.mark.usefixtures("processes")
-async def test_after_a_crash_cold_and_hot_history_still_join_up(tmp_path: Path) -> None:
-    with running_server(*flags(tmp_path)) as server:
+async def test_cold_and_hot_history_join_after_a_crash(tmp_path: Path, worker_flags: tuple[str, ...]) -> None:
+    with running_server(*flags(tmp_path, *worker_flags)) as server:
         place = Place(server, tmp_path / "archive")
         await place.publish("a", 1, 400)
         await place.archive_all()
         await place.publish("a", 401, 500)
         server.kill()
-    with running_server(*flags(tmp_path)) as server:
+    with running_server(*flags(tmp_path, *worker_flags)) as server:
         place = Place(server, tmp_path / "archive")
         await place.publish("a", 501, 520)
         async with cable(server) as client:
-            assert exactly(await client.subscribe("a", history={"streams": {"a": {"epoch": "", "offset": 0}}}), 1, 520)
+            assert exactly(await client.subscribe("a", history=from_the_beginning("a")), 1, 520)
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut short", "changed"])
-async def test_a_damaged_file_of_the_archive_is_a_gap_for_everybody_and_the_rest_goes_on(place: Place, damage: str) -> None:
-    await place.publish("a", 1, 200)
-    await place.archive_all()
-    [path] = place.archive.rglob("*.parquet")
-    if damage == "changed":
-        flip_payload(path)
-    else:
-        os.truncate(path, 0 if damage == "empty" else path.stat().st_size - 100)
+async def test_damaged_file_of_the_archive_is_a_gap(tmp_path: Path) -> None:
+    """A file that is empty, cut short or changed, each of another shard."""
+    streams = {shard_of(stream, 8): stream for stream in map(str, range(100))}
+    damages = ("empty", "cut short", "changed")
+    with running_server(*flags(tmp_path, "--journal_shards", "8")) as server:
+        place = Place(server, tmp_path / "archive")
+        for shard in range(len(damages)):
+            await place.publish(streams[shard], 1, 200)
+        await place.archive_all()
+        for shard, damage in enumerate(damages):
+            [path] = place.archive.rglob(f"shard={shard:02}/*.parquet")
+            if damage == "changed":
+                flip_payload(path)
+            else:
+                os.truncate(path, 0 if damage == "empty" else path.stat().st_size - 100)
+            await check_gap(place, streams[shard])
+            assert server.log().count(path.name) == 1, damage
+        assert "Traceback" not in server.log()
 
-    [page] = await place.pages("a")
+
+async def check_gap(place: Place, stream: str) -> None:
+    """The client gets the hot messages and live ones, and a gap before them."""
+    [page] = await place.pages(stream)
     async with cable(place.server) as client:
-        await client.send(
-            command="subscribe", identifier=identifier("a"), history={"streams": {"a": {"epoch": page["epoch"], "offset": 5}}}
-        )
+        position = {"epoch": page["epoch"], "offset": 5}
+        await client.send(command="subscribe", identifier=identifier(stream), history={"streams": {stream: position}})
         await client.expect("confirm_subscription")
         gap = await client.expect("reject_history", reason="trimmed")
         hot = await client.messages(HOT)
-        await place.publish("a", 201, 202)
+        await place.publish(stream, 201, 202)
         live = await client.messages(2)
     async with aiohttp.ClientSession() as http:
-        query = {"stream": "a", "history_since": "1"}
+        query = {"stream": stream, "history_since": "1"}
         async with http.get(f"{place.server.url}/events", params=query) as answer:
             assert answer.status == 200
             await asyncio.wait_for(answer.content.readuntil(b'"reason":"trimmed"'), TIMEOUT)
 
     assert (page["oldest"], offsets(page["messages"])) == (191, list(range(191, 201)))
-    assert (gap["streams"]["a"]["oldest"], [*hot, *live]) == (191, list(range(191, 203)))
-    assert place.server.log().count(path.name) == 1
-    assert "Traceback" not in place.server.log()
+    assert (gap["streams"][stream]["oldest"], [*hot, *live]) == (191, list(range(191, 203)))
 
 
-async def test_an_archive_without_a_journal_is_refused_with_what_to_set(tmp_path: Path) -> None:
+async def test_archive_without_a_journal_is_refused(tmp_path: Path) -> None:
     result = run_ropewalk("serve", "--public", "--port", "0", "--archive_dir", str(tmp_path))
 
     assert result.returncode != 0

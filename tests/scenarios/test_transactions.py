@@ -1,4 +1,4 @@
-"""Transactions against the real server: each row exactly once in its stream and in order, whatever is killed meanwhile."""
+"""Transactions: each row is in its stream exactly once and in order, also after crashes."""
 
 import asyncio
 import hashlib
@@ -17,10 +17,12 @@ import pytest
 from tests.arrow_rows import columns_body, rows_body
 from tests.cable import cable
 from tests.clients.credentials import SECRET
+from tests.scenarios.shared_servers import WORKERS, ServerWith
 from tests.server import RunningServer, running_server
 
 TIMEOUT = 60.0
 STREAMS = 7
+MAX_STAGE_BYTES = 500_000
 TOKEN = hmac.new(SECRET.encode(), b"journal-cable", hashlib.sha256).hexdigest()
 
 
@@ -90,15 +92,16 @@ async def by_stream(http: aiohttp.ClientSession) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def server(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with running_server("--public", "--data_dir", str(tmp_path_factory.mktemp("data"))) as server:
+def server(worker_flags: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    flags = ("--data_dir", str(tmp_path_factory.mktemp("data")), "--max_stage_size", str(MAX_STAGE_BYTES), *worker_flags)
+    with running_server("--public", *flags) as server:
         yield server
 
 
-# --- the whole road -----------------------------------------------------------------------------------------------------
+# --- staging and committing ----------------------------------------------------------------------------------------------
 
 
-async def test_a_committed_batch_reaches_subscribers_and_the_journal(server: RunningServer) -> None:
+async def test_committed_batch_reaches_subscribers_and_the_journal(server: RunningServer) -> None:
     async with application(server, "road") as app, cable(server) as client:
         await client.subscribe("road")
         assert await app.last() is None
@@ -113,7 +116,7 @@ async def test_a_committed_batch_reaches_subscribers_and_the_journal(server: Run
         assert [(row["producer"], row["sequence"]) for row in rows] == [("road", 0), ("road", 1)]
 
 
-async def test_a_committed_batch_that_comes_again_is_a_duplicate(server: RunningServer) -> None:
+async def test_repeated_commit_is_a_duplicate(server: RunningServer) -> None:
     async with application(server, "again") as app:
         for expected in (False, True):
             status, staged = await app.stage(4, 0, 0, rows_body(("again", "1")))
@@ -123,7 +126,7 @@ async def test_a_committed_batch_that_comes_again_is_a_duplicate(server: Running
         assert (await by_stream(app.http))["again"] == ["1"]
 
 
-async def test_commits_at_once_publish_once(server: RunningServer) -> None:
+async def test_simultaneous_commits_publish_once(server: RunningServer) -> None:
     async with application(server, "twice") as app:
         await app.stage(0, 0, 0, columns_body(["twice"] * 5000, [str(n) for n in range(5000)]))
         answers = await asyncio.gather(*(app.commit(0, {0: 0}) for _ in range(4)))
@@ -132,7 +135,7 @@ async def test_commits_at_once_publish_once(server: RunningServer) -> None:
         assert (await by_stream(app.http))["twice"] == [str(n) for n in range(5000)]
 
 
-async def test_of_several_attempts_the_winner_counts_alone(server: RunningServer) -> None:
+async def test_only_the_winning_attempts_are_published(server: RunningServer) -> None:
     chance = random.Random(11)
     async with application(server, "attempts") as app:
         expected: list[str] = []
@@ -150,7 +153,7 @@ async def test_of_several_attempts_the_winner_counts_alone(server: RunningServer
         assert (await by_stream(app.http))["attempts"] == [f'"{value}"' for value in expected]
 
 
-async def test_a_commit_of_what_was_not_staged_publishes_nothing(server: RunningServer) -> None:
+async def test_commit_with_a_missing_part_publishes_nothing(server: RunningServer) -> None:
     async with application(server, "missing") as app:
         await app.stage(0, 0, 0, rows_body(("missing", "1")))
         status, answer = await app.commit(0, {0: 0, 1: 5})
@@ -159,7 +162,7 @@ async def test_a_commit_of_what_was_not_staged_publishes_nothing(server: Running
         assert await app.last() is None
 
 
-async def test_junk_is_refused_and_costs_nobody_anything(server: RunningServer) -> None:
+async def test_invalid_bodies_are_refused(server: RunningServer) -> None:
     chance = random.Random(3)
     async with application(server, "junk") as app:
         for size in (0, 1, 100, 10_000):
@@ -172,19 +175,17 @@ async def test_junk_is_refused_and_costs_nobody_anything(server: RunningServer) 
     assert "Traceback" not in server.log(), server.log()
 
 
-async def test_a_body_over_the_limit_is_refused(tmp_path: Path) -> None:
-    with running_server("--public", "--data_dir", str(tmp_path), "--max_stage_size", "2000") as server:
-        async with application(server) as app:
-            assert (await app.stage(0, 0, 0, columns_body(["s"] * 500, ["1"] * 500)))[0] == 413
-            assert (await app.stage(0, 0, 0, rows_body(("s", "1"))))[0] == 200
+async def test_body_over_the_limit_is_refused(server: RunningServer) -> None:
+    async with application(server, "limit") as app:
+        assert (await app.stage(0, 0, 0, columns_body(["s"], ["." * MAX_STAGE_BYTES])))[0] == 413
+        assert (await app.stage(0, 0, 0, rows_body(("s", "1"))))[0] == 200
 
 
-# --- who may ------------------------------------------------------------------------------------------------------------
+# --- authorization and paths --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("processes")
-async def test_the_token_derives_from_the_secret(tmp_path: Path) -> None:
-    with running_server("--secret", SECRET, "--data_dir", str(tmp_path)) as server:
+async def test_token_derives_from_the_secret(tmp_path: Path, worker_flags: tuple[str, ...]) -> None:
+    with running_server("--secret", SECRET, "--data_dir", str(tmp_path), *worker_flags) as server:
         for token in ("", "wrong", SECRET):
             async with application(server, token=token) as app:
                 assert (await app.commit(0, {}))[0] == 401
@@ -194,22 +195,19 @@ async def test_the_token_derives_from_the_secret(tmp_path: Path) -> None:
             assert (await app.commit(0, {}))[0] == 200
 
 
-async def test_without_a_place_for_the_journal_there_is_no_such_endpoint() -> None:
-    with running_server("--public") as server:
-        async with application(server) as app:
-            for path in ("/journal", "/journal/0", "/journal/transactions/app"):
-                async with app.http.get(path) as response:
-                    assert (response.status, await response.json()) == (404, {"error": "no such path"})
+async def test_server_without_a_journal_has_no_such_paths(server_with: ServerWith) -> None:
+    async with application(server_with("--public")) as app:
+        for path in ("/journal", "/journal/0", "/journal/transactions/app"):
+            async with app.http.get(path) as response:
+                assert (response.status, await response.json()) == (404, {"error": "no such path"})
 
 
-@pytest.mark.usefixtures("processes")
-async def test_a_method_that_a_path_does_not_know_is_refused_as_json(tmp_path: Path) -> None:
-    with running_server("--public", "--data_dir", str(tmp_path)) as server:
-        async with application(server) as app:
-            for path in ("/api/streams", "/journal", "/journal/0"):
-                async with app.http.put(path) as response:
-                    assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
-                    assert "PUT" in (await response.json())["error"]
+async def test_unsupported_method_is_refused_as_json(server: RunningServer) -> None:
+    async with application(server) as app:
+        for path in ("/api/streams", "/journal", "/journal/0"):
+            async with app.http.put(path) as response:
+                assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
+                assert "PUT" in (await response.json())["error"]
 
 
 # --- crashes ------------------------------------------------------------------------------------------------------------
@@ -221,7 +219,7 @@ async def journaled(http: aiohttp.ClientSession) -> int:
 
 
 async def kill_after(server: RunningServer, rows: int) -> None:
-    """As soon as this many rows more than now are in the journal; sooner or later than the commit, as it happens."""
+    """Kill as soon as the journal has this many rows more than now, before or after the end of the commit."""
     async with aiohttp.ClientSession(server.url) as http:
         enough = await journaled(http) + rows
         deadline = time.monotonic() + TIMEOUT
@@ -243,15 +241,16 @@ def numbers_by_stream(total: int) -> dict[str, list[str]]:
     return {f"s{stream}": [str(n) for n in range(stream, total, STREAMS)] for stream in range(STREAMS)}
 
 
-@pytest.mark.usefixtures("processes")
-@pytest.mark.parametrize("durability", ["journal", "fsync"])
-async def test_every_row_is_in_its_stream_once_and_in_order_though_the_server_is_killed(
-    tmp_path: Path, durability: str
+@pytest.mark.tier("all")
+@pytest.mark.parametrize(("durability", "flags"), [("journal", ()), ("fsync", WORKERS)], ids=["journal", "fsync-workers"])
+async def test_transactions_are_complete_and_in_order_after_crashes(
+    tmp_path: Path, durability: str, flags: tuple[str, ...]
 ) -> None:
     chance = random.Random(durability)
-    flags = ("--public", "--data_dir", str(tmp_path), "--durability", durability)
-    parts, rows, total, cut_off = 4, 3000, 0, 0
-    for batch in range(3):
+    flags += ("--public", "--data_dir", str(tmp_path), "--durability", durability)
+    parts, rows, total, batch, cut_off = 4, 3000, 0, 0, 0
+    while batch < 3 or not cut_off:
+        assert batch < 20, "no commit was cut off between its rows"
         with running_server(*flags) as server:
             async with application(server) as app:
                 winners = await stage_numbers(app, batch, total, parts, rows)
@@ -266,13 +265,14 @@ async def test_every_row_is_in_its_stream_once_and_in_order_though_the_server_is
                 assert (await app.commit(batch, winners))[1]["duplicate"] is True
                 total += parts * rows
                 cut_off += "skipped=" in server.log() and "skipped=0" not in server.log()
+                batch += 1
     with running_server(*flags) as server:
         async with application(server) as app:
             assert await by_stream(app.http) == numbers_by_stream(total)
-    assert cut_off > 0, "no commit was cut off between its rows"
 
 
-async def test_numbered_rows_are_published_once_though_the_server_is_killed(tmp_path: Path) -> None:
+@pytest.mark.tier("all")
+async def test_numbered_rows_are_published_once_after_crashes(tmp_path: Path) -> None:
     chance = random.Random(23)
     flags = ("--public", "--data_dir", str(tmp_path))
     count, total = 8000, 0
@@ -293,9 +293,8 @@ async def test_numbered_rows_are_published_once_though_the_server_is_killed(tmp_
                 assert await by_stream(app.http) == numbers_by_stream(total)
 
 
-@pytest.mark.usefixtures("processes")
-async def test_what_is_staged_outlives_a_crash(tmp_path: Path) -> None:
-    flags = ("--public", "--data_dir", str(tmp_path))
+async def test_staged_rows_survive_a_crash(tmp_path: Path, worker_flags: tuple[str, ...]) -> None:
+    flags = ("--public", "--data_dir", str(tmp_path), *worker_flags)
     with running_server(*flags) as server:
         async with application(server) as app:
             await app.stage(0, 0, 0, rows_body(("s", "1")))

@@ -1,4 +1,4 @@
-"""The walk of a message: from a publisher through the eight steps to its readers, each step seen from outside, in order.
+"""The path of a message from a publisher through eight steps to its readers, each step observed from outside, in order.
 
 The steps are those of ARCHITECTURE.md. Read it from top to bottom.
 """
@@ -22,12 +22,12 @@ from tests.metrics import metrics
 from tests.server import Address, RunningServer, running_server
 
 STREAM = "walk"
-MOST_FILES = 24
+MAX_FILES = 24
 OURS = Path(ropewalk.__file__).parent
 
 
-async def test_a_message_walks_through_the_eight_steps() -> None:
-    with running_server("--public", "--sse") as server:
+async def test_message_passes_the_eight_steps() -> None:
+    with running_server("--public", "--sse") as server:  # its own: it counts everything
         async with (
             aiohttp.ClientSession(server.url) as http,
             cable(server) as here,
@@ -39,20 +39,20 @@ async def test_a_message_walks_through_the_eight_steps() -> None:
             await away.cut()
             at_rest = await metrics(server)
 
-            position = await step_1_the_broadcaster_takes_it_or_says_why_not(http)
-            await step_2_the_broker_brings_all_of_them_to_the_store_in_order(http, position)
-            await step_3_the_backend_has_given_it_a_position_and_kept_it(http, position)
-            await step_4_the_feed_brings_only_what_is_new(http, position)
-            await step_5_the_cursor_lets_each_one_through_once(server, at_rest)
-            await step_6_the_hub_delivers_it_to_whoever_listens(here, position)
-            await step_7_the_session_brings_it_once_to_those_who_were_away(server, away, late, position)
+            position = await step_1_the_broadcaster_accepts_or_refuses_it(http)
+            await step_2_the_broker_appends_a_batch_in_order(http, position)
+            await step_3_the_backend_stores_it_at_a_position(http, position)
+            await step_4_the_feed_carries_new_messages_only(http, position)
+            await step_5_the_cursor_passes_each_message_once(server, at_rest)
+            await step_6_the_hub_delivers_it_to_subscribers(here, position)
+            await step_7_the_session_replays_missed_messages_once(server, away, late, position)
             await step_8_every_transport_carries_the_same_position(http, position)
 
 
-async def step_1_the_broadcaster_takes_it_or_says_why_not(http: aiohttp.ClientSession) -> dict[str, Any]:
+async def step_1_the_broadcaster_accepts_or_refuses_it(http: aiohttp.ClientSession) -> dict[str, Any]:
     async with http.post("/_broadcast", json={"stream": STREAM, "data": None}) as response:
         assert response.status == 422
-    # A number that no float holds, and odd white space: the payload is carried as it was written.
+    # A number beyond the precision of a float, and irregular white space: the payload is not changed.
     async with http.post("/_broadcast", json={"stream": STREAM, "data": '{"n":  9007199254740993}', "uid": "w1"}) as response:
         assert response.status == 201
         (position,) = (await response.json())["publications"]
@@ -60,9 +60,7 @@ async def step_1_the_broadcaster_takes_it_or_says_why_not(http: aiohttp.ClientSe
     return dict(position)
 
 
-async def step_2_the_broker_brings_all_of_them_to_the_store_in_order(
-    http: aiohttp.ClientSession, first: dict[str, Any]
-) -> None:
+async def step_2_the_broker_appends_a_batch_in_order(http: aiohttp.ClientSession, first: dict[str, Any]) -> None:
     batch = [{"stream": "elsewhere", "data": "1"}, {"stream": STREAM, "data": "2"}, {"stream": STREAM, "data": "3"}]
     async with http.post("/api/publish", json=batch) as response:
         receipts = (await response.json())["publications"]
@@ -70,7 +68,7 @@ async def step_2_the_broker_brings_all_of_them_to_the_store_in_order(
     assert receipts[1]["epoch"] == receipts[2]["epoch"] == first["epoch"]
 
 
-async def step_3_the_backend_has_given_it_a_position_and_kept_it(http: aiohttp.ClientSession, first: dict[str, Any]) -> None:
+async def step_3_the_backend_stores_it_at_a_position(http: aiohttp.ClientSession, first: dict[str, Any]) -> None:
     async with http.get("/api/streams") as response:
         listed = {stream["stream"]: stream for stream in (await response.json())["streams"]}
     assert listed[STREAM] == {"stream": STREAM, "epoch": first["epoch"], "tip": 3, "oldest": 1, "kept": 3}
@@ -79,18 +77,18 @@ async def step_3_the_backend_has_given_it_a_position_and_kept_it(http: aiohttp.C
     assert '"message":{"n":  9007199254740993}' in page
 
 
-async def step_4_the_feed_brings_only_what_is_new(http: aiohttp.ClientSession, first: dict[str, Any]) -> None:
+async def step_4_the_feed_carries_new_messages_only(http: aiohttp.ClientSession, first: dict[str, Any]) -> None:
     async with http.post("/api/publish", json={"stream": STREAM, "data": "again", "uid": "w1"}) as response:
         assert (await response.json())["publications"] == [{**first, "duplicate": True}]
 
 
-async def step_5_the_cursor_lets_each_one_through_once(server: RunningServer, before: dict[str, float]) -> None:
+async def step_5_the_cursor_passes_each_message_once(server: RunningServer, before: dict[str, float]) -> None:
     after = await metrics(server)
     grown = {name: after[name] - before[name] for name in ("publications_total", "deliveries_total", "streams_listened")}
     assert grown == {"publications_total": 4, "deliveries_total": 3, "streams_listened": 0}
 
 
-async def step_6_the_hub_delivers_it_to_whoever_listens(here: Cable, first: dict[str, Any]) -> None:
+async def step_6_the_hub_delivers_it_to_subscribers(here: Cable, first: dict[str, Any]) -> None:
     frame = await here.expect("message", stream_id=STREAM, epoch=first["epoch"], offset=1)
     assert frame["identifier"] == identifier(STREAM)
     assert frame["message"] == {"n": 9007199254740993}
@@ -98,7 +96,7 @@ async def step_6_the_hub_delivers_it_to_whoever_listens(here: Cable, first: dict
     await here.quiet()
 
 
-async def step_7_the_session_brings_it_once_to_those_who_were_away(
+async def step_7_the_session_replays_missed_messages_once(
     server: RunningServer, away: Cable, late: Cable, first: dict[str, Any]
 ) -> None:
     async with cable(server, sid=away.sid) as back:  # resumed: it knew nothing of the stream yet
@@ -129,7 +127,7 @@ async def _event(events: aiohttp.ClientResponse) -> tuple[Any, str]:
 
 
 class CalledFiles:
-    """Of the server's files, those with a function that was called since `seen` was cleared, in whichever thread."""
+    """`seen` has the files of the server with a function that was called, in any thread, since it was cleared."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
@@ -164,7 +162,7 @@ async def server_in_this_process(*flags: str) -> AsyncIterator[Address]:
         await server.stop()
 
 
-async def test_following_one_publish_with_the_journal_on_takes_few_files(tmp_path: Path) -> None:
+async def test_publish_with_the_journal_calls_few_files(tmp_path: Path) -> None:
     """From the request, on a connection that is open already, to the frame that a subscriber receives."""
     called, walks = CalledFiles(), list[set[str]]()
     flags = ("--public", "--data_dir", str(tmp_path), "--durability", "journal", "--max_conn", "9", "--max_http_conn", "9")
@@ -181,4 +179,4 @@ async def test_following_one_publish_with_the_journal_on_takes_few_files(tmp_pat
     files = set.intersection(*walks)
     for step in ("endpoints/publish", "memory/commits", "arrow/writer", "arrow/disk", "engine/hub", "protocol/websocket_frame"):
         assert any(file.endswith(f"{step}.py") for file in files), files
-    assert len(files) <= MOST_FILES, sorted(files)
+    assert len(files) <= MAX_FILES, sorted(files)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.property.effort import EFFORT
 
 from ropewalk.adapters.backends.memory import MemoryBackend
 from ropewalk.core.rules import Rulebook
@@ -14,7 +15,6 @@ from ropewalk.model.journal import Recovered, Row, RowKind, StreamTip
 from ropewalk.model.messages import LAST_KSUID, Position, Publication, Receipt
 from ropewalk.model.rules import StreamRules
 from ropewalk.testing.clock import ManualClock
-from tests.property.effort import EFFORT
 from tests.unit.adapters.backends.fake_journal import FakeJournal
 
 STREAMS = ("a", "b", "c")
