@@ -1,6 +1,7 @@
 """An archive as the sink leaves it, written without Spark: journal rows by shard, batch after batch."""
 
 import json
+import secrets
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -89,7 +90,8 @@ def archive_journal(server: RunningServer, root: Path) -> int:
         spans = json.load(answer)["spans"]
     parts = [_journal_rows(server, span["shard"], archived.get(span["shard"], 0), span["end"]) for span in spans]
     rows = pa.concat_tables([part for part in parts if part is not None])
-    files = [write_file(root, date, shard, f"rows-{id(rows)}", part) for date, shard, part in partitioned(rows)]
+    name = f"rows-{secrets.token_hex(8)}"
+    files = [write_file(root, date, shard, name, part) for date, shard, part in partitioned(rows)]
     assert append(str(root), f"test {sum(archived.values())}", 0, files)
     return len(rows)
 

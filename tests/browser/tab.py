@@ -1,16 +1,20 @@
-"""One tab of the demo page, driven as a person would: by its fields and buttons, read by what it shows."""
+"""One tab of the demo page, driven by its fields and buttons and read by what it shows."""
 
-from playwright.sync_api import Browser, ConsoleMessage, Error, Locator, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Error, Locator, Page, Route, expect
+
+LOBBY = "demo/lobby"
 
 
 class Tab:
-    """Its own browser context, so that two tabs share nothing but the server."""
+    """In a browser context of its own, so that two tabs share only the server. `room`: the stream, instead of the page's."""
 
-    def __init__(self, browser: Browser, url: str) -> None:
+    def __init__(self, browser: Browser, url: str, room: str = LOBBY) -> None:
         self.page: Page = browser.new_context().new_page()
         self.problems: list[str] = []
-        self.page.on("console", self._heard)
-        self.page.on("pageerror", self._failed)
+        self._room = room
+        self.page.on("console", self._record_console)
+        self.page.on("pageerror", self._record_error)
+        self.page.route("**/demo", self._change_room)
         self.page.goto(f"{url}/demo")
         self.is_in_state("online")
 
@@ -35,7 +39,7 @@ class Tab:
         return self.page.locator(selector)
 
     def texts(self, arrival: str = "") -> Locator:
-        """What was said, in the order in which the page shows it; of one arrival (live, replayed) or of both."""
+        """The messages in the order of the page, of one arrival (live, replayed) or of both."""
         return self.find(f'.message[data-arrival="{arrival}"] .what' if arrival else ".message .what")
 
     def offsets(self) -> list[int]:
@@ -54,13 +58,17 @@ class Tab:
         expect(report).to_have_attribute("data-gap", gap)
 
     def has_no_fault(self) -> None:
-        """The page checks every position by itself: nothing came twice, nothing was left out."""
+        """The page itself checks every offset: none is repeated, none is missing."""
         expect(self.find("#count-repeated")).to_have_text("0")
         expect(self.find("#count-holes")).to_have_text("0")
 
-    def _heard(self, message: ConsoleMessage) -> None:
+    def _record_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.problems.append(message.text)
 
-    def _failed(self, error: Error) -> None:
+    def _record_error(self, error: Error) -> None:
         self.problems.append(str(error))
+
+    def _change_room(self, route: Route) -> None:
+        page = route.fetch()
+        route.fulfill(response=page, body=page.text().replace(LOBBY, self._room))

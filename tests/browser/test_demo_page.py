@@ -1,13 +1,14 @@
-"""The demo page in a real browser against a real server: two tabs, cuts, returns, and what the page shows of them."""
+"""The demo page in a real browser with a real server: two tabs, lost connections, and the report of the page on them."""
 
 import re
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import OpenTab
-from tests.browser.tab import Tab
+from tests.browser.tab import LOBBY, Tab
 from tests.browser.wire import wire_to
 from tests.server import RunningServer, running_server
 
@@ -17,9 +18,16 @@ FIVE = ["one", "two", "three", "four", "five"]
 SHARP = '<img src=x onerror="document.title=1"><script>document.title=2</script> & "quotes"'
 
 
-@pytest.fixture
-def server(outlives_tabs: ExitStack) -> RunningServer:
-    return outlives_tabs.enter_context(running_server("--demo"))
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with running_server("--demo") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def short_history_server() -> Iterator[RunningServer]:
+    with running_server("--demo", "--history_limit", "3") as server:
+        yield server
 
 
 @pytest.fixture
@@ -42,7 +50,7 @@ def say_five(tab: Tab) -> None:
     expect(tab.texts("live")).to_have_text(FIVE)
 
 
-def test_a_tab_that_was_cut_comes_back_to_its_session_and_sees_every_message_once_in_order(pair: tuple[Tab, Tab]) -> None:
+def test_resumed_tab_shows_every_message_once_in_order(pair: tuple[Tab, Tab], room: str) -> None:
     ada, bo = pair
     first_sid = ada.find("#sid").inner_text()
     ada.say("hello")
@@ -58,7 +66,7 @@ def test_a_tab_that_was_cut_comes_back_to_its_session_and_sees_every_message_onc
     expect(ada.texts()).to_have_text(["hello", *FIVE])
     ada.reports(restored="yes", replayed=5, gap="none")
     expect(ada.find("#report-restored")).to_have_text("yes")
-    expect(ada.find("#report-subscriptions")).to_have_text("demo/lobby")
+    expect(ada.find("#report-subscriptions")).to_have_text(room)
     expect(ada.find("#report-replayed")).to_have_text("5 (offsets 2–6)")
     expect(ada.find("#report-previous")).to_have_text(first_sid)
     expect(ada.find("#sid")).not_to_have_text(first_sid)
@@ -71,28 +79,35 @@ def test_a_tab_that_was_cut_comes_back_to_its_session_and_sees_every_message_onc
         tab.has_no_fault()
 
 
-@pytest.mark.parametrize("size", [(1280, 800), (390, 844), (360, 640)], ids=["desktop", "phone", "small phone"])
-def test_the_first_view_says_what_it_is_about_and_has_the_button_that_shows_it(
-    open_tab: OpenTab, server: RunningServer, size: tuple[int, int]
-) -> None:
+SIZES = {"desktop": (1280, 800), "phone": (390, 844), "small phone": (360, 640)}
+
+
+def test_first_view_has_the_summary_and_the_button_at_every_size(open_tab: OpenTab, server: RunningServer) -> None:
     tab = open_tab(server.url)
-    tab.page.set_viewport_size({"width": size[0], "height": size[1]})
     cut = tab.page.get_by_role("button", name="Cut the connection")
-    expect(tab.page.get_by_text("everything you missed arrives, once and in order")).to_be_in_viewport(ratio=1)
-    expect(cut).to_be_in_viewport(ratio=1)
-    tab.page.evaluate("scrollTo(0, document.body.scrollHeight)")
-    expect(cut).to_be_in_viewport(ratio=1)
-    assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than the screen"
+    for name, (width, height) in SIZES.items():
+        tab.page.set_viewport_size({"width": width, "height": height})
+        tab.page.evaluate("scrollTo(0, 0)")
+        expect(tab.page.get_by_text("everything you missed arrives, once and in order"), name).to_be_in_viewport(ratio=1)
+        expect(cut, name).to_be_in_viewport(ratio=1)
+        tab.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        expect(cut, name).to_be_in_viewport(ratio=1)
+        assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"wider than a {name}"
 
 
-def test_the_root_of_the_server_leads_to_the_page(open_tab: OpenTab, server: RunningServer) -> None:
+def test_root_redirects_to_the_demo_page_with_its_lobby(open_tab: OpenTab, server: RunningServer) -> None:
     tab = open_tab(server.url)
+    tab.page.unroute("**/demo")
     tab.page.goto(server.url)
     assert tab.page.url == f"{server.url}/demo"
     tab.is_in_state("online")
+    expect(tab.find("#chat-title")).to_have_text(LOBBY)
+    tab.join("Ada")
+    tab.say("hello")
+    expect(tab.texts("live")).to_have_text(["hello"])
 
 
-def test_a_member_that_leaves_disappears_and_a_short_cut_goes_unnoticed(pair: tuple[Tab, Tab]) -> None:
+def test_member_disappears_on_leave_but_not_on_a_short_disconnect(pair: tuple[Tab, Tab]) -> None:
     ada, bo = pair
     ada.cut()
     ada.come_back()
@@ -104,7 +119,7 @@ def test_a_member_that_leaves_disappears_and_a_short_cut_goes_unnoticed(pair: tu
     expect(ada.find("#members li")).to_have_text(["Bo"])
 
 
-def test_what_is_written_while_cut_off_waits_and_is_sent_once_after_the_return(pair: tuple[Tab, Tab]) -> None:
+def test_text_written_offline_is_sent_once_after_the_return(pair: tuple[Tab, Tab]) -> None:
     ada, bo = pair
     ada.cut()
     ada.say("from the island")
@@ -118,7 +133,7 @@ def test_what_is_written_while_cut_off_waits_and_is_sent_once_after_the_return(p
     expect(ada.find("#waiting li")).to_have_count(0)
 
 
-def test_a_tab_comes_back_by_itself_after_the_chosen_time(pair: tuple[Tab, Tab]) -> None:
+def test_tab_reconnects_after_the_chosen_time(pair: tuple[Tab, Tab]) -> None:
     ada, bo = pair
     ada.page.clock.install()
     ada.page.get_by_label("come back").select_option("15")
@@ -131,7 +146,7 @@ def test_a_tab_comes_back_by_itself_after_the_chosen_time(pair: tuple[Tab, Tab])
     expect(ada.texts("replayed")).to_have_text(FIVE)
 
 
-def test_a_new_tab_sees_the_recent_past_as_replayed_and_the_rest_as_live(
+def test_new_tab_shows_history_as_replayed_and_the_rest_as_live(
     pair: tuple[Tab, Tab], open_tab: OpenTab, server: RunningServer
 ) -> None:
     _, bo = pair
@@ -143,7 +158,7 @@ def test_a_new_tab_sees_the_recent_past_as_replayed_and_the_rest_as_live(
     late.has_no_fault()
 
 
-def test_others_see_that_someone_is_typing(pair: tuple[Tab, Tab]) -> None:
+def test_typing_is_shown_to_the_others(pair: tuple[Tab, Tab]) -> None:
     ada, bo = pair
     ada.page.get_by_label("Message", exact=True).press_sequentially("hm")
     expect(bo.find("#typing")).to_have_text("Ada is typing…")
@@ -153,7 +168,7 @@ def test_others_see_that_someone_is_typing(pair: tuple[Tab, Tab]) -> None:
     expect(bo.find("#typing")).to_have_text("")
 
 
-def test_what_people_type_is_shown_as_text_and_never_becomes_markup(open_tab: OpenTab, server: RunningServer) -> None:
+def test_input_is_shown_as_text_and_never_as_markup(open_tab: OpenTab, server: RunningServer) -> None:
     mallory, witness = open_tab(server.url), open_tab(server.url)
     mallory.join(SHARP[:40])
     mallory.say(SHARP)
@@ -162,24 +177,23 @@ def test_what_people_type_is_shown_as_text_and_never_becomes_markup(open_tab: Op
         expect(tab.find("#members li bdi")).to_have_text([SHARP[:40]])
         expect(tab.find("main img, main script")).to_have_count(0)
         expect(tab.page).to_have_title("Ropewalk demo")
-    # Last: what is shown of it goes away by itself after some seconds, and looking at all the rest may take longer.
+    # Last: the page hides it after some seconds, and the other checks may take longer.
     mallory.page.get_by_label("Message", exact=True).press_sequentially("x")
     expect(witness.find("#typing")).to_contain_text(SHARP[:40])
 
 
-def test_a_publication_that_is_not_a_chat_message_is_shown_as_the_json_it_is(open_tab: OpenTab, server: RunningServer) -> None:
+def test_publication_that_is_not_a_chat_message_is_shown_as_json(open_tab: OpenTab, server: RunningServer, room: str) -> None:
     tab = open_tab(server.url)
     for data in ('{"odd":[1]}', '"plain"', "17"):
-        answer = tab.page.request.post(f"{server.url}/api/publish", data={"stream": "demo/lobby", "data": data})
+        answer = tab.page.request.post(f"{server.url}/api/publish", data={"stream": room, "data": data})
         assert answer.status == 201
     expect(tab.texts("live")).to_have_text(['{"odd":[1]}', "plain", "17"])
 
 
-def test_history_that_does_not_reach_back_is_shown_as_a_gap_and_what_is_kept_follows(
-    open_tab: OpenTab, outlives_tabs: ExitStack
+def test_trimmed_history_is_shown_as_a_gap_before_the_kept_messages(
+    open_tab: OpenTab, short_history_server: RunningServer
 ) -> None:
-    server = outlives_tabs.enter_context(running_server("--demo", "--history_limit", "3"))
-    ada, bo = two_members(open_tab, server.url, server.url)
+    ada, bo = two_members(open_tab, short_history_server.url, short_history_server.url)
     bo.say("before")
     expect(ada.texts()).to_have_text(["before"])
     ada.cut()
@@ -195,18 +209,17 @@ def test_history_that_does_not_reach_back_is_shown_as_a_gap_and_what_is_kept_fol
     ada.has_no_fault()
 
 
-def test_a_new_tab_is_told_how_far_its_recent_past_reaches_back(open_tab: OpenTab, outlives_tabs: ExitStack) -> None:
-    server = outlives_tabs.enter_context(running_server("--demo", "--history_limit", "3"))
-    bo = open_tab(server.url)
+def test_new_tab_shows_how_far_history_reaches_back(open_tab: OpenTab, short_history_server: RunningServer) -> None:
+    bo = open_tab(short_history_server.url)
     bo.join("Bo")
     say_five(bo)
-    late = open_tab(server.url)
+    late = open_tab(short_history_server.url)
     expect(late.texts("replayed")).to_have_text(FIVE[2:])
     expect(late.find('.note.gap[data-reason="trimmed"]')).to_contain_text("history reaches back to offset 3")
     late.has_no_fault()
 
 
-def test_a_connection_lost_without_the_button_comes_back_by_itself_with_nothing_missed(
+def test_tab_reconnects_after_a_lost_link_and_misses_no_message(
     open_tab: OpenTab, outlives_tabs: ExitStack, server: RunningServer
 ) -> None:
     wire = outlives_tabs.enter_context(wire_to(server.url))
@@ -219,12 +232,11 @@ def test_a_connection_lost_without_the_button_comes_back_by_itself_with_nothing_
     ada.reports(restored="yes", replayed=5, gap="none")
     expect(ada.texts("replayed")).to_have_text(FIVE)
     ada.has_no_fault()
-    forgive_lost_connections(ada)
+    ignore_lost_connections(ada)
 
 
-def test_a_restarted_server_that_lost_the_past_is_told_as_a_gap(
-    open_tab: OpenTab, outlives_tabs: ExitStack, server: RunningServer
-) -> None:
+def test_restarted_server_without_the_history_is_shown_as_a_gap(open_tab: OpenTab, outlives_tabs: ExitStack) -> None:
+    server = outlives_tabs.enter_context(running_server("--demo"))
     wire = outlives_tabs.enter_context(wire_to(server.url))
     tab = open_tab(wire.url)
     tab.join("Ada")
@@ -240,9 +252,9 @@ def test_a_restarted_server_that_lost_the_past_is_told_as_a_gap(
     expect(tab.texts()).to_have_text(["to the first", "to the second"])
     assert tab.offsets() == [1, 1]
     tab.has_no_fault()
-    forgive_lost_connections(tab)
+    ignore_lost_connections(tab)
 
 
-def forgive_lost_connections(tab: Tab) -> None:
-    """A browser writes every failed attempt to the console by itself; no page can keep it from doing so."""
+def ignore_lost_connections(tab: Tab) -> None:
+    """The browser logs every failed attempt on the console. No page can prevent that."""
     tab.problems[:] = [problem for problem in tab.problems if not re.match(r"WebSocket connection to .* failed", problem)]

@@ -1,4 +1,4 @@
-"""The page of the web examples in a real browser: log in, talk, see who is there and who types, and come back after a cut."""
+"""The web examples in a real browser: login, messages, members, typing, and a resume after a lost connection."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 class Window:
-    """Somebody's browser, whose network can be cut off. `cables` are the WebSockets that it opened."""
+    """A browser whose connection can be cut. `cables` are its WebSockets."""
 
     def __init__(self, browser: Browser, site: Site, name: str) -> None:
         self.page: Page = browser.new_context().new_page()
@@ -53,7 +53,7 @@ class Window:
         route.connect_to_server()
 
 
-def test_two_people_talk_and_one_of_them_is_cut_off(browser: Browser, site: Site) -> None:
+def test_two_users_chat_and_one_resumes_after_a_lost_connection(browser: Browser, site: Site) -> None:
     ada, bo = Window(browser, site, "Ada"), Window(browser, site, "Bo")
     for window in (ada, bo):
         window.sees("Ada, Bo")
