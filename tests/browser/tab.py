@@ -1,20 +1,25 @@
 """One tab of the demo page, driven by its fields and buttons and read by what it shows."""
 
-from playwright.sync_api import Browser, ConsoleMessage, Error, Locator, Page, Route, expect
+import json
 
-LOBBY = "demo/lobby"
+from playwright.sync_api import Browser, ConsoleMessage, Error, Locator, Page, expect
+
+# The page reads its stream from the body, in a script that runs after parsing.
+CHANGE_ROOM = """document.addEventListener("readystatechange", () => {
+    if (document.readyState === "interactive") document.body.dataset.stream = ROOM;
+})"""
 
 
 class Tab:
-    """In a browser context of its own, so that two tabs share only the server. `room`: the stream, instead of the page's."""
+    """In a browser context of its own, so that two tabs share only the server. `room`: another stream than the page has."""
 
-    def __init__(self, browser: Browser, url: str, room: str = LOBBY) -> None:
+    def __init__(self, browser: Browser, url: str, room: str = "") -> None:
         self.page: Page = browser.new_context().new_page()
         self.problems: list[str] = []
-        self._room = room
         self.page.on("console", self._record_console)
         self.page.on("pageerror", self._record_error)
-        self.page.route("**/demo", self._change_room)
+        if room:
+            self.page.add_init_script(CHANGE_ROOM.replace("ROOM", json.dumps(room)))
         self.page.goto(f"{url}/demo")
         self.is_in_state("online")
 
@@ -68,7 +73,3 @@ class Tab:
 
     def _record_error(self, error: Error) -> None:
         self.problems.append(str(error))
-
-    def _change_room(self, route: Route) -> None:
-        page = route.fetch()
-        route.fulfill(response=page, body=page.text().replace(LOBBY, self._room))

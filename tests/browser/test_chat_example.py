@@ -82,6 +82,7 @@ def test_resumed_and_new_tabs_show_every_message_once_and_in_order(browser: Brow
     expect(new.locator("li")).to_have_text(["Ada: hello #1", "Bo: one #2", "Bo: two #3"])
 
 
+@pytest.mark.tier("all")
 def test_tab_that_was_offline_longer_than_the_history_shows_a_notice(
     browser: Browser, server: RunningServer, chat: str
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import OpenTab
-from tests.browser.tab import LOBBY, Tab
+from tests.browser.tab import Tab
 from tests.browser.wire import wire_to
 from tests.server import RunningServer, running_server
 
@@ -95,18 +95,19 @@ def test_first_view_has_the_summary_and_the_button_at_every_size(open_tab: OpenT
         assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"wider than a {name}"
 
 
+@pytest.mark.parametrize("room", [""], ids=["room of the page"])
 def test_root_redirects_to_the_demo_page_with_its_lobby(open_tab: OpenTab, server: RunningServer) -> None:
     tab = open_tab(server.url)
-    tab.page.unroute("**/demo")
     tab.page.goto(server.url)
     assert tab.page.url == f"{server.url}/demo"
     tab.is_in_state("online")
-    expect(tab.find("#chat-title")).to_have_text(LOBBY)
+    expect(tab.find("#chat-title")).to_have_text("demo/lobby")
     tab.join("Ada")
     tab.say("hello")
     expect(tab.texts("live")).to_have_text(["hello"])
 
 
+@pytest.mark.tier("all")
 def test_member_disappears_on_leave_but_not_on_a_short_disconnect(pair: tuple[Tab, Tab]) -> None:
     ada, bo = pair
     ada.cut()
@@ -119,6 +120,7 @@ def test_member_disappears_on_leave_but_not_on_a_short_disconnect(pair: tuple[Ta
     expect(ada.find("#members li")).to_have_text(["Bo"])
 
 
+@pytest.mark.tier("all")
 def test_text_written_offline_is_sent_once_after_the_return(pair: tuple[Tab, Tab]) -> None:
     ada, bo = pair
     ada.cut()
@@ -133,6 +135,7 @@ def test_text_written_offline_is_sent_once_after_the_return(pair: tuple[Tab, Tab
     expect(ada.find("#waiting li")).to_have_count(0)
 
 
+@pytest.mark.tier("all")
 def test_tab_reconnects_after_the_chosen_time(pair: tuple[Tab, Tab]) -> None:
     ada, bo = pair
     ada.page.clock.install()
@@ -146,6 +149,7 @@ def test_tab_reconnects_after_the_chosen_time(pair: tuple[Tab, Tab]) -> None:
     expect(ada.texts("replayed")).to_have_text(FIVE)
 
 
+@pytest.mark.tier("all")
 def test_new_tab_shows_history_as_replayed_and_the_rest_as_live(
     pair: tuple[Tab, Tab], open_tab: OpenTab, server: RunningServer
 ) -> None:
@@ -158,6 +162,7 @@ def test_new_tab_shows_history_as_replayed_and_the_rest_as_live(
     late.has_no_fault()
 
 
+@pytest.mark.tier("all")
 def test_typing_is_shown_to_the_others(pair: tuple[Tab, Tab]) -> None:
     ada, bo = pair
     ada.page.get_by_label("Message", exact=True).press_sequentially("hm")
@@ -182,6 +187,7 @@ def test_input_is_shown_as_text_and_never_as_markup(open_tab: OpenTab, server: R
     expect(witness.find("#typing")).to_contain_text(SHARP[:40])
 
 
+@pytest.mark.tier("all")
 def test_publication_that_is_not_a_chat_message_is_shown_as_json(open_tab: OpenTab, server: RunningServer, room: str) -> None:
     tab = open_tab(server.url)
     for data in ('{"odd":[1]}', '"plain"', "17"):
@@ -209,6 +215,7 @@ def test_trimmed_history_is_shown_as_a_gap_before_the_kept_messages(
     ada.has_no_fault()
 
 
+@pytest.mark.tier("all")
 def test_new_tab_shows_how_far_history_reaches_back(open_tab: OpenTab, short_history_server: RunningServer) -> None:
     bo = open_tab(short_history_server.url)
     bo.join("Bo")
@@ -235,6 +242,7 @@ def test_tab_reconnects_after_a_lost_link_and_misses_no_message(
     ignore_lost_connections(ada)
 
 
+@pytest.mark.tier("all")
 def test_restarted_server_without_the_history_is_shown_as_a_gap(open_tab: OpenTab, outlives_tabs: ExitStack) -> None:
     server = outlives_tabs.enter_context(running_server("--demo"))
     wire = outlives_tabs.enter_context(wire_to(server.url))
