@@ -27,7 +27,7 @@ class Tab:
         self.page.get_by_label("Your name").fill(name)
         self.page.get_by_role("button", name="Join").click()
 
-    def say(self, text: str) -> None:
+    def send(self, text: str) -> None:
         field = self.page.get_by_label("Message", exact=True)
         field.fill(text)
         field.press("Enter")

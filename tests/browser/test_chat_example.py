@@ -59,7 +59,7 @@ def open_chat(browser: Browser, address: str, name: str) -> Page:
     return page
 
 
-def say(page: Page, *texts: str) -> None:
+def send(page: Page, *texts: str) -> None:
     for text in texts:
         page.get_by_label("Message").fill(text)
         page.get_by_role("button", name="Send").click()
@@ -68,12 +68,12 @@ def say(page: Page, *texts: str) -> None:
 
 def test_resumed_and_new_tabs_show_every_message_once_and_in_order(browser: Browser, chat: str) -> None:
     ada, bo = open_chat(browser, chat, "Ada"), open_chat(browser, chat, "Bo")
-    say(ada, "hello")
+    send(ada, "hello")
     expect(bo.locator("li")).to_have_text(["Ada: hello #1"])
 
     ada.get_by_role("button", name="Unplug").click()
     expect(ada.locator("#state")).to_have_text("offline")
-    say(bo, "one", "two")
+    send(bo, "one", "two")
     ada.get_by_role("button", name="Plug in").click()
 
     expect(ada.locator("#state")).to_have_text("online again")
@@ -88,11 +88,11 @@ def test_tab_that_was_offline_longer_than_the_history_shows_a_notice(
 ) -> None:
     with wire_to(server.url) as wire, running_chat(wire.url) as behind_a_wire:
         ada, bo = open_chat(browser, behind_a_wire, "Ada"), open_chat(browser, chat, "Bo")
-        say(bo, "hello")
+        send(bo, "hello")
         expect(ada.locator("li")).to_have_text(["Bo: hello #1"])
 
         wire.cut()
-        say(bo, "one", "two", "three", "four", "five")
+        send(bo, "one", "two", "three", "four", "five")
         wire.mend()
 
         expect(ada.locator(".notice")).to_have_text("Some messages are gone. What is still kept follows.")

@@ -44,20 +44,20 @@ def two_members(open_tab: OpenTab, url_of_ada: str, url_of_bo: str) -> tuple[Tab
     return ada, bo
 
 
-def say_five(tab: Tab) -> None:
+def send_five(tab: Tab) -> None:
     for text in FIVE:
-        tab.say(text)
+        tab.send(text)
     expect(tab.texts("live")).to_have_text(FIVE)
 
 
 def test_resumed_tab_shows_every_message_once_in_order(pair: tuple[Tab, Tab], room: str) -> None:
     ada, bo = pair
     first_sid = ada.find("#sid").inner_text()
-    ada.say("hello")
+    ada.send("hello")
     expect(bo.texts("live")).to_have_text(["hello"])
     ada.cut()
     for text in FIVE:
-        bo.say(text)
+        bo.send(text)
     expect(bo.texts("live")).to_have_text(["hello", *FIVE])
     expect(ada.texts()).to_have_text(["hello"])
 
@@ -71,7 +71,7 @@ def test_resumed_tab_shows_every_message_once_in_order(pair: tuple[Tab, Tab], ro
     expect(ada.find("#report-previous")).to_have_text(first_sid)
     expect(ada.find("#sid")).not_to_have_text(first_sid)
 
-    ada.say("back again")
+    ada.send("back again")
     for tab in (ada, bo):
         expect(tab.texts()).to_have_text(["hello", *FIVE, "back again"])
         expect(tab.texts("live").last).to_have_text("back again")
@@ -103,7 +103,7 @@ def test_root_redirects_to_the_demo_page_with_its_lobby(open_tab: OpenTab, serve
     tab.is_in_state("online")
     expect(tab.find("#chat-title")).to_have_text("demo/lobby")
     tab.join("Ada")
-    tab.say("hello")
+    tab.send("hello")
     expect(tab.texts("live")).to_have_text(["hello"])
 
 
@@ -112,7 +112,7 @@ def test_member_disappears_on_leave_but_not_on_a_short_disconnect(pair: tuple[Ta
     ada, bo = pair
     ada.cut()
     ada.come_back()
-    bo.say("still here?")
+    bo.send("still here?")
     expect(ada.texts("live")).to_have_text(["still here?"])
     expect(bo.find("#members li")).to_have_text(["Ada", "Bo (you)"])
     ada.page.get_by_role("button", name="Leave").click()
@@ -124,9 +124,9 @@ def test_member_disappears_on_leave_but_not_on_a_short_disconnect(pair: tuple[Ta
 def test_text_written_offline_is_sent_once_after_the_return(pair: tuple[Tab, Tab]) -> None:
     ada, bo = pair
     ada.cut()
-    ada.say("from the island")
+    ada.send("from the island")
     expect(ada.find("#waiting li")).to_have_text(["from the island"])
-    bo.say("anyone?")
+    bo.send("anyone?")
     expect(bo.texts()).to_have_text(["anyone?"])
     ada.come_back()
     for tab in (ada, bo):
@@ -141,7 +141,7 @@ def test_tab_reconnects_after_the_chosen_time(pair: tuple[Tab, Tab]) -> None:
     ada.page.clock.install()
     ada.page.get_by_label("come back").select_option("15")
     ada.cut()
-    say_five(bo)
+    send_five(bo)
     ada.page.clock.fast_forward(14_000)
     ada.is_in_state("cut")
     ada.page.clock.fast_forward(1_000)
@@ -154,10 +154,10 @@ def test_new_tab_shows_history_as_replayed_and_the_rest_as_live(
     pair: tuple[Tab, Tab], open_tab: OpenTab, server: RunningServer
 ) -> None:
     _, bo = pair
-    say_five(bo)
+    send_five(bo)
     late = open_tab(server.url)
     expect(late.texts("replayed")).to_have_text(FIVE)
-    bo.say("six")
+    bo.send("six")
     expect(late.texts("live")).to_have_text(["six"])
     late.has_no_fault()
 
@@ -176,7 +176,7 @@ def test_typing_is_shown_to_the_others(pair: tuple[Tab, Tab]) -> None:
 def test_input_is_shown_as_text_and_never_as_markup(open_tab: OpenTab, server: RunningServer) -> None:
     mallory, witness = open_tab(server.url), open_tab(server.url)
     mallory.join(SHARP[:40])
-    mallory.say(SHARP)
+    mallory.send(SHARP)
     for tab in (mallory, witness):
         expect(tab.texts()).to_have_text([SHARP])
         expect(tab.find("#members li bdi")).to_have_text([SHARP[:40]])
@@ -200,16 +200,16 @@ def test_trimmed_history_is_shown_as_a_gap_before_the_kept_messages(
     open_tab: OpenTab, short_history_server: RunningServer
 ) -> None:
     ada, bo = two_members(open_tab, short_history_server.url, short_history_server.url)
-    bo.say("before")
+    bo.send("before")
     expect(ada.texts()).to_have_text(["before"])
     ada.cut()
     for text in FIVE:
-        bo.say(text)
+        bo.send(text)
     expect(bo.texts()).to_have_text(["before", *FIVE])
     ada.come_back()
     ada.reports(restored="yes", replayed=3, gap="trimmed")
     expect(ada.find('.note.gap[data-reason="trimmed"]')).to_contain_text("offsets 2–3 cannot be replayed")
-    bo.say("after")
+    bo.send("after")
     expect(ada.texts()).to_have_text(["before", *FIVE[2:], "after"])
     expect(ada.texts("replayed")).to_have_text(FIVE[2:])
     ada.has_no_fault()
@@ -219,7 +219,7 @@ def test_trimmed_history_is_shown_as_a_gap_before_the_kept_messages(
 def test_new_tab_shows_how_far_history_reaches_back(open_tab: OpenTab, short_history_server: RunningServer) -> None:
     bo = open_tab(short_history_server.url)
     bo.join("Bo")
-    say_five(bo)
+    send_five(bo)
     late = open_tab(short_history_server.url)
     expect(late.texts("replayed")).to_have_text(FIVE[2:])
     expect(late.find('.note.gap[data-reason="trimmed"]')).to_contain_text("history reaches back to offset 3")
@@ -233,7 +233,7 @@ def test_tab_reconnects_after_a_lost_link_and_misses_no_message(
     ada, bo = two_members(open_tab, wire.url, server.url)
     wire.cut()
     ada.is_in_state("waiting")
-    say_five(bo)
+    send_five(bo)
     wire.mend()
     ada.has_returned()
     ada.reports(restored="yes", replayed=5, gap="none")
@@ -248,7 +248,7 @@ def test_restarted_server_without_the_history_is_shown_as_a_gap(open_tab: OpenTa
     wire = outlives_tabs.enter_context(wire_to(server.url))
     tab = open_tab(wire.url)
     tab.join("Ada")
-    tab.say("to the first")
+    tab.send("to the first")
     expect(tab.texts()).to_have_text(["to the first"])
     wire.cut()
     server.kill()
@@ -256,7 +256,7 @@ def test_restarted_server_without_the_history_is_shown_as_a_gap(open_tab: OpenTa
     tab.has_returned()
     tab.reports(restored="no", replayed=0, gap="epoch_changed")
     expect(tab.find("#members li")).to_have_text(["Ada (you)"])
-    tab.say("to the second")
+    tab.send("to the second")
     expect(tab.texts()).to_have_text(["to the first", "to the second"])
     assert tab.offsets() == [1, 1]
     tab.has_no_fault()

@@ -26,7 +26,7 @@ def server() -> Iterator[RunningServer]:
         yield server
 
 
-def say(server: RunningServer, *texts: str, transient: bool = False) -> None:
+def publish(server: RunningServer, *texts: str, transient: bool = False) -> None:
     for text in texts:
         body = json.dumps({"stream": "news", "data": json.dumps(text), "meta": {"transient": transient}}).encode()
         urlopen(Request(f"{server.url}/_broadcast", body)).close()
@@ -38,18 +38,18 @@ def sees(page: Page, *texts: str) -> None:
 
 
 def test_event_sources_without_a_message_yet_resume_after_a_lost_link(browser: Browser, server: RunningServer) -> None:
-    say(server, "from before")
+    publish(server, "from before")
     with wire_to(server.url) as wire:
         pages = [connect(browser, wire, f"/events?stream=news{mode}") for mode in ("", "&raw=1")]
-        say(server, "no position", transient=True)  # arrives after the confirmation
+        publish(server, "no position", transient=True)  # arrives after the confirmation
         for page in pages:
             sees(page, "no position")
         wire.cut()
-        say(server, "one", "two")
+        publish(server, "one", "two")
         wire.mend()
         for page in pages:
             sees(page, "no position", "one", "two")
-        say(server, "three")
+        publish(server, "three")
         for page in pages:
             sees(page, "no position", "one", "two", "three")
             page.close()

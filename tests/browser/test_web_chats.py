@@ -35,7 +35,7 @@ class Window:
         expect(self.page.locator("#login")).to_be_hidden()
         expect(self.page.locator("#chat")).to_be_visible()
 
-    def say(self, text: str) -> None:
+    def send(self, text: str) -> None:
         self.page.get_by_label("Message").fill(text)
         self.page.get_by_role("button", name="Send").click()
 
@@ -59,14 +59,14 @@ def test_two_users_chat_and_one_resumes_after_a_lost_connection(browser: Browser
         window.sees("Ada, Bo")
     ada.page.get_by_label("Message").press_sequentially("hel")
     expect(bo.page.locator("#typing")).to_have_text("Ada is typing…")
-    ada.say("hello <b>Bo</b>")
+    ada.send("hello <b>Bo</b>")
     for window in (ada, bo):
         window.shows("Ada: hello <b>Bo</b>")
 
     ada.cut()
-    bo.say("are you there?")
+    bo.send("are you there?")
     ada.shows("Ada: hello <b>Bo</b>", "Bo: are you there?")
-    ada.say("again")
+    ada.send("again")
     bo.shows("Ada: hello <b>Bo</b>", "Bo: are you there?", "Ada: again")
     for window in (ada, bo):
         window.page.context.close()

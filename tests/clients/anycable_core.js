@@ -31,14 +31,14 @@ function watchCable(client, cable) {
 }
 
 function watchChannel(client, name, channel) {
-  const tell = (event, fields) => report({ client, channel: name, event, ...fields })
+  const emit = (event, fields) => report({ client, channel: name, event, ...fields })
 
-  channel.on('connect', ({ reconnect, restored }) => tell('subscribed', { reconnect, restored }))
-  channel.on('disconnect', error => tell('channel_disconnect', { reason: error?.reason }))
-  channel.on('close', error => tell('channel_close', { error: error?.name }))
-  channel.on('message', (message, meta) => tell('message', { message, meta }))
-  channel.on('info', ({ type }) => tell('info', { type }))
-  channel.on('presence', message => tell('presence', message))
+  channel.on('connect', ({ reconnect, restored }) => emit('subscribed', { reconnect, restored }))
+  channel.on('disconnect', error => emit('channel_disconnect', { reason: error?.reason }))
+  channel.on('close', error => emit('channel_close', { error: error?.name }))
+  channel.on('message', (message, meta) => emit('message', { message, meta }))
+  channel.on('info', ({ type }) => emit('info', { type }))
+  channel.on('presence', message => emit('presence', message))
 }
 
 function subscribeBy(cable, { stream, signed, kind, params }) {
@@ -77,11 +77,11 @@ execute({
   perform: args => channelOf(args).perform(args.action, args.data),
 
   async call(args) {
-    const tell = fields => report({ client: args.client, channel: args.channel, event: 'replied', ...fields })
+    const emit = fields => report({ client: args.client, channel: args.channel, event: 'replied', ...fields })
 
     await call(channelOf(args), args.action, args.data).then(
-      result => tell({ outcome: 'result', result }),
-      ({ code, message }) => tell({ outcome: 'error', code, text: message })
+      result => emit({ outcome: 'result', result }),
+      ({ code, message }) => emit({ outcome: 'error', code, text: message })
     )
   },
 

@@ -38,13 +38,13 @@ execute({
   },
 
   subscribe({ client, channel, params }) {
-    const tell = (event, fields) => report({ client, channel, event, ...fields })
+    const emit = (event, fields) => report({ client, channel, event, ...fields })
 
     const subscription = consumers.get(client).subscriptions.create(params, {
-      connected: ({ reconnected }) => tell('subscribed', { reconnected }),
-      disconnected: ({ willAttemptReconnect }) => tell('disconnect', { willAttemptReconnect }),
-      rejected: () => tell('rejected'),
-      received: message => settled(message) || tell('message', { message })
+      connected: ({ reconnected }) => emit('subscribed', { reconnected }),
+      disconnected: ({ willAttemptReconnect }) => emit('disconnect', { willAttemptReconnect }),
+      rejected: () => emit('rejected'),
+      received: message => settled(message) || emit('message', { message })
     })
 
     subscriptions.set(`${client}/${channel}`, subscription)
@@ -54,11 +54,11 @@ execute({
   perform: args => subscriptionOf(args).perform(args.action, args.data),
 
   async call(args) {
-    const tell = fields => report({ client: args.client, channel: args.channel, event: 'replied', ...fields })
+    const emit = fields => report({ client: args.client, channel: args.channel, event: 'replied', ...fields })
 
     await ask(subscriptionOf(args), args.action, args.data).then(
-      result => tell({ outcome: 'result', result }),
-      ({ code, message }) => tell({ outcome: 'error', code, text: message })
+      result => emit({ outcome: 'result', result }),
+      ({ code, message }) => emit({ outcome: 'error', code, text: message })
     )
   },
 

@@ -8,7 +8,7 @@ import { execute, report } from './conversation.js'
 register('./directory_imports.js', import.meta.url)
 const { Application, Channel, Status, broadcaster, handler, identificator } = await import('@anycable/serverless-js')
 
-const tell = (event, fields) => report({ client: 'backend:backend', event, ...fields })
+const emit = (event, fields) => report({ client: 'backend:backend', event, ...fields })
 
 let broadcast // set by the command broadcastTo
 
@@ -23,7 +23,7 @@ class ChatApplication extends Application {
   }
 
   async disconnect({ identifiers }) {
-    tell('gone', identifiers)
+    emit('gone', identifiers)
   }
 }
 
@@ -36,7 +36,7 @@ class ChatChannel extends Channel {
   }
 
   async unsubscribed({ identifiers }, { room }) {
-    tell('unsubscribed', { ...identifiers, room })
+    emit('unsubscribed', { ...identifiers, room })
   }
 
   async speak(handle, { room }, { text }) {
@@ -72,11 +72,11 @@ async function answer(incoming) {
   const method = incoming.url.split('/').pop()
   const { authorization, 'x-anycable-meta-sid': sid } = incoming.headers
 
-  tell('asked', { method, command: JSON.parse(body).command, sid, authorization })
+  emit('asked', { method, command: JSON.parse(body).command, sid, authorization })
   try {
     return await handler(new Request(url, { method: 'POST', headers: { 'x-anycable-meta-sid': sid }, body }), app)
   } catch (error) {
-    tell('error', { method, sid, text: error.message })
+    emit('error', { method, sid, text: error.message })
     return { status: Status.ERROR, error_msg: 'Server error' }
   }
 }
@@ -88,7 +88,7 @@ const server = createServer(async (incoming, outgoing) => {
   outgoing.end(JSON.stringify(response))
 })
 
-server.listen(0, '127.0.0.1', () => tell('listening', { port: server.address().port }))
+server.listen(0, '127.0.0.1', () => emit('listening', { port: server.address().port }))
 
 execute({
   broadcastTo({ url, key }) {
@@ -96,6 +96,6 @@ execute({
   },
 
   async token({ secret, identifiers }) {
-    tell('token', { token: await identificator(secret, '1h').generateToken(identifiers) })
+    emit('token', { token: await identificator(secret, '1h').generateToken(identifiers) })
   }
 })

@@ -35,7 +35,7 @@ async def test_valid_token_is_accepted_from_query_header_and_subprotocol(
 
 
 @pytest.mark.parametrize("bad", [None, "not-a-token", token(secret=FOREIGN_SECRET)], ids=["none", "garbage", "forged"])
-async def test_client_without_a_valid_token_is_told_not_to_reconnect(
+async def test_client_without_a_valid_token_gets_reconnect_false(
     anycable: Script, guarded_server: RunningServer, bad: str | None
 ) -> None:
     alice = await anycable.open("alice", guarded_server.cable, **({"token": bad} if bad else {}))

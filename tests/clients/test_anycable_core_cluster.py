@@ -73,8 +73,8 @@ async def test_clients_that_move_between_nodes_miss_no_message_and_stay_present(
         bob = await arrive(anycable, cluster.nodes[2].cable, "bob", stream)
         url = relay.url.replace("http", "ws", 1) + "/cable"
         moved = [await arrive(anycable, url, name, stream) for name in NAMES]
-        everybody = {name: {"name": name} for name in ("bob", *NAMES)}
-        assert await members(bob, 1) == everybody
+        present = {name: {"name": name} for name in ("bob", *NAMES)}
+        assert await members(bob, 1) == present
 
         publishing = Publishing(cluster, stream)
         try:
@@ -92,6 +92,6 @@ async def test_clients_that_move_between_nodes_miss_no_message_and_stay_present(
             assert client.frames("reject_history") == []
         for client in moved:
             assert len(client.all("connect")) == 1 + MOVES
-        assert await members(bob, 2) == await members(moved[0], 1) == everybody
+        assert await members(bob, 2) == await members(moved[0], 1) == present
         assert [event["id"] for event in bob.all("presence", type="join")] == ["bob", *NAMES]
         assert bob.all("presence", type="leave") == []

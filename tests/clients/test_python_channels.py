@@ -99,11 +99,11 @@ async def test_messages_of_either_library_reach_both(anycable: Script, rails: Sc
 
 
 async def test_client_without_a_name_is_rejected(anycable: Script, rails: Script, chat: RunningServer) -> None:
-    nobody = await anycable.open("nobody", chat.cable)
+    unnamed = await anycable.open("unnamed", chat.cable)
     page = await rails.open("page", chat.cable)
     await page.order("subscribe", channel="room", params={"channel": "ChatChannel", "room": "lobby"})
 
-    assert (await nobody.sees("close"))["reason"] == "unauthorized"
+    assert (await unnamed.sees("close"))["reason"] == "unauthorized"
     await page.sees("disconnect", willAttemptReconnect=False)
     assert page.frames() == [{"type": "disconnect", "reason": "unauthorized", "reconnect": False}]
 

@@ -126,7 +126,7 @@ async def test_page_with_a_token_reads_its_turbo_stream(rails: Script, guarded_s
     assert texts(await page.gets("turbo", 1)) == ["<turbo-stream></turbo-stream>"]
 
 
-async def test_page_without_a_token_is_told_not_to_reconnect(rails: Script, guarded_server: RunningServer, stream: str) -> None:
+async def test_page_without_a_token_gets_reconnect_false(rails: Script, guarded_server: RunningServer, stream: str) -> None:
     page = await rails.open("page", guarded_server.cable)
     await page.order("subscribe", channel="chat", params=public(stream))
 

@@ -61,15 +61,15 @@ def of_clients(events: list[Event], *clients: Client) -> list[Event]:
 
 async def test_backend_accepts_and_rejects_connections(anycable: Script, server: RunningServer, backend: Client) -> None:
     ann = await anycable.connect("Ann", address(server, "Ann"))
-    nobody = await anycable.open("nobody", server.cable)
+    unnamed = await anycable.open("unnamed", server.cable)
     mallory = await anycable.open("Mallory", address(server, "Mallory"))
 
     sid = (await ann.sees("connect"))["sid"]
     assert await ann.frame("welcome") == {"type": "welcome", "sid": sid}
     assert (await backend.sees("asked", method="connect", sid=sid))["authorization"] == f"Bearer {RPC_KEY}"
     refusal = {"type": "disconnect", "reason": "unauthorized", "reconnect": False}  # the server adds `reconnect`
-    assert await nobody.frame("disconnect") == refusal
-    assert (await nobody.sees("socket_close"))["code"] == 1000
+    assert await unnamed.frame("disconnect") == refusal
+    assert (await unnamed.sees("socket_close"))["code"] == 1000
     assert (await mallory.sees("socket_close"))["code"] == 1011
     assert mallory.frames() == []
 
@@ -116,19 +116,19 @@ async def test_backend_stops_streams_and_closes_connections(anycable: Script, se
     ann = await enter(anycable, server, "Amy", "stops")
     await ann.gets("room", 1)
 
-    async def tell(text: str) -> None:
+    async def publish_to_both(text: str) -> None:
         for stream in ("news:stops", "chat:stops"):
             await publish(server, stream, f'"{text} {stream}"', BROADCAST_KEY)
 
-    await tell("first")
+    await publish_to_both("first")
     await ann.gets("room", 3)
     await perform(ann, "stopNews")
     await ann.gets("room", 4)
-    await tell("second")
+    await publish_to_both("second")
     await ann.gets("room", 5)
     await perform(ann, "stopAll")
     await ann.gets("room", 6)
-    await tell("third")
+    await publish_to_both("third")
     await perform(ann, "kick")
     await ann.sees("disconnect")
 

@@ -1,7 +1,7 @@
 """Archive and trimmed journal have exactly the published messages, and readers are notified of every gap, despite kills.
 
 Archiving, compaction, vacuum, cold readers of three kinds and a Spark stream run at the same time, while the server, the
-driver, its JVM, its workers and the compaction are killed. `CHAOS_CYCLES` is the number of kills, `CHAOS_SEED` repeats the choices.
+driver, its JVM, its workers and the compaction are killed. `CHAOS_CYCLES` is the number of kills, `CHAOS_SEED` repeats them.
 """
 
 import asyncio
