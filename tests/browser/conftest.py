@@ -1,4 +1,4 @@
-"""A headless Chromium for the browser tests, and tabs in it that must end without a word on their console."""
+"""A headless Chromium for the browser tests. Its tabs must report no error or warning on their console."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.browser.tab import Tab
 
-# No sandbox: in containers the tests run as root. The rest keeps the browser from talking to anyone but the server.
+# No sandbox: in containers the tests run as root. The rest stops connections of the browser to other hosts.
 FLAGS = [
     "--headless=new",
     "--no-sandbox",
@@ -20,13 +20,16 @@ FLAGS = [
     "--disable-sync",
 ]
 
+EXPECT_SECONDS = 60
+
 OpenTab = Callable[[str], Tab]
 
 
-# By module, not by session: while Playwright runs, its event loop is this thread's, and asynchronous tests get none.
-@pytest.fixture(scope="module")
+# For the tests of this directory, not of the session: while Playwright runs, its event loop occupies the thread, and
+# asynchronous tests cannot have one.
+@pytest.fixture(scope="package")
 def browser(chromium: str) -> Iterator[Browser]:
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=EXPECT_SECONDS * 1000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, headless=True, args=FLAGS)
         yield browser
@@ -35,17 +38,23 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture
 def outlives_tabs() -> Iterator[ExitStack]:
-    """Servers and wires are entered here: a tab would complain of one that ended before it."""
+    """For servers and wires that must end after the tabs: a tab would report the lost connection."""
     with ExitStack() as stack:
         yield stack
 
 
 @pytest.fixture
-def open_tab(browser: Browser, outlives_tabs: ExitStack) -> Iterator[OpenTab]:
+def room(request: pytest.FixtureRequest) -> str:
+    """The stream of a test. Tests that share a server do not see each other's messages."""
+    return f"demo/{request.node.name}"
+
+
+@pytest.fixture
+def open_tab(browser: Browser, outlives_tabs: ExitStack, room: str) -> Iterator[OpenTab]:
     tabs: list[Tab] = []
 
     def opened(url: str) -> Tab:
-        tabs.append(Tab(browser, url))
+        tabs.append(Tab(browser, url, room))
         return tabs[-1]
 
     yield opened

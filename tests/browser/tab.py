@@ -1,16 +1,25 @@
-"""One tab of the demo page, driven as a person would: by its fields and buttons, read by what it shows."""
+"""One tab of the demo page, driven by its fields and buttons and read by what it shows."""
+
+import json
 
 from playwright.sync_api import Browser, ConsoleMessage, Error, Locator, Page, expect
 
+# The page reads its stream from the body, in a script that runs after parsing.
+CHANGE_ROOM = """document.addEventListener("readystatechange", () => {
+    if (document.readyState === "interactive") document.body.dataset.stream = ROOM;
+})"""
+
 
 class Tab:
-    """Its own browser context, so that two tabs share nothing but the server."""
+    """In a browser context of its own, so that two tabs share only the server. `room`: another stream than the page has."""
 
-    def __init__(self, browser: Browser, url: str) -> None:
+    def __init__(self, browser: Browser, url: str, room: str = "") -> None:
         self.page: Page = browser.new_context().new_page()
         self.problems: list[str] = []
-        self.page.on("console", self._heard)
-        self.page.on("pageerror", self._failed)
+        self.page.on("console", self._record_console)
+        self.page.on("pageerror", self._record_error)
+        if room:
+            self.page.add_init_script(CHANGE_ROOM.replace("ROOM", json.dumps(room)))
         self.page.goto(f"{url}/demo")
         self.is_in_state("online")
 
@@ -18,7 +27,7 @@ class Tab:
         self.page.get_by_label("Your name").fill(name)
         self.page.get_by_role("button", name="Join").click()
 
-    def say(self, text: str) -> None:
+    def send(self, text: str) -> None:
         field = self.page.get_by_label("Message", exact=True)
         field.fill(text)
         field.press("Enter")
@@ -35,7 +44,7 @@ class Tab:
         return self.page.locator(selector)
 
     def texts(self, arrival: str = "") -> Locator:
-        """What was said, in the order in which the page shows it; of one arrival (live, replayed) or of both."""
+        """The messages in the order of the page, of one arrival (live, replayed) or of both."""
         return self.find(f'.message[data-arrival="{arrival}"] .what' if arrival else ".message .what")
 
     def offsets(self) -> list[int]:
@@ -54,13 +63,13 @@ class Tab:
         expect(report).to_have_attribute("data-gap", gap)
 
     def has_no_fault(self) -> None:
-        """The page checks every position by itself: nothing came twice, nothing was left out."""
+        """The page itself checks every offset: none is repeated, none is missing."""
         expect(self.find("#count-repeated")).to_have_text("0")
         expect(self.find("#count-holes")).to_have_text("0")
 
-    def _heard(self, message: ConsoleMessage) -> None:
+    def _record_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
             self.problems.append(message.text)
 
-    def _failed(self, error: Error) -> None:
+    def _record_error(self, error: Error) -> None:
         self.problems.append(str(error))

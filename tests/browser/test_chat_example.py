@@ -1,4 +1,4 @@
-"""The tutorial's chat in a real browser: two tabs, one of them unplugged, and what it shows when it is back."""
+"""The chat of the tutorial in a real browser: two tabs, one of them offline for a while."""
 
 import re
 import subprocess
@@ -32,7 +32,7 @@ def chat(server: RunningServer) -> Iterator[str]:
 
 @contextmanager
 def running_chat(ropewalk: str) -> Iterator[str]:
-    """The chat's application in front of a server; gives its address."""
+    """The web application of the chat; yields its address."""
     program = [sys.executable, str(ROOT / "examples" / "chat" / "app.py"), "--port", "0", "--ropewalk", ropewalk]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as application:
         try:
@@ -45,58 +45,55 @@ def running_chat(ropewalk: str) -> Iterator[str]:
 
 
 def refuse(route: Route) -> None:
-    """A stranger may have no network beyond this machine."""
+    """The tests work without a network."""
     route.abort()
 
 
 def open_chat(browser: Browser, address: str, name: str) -> Page:
     page = browser.new_page()
     page.route(re.compile(r"^(?!http://127\.0\.0\.1:)"), refuse)
-    page.add_init_script("Math.random = () => 0")  # the client comes back after the shortest delay that it knows
+    page.add_init_script("Math.random = () => 0")  # the client reconnects after its shortest delay
     page.goto(address)
     expect(page.locator("#state")).to_have_text("online")
     page.get_by_label("Name").fill(name)
     return page
 
 
-def say(page: Page, *texts: str) -> None:
+def send(page: Page, *texts: str) -> None:
     for text in texts:
         page.get_by_label("Message").fill(text)
         page.get_by_role("button", name="Send").click()
         expect(page.get_by_label("Message")).to_have_value("")
 
 
-def test_a_tab_that_was_unplugged_shows_what_was_said_meanwhile_once_and_in_order(browser: Browser, chat: str) -> None:
+def test_resumed_and_new_tabs_show_every_message_once_and_in_order(browser: Browser, chat: str) -> None:
     ada, bo = open_chat(browser, chat, "Ada"), open_chat(browser, chat, "Bo")
-    say(ada, "hello")
+    send(ada, "hello")
     expect(bo.locator("li")).to_have_text(["Ada: hello #1"])
 
     ada.get_by_role("button", name="Unplug").click()
     expect(ada.locator("#state")).to_have_text("offline")
-    say(bo, "one", "two")
+    send(bo, "one", "two")
     ada.get_by_role("button", name="Plug in").click()
 
     expect(ada.locator("#state")).to_have_text("online again")
     expect(ada.locator("li")).to_have_text(["Ada: hello #1", "Bo: one #2", "Bo: two #3"])
+    new = open_chat(browser, chat, "Cy")
+    expect(new.locator("li")).to_have_text(["Ada: hello #1", "Bo: one #2", "Bo: two #3"])
 
 
-def test_a_tab_that_was_away_for_longer_than_history_reaches_says_so(
+@pytest.mark.tier("all")
+def test_tab_that_was_offline_longer_than_the_history_shows_a_notice(
     browser: Browser, server: RunningServer, chat: str
 ) -> None:
     with wire_to(server.url) as wire, running_chat(wire.url) as behind_a_wire:
         ada, bo = open_chat(browser, behind_a_wire, "Ada"), open_chat(browser, chat, "Bo")
-        say(bo, "hello")
+        send(bo, "hello")
         expect(ada.locator("li")).to_have_text(["Bo: hello #1"])
 
         wire.cut()
-        say(bo, "one", "two", "three", "four", "five")
+        send(bo, "one", "two", "three", "four", "five")
         wire.mend()
 
         expect(ada.locator(".notice")).to_have_text("Some messages are gone. What is still kept follows.")
         expect(ada.locator("li:not(.notice)")).to_have_text(["Bo: hello #1", "Bo: three #4", "Bo: four #5", "Bo: five #6"])
-
-
-def test_a_newcomer_sees_what_was_said_before(browser: Browser, chat: str) -> None:
-    say(open_chat(browser, chat, "Ada"), "hello")
-
-    expect(open_chat(browser, chat, "Bo").locator("li")).to_have_text(["Ada: hello #1"])

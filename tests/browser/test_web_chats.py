@@ -1,4 +1,4 @@
-"""The page of the web examples in a real browser: log in, talk, see who is there and who types, and come back after a cut."""
+"""The web examples in a real browser: login, messages, members, typing, and a resume after a lost connection."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 class Window:
-    """Somebody's browser, whose network can be cut off. `cables` are the WebSockets that it opened."""
+    """A browser whose connection can be cut. `cables` are its WebSockets."""
 
     def __init__(self, browser: Browser, site: Site, name: str) -> None:
         self.page: Page = browser.new_context().new_page()
@@ -35,7 +35,7 @@ class Window:
         expect(self.page.locator("#login")).to_be_hidden()
         expect(self.page.locator("#chat")).to_be_visible()
 
-    def say(self, text: str) -> None:
+    def send(self, text: str) -> None:
         self.page.get_by_label("Message").fill(text)
         self.page.get_by_role("button", name="Send").click()
 
@@ -53,20 +53,20 @@ class Window:
         route.connect_to_server()
 
 
-def test_two_people_talk_and_one_of_them_is_cut_off(browser: Browser, site: Site) -> None:
+def test_two_users_chat_and_one_resumes_after_a_lost_connection(browser: Browser, site: Site) -> None:
     ada, bo = Window(browser, site, "Ada"), Window(browser, site, "Bo")
     for window in (ada, bo):
         window.sees("Ada, Bo")
     ada.page.get_by_label("Message").press_sequentially("hel")
     expect(bo.page.locator("#typing")).to_have_text("Ada is typing…")
-    ada.say("hello <b>Bo</b>")
+    ada.send("hello <b>Bo</b>")
     for window in (ada, bo):
         window.shows("Ada: hello <b>Bo</b>")
 
     ada.cut()
-    bo.say("are you there?")
+    bo.send("are you there?")
     ada.shows("Ada: hello <b>Bo</b>", "Bo: are you there?")
-    ada.say("again")
+    ada.send("again")
     bo.shows("Ada: hello <b>Bo</b>", "Bo: are you there?", "Ada: again")
     for window in (ada, bo):
         window.page.context.close()

@@ -1,6 +1,6 @@
-"""A wire between a browser and a server that can be cut: bytes go through untouched until it is, and then nothing does.
+"""A TCP proxy between a browser and a server that a test can cut and mend.
 
-What is cut ends with a reset, as a lost network does: neither side gets a close frame.
+A cut resets all connections, as a lost network does: neither side gets a close frame.
 """
 
 import socket
@@ -68,7 +68,7 @@ class Wire:
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # one of the two ends is gone, and with it the link
+            pass  # one end is gone, and the link with it
 
 
 def _address(url: str) -> tuple[str, int]:
@@ -81,7 +81,7 @@ def _reset(link: socket.socket) -> None:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
         link.shutdown(socket.SHUT_RD)  # wakes the thread that reads from it
     except OSError:
-        pass  # it had ended by itself
+        pass  # it had ended already
     link.close()
 
 

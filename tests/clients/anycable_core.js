@@ -1,11 +1,12 @@
-// @anycable/core as the tests drive it: any number of named cables and channels in one process.
-// The rule: the library is used as an application would, with only its socket class, tokens and reconnect delays given.
+// Drives @anycable/core: any number of named cables and channels in one process.
+// The rule: the library is used as in an application. Only its socket class, tokens and timers are given.
 
 import { createCable } from '@anycable/core'
 import { call } from './calling.js'
-import { cuts, obey, say, tellingSocket } from './conversation.js'
+import { cuts, execute, report, reportingSocket } from './conversation.js'
 
-const NEVER = 1e9 // milliseconds: such a cable comes back when the test says so
+const NEVER = 1e9 // milliseconds: the cable reconnects when the test orders it
+const ANY_PAUSE = 1000 // missing pings: a slow machine is not a lost link
 
 const cables = new Map()
 const channels = new Map()
@@ -13,31 +14,31 @@ const channels = new Map()
 const cableOf = ({ client }) => cables.get(client)
 const channelOf = ({ client, channel }) => channels.get(`${client}/${channel}`)
 
-// A link that went silent: the client gives it up, and the server cannot know (no FIN, no RST, no close frame).
+// A silent link: the client abandons it, and the server gets neither FIN nor RST nor a close frame.
 function stall(cable) {
   const { ws } = cable.transport
 
-  ws.close = () => delete ws.close // the frame that giving up would send is lost; the answer to a later one is not
+  ws.close = () => delete ws.close // the close frame of the client is lost; the response to a later one is not
   cable.transport.close()
 }
 
 function watchCable(client, cable) {
   cable.on('connect', ({ reconnect, restored }) =>
-    say({ client, event: 'connect', reconnect, restored, sid: cable.sessionId })
+    report({ client, event: 'connect', reconnect, restored, sid: cable.sessionId })
   )
-  cable.on('disconnect', error => say({ client, event: 'disconnect', reason: error?.reason }))
-  cable.on('close', error => say({ client, event: 'close', reason: error?.reason }))
+  cable.on('disconnect', error => report({ client, event: 'disconnect', reason: error?.reason }))
+  cable.on('close', error => report({ client, event: 'close', reason: error?.reason }))
 }
 
 function watchChannel(client, name, channel) {
-  const tell = (event, fields) => say({ client, channel: name, event, ...fields })
+  const emit = (event, fields) => report({ client, channel: name, event, ...fields })
 
-  channel.on('connect', ({ reconnect, restored }) => tell('subscribed', { reconnect, restored }))
-  channel.on('disconnect', error => tell('channel_disconnect', { reason: error?.reason }))
-  channel.on('close', error => tell('channel_close', { error: error?.name }))
-  channel.on('message', (message, meta) => tell('message', { message, meta }))
-  channel.on('info', ({ type }) => tell('info', { type }))
-  channel.on('presence', message => tell('presence', message))
+  channel.on('connect', ({ reconnect, restored }) => emit('subscribed', { reconnect, restored }))
+  channel.on('disconnect', error => emit('channel_disconnect', { reason: error?.reason }))
+  channel.on('close', error => emit('channel_close', { error: error?.name }))
+  channel.on('message', (message, meta) => emit('message', { message, meta }))
+  channel.on('info', ({ type }) => emit('info', { type }))
+  channel.on('presence', message => emit('presence', message))
 }
 
 function subscribeBy(cable, { stream, signed, kind, params }) {
@@ -46,12 +47,13 @@ function subscribeBy(cable, { stream, signed, kind, params }) {
   return cable.subscribeTo(kind, params)
 }
 
-obey({
+execute({
   open({ client, url, protocol, since, token, freshToken, authStrategy, reconnectAfter, protocolOptions }) {
     const cable = createCable(url, {
       protocol,
       protocolOptions,
-      websocketImplementation: tellingSocket(client),
+      websocketImplementation: reportingSocket(client),
+      maxMissingPings: ANY_PAUSE,
       websocketAuthStrategy: authStrategy,
       auth: { token },
       historyTimestamp: since,
@@ -61,7 +63,7 @@ obey({
 
     cables.set(client, cable)
     watchCable(client, cable)
-    cable.connect().catch(() => {}) // told by the cable's own events
+    cable.connect().catch(() => {}) // the cable's events report it
   },
 
   subscribe(args) {
@@ -75,11 +77,11 @@ obey({
   perform: args => channelOf(args).perform(args.action, args.data),
 
   async call(args) {
-    const tell = fields => say({ client: args.client, channel: args.channel, event: 'replied', ...fields })
+    const emit = fields => report({ client: args.client, channel: args.channel, event: 'replied', ...fields })
 
     await call(channelOf(args), args.action, args.data).then(
-      result => tell({ outcome: 'result', result }),
-      ({ code, message }) => tell({ outcome: 'error', code, text: message })
+      result => emit({ outcome: 'result', result }),
+      ({ code, message }) => emit({ outcome: 'error', code, text: message })
     )
   },
 
@@ -90,7 +92,7 @@ obey({
   async members(args) {
     const members = await channelOf(args).presence.info()
 
-    say({ client: args.client, channel: args.channel, event: 'members', members })
+    report({ client: args.client, channel: args.channel, event: 'members', members })
   },
 
   cut(args) {
@@ -100,5 +102,16 @@ obey({
   },
 
   reconnect: args => cableOf(args).monitor.reconnectNow(),
-  disconnect: args => cableOf(args).disconnect()
+  disconnect: args => cableOf(args).disconnect(),
+
+  end({ client: prefix }) {
+    for (const [client, cable] of cables) {
+      if (!client.startsWith(prefix)) continue
+
+      cable.disconnect()
+      cable.monitor.dispose()
+      cables.delete(client)
+    }
+    for (const name of channels.keys()) if (name.startsWith(prefix)) channels.delete(name)
+  }
 })

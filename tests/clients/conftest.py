@@ -1,28 +1,66 @@
-"""What the client tests share: a script per test, a public server for all of them, and a stream of its own for each test."""
+"""Shared by the client tests: one Node process per library, a script per test, a public server, a stream name per test."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
-from tests.clients.script import Script, running_script
+from tests.clients.credentials import SECRET
+from tests.clients.script import NodeProcess, Script, new_script, node_process
 from tests.server import RunningServer, running_server
 
+HERE = Path(__file__).parent
 
-@pytest.fixture
-async def anycable() -> AsyncIterator[Script]:
-    async with running_script("anycable_core.js") as script:
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One event loop for all tests here, because they share the Node processes."""
+    for item in items:
+        if HERE in item.path.parents and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def anycable_process() -> AsyncIterator[NodeProcess]:
+    async with node_process("anycable_core.js") as node:
+        yield node
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def rails_process() -> AsyncIterator[NodeProcess]:
+    async with node_process("rails_actioncable.js") as node:
+        yield node
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def anycable(anycable_process: NodeProcess) -> AsyncIterator[Script]:
+    async with new_script(anycable_process) as script:
         yield script
 
 
-@pytest.fixture
-async def rails() -> AsyncIterator[Script]:
-    async with running_script("rails_actioncable.js") as script:
+@pytest_asyncio.fixture(loop_scope="session")
+async def rails(rails_process: NodeProcess) -> AsyncIterator[Script]:
+    async with new_script(rails_process) as script:
         yield script
 
 
 @pytest.fixture(scope="session")
 def public_server() -> Iterator[RunningServer]:
     with running_server("--public", "--history_limit", "10000") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def short_history_server() -> Iterator[RunningServer]:
+    """Keeps three messages of a stream."""
+    with running_server("--public", "--history_limit", "3") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def guarded_server() -> Iterator[RunningServer]:
+    """Wants tokens and signed streams."""
+    with running_server("--secret", SECRET, "--turbo_streams") as server:
         yield server
 
 

@@ -1,4 +1,4 @@
-"""What an application's backend makes with the secret it shares with the server: written anew here, not with our own code."""
+"""Tokens and signed names as an application makes them with the shared secret. Written independently of our own code."""
 
 import base64
 import hashlib

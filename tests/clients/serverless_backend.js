@@ -1,16 +1,16 @@
-// A chat on @anycable/serverless-js: an application of others, which our server asks over HTTP. It tells what it was asked.
-// The rule: the library is used as its own pages show; in front of it is Node's HTTP server and nothing else.
+// A chat on @anycable/serverless-js, an RPC backend that the server calls over HTTP. It reports the calls.
+// The rule: the library is used as its own documentation shows, behind Node's HTTP server.
 
 import { createServer } from 'node:http'
 import { register } from 'node:module'
-import { obey, say } from './conversation.js'
+import { execute, report } from './conversation.js'
 
 register('./directory_imports.js', import.meta.url)
 const { Application, Channel, Status, broadcaster, handler, identificator } = await import('@anycable/serverless-js')
 
-const tell = (event, fields) => say({ client: 'backend', event, ...fields })
+const emit = (event, fields) => report({ client: 'backend:backend', event, ...fields })
 
-let broadcast // once it is told where to
+let broadcast // set by the command broadcastTo
 
 class ChatApplication extends Application {
   async connect(handle) {
@@ -23,7 +23,7 @@ class ChatApplication extends Application {
   }
 
   async disconnect({ identifiers }) {
-    tell('gone', identifiers)
+    emit('gone', identifiers)
   }
 }
 
@@ -31,12 +31,12 @@ class ChatChannel extends Channel {
   async subscribed(handle, { room }) {
     if (room === 'cellar') return handle.reject()
 
-    handle.streamFrom(`chat:${room}`).streamFrom('news')
+    handle.streamFrom(`chat:${room}`).streamFrom(`news:${room}`)
     handle.transmit({ hello: handle.identifiers.name })
   }
 
   async unsubscribed({ identifiers }, { room }) {
-    tell('unsubscribed', { ...identifiers, room })
+    emit('unsubscribed', { ...identifiers, room })
   }
 
   async speak(handle, { room }, { text }) {
@@ -46,8 +46,8 @@ class ChatChannel extends Channel {
     await broadcast(`chat:${room}`, { ...handle.identifiers, text, number: said })
   }
 
-  async stopNews(handle) {
-    handle.stopStreamFrom('news').transmit('no news from now on')
+  async stopNews(handle, { room }) {
+    handle.stopStreamFrom(`news:${room}`).transmit('no news from now on')
   }
 
   async stopAll(handle) {
@@ -72,11 +72,11 @@ async function answer(incoming) {
   const method = incoming.url.split('/').pop()
   const { authorization, 'x-anycable-meta-sid': sid } = incoming.headers
 
-  tell('asked', { method, command: JSON.parse(body).command, sid, authorization })
+  emit('asked', { method, command: JSON.parse(body).command, sid, authorization })
   try {
     return await handler(new Request(url, { method: 'POST', headers: { 'x-anycable-meta-sid': sid }, body }), app)
   } catch (error) {
-    tell('error', { method, text: error.message })
+    emit('error', { method, sid, text: error.message })
     return { status: Status.ERROR, error_msg: 'Server error' }
   }
 }
@@ -88,14 +88,14 @@ const server = createServer(async (incoming, outgoing) => {
   outgoing.end(JSON.stringify(response))
 })
 
-server.listen(0, '127.0.0.1', () => tell('listening', { port: server.address().port }))
+server.listen(0, '127.0.0.1', () => emit('listening', { port: server.address().port }))
 
-obey({
+execute({
   broadcastTo({ url, key }) {
     broadcast = broadcaster(url, key)
   },
 
   async token({ secret, identifiers }) {
-    tell('token', { token: await identificator(secret, '1h').generateToken(identifiers) })
+    emit('token', { token: await identificator(secret, '1h').generateToken(identifiers) })
   }
 })

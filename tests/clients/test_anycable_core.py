@@ -13,9 +13,7 @@ from tests.server import RunningServer
 pytestmark = pytest.mark.needs_node
 
 
-async def test_the_extended_protocol_is_echoed_and_the_welcome_names_the_session(
-    anycable: Script, public_server: RunningServer
-) -> None:
+async def test_extended_protocol_is_echoed_and_welcome_has_the_sid(anycable: Script, public_server: RunningServer) -> None:
     alice = await anycable.connect("alice", public_server.cable)
 
     opened, connected, welcome = await alice.sees("open"), await alice.sees("connect"), await alice.frame("welcome")
@@ -26,7 +24,7 @@ async def test_the_extended_protocol_is_echoed_and_the_welcome_names_the_session
     assert welcome == {"type": "welcome", "sid": connected["sid"]}
 
 
-async def test_a_public_stream_is_received_with_dense_positions(
+async def test_messages_of_a_public_stream_have_consecutive_offsets(
     anycable: Script, public_server: RunningServer, stream: str
 ) -> None:
     alice = await anycable.connect("alice", public_server.cable)
@@ -41,7 +39,7 @@ async def test_a_public_stream_is_received_with_dense_positions(
     assert len({event["meta"]["epoch"] for event in received}) == 1
 
 
-async def test_a_batch_arrives_in_its_order(anycable: Script, public_server: RunningServer, stream: str) -> None:
+async def test_batch_arrives_in_order(anycable: Script, public_server: RunningServer, stream: str) -> None:
     alice = await anycable.connect("alice", public_server.cable)
     await alice.subscribe("chat", stream=stream)
 
@@ -50,7 +48,7 @@ async def test_a_batch_arrives_in_its_order(anycable: Script, public_server: Run
     assert offsets(await alice.gets("chat", 50)) == list(range(1, 51))
 
 
-async def test_messages_published_before_the_subscribe_arrive_by_time(
+async def test_history_since_a_time_before_the_messages_has_them(
     anycable: Script, public_server: RunningServer, stream: str
 ) -> None:
     await publish(public_server, stream, "one", "two")
@@ -65,7 +63,7 @@ async def test_messages_published_before_the_subscribe_arrive_by_time(
     assert kinds == ["welcome", "confirm_subscription", 1, 2, "confirm_history", 3]
 
 
-async def test_messages_from_before_the_asked_time_do_not_arrive(
+async def test_history_since_a_later_time_has_no_older_messages(
     anycable: Script, public_server: RunningServer, stream: str
 ) -> None:
     await publish(public_server, stream, "one", "two")
@@ -78,7 +76,7 @@ async def test_messages_from_before_the_asked_time_do_not_arrive(
     assert texts(await alice.gets("chat", 1)) == ["three"]
 
 
-async def test_a_client_that_asks_for_no_history_starts_live(
+async def test_client_without_a_history_request_starts_live(
     anycable: Script, public_server: RunningServer, stream: str
 ) -> None:
     await publish(public_server, stream, "one", "two")
@@ -91,7 +89,7 @@ async def test_a_client_that_asks_for_no_history_starts_live(
     assert alice.frames("confirm_history") == []
 
 
-async def test_a_second_subscribe_goes_on_after_the_last_seen_offset(
+async def test_second_subscribe_resumes_after_the_last_offset(
     anycable: Script, public_server: RunningServer, stream: str
 ) -> None:
     alice = await anycable.connect("alice", public_server.cable, since=int(time.time()) - 60)
@@ -109,7 +107,7 @@ async def test_a_second_subscribe_goes_on_after_the_last_seen_offset(
     assert asked["history"]["streams"][stream]["offset"] == 2
 
 
-async def test_clients_that_join_while_others_publish_get_every_message_once_and_in_order(
+async def test_clients_that_join_during_publishing_get_every_message_once_in_order(
     anycable: Script, public_server: RunningServer, stream: str
 ) -> None:
     total, names = 150, [f"client-{n}" for n in range(6)]
@@ -117,7 +115,7 @@ async def test_clients_that_join_while_others_publish_get_every_message_once_and
 
     clients = []
     for name in names:
-        # Not yet connected: a ping that comes before the subscribe would move the time that the library asks from.
+        # Not yet connected: a ping before the subscribe would move the time of the history request.
         client = await anycable.open(name, public_server.cable, since=int(time.time()) - 60)
         await client.subscribe("chat", stream=stream)
         clients.append(client)
@@ -127,9 +125,7 @@ async def test_clients_that_join_while_others_publish_get_every_message_once_and
         assert offsets(await client.gets("chat", total)) == list(range(1, total + 1))
 
 
-async def test_a_whisper_reaches_the_others_and_not_its_sender(
-    anycable: Script, public_server: RunningServer, stream: str
-) -> None:
+async def test_whisper_reaches_the_other_clients_only(anycable: Script, public_server: RunningServer, stream: str) -> None:
     alice, bob, carol = [await anycable.connect(name, public_server.cable) for name in ("alice", "bob", "carol")]
     for client in (alice, bob, carol):
         await client.subscribe("chat", stream=stream)
@@ -145,7 +141,7 @@ async def test_a_whisper_reaches_the_others_and_not_its_sender(
     assert published["meta"]["offset"] == 1  # a whisper takes no place in the stream
 
 
-async def test_an_excluded_session_gets_a_message_neither_live_nor_in_a_replay(
+async def test_excluded_session_gets_a_message_neither_live_nor_replayed(
     anycable: Script, public_server: RunningServer, stream: str
 ) -> None:
     alice, bob = [await anycable.connect(name, public_server.cable) for name in ("alice", "bob")]
@@ -168,9 +164,7 @@ async def test_an_excluded_session_gets_a_message_neither_live_nor_in_a_replay(
     assert texts(await alice.gets("chat again", 1)) == ["five"]
 
 
-async def test_large_integers_and_unicode_arrive_as_they_were_sent(
-    anycable: Script, public_server: RunningServer, stream: str
-) -> None:
+async def test_large_integers_and_unicode_arrive_unchanged(anycable: Script, public_server: RunningServer, stream: str) -> None:
     alice = await anycable.connect("alice", public_server.cable)
     await alice.subscribe("chat", stream=stream)
 
@@ -183,7 +177,7 @@ async def test_large_integers_and_unicode_arrive_as_they_were_sent(
     assert words == {"text": "Seil · 綱 · 🪢 <&>"}
 
 
-async def test_the_base_protocol_serves_it_too(anycable: Script, public_server: RunningServer, stream: str) -> None:
+async def test_base_protocol_delivers_messages(anycable: Script, public_server: RunningServer, stream: str) -> None:
     alice = await anycable.connect("alice", public_server.cable, protocol="actioncable-v1-json")
     await alice.subscribe("chat", stream=stream)
 
@@ -193,7 +187,7 @@ async def test_the_base_protocol_serves_it_too(anycable: Script, public_server: 
     assert (await alice.sees("open"))["protocol"] == "actioncable-v1-json"
 
 
-async def test_a_channel_that_nobody_serves_is_rejected_and_the_others_stay(
+async def test_unknown_channel_is_rejected_and_other_subscriptions_stay(
     anycable: Script, public_server: RunningServer, stream: str
 ) -> None:
     alice = await anycable.connect("alice", public_server.cable)

@@ -1,4 +1,4 @@
-"""`@anycable/core` asks for history that is older than the hot cache: it comes from the archive, then hot, then live."""
+"""`@anycable/core` requests history older than the hot cache: it gets the archive, then the cache, then live messages."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,9 +14,15 @@ from tests.server import RunningServer, running_server
 pytestmark = pytest.mark.needs_node
 
 
-@pytest.fixture
-def archived_server(tmp_path: Path) -> Iterator[RunningServer]:
-    places = ("--data_dir", str(tmp_path / "data"), "--archive_dir", str(tmp_path / "archive"), "--archive_refresh", "0s")
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("archive")
+
+
+@pytest.fixture(scope="module")
+def archived_server(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    data = str(tmp_path_factory.mktemp("data"))
+    places = ("--data_dir", data, "--archive_dir", str(archive), "--archive_refresh", "0s")
     with running_server("--public", "--history_limit", "10", *places) as server:
         yield server
 
@@ -27,8 +33,8 @@ async def publish_many(server: RunningServer, stream: str, first: int, last: int
         await broadcast(server, [{"stream": stream, "data": str(number)} for number in numbers])
 
 
-async def test_a_client_that_was_away_for_long_resumes_from_the_archive(
-    anycable: Script, archived_server: RunningServer, stream: str, tmp_path: Path
+async def test_client_that_was_offline_for_long_resumes_from_the_archive(
+    anycable: Script, archived_server: RunningServer, stream: str, archive: Path
 ) -> None:
     alice = await anycable.connect("alice", archived_server.cable)
     await alice.subscribe("chat", stream=stream)
@@ -37,8 +43,8 @@ async def test_a_client_that_was_away_for_long_resumes_from_the_archive(
 
     await alice.lose()
     await publish_many(archived_server, stream, 3, 1500)
-    await asyncio.to_thread(archive_journal, archived_server, tmp_path / "archive")
-    await publish_many(archived_server, stream, 1501, 2000)  # a part that only the journal has, and ten that are hot
+    await asyncio.to_thread(archive_journal, archived_server, archive)
+    await publish_many(archived_server, stream, 1501, 2000)  # most of them only in the journal, ten in the cache
     await alice.come_back()
     await alice.gets("chat", 2000)
     await publish(archived_server, stream, 2001)
@@ -48,11 +54,11 @@ async def test_a_client_that_was_away_for_long_resumes_from_the_archive(
     assert alice.frames("reject_history") == []
 
 
-async def test_a_new_client_gets_what_came_since_a_time_before_the_hot_cache(
-    anycable: Script, archived_server: RunningServer, stream: str, tmp_path: Path
+async def test_history_since_a_time_before_the_hot_cache_comes_from_the_archive(
+    anycable: Script, archived_server: RunningServer, stream: str, archive: Path
 ) -> None:
     await publish_many(archived_server, stream, 1, 600)
-    await asyncio.to_thread(archive_journal, archived_server, tmp_path / "archive")
+    await asyncio.to_thread(archive_journal, archived_server, archive)
     await publish_many(archived_server, stream, 601, 900)
 
     bob = await anycable.connect("bob", archived_server.cable, since=1)

@@ -1,21 +1,19 @@
-"""`@anycable/core` with tokens and signed streams: who may come in, for how long, and what may be read."""
+"""`@anycable/core` with tokens and signed streams: authentication, expiry, and authorized streams."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.clients.credentials import BROADCAST_KEY, FOREIGN_SECRET, SECRET, SHORT_LIFE, signed, token
+from tests.clients.credentials import BROADCAST_KEY, FOREIGN_SECRET, signed, token
 from tests.clients.publishers import broadcast, publish
 from tests.clients.script import Client, Script, offsets, texts
-from tests.server import RunningServer, running_server
+from tests.server import RunningServer
 
 pytestmark = pytest.mark.needs_node
 
-
-@pytest.fixture(scope="module")
-def guarded_server() -> Iterator[RunningServer]:
-    with running_server("--secret", SECRET) as server:
-        yield server
+TOKEN_SECONDS = (2, 8, 32)
+"""Lives of tokens that expire during a test. The first that is long enough on this machine is used."""
 
 
 async def member(script: Script, server: RunningServer, name: str, stream: str, **args: object) -> Client:
@@ -25,19 +23,19 @@ async def member(script: Script, server: RunningServer, name: str, stream: str, 
     return client
 
 
-@pytest.mark.parametrize("strategy", ["param", "header", "sub-protocol"])
-async def test_a_valid_token_is_accepted_wherever_the_client_puts_it(
-    anycable: Script, guarded_server: RunningServer, strategy: str
+async def test_valid_token_is_accepted_from_query_header_and_subprotocol(
+    anycable: Script, guarded_server: RunningServer
 ) -> None:
-    alice = await anycable.connect("alice", guarded_server.cable, token=token(), authStrategy=strategy)
+    for strategy in ("param", "header", "sub-protocol"):
+        alice = await anycable.connect(f"by {strategy}", guarded_server.cable, token=token(), authStrategy=strategy)
 
-    opened = await alice.sees("open")
-    assert opened["protocol"] == "actioncable-v1-ext-json"
-    assert ("jid=" in opened["url"]) is (strategy == "param")
+        opened = await alice.sees("open")
+        assert opened["protocol"] == "actioncable-v1-ext-json", strategy
+        assert ("jid=" in opened["url"]) is (strategy == "param"), strategy
 
 
 @pytest.mark.parametrize("bad", [None, "not-a-token", token(secret=FOREIGN_SECRET)], ids=["none", "garbage", "forged"])
-async def test_a_client_without_a_valid_token_is_refused_for_good(
+async def test_client_without_a_valid_token_gets_reconnect_false(
     anycable: Script, guarded_server: RunningServer, bad: str | None
 ) -> None:
     alice = await anycable.open("alice", guarded_server.cable, **({"token": bad} if bad else {}))
@@ -47,14 +45,14 @@ async def test_a_client_without_a_valid_token_is_refused_for_good(
     assert (await alice.sees("socket_close"))["code"] == 1000
 
 
-async def test_an_expired_token_is_told_apart(anycable: Script, guarded_server: RunningServer) -> None:
+async def test_expired_token_is_reported_as_expired(anycable: Script, guarded_server: RunningServer) -> None:
     alice = await anycable.open("alice", guarded_server.cable, token=token(expires_in=-5))
 
     assert (await alice.sees("close"))["reason"] == "token_expired"
     assert alice.frames() == [{"type": "disconnect", "reason": "token_expired", "reconnect": False}]
 
 
-async def test_a_client_with_an_expired_token_comes_in_with_a_refreshed_one(
+async def test_client_with_an_expired_token_connects_with_a_refreshed_one(
     anycable: Script, guarded_server: RunningServer, stream: str
 ) -> None:
     alice = await anycable.open("alice", guarded_server.cable, token=token(expires_in=-5), freshToken=token())
@@ -67,49 +65,70 @@ async def test_a_client_with_an_expired_token_comes_in_with_a_refreshed_one(
     assert [event["reason"] for event in alice.all("close")] == ["token_expired"]
 
 
-async def test_a_live_connection_ends_with_its_token_and_goes_on_with_the_next_one(
-    anycable: Script, guarded_server: RunningServer, stream: str
-) -> None:
-    alice = await member(anycable, guarded_server, "alice", stream, token=token(expires_in=SHORT_LIFE), freshToken=token())
-    await publish(guarded_server, stream, "one", key=BROADCAST_KEY)
+async def subscribed_before_expiry(
+    script: Script, server: RunningServer, name: str, stream: str, **args: object
+) -> AsyncIterator[tuple[Client, str]]:
+    """Clients of a signed stream with their short-lived tokens, each longer than the one before. A client whose token expires
+    before it has subscribed is skipped."""
+    for seconds in TOKEN_SECONDS:
+        brief = token(expires_in=seconds)
+        client = await script.open(f"{name}-{seconds}", server.cable, token=brief, **args)
+        await client.order("subscribe", channel="chat", signed=signed(stream))
+        await script.until(lambda client=client: bool(client.all("subscribed") or client.all("close")), "subscribed or closed")  # type: ignore[misc]
+        if client.all("subscribed"):
+            yield client, brief
+    raise AssertionError(f"{name} did not get far enough within {TOKEN_SECONDS[-1]} s")
+
+
+async def check_live_connection(script: Script, server: RunningServer, stream: str) -> None:
+    """It ends with its token and resumes with the next one."""
+    alice, _ = await anext(subscribed_before_expiry(script, server, "live", stream, freshToken=token()))
+    await publish(server, stream, "one", key=BROADCAST_KEY)
 
     closed = await alice.sees("close")
-    await publish(guarded_server, stream, "two", key=BROADCAST_KEY)
+    await publish(server, stream, "two", key=BROADCAST_KEY)
     await alice.sees("connect", times=2)
-    await publish(guarded_server, stream, "three", key=BROADCAST_KEY)
+    await publish(server, stream, "three", key=BROADCAST_KEY)
 
     assert closed["reason"] == "token_expired"
     assert offsets(await alice.gets("chat", 3)) == [1, 2, 3]
 
 
-async def test_a_session_is_not_restored_past_the_life_of_its_token(
-    anycable: Script, guarded_server: RunningServer, stream: str
-) -> None:
-    brief = token(expires_in=SHORT_LIFE)
-    alice, witness = [await member(anycable, guarded_server, name, stream, token=brief) for name in ("alice", "witness")]
+async def check_lost_session(script: Script, server: RunningServer, stream: str) -> None:
+    """It is not restored after its token has expired."""
+    alice, brief = await anext(subscribed_before_expiry(script, server, "lost", stream))
+    witness = await script.open("witness", server.cable, token=brief)
 
-    await alice.lose()
+    await alice.order("cut", how="fin")
     await witness.sees("close", reason="token_expired")
+    await script.until(lambda: bool(alice.all("disconnect") or alice.all("close")), "the link of alice is lost")
     await alice.order("reconnect")
 
     assert (await alice.sees("close"))["reason"] == "token_expired"
     assert alice.all("connect", restored=True) == []
 
 
-async def test_a_session_is_restored_within_the_life_of_its_token_and_then_still_ends_with_it(
-    anycable: Script, guarded_server: RunningServer, stream: str
-) -> None:
-    alice = await member(anycable, guarded_server, "alice", stream, token=token(expires_in=SHORT_LIFE))
+async def check_restored_session(script: Script, server: RunningServer, stream: str) -> None:
+    """It is restored within the life of its token and still ends with it."""
+    async for alice, _ in subscribed_before_expiry(script, server, "restored", stream):
+        await alice.order("cut", how="fin")
+        await script.until(lambda alice=alice: bool(alice.all("disconnect") or alice.all("close")), "the link is lost")  # type: ignore[misc]
+        await alice.order("reconnect")
 
-    await alice.lose()
-    restored = await alice.come_back()
+        assert (await alice.sees("close"))["reason"] == "token_expired"
+        if alice.all("connect", restored=True):
+            return
 
-    assert restored["restored"] is True
-    assert (await alice.sees("close"))["reason"] == "token_expired"
+
+async def test_sessions_end_with_their_tokens(anycable: Script, guarded_server: RunningServer, stream: str) -> None:
+    checks = (check_live_connection, check_lost_session, check_restored_session)
+    async with asyncio.TaskGroup() as group:
+        for check in checks:
+            group.create_task(check(anycable, guarded_server, f"{stream}/{check.__name__}"))
 
 
 @pytest.mark.parametrize("encode", ["b64encode", "urlsafe_b64encode"])
-async def test_a_signed_stream_is_received_in_either_base64_alphabet(
+async def test_signed_stream_is_accepted_in_both_base64_alphabets(
     anycable: Script, guarded_server: RunningServer, encode: str
 ) -> None:
     stream = f"{encode}/Ã¿>?~"  # its encodings differ in the alphabets
@@ -134,7 +153,7 @@ async def test_a_signed_stream_is_received_in_either_base64_alphabet(
     ],
     ids=["forged", "misshapen", "without a signature", "public name"],
 )
-async def test_a_stream_that_is_not_signed_by_us_is_rejected(
+async def test_stream_without_a_valid_signature_is_rejected(
     anycable: Script, guarded_server: RunningServer, args: dict[str, str]
 ) -> None:
     alice = await anycable.connect("alice", guarded_server.cable, token=token())
@@ -144,9 +163,7 @@ async def test_a_stream_that_is_not_signed_by_us_is_rejected(
     assert (await alice.sees("channel_close", channel="chat"))["error"] == "SubscriptionRejectedError"
 
 
-async def test_a_signed_stream_carries_no_whispers_unless_the_server_allows_them(
-    anycable: Script, guarded_server: RunningServer, stream: str
-) -> None:
+async def test_signed_stream_has_no_whispers_by_default(anycable: Script, guarded_server: RunningServer, stream: str) -> None:
     alice, bob = [await member(anycable, guarded_server, name, stream) for name in ("alice", "bob")]
 
     await alice.order("whisper", channel="chat", data="psst")
@@ -156,7 +173,7 @@ async def test_a_signed_stream_carries_no_whispers_unless_the_server_allows_them
     assert texts(await bob.gets("chat", 1)) == ["one"]
 
 
-async def test_a_remote_disconnect_ends_all_sessions_of_that_identifier_and_no_other(
+async def test_remote_disconnect_ends_all_sessions_of_the_identifier(
     anycable: Script, guarded_server: RunningServer, stream: str
 ) -> None:
     target = '{"user":"42"}'
@@ -174,7 +191,7 @@ async def test_a_remote_disconnect_ends_all_sessions_of_that_identifier_and_no_o
     assert texts(await other.gets("chat", 1)) == ["still here"]
 
 
-async def test_a_remote_disconnect_may_let_the_client_come_back_and_it_misses_nothing(
+async def test_remote_disconnect_with_reconnect_loses_no_message(
     anycable: Script, guarded_server: RunningServer, stream: str
 ) -> None:
     alice = await member(anycable, guarded_server, "alice", stream, token=token(stream))
@@ -188,5 +205,5 @@ async def test_a_remote_disconnect_may_let_the_client_come_back_and_it_misses_no
     back = await alice.come_back()
 
     assert lost["reason"] == "remote"
-    assert back["restored"] is False  # a session that the server ended is over
+    assert back["restored"] is False  # the server ended the session
     assert offsets(await alice.gets("chat", 2)) == [1, 2]

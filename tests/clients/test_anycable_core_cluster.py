@@ -1,4 +1,4 @@
-"""`@anycable/core` clients behind a proxy that moves them from node to node of a cluster: nobody notices."""
+"""`@anycable/core` clients behind a proxy that moves them between the nodes of a cluster: no message or member is lost."""
 
 import asyncio
 import itertools
@@ -10,7 +10,7 @@ from tests.clients.script import Client, Script, offsets, texts
 from tests.cluster.cluster_faults import Cluster, EngineMaker, nats_engine, redis_engine, running_cluster
 from tests.scenarios.relay import Relay, relay_to
 
-pytestmark = pytest.mark.needs_node
+pytestmark = [pytest.mark.needs_node, pytest.mark.tier("all")]
 
 MOVES = 6
 NAMES = ("alice", "carol", "dave")
@@ -30,7 +30,7 @@ async def members(client: Client, times: int) -> object:
 
 
 class Publishing:
-    """One message after another, each at another node, until it is told to stop."""
+    """Publishes one message after another, each at the next node, until it is stopped."""
 
     def __init__(self, cluster: Cluster, stream: str) -> None:
         self._cluster = cluster
@@ -46,13 +46,13 @@ class Publishing:
         raise AssertionError("a cycle has no end")
 
     async def stop(self) -> int:
-        """How many there were."""
+        """Returns the number of messages."""
         self._enough.set()
         return await self._task
 
 
 async def move(relay: Relay, port: int, clients: list[Client], how: str) -> None:
-    """To another node: because the links broke, or while the former node still believes in them."""
+    """To another node: after broken links, or while the old node still has the connections."""
     relay.port = port
     if how == "break":
         relay.break_links()
@@ -62,7 +62,7 @@ async def move(relay: Relay, port: int, clients: list[Client], how: str) -> None
 
 
 @pytest.mark.parametrize("engine", [redis_engine, nats_engine])
-async def test_clients_that_are_moved_from_node_to_node_miss_nothing_and_stay_present(
+async def test_clients_that_move_between_nodes_miss_no_message_and_stay_present(
     anycable: Script, stream: str, engine: EngineMaker
 ) -> None:
     async with (
@@ -73,8 +73,8 @@ async def test_clients_that_are_moved_from_node_to_node_miss_nothing_and_stay_pr
         bob = await arrive(anycable, cluster.nodes[2].cable, "bob", stream)
         url = relay.url.replace("http", "ws", 1) + "/cable"
         moved = [await arrive(anycable, url, name, stream) for name in NAMES]
-        everybody = {name: {"name": name} for name in ("bob", *NAMES)}
-        assert await members(bob, 1) == everybody
+        present = {name: {"name": name} for name in ("bob", *NAMES)}
+        assert await members(bob, 1) == present
 
         publishing = Publishing(cluster, stream)
         try:
@@ -92,6 +92,6 @@ async def test_clients_that_are_moved_from_node_to_node_miss_nothing_and_stay_pr
             assert client.frames("reject_history") == []
         for client in moved:
             assert len(client.all("connect")) == 1 + MOVES
-        assert await members(bob, 2) == await members(moved[0], 1) == everybody
+        assert await members(bob, 2) == await members(moved[0], 1) == present
         assert [event["id"] for event in bob.all("presence", type="join")] == ["bob", *NAMES]
         assert bob.all("presence", type="leave") == []

@@ -1,4 +1,4 @@
-"""`@anycable/core` after its link was lost: the session is restored, nothing is missed, repeated or out of order."""
+"""`@anycable/core` after a lost link: the session is restored, no message is missed, repeated or out of order."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.needs_node
 
 
 @pytest.mark.parametrize("how", ["fin", "reset", "stall"])
-async def test_a_lost_link_is_restored_with_all_that_was_published_meanwhile(
+async def test_session_is_restored_with_the_messages_of_the_meantime(
     anycable: Script, public_server: RunningServer, stream: str, how: str
 ) -> None:
     alice = await anycable.connect("alice", public_server.cable)
@@ -39,7 +39,7 @@ async def test_a_lost_link_is_restored_with_all_that_was_published_meanwhile(
         assert len(alice.all("subscribed", channel=name, restored=True)) == 1
 
 
-async def test_the_connection_that_a_restored_session_left_behind_is_ended(
+async def test_old_connection_of_a_restored_session_is_closed(
     anycable: Script, public_server: RunningServer, stream: str
 ) -> None:
     alice = await anycable.connect("alice", public_server.cable)
@@ -51,7 +51,7 @@ async def test_the_connection_that_a_restored_session_left_behind_is_ended(
     assert (await alice.sees("socket_close", socket=1))["code"] != 1006  # with a close frame, not by a broken link
 
 
-async def test_a_client_that_is_cut_again_and_again_while_others_publish_misses_nothing(
+async def test_client_with_many_lost_links_misses_no_message(
     anycable: Script, public_server: RunningServer, stream: str
 ) -> None:
     alice = await anycable.connect("alice", public_server.cable, reconnectAfter=20)
@@ -81,7 +81,7 @@ async def test_a_client_that_is_cut_again_and_again_while_others_publish_misses_
     assert alice.frames("reject_history") == []
 
 
-async def test_a_restored_welcome_names_what_is_still_subscribed(
+async def test_restored_welcome_lists_the_remaining_subscriptions(
     anycable: Script, public_server: RunningServer, stream: str
 ) -> None:
     alice = await anycable.connect("alice", public_server.cable)
@@ -100,7 +100,7 @@ async def test_a_restored_welcome_names_what_is_still_subscribed(
     }
 
 
-async def test_a_restored_session_without_subscriptions_says_so(anycable: Script, public_server: RunningServer) -> None:
+async def test_restored_welcome_without_subscriptions_lists_none(anycable: Script, public_server: RunningServer) -> None:
     alice = await anycable.connect("alice", public_server.cable)
 
     await alice.lose()
@@ -109,7 +109,7 @@ async def test_a_restored_session_without_subscriptions_says_so(anycable: Script
     assert (await alice.frame("welcome", times=2))["restored_ids"] == []
 
 
-async def test_a_sid_restores_once(anycable: Script, public_server: RunningServer, stream: str) -> None:
+async def test_sid_restores_only_once(anycable: Script, public_server: RunningServer, stream: str) -> None:
     alice = await anycable.connect("alice", public_server.cable)
     await alice.subscribe("chat", stream=stream)
     sid = (await alice.sees("connect"))["sid"]
@@ -126,7 +126,7 @@ async def test_a_sid_restores_once(anycable: Script, public_server: RunningServe
     assert [frame for frame in thief.frames() if "offset" in frame] == []
 
 
-async def test_a_message_that_excludes_a_session_is_not_replayed_to_it_after_its_restore(
+async def test_excluded_message_is_not_replayed_after_a_restore(
     anycable: Script, public_server: RunningServer, stream: str
 ) -> None:
     alice = await anycable.connect("alice", public_server.cable)
@@ -140,9 +140,7 @@ async def test_a_message_that_excludes_a_session_is_not_replayed_to_it_after_its
     assert texts(await alice.gets("chat", 1)) == ["of others"]
 
 
-async def test_an_unknown_sid_gives_a_new_session_that_works(
-    anycable: Script, public_server: RunningServer, stream: str
-) -> None:
+async def test_unknown_sid_gives_a_new_session(anycable: Script, public_server: RunningServer, stream: str) -> None:
     alice = await anycable.connect("alice", f"{public_server.cable}?sid=never-heard-of")
     await alice.subscribe("chat", stream=stream)
 
@@ -152,70 +150,74 @@ async def test_an_unknown_sid_gives_a_new_session_that_works(
     assert texts(await alice.gets("chat", 1)) == ["one"]
 
 
-async def test_history_that_is_too_old_is_said_and_what_is_kept_of_it_comes(anycable: Script, stream: str) -> None:
-    with running_server("--public", "--history_limit", "3") as server:
-        alice = await anycable.connect("alice", server.cable)
-        await alice.subscribe("chat", stream=stream)
-        await publish(server, stream, 1, 2)
-        await alice.gets("chat", 2)
+async def test_trimmed_history_is_reported_and_the_kept_messages_arrive(
+    anycable: Script, short_history_server: RunningServer, stream: str
+) -> None:
+    alice = await anycable.connect("alice", short_history_server.cable)
+    await alice.subscribe("chat", stream=stream)
+    await publish(short_history_server, stream, 1, 2)
+    await alice.gets("chat", 2)
 
+    await alice.lose()
+    await publish(short_history_server, stream, *range(3, 11))
+    await alice.come_back()
+    await alice.sees("info", channel="chat", type="history_not_found")
+    await publish(short_history_server, stream, 11)
+
+    assert offsets(await alice.gets("chat", 6)) == [1, 2, 8, 9, 10, 11]
+    assert len(alice.frames("confirm_history")) == 1  # of the subscribe: each request has one response
+    rejected = await alice.frame("reject_history")
+    epoch = alice.all("message")[0]["meta"]["epoch"]
+    assert rejected["reason"] == "trimmed"
+    assert rejected["streams"] == {stream: {"reason": "trimmed", "epoch": epoch, "oldest": 8, "tip": 10}}
+
+
+async def test_client_resumes_after_the_messages_behind_a_gap(
+    anycable: Script, short_history_server: RunningServer, stream: str
+) -> None:
+    alice = await anycable.connect("alice", short_history_server.cable)
+    await alice.subscribe("chat", stream=stream)
+    await publish(short_history_server, stream, 1)
+    await alice.gets("chat", 1)
+    for round in range(2):
         await alice.lose()
-        await publish(server, stream, *range(3, 11))
+        await publish(short_history_server, stream, *range(1, 6))
         await alice.come_back()
-        await alice.sees("info", channel="chat", type="history_not_found")
-        await publish(server, stream, 11)
+        await alice.sees("info", channel="chat", type="history_not_found", times=round + 1)
 
-        assert offsets(await alice.gets("chat", 6)) == [1, 2, 8, 9, 10, 11]
-        assert len(alice.frames("confirm_history")) == 1  # that of the subscribe: each request has one answer
-        rejected = await alice.frame("reject_history")
-        epoch = alice.all("message")[0]["meta"]["epoch"]
-        assert rejected["reason"] == "trimmed"
-        assert rejected["streams"] == {stream: {"reason": "trimmed", "epoch": epoch, "oldest": 8, "tip": 10}}
+    assert offsets(await alice.gets("chat", 7)) == [1, 4, 5, 6, 9, 10, 11]
 
 
-async def test_a_client_goes_on_from_what_came_after_a_gap(anycable: Script, stream: str) -> None:
-    with running_server("--public", "--history_limit", "3") as server:
-        alice = await anycable.connect("alice", server.cable)
-        await alice.subscribe("chat", stream=stream)
-        await publish(server, stream, 1)
-        await alice.gets("chat", 1)
-        for round in range(2):
-            await alice.lose()
-            await publish(server, stream, *range(1, 6))
-            await alice.come_back()
-            await alice.sees("info", channel="chat", type="history_not_found", times=round + 1)
+async def test_trimmed_history_by_time_is_confirmed_with_the_reason(
+    anycable: Script, short_history_server: RunningServer, stream: str
+) -> None:
+    await publish(short_history_server, stream, *range(1, 11))
+    # Not yet connected: a ping before the subscribe would move the time of the history request.
+    alice = await anycable.open("alice", short_history_server.cable, since=int(time.time()) - 3600)
+    await alice.subscribe("chat", stream=stream)
+    confirmed = await alice.frame("confirm_history")
 
-        assert offsets(await alice.gets("chat", 7)) == [1, 4, 5, 6, 9, 10, 11]
-
-
-async def test_history_by_time_that_is_not_kept_any_more_is_confirmed_and_said(anycable: Script, stream: str) -> None:
-    with running_server("--public", "--history_limit", "3") as server:
-        await publish(server, stream, *range(1, 11))
-        # Not yet connected: a ping that comes before the subscribe would move the time that the library asks from.
-        alice = await anycable.open("alice", server.cable, since=int(time.time()) - 3600)
-        await alice.subscribe("chat", stream=stream)
-        confirmed = await alice.frame("confirm_history")
-
-        assert offsets(await alice.gets("chat", 3)) == [8, 9, 10]
-        assert alice.frames("reject_history") == []  # an application that reloads when history is not found would never stop
-        assert (confirmed["reason"], confirmed["streams"][stream]["oldest"]) == ("trimmed", 8)
+    assert offsets(await alice.gets("chat", 3)) == [8, 9, 10]
+    assert alice.frames("reject_history") == []  # an application that reloads when history is not found would never stop
+    assert (confirmed["reason"], confirmed["streams"][stream]["oldest"]) == ("trimmed", 8)
 
 
-async def test_the_last_offset_before_the_oldest_kept_one_still_joins_up(anycable: Script, stream: str) -> None:
-    with running_server("--public", "--history_limit", "3") as server:
-        alice = await anycable.connect("alice", server.cable)
-        await alice.subscribe("chat", stream=stream)
-        await publish(server, stream, 1, 2)
-        await alice.gets("chat", 2)
+async def test_resume_right_before_the_oldest_kept_message_has_no_gap(
+    anycable: Script, short_history_server: RunningServer, stream: str
+) -> None:
+    alice = await anycable.connect("alice", short_history_server.cable)
+    await alice.subscribe("chat", stream=stream)
+    await publish(short_history_server, stream, 1, 2)
+    await alice.gets("chat", 2)
 
-        await alice.lose()
-        await publish(server, stream, 3, 4, 5)
-        await alice.come_back()
+    await alice.lose()
+    await publish(short_history_server, stream, 3, 4, 5)
+    await alice.come_back()
 
-        assert offsets(await alice.gets("chat", 5)) == [1, 2, 3, 4, 5]
+    assert offsets(await alice.gets("chat", 5)) == [1, 2, 3, 4, 5]
 
 
-async def test_after_a_restart_the_client_comes_back_and_hears_that_the_past_is_gone(anycable: Script, stream: str) -> None:
+async def test_client_reconnects_after_a_restart_and_gets_an_epoch_change(anycable: Script, stream: str) -> None:
     with running_server("--public") as server:
         alice = await anycable.connect("alice", server.cable, reconnectAfter=100, since=int(time.time()) - 60)
         await alice.subscribe("chat", stream=stream)

@@ -1,4 +1,4 @@
-"""A chat written as Python channels, and both JavaScript clients in it: what one library does, the other sees."""
+"""The chat example with Python channels, used with both JavaScript libraries at once."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ def chat() -> Iterator[RunningServer]:
 
 @pytest.fixture
 def room(request: pytest.FixtureRequest) -> str:
-    """One of its own for each test."""
+    """A room per test."""
     return str(request.node.name).removeprefix("test_").replace("_", "-")[:40]
 
 
@@ -32,43 +32,43 @@ def address(server: RunningServer, name: str) -> str:
 
 
 async def enter(script: Script, server: RunningServer, name: str, room: str) -> Client:
-    """A client of `@anycable/core` that is in the room."""
+    """A client of `@anycable/core` in the room."""
     client = await script.connect(name, address(server, name))
     await client.subscribe("room", kind="ChatChannel", params={"room": room})
     return client
 
 
 async def enter_by_page(script: Script, server: RunningServer, name: str, room: str) -> Client:
-    """A client of `@rails/actioncable` that is in the room."""
+    """A client of `@rails/actioncable` in the room."""
     client = await script.open(name, address(server, name))
     await client.subscribe("room", params={"channel": "ChatChannel", "room": room})
     return client
 
 
-async def heard(script: Script, client: Client, count: int, channel: str = "room") -> list[object]:
-    """What was said in the room, once it is so much. To `@rails/actioncable` comings and goings are messages too."""
+async def chat_messages(script: Script, client: Client, count: int, channel: str = "room") -> list[object]:
+    """The chat messages of the room, once there are that many. In `@rails/actioncable` joins and leaves are messages too."""
 
     def said() -> list[object]:
         messages = [event["message"] for event in client.all("message", channel=channel)]
         return [message for message in messages if "name" in message]
 
-    await script.until(lambda: len(said()) >= count, f"{client.name} hears {count} messages")
+    await script.until(lambda: len(said()) >= count, f"{client.name} gets {count} messages")
     return said()
 
 
 async def marked(script: Script, client: Client, mark: str, count: int) -> list[object]:
-    """The messages that the server has marked as something else, once there are so many."""
+    """The messages with this marker of the server, once there are that many."""
 
     def found() -> list[object]:
         messages = [event["message"] for event in client.all("message", channel="room")]
         return [message for message in messages if mark in message]
 
-    await script.until(lambda: len(found()) >= count, f"{client.name} hears {count} of {mark}")
+    await script.until(lambda: len(found()) >= count, f"{client.name} gets {count} of {mark}")
     return found()
 
 
 async def members(client: Client) -> dict[str, Any]:
-    """Who is there, by the client's first question."""
+    """The members, by the first request of the client."""
     await client.order("members", channel="room")
     await client.sees("members")
     answer = next(frame["message"] for frame in client.frames("presence") if frame["message"]["type"] == "info")
@@ -83,32 +83,32 @@ def said(name: str, text: str, number: int) -> object:
     return {"name": name, "text": text, "number": number}
 
 
-async def test_both_hear_what_each_of_them_says(anycable: Script, rails: Script, chat: RunningServer, room: str) -> None:
+async def test_messages_of_either_library_reach_both(anycable: Script, rails: Script, chat: RunningServer, room: str) -> None:
     ann = await enter(anycable, chat, "Ann", room)
     bo = await enter_by_page(rails, chat, "Bo", room)
 
     await speak(ann, "hello")
-    await heard(rails, bo, 1)
+    await chat_messages(rails, bo, 1)
     await speak(bo, "hello, Ann")
-    await heard(anycable, ann, 2)
+    await chat_messages(anycable, ann, 2)
     await speak(ann, "how are you?")
 
     conversation = [said("Ann", "hello", 1), said("Bo", "hello, Ann", 1), said("Ann", "how are you?", 2)]
-    assert await heard(anycable, ann, 3) == conversation
-    assert await heard(rails, bo, 3) == conversation
+    assert await chat_messages(anycable, ann, 3) == conversation
+    assert await chat_messages(rails, bo, 3) == conversation
 
 
-async def test_nobody_without_a_name_comes_in(anycable: Script, rails: Script, chat: RunningServer) -> None:
-    nobody = await anycable.open("nobody", chat.cable)
+async def test_client_without_a_name_is_rejected(anycable: Script, rails: Script, chat: RunningServer) -> None:
+    unnamed = await anycable.open("unnamed", chat.cable)
     page = await rails.open("page", chat.cable)
     await page.order("subscribe", channel="room", params={"channel": "ChatChannel", "room": "lobby"})
 
-    assert (await nobody.sees("close"))["reason"] == "unauthorized"
+    assert (await unnamed.sees("close"))["reason"] == "unauthorized"
     await page.sees("disconnect", willAttemptReconnect=False)
     assert page.frames() == [{"type": "disconnect", "reason": "unauthorized", "reconnect": False}]
 
 
-async def test_a_room_that_is_not_there_is_rejected_and_the_others_go_on(
+async def test_unknown_room_is_rejected_and_other_subscriptions_stay(
     anycable: Script, rails: Script, chat: RunningServer, room: str
 ) -> None:
     ann = await enter(anycable, chat, "Ann", room)
@@ -119,11 +119,11 @@ async def test_a_room_that_is_not_there_is_rejected_and_the_others_go_on(
 
     assert (await ann.sees("channel_close", channel="cellar"))["error"] == "SubscriptionRejectedError"
     await bo.sees("rejected", channel="cellar")
-    await speak(ann, "nobody is in the cellar")
-    assert await heard(rails, bo, 1) == [said("Ann", "nobody is in the cellar", 1)]
+    await speak(ann, "the cellar is closed")
+    assert await chat_messages(rails, bo, 1) == [said("Ann", "the cellar is closed", 1)]
 
 
-async def test_an_action_that_is_refused_or_not_there_changes_nothing(
+async def test_refused_and_unknown_actions_have_no_effect(
     anycable: Script, rails: Script, chat: RunningServer, room: str
 ) -> None:
     ann = await enter(anycable, chat, "Ann", room)
@@ -134,29 +134,29 @@ async def test_an_action_that_is_refused_or_not_there_changes_nothing(
         for action in ("unsubscribed", "sing"):
             await client.order("perform", channel="room", action=action, data={})
         await speak(client, "done")
-        await heard(script, client, 1)
+        await chat_messages(script, client, 1)
 
-    assert await heard(anycable, ann, 2) == [said("Ann", "done", 1), said("Bo", "done", 1)]
+    assert await chat_messages(anycable, ann, 2) == [said("Ann", "done", 1), said("Bo", "done", 1)]
 
 
-async def test_who_unsubscribes_has_left_and_hears_no_more(
+async def test_unsubscribed_client_has_left_and_gets_no_more_messages(
     anycable: Script, rails: Script, chat: RunningServer, room: str
 ) -> None:
     ann = await enter(anycable, chat, "Ann", room)
     bo = await enter_by_page(rails, chat, "Bo", room)
 
     await bo.order("unsubscribe", channel="room")
-    assert await heard(anycable, ann, 1) == [{"name": "Bo", "event": "left"}]
+    assert await chat_messages(anycable, ann, 1) == [{"name": "Bo", "event": "left"}]
     await speak(ann, "alone at last")
-    await heard(anycable, ann, 2)
+    await chat_messages(anycable, ann, 2)
     await bo.subscribe("again", params={"channel": "ChatChannel", "room": room})
     await speak(ann, "welcome")
 
-    assert await heard(rails, bo, 1, "again") == [said("Ann", "welcome", 2)]
-    assert await heard(rails, bo, 0) == []
+    assert await chat_messages(rails, bo, 1, "again") == [said("Ann", "welcome", 2)]
+    assert await chat_messages(rails, bo, 0) == []
 
 
-async def test_a_whisper_reaches_the_others_whatever_their_library(
+async def test_whisper_reaches_the_other_clients_of_both_libraries(
     anycable: Script, rails: Script, chat: RunningServer, room: str
 ) -> None:
     ann, cy = [await enter(anycable, chat, name, room) for name in ("Ann", "Cy")]
@@ -168,12 +168,12 @@ async def test_a_whisper_reaches_the_others_whatever_their_library(
         assert await marked(script, client, "$whisper", 1) == [whispered]
     await speak(ann, "written")
 
-    assert await heard(anycable, ann, 1) == [said("Ann", "written", 1)]
+    assert await chat_messages(anycable, ann, 1) == [said("Ann", "written", 1)]
     for script, client in ((rails, bo), (anycable, cy)):
-        assert await heard(script, client, 1) == [said("Ann", "written", 1)]
+        assert await chat_messages(script, client, 1) == [said("Ann", "written", 1)]
 
 
-async def test_the_reply_to_an_action_can_be_awaited_with_either_library(
+async def test_reply_to_an_action_can_be_awaited_with_both_libraries(
     anycable: Script, rails: Script, chat: RunningServer, room: str
 ) -> None:
     ann = await enter(anycable, chat, "Ann", room)
@@ -189,7 +189,7 @@ async def test_the_reply_to_an_action_can_be_awaited_with_either_library(
         assert (await client.sees("replied", outcome="error", times=2))["code"] == "unknown_action"
 
 
-async def test_the_reply_to_an_action_can_be_listened_to_with_either_library(
+async def test_reply_without_an_id_is_received_by_both_libraries(
     anycable: Script, rails: Script, chat: RunningServer, room: str
 ) -> None:
     ann = await enter(anycable, chat, "Ann", room)
@@ -208,7 +208,7 @@ async def test_the_reply_to_an_action_can_be_listened_to_with_either_library(
         ]
 
 
-async def test_presence_is_what_the_channel_says_and_a_client_only_adds_what_is_told_of_it(
+async def test_channel_decides_presence_and_client_only_adds_its_info(
     anycable: Script, rails: Script, chat: RunningServer, room: str
 ) -> None:
     ann = await enter(anycable, chat, "Ann", room)
@@ -219,7 +219,7 @@ async def test_presence_is_what_the_channel_says_and_a_client_only_adds_what_is_
     await ann.sees("presence", type="leave", id="Bo")
     cy = await enter(anycable, chat, "Cy", room)
     await ann.sees("presence", type="join", id="Cy")
-    await cy.order("join", channel="room", id="Cy", info={"mood": "fine"})  # there already: only what is told of it is new
+    await cy.order("join", channel="room", id="Cy", info={"mood": "fine"})  # present already: only the info is new
     assert await members(cy) == {"Ann": None, "Cy": {"mood": "fine"}}
     await cy.order("leave", channel="room")
     await ann.sees("presence", type="leave", id="Cy")
@@ -232,21 +232,21 @@ async def test_presence_is_what_the_channel_says_and_a_client_only_adds_what_is_
 
 
 @pytest.mark.parametrize("how", ["fin", "reset", "stall"])
-async def test_who_comes_back_has_missed_nothing_and_the_channel_hears_of_it(
+async def test_resumed_client_misses_no_message_and_the_channel_is_notified(
     anycable: Script, rails: Script, chat: RunningServer, how: str
 ) -> None:
     room = f"resume-{how}"
     ann = await enter(anycable, chat, "Ann", room)
     bo = await enter_by_page(rails, chat, "Bo", room)
     await speak(ann, "one")
-    await heard(rails, bo, 1)
+    await chat_messages(rails, bo, 1)
 
     await ann.lose(how)
     await speak(bo, "two")
     await speak(bo, "three")
-    await heard(rails, bo, 3)
+    await chat_messages(rails, bo, 3)
     back = await ann.come_back()
-    await heard(rails, bo, 4)
+    await chat_messages(rails, bo, 4)
     await speak(ann, "four")
 
     assert (back["reconnect"], back["restored"]) == (True, True)
@@ -257,6 +257,6 @@ async def test_who_comes_back_has_missed_nothing_and_the_channel_hears_of_it(
         {"name": "Ann", "event": "came back"},
         said("Ann", "four", 2),
     ]
-    assert await heard(anycable, ann, 5) == conversation
-    assert await heard(rails, bo, 5) == conversation
+    assert await chat_messages(anycable, ann, 5) == conversation
+    assert await chat_messages(rails, bo, 5) == conversation
     assert (await members(ann)).keys() == {"Ann", "Bo"}

@@ -1,1 +1,1 @@
-"""The documentation as a reader would use it: links lead somewhere, commands work, tables agree with the code."""
+"""The documentation: links resolve, commands work, tables agree with the code."""

@@ -1,8 +1,8 @@
-"""The Markdown pages of the project, and what in them can be checked: links, headings, fenced blocks.
+"""The Markdown pages of the project with their links, headings and fenced blocks.
 
-A block's second word says what a reader does with it: `run` ends by itself, `follow` keeps printing, `serve` keeps
-serving; with `&` behind each command there are several servers in one block.
-Renderers show only the first word, the language; a block without a second word is not run.
+The second word of a fence says how a reader runs the block: `run` ends on its own, `follow` keeps printing, `serve` keeps
+serving; with `&` after each command there are several servers in one block.
+Renderers show only the first word, the language. A block without a second word is not run.
 """
 
 import re
@@ -34,13 +34,13 @@ def blocks(page: Path) -> list[Block]:
 
 
 def links(page: Path) -> list[str]:
-    """Targets inside the project; code is not prose, and addresses elsewhere are not ours to check."""
+    """Targets inside the project. Code blocks and external addresses are left out."""
     prose = _INLINE_CODE.sub("", _FENCE.sub("", page.read_text()))
     targets = (found["target"] for found in _LINK.finditer(prose))
     return [target for target in targets if not target.startswith(("http://", "https://", "mailto:"))]
 
 
 def anchors(page: Path) -> set[str]:
-    """The fragments by which headings can be linked to, as GitHub makes them."""
+    """The fragments of the headings, as GitHub generates them."""
     titles = (found["title"] for found in _HEADING.finditer(_FENCE.sub("", page.read_text())))
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}

@@ -1,6 +1,6 @@
-"""A reader with a few terminals, who types what a page says, in order, on ports that are free.
+"""A reader with a few terminals who runs the blocks of a page in order, on free ports.
 
-What a page exports stays exported in its later blocks. Everything that was started ends with the reader.
+Variables that a block exports are set in later blocks. All processes that were started end with the reader.
 """
 
 import os
@@ -21,7 +21,7 @@ from tests.docs.pages import ROOT, Block
 from tests.services import free_port, redis_executable
 
 TIMEOUT = 60.0
-TOGETHER = 120.0  # for several servers that wait for each other
+SEVERAL_SERVERS_TIMEOUT = 120.0  # they wait for each other
 LISTENING = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
 SUBSCRIPTIONS = re.compile(rb"^ropewalk_subscriptions (\S+)$", re.MULTILINE)
 PROGRAMS = {"sh": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"], "js": ["node"]}
@@ -30,7 +30,7 @@ PORT_FLAG = re.compile(r"(?<=--port )\d+")
 HOST_PORT = re.compile(r"(?<=127\.0\.0\.1:)[1-9]\d*")
 SERVED_PORT = re.compile(r"^ropewalk serve\b.*?--port (\d+)", re.MULTILINE)
 
-# A reader sees that a server answered with an error, and knows on which port the server is; a shell has to be told.
+# A reader notices an error response and knows the port of the server. In a shell both need these functions.
 PRELUDE = """\
 . ./.environment
 curl() { command curl --silent --show-error --fail-with-body "$@"; }
@@ -64,7 +64,7 @@ class Reader:
         for process in self._started:
             _end(process)
 
-    def obey(self, block: Block) -> None:
+    def execute(self, block: Block) -> None:
         match block.role:
             case "serve" if " &\n" in block.text:
                 self._serve_together(block)
@@ -78,7 +78,7 @@ class Reader:
                 raise AssertionError(f"unknown role {role!r} of a block")
 
     def check_followers(self) -> None:
-        """Each has printed something by now, or soon does."""
+        """Wait until each of them has printed something."""
         for block, output in self._followers:
             _wait_until(partial(_has_text, output), partial("this printed nothing:\n{}".format, block.text))
 
@@ -121,8 +121,8 @@ class Reader:
         self._servers[port], self._ports[port] = process, found[1]
 
     def _serve_together(self, block: Block) -> None:
-        """Servers in the background of one terminal. Every port of theirs is replaced, also those by which they find each
-        other, and those who had the same ports before are ended."""
+        """Servers in the background of one terminal. All their ports are replaced, also those of their peers. Servers that
+        were started on the same ports before are stopped."""
         wanted = PORT_FLAG.findall(block.text) + HOST_PORT.findall(block.text)
         for port in wanted:
             if port in self._servers:
@@ -137,7 +137,7 @@ class Reader:
             _wait_until(
                 partial(_is_healthy, self._ports[port]),
                 lambda: f"not all of these serve:\n{block.text}\n{output.read_text()}",
-                TOGETHER,
+                SEVERAL_SERVERS_TIMEOUT,
             )
 
     def _start(self, block: Block) -> tuple[subprocess.Popen[bytes], Path]:
@@ -165,7 +165,7 @@ class Reader:
         return [*PROGRAMS[block.language], text]
 
     def _environ(self) -> dict[str, str]:
-        # The settings of whoever runs the tests must not reach the server under test.
+        # Settings in the environment of the test run must not reach the server under test.
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("ROPEWALK_", "ANYCABLE_"))}
         environ.pop("PORT", None)
         return {**environ, "PATH": f"{Path(sys.executable).parent}:{self._programs}:{environ['PATH']}"}
@@ -185,7 +185,7 @@ def _is_healthy(port: str) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=TIMEOUT):
             return True
-    except OSError:  # also what a server answers that is not ready
+    except OSError:  # includes the error response of a server that is not ready
         return False
 
 

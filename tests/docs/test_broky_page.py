@@ -1,4 +1,4 @@
-"""The page that goes through Broky: what it names exists, and what it counts is as many."""
+"""The pages on Broky: settings, metrics, commands, schema and bytes agree with the code."""
 
 import re
 import shlex
@@ -12,19 +12,19 @@ PAGE = ROOT / "docs" / "topics" / "broky.md"
 REFERENCE = ROOT / "docs" / "reference" / "broky.md"
 
 
-def test_it_counts_the_settings_honestly() -> None:
+def test_the_number_of_settings_is_right() -> None:
     [said] = re.findall(r"some (\d+) settings", PAGE.read_text())
     assert int(said) == round(len(SETTINGS), -1)
 
 
-def test_its_metrics_are_among_those_that_there_are() -> None:
+def test_its_metrics_are_in_the_metrics_reference() -> None:
     listed = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     named = set(re.findall(r"`((?:ropewalk|process)_\w+)`", PAGE.read_text()))
     assert len(named) > 10
     assert [name for name in sorted(named) if f"| `{name}` |" not in listed] == []
 
 
-def test_its_servers_could_start() -> None:
+def test_the_flags_of_its_servers_are_valid() -> None:
     commands = [block.text.replace("\\\n", " ") for block in blocks(PAGE)]
     assert len(commands) == 2
     for command in commands:
@@ -32,10 +32,10 @@ def test_its_servers_could_start() -> None:
         require_startable(load(flags, {"ROPEWALK_CONFIG_PATH": ""}))
 
 
-def test_the_reference_shows_the_schema_as_it_is() -> None:
+def test_the_reference_shows_the_current_schema() -> None:
     schema = (ROOT / "src/ropewalk/protocol/broky/broky.fbs").read_text().strip()
     assert f"```text\n{schema}\n```" in REFERENCE.read_text()
 
 
-def test_the_reference_shows_the_bytes_that_every_run_begins_with() -> None:
+def test_the_reference_shows_the_prefix_of_a_run() -> None:
     assert PREFIX.hex() in "".join(REFERENCE.read_text().split())

@@ -1,4 +1,4 @@
-"""The channels on the page about them are what a reader would run: they are imported from it and tried."""
+"""The page on Python channels: its chat works, and its JavaScript is the code that the client tests run."""
 
 from types import ModuleType
 
@@ -9,7 +9,7 @@ from tests.docs.pages import ROOT, blocks
 PAGE = ROOT / "docs" / "how-to" / "python-channels.md"
 
 
-def app_of_the_page() -> App:
+def load_app() -> App:
     source = next(block.text for block in blocks(PAGE) if block.language == "python")
     module = ModuleType("chat")
     exec(compile(source, str(PAGE), "exec"), vars(module))
@@ -19,7 +19,7 @@ def app_of_the_page() -> App:
 
 
 async def test_the_chat_of_the_page_works() -> None:
-    async with Cable(app_of_the_page()) as cable:
+    async with Cable(load_app()) as cable:
         bo = await cable.connect(params={"name": "Bo"})
         chat = await bo.subscribe("ChatChannel", room=1)
         await chat.perform("speak", text="hello")
@@ -28,7 +28,7 @@ async def test_the_chat_of_the_page_works() -> None:
         assert chat.streams == ("chat/1",)
 
 
-def test_the_page_shows_how_to_await_a_reply_as_it_is_tried_with_both_libraries() -> None:
+def test_the_page_shows_the_reply_helpers_that_the_client_tests_run() -> None:
     tried = (ROOT / "tests" / "clients" / "calling.js").read_text().replace("export ", "")
     shown = [block.text for block in blocks(PAGE) if block.language == "js" and "function " in block.text]
     assert len(shown) == 2

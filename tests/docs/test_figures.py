@@ -1,4 +1,4 @@
-"""The figures of the README are those of the run whose record is in the project."""
+"""The figures in the README agree with the recorded benchmark run."""
 
 import msgspec
 

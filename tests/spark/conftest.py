@@ -1,4 +1,4 @@
-"""One JVM and one session for all tests here: starting them costs more than most of the tests."""
+"""One JVM, one Spark session and one server for all tests here."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,24 +22,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
-    """Two cores, and tasks that may fail twice. Left running for the next test file; it ends with this process."""
+    """Two cores, and tasks that may fail twice. It ends with this process."""
     session = spark_session(
         "tests",
         **{
             "spark.master": "local[2,3]",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-            NICE: "1",  # it gives way to other tests, and does not wait until they are over
-            # Tests are short: code that is compiled fast beats fast code.
+            NICE: "1",  # a lower priority than other tests, but not by much
+            # For short tests, fast compilation matters more than fast code.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },
     )
-    # Tests make tasks fail on purpose, and Spark would log each of them at length.
+    # Tests make tasks fail on purpose, and Spark would log each failure at length.
     session.sparkContext.setLogLevel("OFF")
     return session
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with a journal, shared by the tests of a file: each takes streams of its own."""
+    """A server with a journal, shared by all tests: each uses streams of its own."""
     with running_server(*FLAGS, "--data_dir", str(tmp_path_factory.mktemp("data"))) as running:
         yield running

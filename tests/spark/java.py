@@ -1,26 +1,29 @@
-"""A Java that Spark's own launchers accept, whichever one this machine has."""
+"""A Java for Spark's own launchers, and time limits for tests that start a JVM."""
 
 from pathlib import Path
 
 from ropewalk.pipeline.jvm import find_java
 
-# The word is dropped from the arguments; all others stay as they are.
+# Slim Javas lack this module, and Spark does not need it. Fast compilation matters more than fast code here.
 _SCRIPT = """#!/bin/bash
 for word do
     shift
     [[ $word = --add-modules=jdk.incubator.vector ]] || set -- "$@" "$word"
 done
-exec {java} "$@"
+exec {java} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC "$@"
 """
 
 
 START_AND_RUN_SECONDS = 600.0
-"""For a JVM to start and do a little. A driver of ours gives way to everything else that runs here (`spark.ropewalk.nice`), and
-what other tests do at the same time keeps the cores busy: what takes ten seconds by itself may take minutes."""
+"""For a JVM to start and run a small job. A driver has a lower priority (`spark.ropewalk.nice`) than the tests beside it: ten
+seconds on an idle machine may be minutes here."""
+
+PROCESS_TIMEOUT = 900
+"""Seconds for a case that starts a JVM of its own."""
 
 
 def java_home(directory: Path) -> str:
-    """For JAVA_HOME. The launchers ask for a module that slim Javas lack and Spark can do without."""
+    """For JAVA_HOME. The launchers request a module that slim Javas lack."""
     program = directory / "java" / "bin" / "java"
     if not program.exists():
         program.parent.mkdir(parents=True)

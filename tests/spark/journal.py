@@ -1,4 +1,4 @@
-"""What the Spark tests share: publishing, and the same streams read through Spark."""
+"""Shared by the Spark tests: publishing, and reading the same streams through Spark."""
 
 import json
 import urllib.request
@@ -25,7 +25,7 @@ def call(url: str, body: object = None) -> Any:
 
 
 def publish_all(server: RunningServer, messages: Sequence[tuple[str, object]]) -> list[Position]:
-    """Publish (stream, data) in this order; returns the positions the server gave."""
+    """Publish (stream, data) in this order. Returns the positions from the server."""
     found: list[Position] = []
     for start in range(0, len(messages), 200):
         drafts = [{"stream": stream, "data": json.dumps(data)} for stream, data in messages[start : start + 200]]
@@ -35,7 +35,7 @@ def publish_all(server: RunningServer, messages: Sequence[tuple[str, object]]) -
 
 
 def kept(server: RunningServer, stream: str) -> list[Any]:
-    """Everything published to a stream, in order, as an HTTP reader sees it."""
+    """All messages of a stream in order, read over HTTP."""
     found: list[Any] = []
     after: int | None = 0
     while after is not None:
@@ -60,13 +60,13 @@ def stream(spark: SparkSession, server: RunningServer, **options: object) -> Dat
 
 
 def to_parquet(frame: DataFrame, home: Path) -> StreamingQuery:
-    """Everything there is now, appended to the files of `home`; the query ends by itself."""
+    """Append all available rows to the files of `home`, and wait for the end of the query."""
     writer = frame.writeStream.format("parquet").option("path", str(home / "rows"))
     return finish(writer.option("checkpointLocation", str(home / "checkpoint")).trigger(availableNow=True).start())
 
 
 def finish(query: StreamingQuery) -> StreamingQuery:
-    """Wait for its end; raises what it failed with."""
+    """Wait for the end of the query. Raises its error."""
     query.awaitTermination()
     return query
 
@@ -76,14 +76,14 @@ def batch_sizes(query: StreamingQuery) -> list[int]:
 
 
 def assert_limited(sizes: Sequence[int], rows: int, limit: int) -> None:
-    """All rows came, in batches that are full, as far as they are cut at one time, and not over the limit."""
+    """All rows were read, in batches that are nearly full and not over the limit."""
     assert sum(sizes) == rows
     assert all(FULL * limit <= size <= limit for size in sizes[:-1])
     assert sizes[-1] <= limit
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """As if the driver had crashed after the sink committed and before Spark noted it."""
+    """As if the driver had crashed after the commit of the sink and before that of Spark."""
     last = max((path for path in (checkpoint / "commits").iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
     last.unlink()
     (last.parent / f".{last.name}.crc").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The archive sink in a real Spark session: sorted files, each batch once, and a server that serves what was archived."""
+"""The archive sink: sorted files, each batch once, and a server that serves the archived messages."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
@@ -28,7 +28,7 @@ from tests.spark.journal import call, finish, forget_last_commit, publish_all, s
 
 
 class Feed:
-    """Journal rows as a stream of files, so that a test decides what each batch brings."""
+    """Journal rows as a stream of files, one file per batch."""
 
     def __init__(self, spark: SparkSession, home: Path) -> None:
         self._spark = spark
@@ -37,15 +37,15 @@ class Feed:
         self._scribe = Scribe(home / "none", shards=2)
         self.root = home / "archive"
         self.checkpoint = home / "checkpoint"
-        self.told: list[Registered] = []
+        self.messages: list[Registered] = []
 
-    def bring(self, *messages: Registered, joined: tuple[tuple[str, str], ...] = ()) -> None:
-        self.told += messages
+    def add_batch(self, *messages: Registered, joined: tuple[tuple[str, str], ...] = ()) -> None:
+        self.messages += messages
         rows = self._scribe.rows(messages, joined)
-        path = self._incoming / f"{len(self.told):06d}.parquet"
+        path = self._incoming / f"{len(self.messages):06d}.parquet"
         pq.write_table(rows, path)
         # Spark takes the oldest first, and two files written at once have no order.
-        os.utime(path, (len(self.told), len(self.told)))
+        os.utime(path, (len(self.messages), len(self.messages)))
 
     def frame(self) -> DataFrame:
         schema = self._spark.read.parquet(str(self._incoming)).schema
@@ -83,14 +83,14 @@ def feed(spark: SparkSession, tmp_path: Path) -> Feed:
     return Feed(spark, tmp_path)
 
 
-def test_files_are_dated_sharded_sorted_and_hold_every_row_as_it_was(feed: Feed) -> None:
-    feed.bring(*messages("b", 1, 90), *messages("a", 1, 90), joined=(("a", "sid"),))
+def test_files_are_partitioned_sorted_and_have_every_row(feed: Feed) -> None:
+    feed.add_batch(*messages("b", 1, 90), *messages("a", 1, 90), joined=(("a", "sid"),))
 
     feed.archive()
 
     rows = feed.rows()
     assert {(row["stream"], row["offset"], row["value"], row["timestamp"].timestamp()) for row in rows if row["offset"]} == {
-        (each.stream, each.offset, each.payload, each.timestamp) for each in feed.told
+        (each.stream, each.offset, each.payload, each.timestamp) for each in feed.messages
     }
     assert [(row["stream"], row["event"], row["sid"]) for row in rows if row["offset"] is None] == [("a", "joined", "sid")]
     assert {row["date"] for row in rows} == {"2026-03-01", "2026-03-02"}
@@ -105,14 +105,15 @@ def test_files_are_dated_sharded_sorted_and_hold_every_row_as_it_was(feed: Feed)
         assert name.rsplit("-", 4)[1:4] == ["0", "0", "0"]
 
 
-def test_a_batch_that_runs_again_after_its_commit_changes_nothing(feed: Feed) -> None:
-    feed.bring(*messages("a", 1, 50))
-    feed.bring(*messages("a", 51, 80))
+@pytest.mark.tier("all")
+def test_repeated_batch_changes_nothing(feed: Feed) -> None:
+    feed.add_batch(*messages("a", 1, 50))
+    feed.add_batch(*messages("a", 51, 80))
     feed.archive()
     version, files = DeltaTable(feed.root).version(), feed.files()
     forget_last_commit(feed.checkpoint)
 
-    feed.bring(*messages("a", 81, 90))
+    feed.add_batch(*messages("a", 81, 90))
     feed.archive()
 
     assert [row["offset"] for row in feed.rows()] == list(range(1, 91))
@@ -120,8 +121,9 @@ def test_a_batch_that_runs_again_after_its_commit_changes_nothing(feed: Feed) ->
     assert files < feed.files() == feed.committed()
 
 
-def test_a_batch_of_which_some_tasks_failed_is_archived_once_by_the_next_run(feed: Feed, tmp_path: Path) -> None:
-    feed.bring(*(each for name in "abcdef" for each in messages(name, 1, 50)))
+@pytest.mark.tier("all")
+def test_failed_batch_is_archived_once_by_the_next_run(feed: Feed, tmp_path: Path) -> None:
+    feed.add_batch(*(each for name in "abcdef" for each in messages(name, 1, 50)))
     poisoned = tmp_path / "poisoned"
     poisoned.touch()
 
@@ -139,24 +141,25 @@ def test_a_batch_of_which_some_tasks_failed_is_archived_once_by_the_next_run(fee
 
     feed.archive(frame.repartition(4, "stream").mapInArrow(broken_once, frame.schema))
 
-    assert positions(feed.rows()) == {(each.stream, each.offset) for each in feed.told}
-    assert len(feed.rows()) == len(feed.told)
+    assert positions(feed.rows()) == {(each.stream, each.offset) for each in feed.messages}
+    assert len(feed.rows()) == len(feed.messages)
 
 
-def test_a_commit_whose_end_spark_did_not_hear_of_keeps_its_files(tmp_path: Path) -> None:
+def test_abort_after_a_commit_keeps_the_files(tmp_path: Path) -> None:
     scribe = Scribe(tmp_path, shards=2)
     [(date, shard, rows)] = partitioned(scribe.rows([message("a", 1)]))
     done: list[WriterCommitMessage | None] = [TaskFiles("query", (write_file(tmp_path, date, shard, "query-0-0-0", rows),))]
     writer = ArchiveWriter(ArchiveOptions(str(tmp_path)))
 
     writer.commit(done, 0)
-    writer.abort(done, 0)  # as Spark does when the process that commits dies before it has answered
+    writer.abort(done, 0)  # as Spark does when the committing process dies before it has responded
 
     assert DeltaTable(str(tmp_path)).to_pyarrow_table()["offset"].to_pylist() == [1]
 
 
-def test_a_query_that_lost_its_checkpoint_does_not_archive_everything_twice(feed: Feed, tmp_path: Path) -> None:
-    feed.bring(*messages("a", 1, 50))
+@pytest.mark.tier("all")
+def test_query_without_its_checkpoint_does_not_archive_rows_twice(feed: Feed, tmp_path: Path) -> None:
+    feed.add_batch(*messages("a", 1, 50))
     feed.archive()
     feed.checkpoint = tmp_path / "another checkpoint"
 
@@ -167,42 +170,31 @@ def test_a_query_that_lost_its_checkpoint_does_not_archive_everything_twice(feed
     assert feed.files() == feed.committed()
 
 
-def test_each_commit_says_how_far_the_archive_is(feed: Feed) -> None:
-    feed.bring(*messages("a", 1, 50))
-    feed.bring(*messages("a", 51, 80))
+@pytest.mark.tier("all")
+def test_each_commit_has_the_archived_positions(feed: Feed) -> None:
+    feed.add_batch(*messages("a", 1, 50))
+    feed.add_batch(*messages("a", 51, 80))
 
     feed.archive()
 
-    told = [json.loads(commit[ARCHIVED]) for commit in DeltaTable(feed.root).history()]
+    commits = [json.loads(commit[ARCHIVED]) for commit in DeltaTable(feed.root).history()]
     [(shard, end)] = archived_positions(str(feed.root)).items()
     assert end == 80
-    assert told == [{str(shard): 80}, {str(shard): 50}]
+    assert commits == [{str(shard): 80}, {str(shard): 50}]
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"paht": "x"}, "no option 'paht'"),
-        ({"path": ""}, "needs the option path"),
-        ({"path": "s3://bucket/archive"}, "not 's3://bucket/archive'"),
-    ],
-    ids=["unknown", "no path", "not a directory"],
-)
-def test_a_wrong_option_is_named(feed: Feed, options: dict[str, str], reason: str) -> None:
-    feed.bring(*messages("a", 1, 2))
+@pytest.mark.tier("all")
+def test_wrong_options_and_missing_columns_are_named(feed: Feed) -> None:
+    feed.add_batch(*messages("a", 1, 2))
 
-    with pytest.raises(Exception, match=reason):
-        feed.archive(None, **options)
-
-
-def test_rows_without_the_journals_columns_are_refused_with_a_hint(feed: Feed) -> None:
-    feed.bring(*messages("a", 1, 2))
-
+    with pytest.raises(PySparkException, match="no option 'paht'"):
+        feed.archive(paht="x")
+    with pytest.raises(PySparkException, match="needs the option path"):
+        feed.archive(path="")
+    with pytest.raises(PySparkException, match="not 's3://bucket/archive'"):
+        feed.archive(path="s3://bucket/archive")
     with pytest.raises(StreamingQueryException, match="columns=journal"):
         feed.archive(feed.frame().drop("uid", "sid"))
-
-
-# --- the whole road ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -212,7 +204,7 @@ def tiered(tmp_path: Path) -> Any:
         yield server
 
 
-async def test_what_spark_archived_comes_back_to_clients_then_hot_then_live(
+async def test_clients_get_archived_then_cached_then_live_messages(
     spark: SparkSession, tiered: RunningServer, tmp_path: Path
 ) -> None:
     names = [f"room/{number}" for number in range(5)]

@@ -1,4 +1,4 @@
-"""A standalone cluster: a master and two workers as processes, and a driver that reads and publishes through them."""
+"""A Spark standalone cluster: a master and two workers as processes, and a driver that reads and publishes."""
 
 import contextlib
 import os
@@ -13,8 +13,10 @@ import pytest
 
 from ropewalk.pipeline.jvm import command_line, find_java, spark_home
 from tests.server import RunningServer
-from tests.spark.java import START_AND_RUN_SECONDS, java_home
+from tests.spark.java import PROCESS_TIMEOUT, START_AND_RUN_SECONDS, java_home
 from tests.spark.journal import kept, publish_all
+
+pytestmark = [pytest.mark.tier("all"), pytest.mark.timeout(PROCESS_TIMEOUT)]
 
 DRIVER = """
 import sys
@@ -32,18 +34,18 @@ spark = spark_session("cluster", **{
 })
 rows = spark.read.format("ropewalk").option("url", url).option("subscribePattern", "cluster/in/.*").load().repartition(2)
 rows.write.format("ropewalk").mode("append").option("url", url).option("stream", "cluster/out").save()
-# One more than there are executors: the driver is told of, too.
+# The driver is listed too.
 print("executors", len(spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()) - 1)
 spark.stop()
 """
 
 
 class Daemon:
-    """One of Spark's own processes; its log is its standard error."""
+    """A process of the Spark cluster. Its log is its standard error."""
 
     def __init__(self, home: Path, name: str, *arguments: str) -> None:
         self.log_file = home / f"{name}.log"
-        # The endpoint for submitting by HTTP has a fixed port, which another test run may hold.
+        # The HTTP endpoint for submissions has a fixed port, which another test run may use.
         options = ["-Dspark.master.rest.enabled=false", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         java = command_line(find_java(), spark_home() / "jars", "256m", options)
         java = [part for part in java if not part.startswith("-Dlog4j2.")]
@@ -89,7 +91,7 @@ def master(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def test_what_a_standalone_cluster_reads_and_publishes_is_there_once(master: str, server: RunningServer) -> None:
+def test_standalone_cluster_reads_and_publishes_each_row_once(master: str, server: RunningServer) -> None:
     publish_all(server, [(f"cluster/in/{n % 4}", n) for n in range(80)])
 
     done = subprocess.run(

@@ -1,13 +1,17 @@
-"""The format works through Spark Connect too. In a process of its own: a program has either a JVM or a connection."""
+"""Source and sink with Spark Connect, in a process of its own: a program has either a JVM or a connection."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.server import RunningServer
-from tests.spark.java import START_AND_RUN_SECONDS, java_home
+from tests.spark.java import PROCESS_TIMEOUT, START_AND_RUN_SECONDS, java_home
 from tests.spark.journal import kept, publish_all
+
+pytestmark = [pytest.mark.tier("all"), pytest.mark.timeout(PROCESS_TIMEOUT)]
 
 PROGRAM = """
 import sys, tempfile
@@ -25,9 +29,12 @@ spark.stop()
 """
 
 
-def test_source_and_sink_are_found_by_a_connect_session(server: RunningServer, tmp_path: Path) -> None:
+def test_source_and_sink_work_in_a_connect_session(server: RunningServer, tmp_path: Path) -> None:
     publish_all(server, [("connect/in", n) for n in range(25)])
+    settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "1"}
+    words = " ".join(f"--conf {name}={value}" for name, value in settings.items())
     environ = {**os.environ, "JAVA_HOME": java_home(tmp_path), "PYSPARK_PYTHON": sys.executable}
+    environ["PYSPARK_SUBMIT_ARGS"] = f"{words} pyspark-shell"
 
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, server.url],

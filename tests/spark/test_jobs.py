@@ -1,4 +1,4 @@
-"""The jobs against a real server, run as a person runs them: `ropewalk pipeline run … --available-now`."""
+"""The jobs with a real server, run by `ropewalk pipeline run … --available-now`."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def run(spark: SparkSession, server: RunningServer, tmp_path: Path) -> Run:
-    """Work off what is there; options are written like `rollup.lateness="5m"` in a dict."""
+    """Process the available rows. An option `rollup.lateness` is the keyword `rollup__lateness`."""
 
     def run(*jobs: str, **options: str) -> int:
         sets = [word for name, value in options.items() for word in ("--set", f"{name.replace('__', '.')}={value}")]
@@ -47,84 +47,73 @@ def checkpoint(home: Path, job: str) -> Path:
     return home / "checkpoints" / job / "v1"
 
 
-def test_the_archive_equals_the_journal_and_an_audit_proves_it(
+def test_archive_equals_the_journal_by_an_audit(
     run: Run, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     publish_all(server, [(f"audited/{n % 5}", n) for n in range(200)])
-    assert run("archive") == 0
-    publish_all(server, [(f"audited/{n % 5}", n) for n in range(200)])
     report = tmp_path / "report.json"
 
-    assert run("archive", "compact", "vacuum", "audit", audit__report=str(report)) == 0
+    assert run("archive", "audit", audit__report=str(report)) == 0
 
     assert "the log holds" in capsys.readouterr().out
     found = json.loads(report.read_bytes())
     assert found["holds"]
-    assert found["compared"] == found["journal"]["rows"] == found["archive"]["rows"] >= 400
+    assert found["compared"] == found["journal"]["rows"] == found["archive"]["rows"] >= 200
 
 
-def test_an_archive_whose_jobs_progress_is_lost_goes_on_where_it_ends(
+@pytest.mark.tier("all")
+def test_archive_grows_over_runs_without_its_checkpoint_and_the_audit_finds_a_deleted_row(
     run: Run, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     publish_all(server, [(f"lost/{n % 5}", n) for n in range(50)])
     assert run("archive") == 0
-    shutil.rmtree(tmp_path / "checkpoints")
     publish_all(server, [(f"lost/{n % 5}", n) for n in range(50, 100)])
+    assert run("archive", "compact", "vacuum") == 0
+    shutil.rmtree(tmp_path / "checkpoints")
+    [*_, (_, epoch, last)] = publish_all(server, [("damaged", n) for n in range(10)])
+    assert last == 10
 
     assert run("archive") == 2
     assert "archive.starting=archive" in capsys.readouterr().err
-    assert run("archive", archive__starting="archive") == 0
-    assert run("audit") == 0
+    assert run("archive", "audit", archive__starting="archive") == 0
 
-
-def test_an_audit_tells_what_is_missing_and_ends_with_1(
-    run: Run, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    [*_, (_, epoch, last)] = publish_all(server, [("damaged", n) for n in range(10)])
-    assert run("archive") == 0
     DeltaTable(tmp_path / "archive").delete("stream = 'damaged' AND offset = 4")
-
+    capsys.readouterr()
     assert run("audit") == 1
 
-    said = capsys.readouterr().out
-    assert "the log does NOT hold" in said
-    assert "not in the archive" in said
-    assert f"damaged epoch {epoch}" not in said, "the journal has the row, so that the stream itself is whole"
-    assert last == 10
+    output = capsys.readouterr().out
+    assert "the log does NOT hold" in output
+    assert "not in the archive" in output
+    assert f"damaged epoch {epoch}" not in output, "the journal has the row, so the stream itself is complete"
 
 
-def test_a_rollup_counts_every_publication_once_however_often_a_batch_comes(
+@pytest.mark.tier("all")
+def test_rollup_counts_each_message_once_and_keeps_subscribers_between_runs(
     run: Run, server: RunningServer, tmp_path: Path
 ) -> None:
-    publish_all(server, [("counted", "x" * 8)] * 30)
-    assert run("rollup") == 0
-    publish_all(server, [("counted", "y" * 8)] * 12)
-    assert run("rollup") == 0
-    forget_last_commit(checkpoint(tmp_path, "rollup"))
-    assert run("rollup") == 0
-
-    minutes = [row for row in rows(tmp_path, "rollup") if row["stream"] == "counted"]
-    assert sum(row["messages"] for row in minutes) == 42
-    assert sum(row["bytes"] for row in minutes) == 42 * len('"xxxxxxxx"')
-
-
-def test_a_rollup_knows_who_listens_from_one_run_to_the_next(run: Run, server: RunningServer, tmp_path: Path) -> None:
     async def clients() -> None:
         async with cable(server) as ann, cable(server) as bob:
             await ann.subscribe("listened")
             await bob.subscribe("listened")
+            await asyncio.to_thread(publish_all, server, [("counted", "x" * 8)] * 30)
             assert await asyncio.to_thread(run, "rollup") == 0
-            await asyncio.to_thread(publish_all, server, [("listened", "x")] * 3)
+            await asyncio.to_thread(publish_all, server, [("listened", "x")] * 3 + [("counted", "y" * 8)] * 12)
+            assert await asyncio.to_thread(run, "rollup") == 0
+            forget_last_commit(checkpoint(tmp_path, "rollup"))
             assert await asyncio.to_thread(run, "rollup") == 0
 
     asyncio.run(clients())
-    told = [row for row in rows(tmp_path, "rollup") if row["stream"] == "listened"]
-    assert sum(row["messages"] for row in told) == 3
-    assert [row["subscribers"] for row in told if row["messages"]] == [2] * sum(1 for row in told if row["messages"])
+    counted = [row for row in rows(tmp_path, "rollup") if row["stream"] == "counted"]
+    assert sum(row["messages"] for row in counted) == 42
+    assert sum(row["bytes"] for row in counted) == 42 * len('"xxxxxxxx"')
+    listened = [row for row in rows(tmp_path, "rollup") if row["stream"] == "listened"]
+    assert sum(row["messages"] for row in listened) == 3
+    assert [row["subscribers"] for row in listened if row["messages"]] == [2] * sum(1 for row in listened if row["messages"])
     assert {row["identifier"] for row in rows(tmp_path, "rollup-audience")} == {identifier("listened")}
 
 
-def test_sessions_and_presence_are_told_by_what_clients_did(run: Run, server: RunningServer, tmp_path: Path) -> None:
+@pytest.mark.tier("all")
+def test_sessions_and_presence_tables_have_the_clients(run: Run, server: RunningServer, tmp_path: Path) -> None:
     async def clients() -> str:
         async with cable(server) as ann, cable(server) as bob:
             await ann.subscribe("room", presence={"id": "ann"})
@@ -141,7 +130,8 @@ def test_sessions_and_presence_are_told_by_what_clients_did(run: Run, server: Ru
     assert max(row["peak"] for row in rows(tmp_path, "presence") if row["stream"] == "room") == 2
 
 
-def test_a_derived_stream_has_each_result_once(run: Run, server: RunningServer, tmp_path: Path) -> None:
+@pytest.mark.tier("all")
+def test_derived_stream_has_each_result_once(run: Run, server: RunningServer, tmp_path: Path) -> None:
     query = "SELECT at, cast(text AS int) * 2 AS value FROM source WHERE cast(text AS int) % 2 = 1"
     options = {"derive__sql": query, "derive__stream": "odd", "derive__subscribe": "numbers,odd"}
     publish_all(server, [("numbers", n) for n in range(10)])
@@ -154,7 +144,8 @@ def test_a_derived_stream_has_each_result_once(run: Run, server: RunningServer, 
     assert kept(server, "odd") == [n * 2 for n in range(20) if n % 2]
 
 
-def test_an_aggregate_with_a_watermark_loses_nothing_of_a_backlog_in_small_batches(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.tier("all")
+def test_aggregate_with_a_watermark_counts_a_whole_backlog_in_small_batches(spark: SparkSession, tmp_path: Path) -> None:
     names = {shard_of(f"backlog/{n}", 16): f"backlog/{n}" for n in range(10)}
     older, newer = list(names.values())[:2]
     query = (
@@ -171,7 +162,7 @@ def test_an_aggregate_with_a_watermark_loses_nothing_of_a_backlog_in_small_batch
         assert main(["pipeline", "run", "derive", "--available-now", *where, *sets]) == 0
         found = kept(server, "counts")
 
-    totals = {(row["of"], row["at_time"]): row["messages"] for row in found}  # the last word on each window
+    totals = {(row["of"], row["at_time"]): row["messages"] for row in found}  # the last result of each window
     counted = {stream: sum(n for (of, _), n in totals.items() if of == stream) for stream in (older, newer)}
     assert counted == {older: 300, newer: 300}
     (note,) = Board(tmp_path).notes()
@@ -182,18 +173,20 @@ def shouted(source: DataFrame) -> DataFrame:
     return source.select("at", F.upper("text").alias("value"))
 
 
-def test_a_python_function_derives_too_and_the_position_is_its_key(run: Run, server: RunningServer) -> None:
+@pytest.mark.tier("all")
+def test_derive_function_in_two_jobs_publishes_each_key_once(run: Run, server: RunningServer) -> None:
     options = {"function": f"{__name__}:shouted", "stream": "loud", "subscribe": "quiet", "delivery": "keyed"}
     publish_all(server, [("quiet", word) for word in ("a", "b")])
 
-    # Two runs that know nothing of each other: the key alone keeps them from publishing twice.
-    for name in ("derive:one", "derive:two"):
-        assert run(name, **{f"{name}__{key}": value for key, value in options.items()}) == 0
+    # Two independent jobs: only the key prevents duplicates.
+    names = ("derive:one", "derive:two")
+    assert run(*names, **{f"{name}__{key}": value for name in names for key, value in options.items()}) == 0
 
     assert kept(server, "loud") == ["A", "B"]
 
 
-def test_a_replay_publishes_in_order_under_new_names_and_only_once(
+@pytest.mark.tier("all")
+def test_replay_publishes_in_order_under_new_names_only_once(
     run: Run, server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     publish_all(server, [(f"tape/{n % 3}", n) for n in range(60)])
@@ -205,15 +198,16 @@ def test_a_replay_publishes_in_order_under_new_names_and_only_once(
 
     for track in range(3):
         assert kept(server, f"copy/{track}") == list(range(track, 60, 3))
-    said = capsys.readouterr().out
-    assert "60 of 60 rows published\n" in said
-    assert "0 of 60 rows published, 60 were published before" in said
+    output = capsys.readouterr().out
+    assert "60 of 60 rows published\n" in output
+    assert "0 of 60 rows published, 60 were published before" in output
 
 
-def test_another_selection_under_the_name_of_a_replay_is_refused(
+@pytest.mark.tier("all")
+def test_other_selection_under_the_name_of_a_replay_is_refused(
     run: Run, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows before the last one of the first selection would be taken for published. They are not, though the name is free."""
+    """Rows before the end of the first selection would count as published, but are not."""
     publish_all(server, [(f"select/{n % 2}", n) for n in range(20)])
     options = {"replay__source": "journal", "replay__match": "^select", "replay__to": "again", "replay__name": "select"}
     assert run("replay", **options, replay__pattern="select/0") == 0
@@ -231,25 +225,28 @@ def test_another_selection_under_the_name_of_a_replay_is_refused(
     assert kept(server, "again/1") == list(range(1, 20, 2))
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"replay__pattern": "("}, "pattern is no regular expression: '('"),
-        ({"replay__match": "("}, "match is no regular expression: '('"),
-        ({"replay__match": "(a)", "replay__to": "$2"}, "to names a group that match has not: '$2'"),
-        ({"replay__since": "abc"}, "a time is written like"),
-    ],
-)
-def test_a_replay_that_cannot_be_is_refused_at_once(
-    run: Run, options: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run("replay", **options, replay__source="journal", replay__name="mistaken") == 2
-    shown = capsys.readouterr()
-    assert said in shown.out + shown.err
-    assert "Traceback" not in shown.out + shown.err
+INVALID_OPTIONS: list[tuple[str, dict[str, str], str]] = [
+    ("replay", {"pattern": "("}, "pattern is no regular expression: '('"),
+    ("replay", {"match": "("}, "match is no regular expression: '('"),
+    ("replay", {"match": "(a)", "to": "$2"}, "to names a group that match has not: '$2'"),
+    ("replay", {"since": "abc"}, "a time is written like"),
+    ("derive:mistaken", {"sql": "SELEC"}, "sql: [PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'"),
+]
 
 
-def test_expressions_are_those_of_java(run: Run, server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_refused_with_the_reason(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    failures = []
+    for job, options, reason in INVALID_OPTIONS:
+        given = {"source": "journal", "name": "mistaken", **options} if job == "replay" else options
+        code = run(job, **{f"{job}__{name}": value for name, value in given.items()})
+        output = "".join(capsys.readouterr())
+        if code != 2 or reason not in output or "Traceback" in output:
+            failures.append((job, options, code, output))
+    assert failures == []
+
+
+@pytest.mark.tier("all")
+def test_replay_uses_java_regular_expressions(run: Run, server: RunningServer, capsys: pytest.CaptureFixture[str]) -> None:
     publish_all(server, [("java/x", 1), ("java/1", 2)])
     options = {"replay__pattern": r"java/\p{L}", "replay__match": "^(?<first>java)/", "replay__to": "${first}-letters/"}
     assert run("replay", **options, replay__source="journal", replay__name="java") == 0
@@ -257,17 +254,12 @@ def test_expressions_are_those_of_java(run: Run, server: RunningServer, capsys: 
     assert "1 of 1 rows published" in capsys.readouterr().out
 
 
-def test_a_mistake_in_sql_is_told_with_its_reason(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("derive:mistaken", **{"derive:mistaken__sql": "SELEC"}) == 2
-    shown = capsys.readouterr()
-    assert "sql: [PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'" in shown.out + shown.err
-
-
-def test_a_replay_goes_on_though_the_archive_has_grown_between_its_rows(
+@pytest.mark.tier("all")
+def test_replay_resumes_after_the_archive_has_grown_between_its_rows(
     run: Run, server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A number that is a rank among the rows there are would name other rows after that, and publish some of them twice."""
-    # Of different shards, as the archive is uneven between shards only: after a batch that took some and not others.
+    """With ranks as row numbers, the new rows would shift the old ones, and some would be published twice."""
+    # Of different shards: the archive is uneven only between shards, after a batch with some of them.
     tracks = list({shard_of(f"uneven/{number}", 16): number for number in range(40)}.values())
     publish_all(server, [(f"uneven/{track}", n) for n in range(10) for track in tracks])
     options = {"replay__pattern": "uneven/.*", "replay__match": "^uneven", "replay__to": "even", "replay__name": "grow"}

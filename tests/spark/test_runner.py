@@ -1,4 +1,4 @@
-"""A run seen from outside: it restarts what fails, tells how it does, and stops when it is asked to."""
+"""`ropewalk pipeline run`: it restarts failed jobs, reports status and metrics, and stops on request."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from ropewalk.cli.main import main
 from ropewalk.pipeline.archive import archived_positions
 from tests.server import RunningServer, running_server
 from tests.services import free_port
-from tests.spark.java import START_AND_RUN_SECONDS
+from tests.spark.java import PROCESS_TIMEOUT, START_AND_RUN_SECONDS
 from tests.spark.journal import publish_all
 
 OWN_JOBS = """
@@ -32,6 +32,7 @@ from ropewalk.pipeline.context import BatchOptions, StreamOptions
 
 class Options(StreamOptions, frozen=True, kw_only=True):
     home: str
+    stream: str
     failures: int = 0
 
 
@@ -43,7 +44,7 @@ def collect(context, options):
         if len(list(home.glob("attempt-*"))) < options.failures:
             (home / f"attempt-{len(list(home.glob('attempt-*')))}").touch()
             raise RuntimeError("not yet")
-        (home / f"batch-{batch}").write_text(str(rows.where("stream = 'mine'").count()))
+        (home / f"batch-{batch}").write_text(str(rows.where(rows.stream == options.stream).count()))
 
     return context.journal(options).writeStream.foreachBatch(take)
 """
@@ -51,7 +52,7 @@ def collect(context, options):
 
 @pytest.fixture(scope="module", autouse=True)
 def own_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A module of a user's, in the path as PYTHONPATH would put it there."""
+    """A module with a job of the user, on the path as with PYTHONPATH."""
     home = tmp_path_factory.mktemp("modules")
     (home / "own_jobs_of_a_user.py").write_text(OWN_JOBS)
     sys.path.insert(0, str(home))
@@ -60,16 +61,24 @@ def own_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 class Terminal:
-    """What a person types, with a state directory of its own."""
+    """The command line, with a state directory and a stream per test."""
 
     def __init__(self, server: RunningServer, home: Path, output: pytest.CaptureFixture[str]) -> None:
         self._server = server
         self._home = home
         self._output = output
+        self.stream = f"runner/{home.name}"
         self.ended: list[int] = []
 
     def run(self, *words: str) -> int:
-        own = ["--import", "own_jobs_of_a_user", "--set", f"collect.home={self._home}"]
+        own = [
+            "--import",
+            "own_jobs_of_a_user",
+            "--set",
+            f"collect.home={self._home}",
+            "--set",
+            f"collect.stream={self.stream}",
+        ]
         return main(["pipeline", "run", *words, *own, "--url", self._server.url, *self._where()])
 
     def start(self, *words: str) -> threading.Thread:
@@ -104,8 +113,9 @@ def terminal(spark: SparkSession, server: RunningServer, tmp_path: Path, capsys:
     return Terminal(server, tmp_path, capsys)
 
 
-def test_a_job_of_a_user_that_fails_is_started_again_and_goes_on(terminal: Terminal, server: RunningServer) -> None:
-    publish_all(server, [("mine", n) for n in range(20)])
+@pytest.mark.tier("all")
+def test_failed_job_is_restarted_and_resumes(terminal: Terminal, server: RunningServer) -> None:
+    publish_all(server, [(terminal.stream, n) for n in range(20)])
 
     assert terminal.run("collect", "--available_now", "--set", "collect.failures=1") == 0
 
@@ -114,8 +124,9 @@ def test_a_job_of_a_user_that_fails_is_started_again_and_goes_on(terminal: Termi
     assert (note["condition"], note["restarts"], note["error"]) == ("done", 1, "")
 
 
-def test_a_job_that_goes_on_failing_is_given_up_and_the_run_fails(terminal: Terminal, server: RunningServer) -> None:
-    publish_all(server, [("mine", 1)])
+@pytest.mark.tier("all")
+def test_job_that_keeps_failing_fails_the_run(terminal: Terminal, server: RunningServer) -> None:
+    publish_all(server, [(terminal.stream, 1)])
 
     assert terminal.run("collect", "--available_now", "--set", "collect.failures=9", "--restarts", "0") == 1
 
@@ -124,20 +135,21 @@ def test_a_job_that_goes_on_failing_is_given_up_and_the_run_fails(terminal: Term
     assert "not yet" in note["error"]
 
 
-def test_a_run_tells_how_it_does_until_it_is_stopped(terminal: Terminal, server: RunningServer) -> None:
-    publish_all(server, [("mine", n) for n in range(20)])
+@pytest.mark.tier("all")
+def test_run_reports_status_and_metrics_until_it_is_stopped(terminal: Terminal, server: RunningServer) -> None:
+    publish_all(server, [(terminal.stream, n) for n in range(20)])
     port = free_port()
     running = terminal.start("collect", "--set", "collect.trigger=100ms", "--metrics_port", str(port))
     first = terminal.status_when(lambda found: "collect" in found and found["collect"]["progress"]["rows"] >= 20)
     before, total = terminal.batches(), first["collect"]["progress"]["rows"]
-    publish_all(server, [("mine", n) for n in range(7)])
+    publish_all(server, [(terminal.stream, n) for n in range(7)])
 
     found = terminal.status_when(
         lambda found: found["collect"]["progress"]["rows"] >= total + 7 and terminal.batches() == before + 7
     )
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         page = answer.read().decode()
-    assert terminal.run("collect") == 2, "one checkpoint, one driver"
+    assert terminal.run("collect") == 2, "a checkpoint has one driver"
     assert terminal.stop("collect") == 0
     running.join(START_AND_RUN_SECONDS)
 
@@ -155,8 +167,10 @@ def test_a_run_tells_how_it_does_until_it_is_stopped(terminal: Terminal, server:
     assert terminal.status()["collect"]["condition"] == "stopped"
 
 
-def test_an_interrupted_run_stops_in_order(terminal: Terminal, server: RunningServer, tmp_path: Path) -> None:
-    publish_all(server, [("mine", 1)])
+@pytest.mark.tier("all")
+@pytest.mark.timeout(PROCESS_TIMEOUT)
+def test_interrupted_run_stops_in_order(terminal: Terminal, server: RunningServer, tmp_path: Path) -> None:
+    publish_all(server, [(terminal.stream, 1)])
     words = ["pipeline", "run", "archive", "--url", server.url, "--config_path", "", "--state_dir", str(tmp_path / "state")]
     with subprocess.Popen(
         [sys.executable, "-m", "ropewalk", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True
@@ -164,12 +178,12 @@ def test_an_interrupted_run_stops_in_order(terminal: Terminal, server: RunningSe
         try:
             terminal.status_when(lambda found: "archive" in found and found["archive"]["condition"] == "running")
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=START_AND_RUN_SECONDS)
+            _, output = process.communicate(timeout=START_AND_RUN_SECONDS)
         finally:
             process.kill()
 
-    assert process.returncode == 130, said
-    assert "archive  stopped" in said
+    assert process.returncode == 130, output
+    assert "archive  stopped" in output
     assert terminal.status()["archive"]["condition"] == "stopped"
 
 
@@ -178,57 +192,57 @@ def children(pid: int, name: str) -> list[int]:
     return [int(line.split()[0]) for line in found.splitlines() if line.split()[1] == name]
 
 
-def test_a_killed_jvm_is_replaced_and_a_killed_driver_leaves_none_behind(
+@pytest.mark.tier("all")
+@pytest.mark.timeout(PROCESS_TIMEOUT)
+def test_killed_jvm_is_replaced_and_killed_driver_leaves_none(
     terminal: Terminal, server: RunningServer, tmp_path: Path
 ) -> None:
     def archived() -> int:
         return sum(archived_positions(str(tmp_path / "state" / "archive")).values())
 
-    publish_all(server, [("mine", 1)])
+    publish_all(server, [(terminal.stream, 1)])
     words = ["pipeline", "run", "archive", "--url", server.url, "--config_path", "", "--state_dir", str(tmp_path / "state")]
-    log = (tmp_path / "log").open("w")
-    with subprocess.Popen(
-        [sys.executable, "-m", "ropewalk", *words, "--set", "archive.trigger=100ms"], cwd=tmp_path, stdout=log, stderr=log
-    ) as process:
+    command = [sys.executable, "-m", "ropewalk", *words, "--set", "archive.trigger=100ms"]
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log) as process,
+    ):
         try:
             terminal.status_when(lambda found: "archive" in found and found["archive"]["progress"]["rows"] > 0)
             [jvm] = children(process.pid, "java")
             os.kill(jvm, signal.SIGKILL)
             terminal.status_when(lambda found: found["archive"]["restarts"] == 1)
             before = archived()
-            publish_all(server, [("mine", 2)])
+            publish_all(server, [(terminal.stream, 2)])
             terminal.status_when(lambda found: archived() > before and found["archive"]["condition"] == "running")
             [jvm] = children(process.pid, "java")
         finally:
             process.kill()
-    said = (tmp_path / "log").read_text()
-    assert "Spark's JVM has ended" in said
-    assert "Traceback" not in said
+    output = (tmp_path / "log").read_text()
+    assert "Spark's JVM has ended" in output
+    assert "Traceback" not in output
     deadline = time.monotonic() + START_AND_RUN_SECONDS
     while Path(f"/proc/{jvm}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.1)
     note = terminal.status()["archive"]
-    assert (note["condition"], note["pid"]) == ("lost", 0), "nobody is named who is no more"
+    assert (note["condition"], note["pid"]) == ("lost", 0), "a dead process has no pid in the status"
 
 
-def test_a_server_without_a_journal_is_said_before_spark_starts(
-    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_server_without_a_journal_is_reported_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with running_server("--public") as bare:
         assert Terminal(bare, tmp_path, capsys).run("collect") == 2
     assert "start the server with --data_dir" in capsys.readouterr().err
 
 
-def test_a_wrong_token_is_said_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_token_is_reported_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with running_server("--noauth", "--secret", "s", "--data_dir", str(tmp_path / "data")) as closed:
         assert Terminal(closed, tmp_path, capsys).run("collect", "--token", "wrong") == 2
     assert "refused the journal's token" in capsys.readouterr().err
 
 
-def test_a_fresh_server_has_nothing_to_archive_and_nothing_wrong(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.tier("all")
+def test_jobs_succeed_on_an_empty_journal(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with running_server("--public", "--data_dir", str(tmp_path / "data")) as fresh:
         assert (
             Terminal(fresh, tmp_path, capsys).run(
@@ -236,11 +250,11 @@ def test_a_fresh_server_has_nothing_to_archive_and_nothing_wrong(
             )
             == 0
         )
-    said = capsys.readouterr().out
-    assert "the log holds" in said
-    assert "there is nothing to publish" in said
+    output = capsys.readouterr().out
+    assert "the log holds" in output
+    assert "there is nothing to publish" in output
 
 
-def test_an_option_that_cannot_be_is_the_persons_mistake(terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_pattern_is_reported(terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
     assert terminal.run("collect", "--available_now", "--set", "collect.pattern=(?!x)") == 2
     assert "RE2" in capsys.readouterr().err

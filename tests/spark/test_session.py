@@ -1,4 +1,4 @@
-"""The Spark session of our jobs, on the machine that it shares with the server."""
+"""The Spark session of the jobs runs with a lower priority than the server on the same machine."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from ropewalk.pipeline import session
 from ropewalk.pipeline.jvm import LOWEST, NICE
 
 
-def test_spark_and_its_workers_give_way_to_the_server(spark: SparkSession) -> None:
+def test_jvm_and_python_workers_have_a_lower_priority(spark: SparkSession) -> None:
     asked = int(spark.sparkContext.getConf().get(NICE, "0"))
     expected = min(LOWEST, os.nice(0) + asked)
 
@@ -22,14 +22,14 @@ def test_spark_and_its_workers_give_way_to_the_server(spark: SparkSession) -> No
     assert {jvm, *workers} == {expected}
 
 
-def test_the_session_of_processes_that_spark_is_in_gives_way_too(spark: SparkSession) -> None:
-    """Where Linux weighs sessions of processes against each other, a priority within one of them says nothing outside."""
+def test_autogroup_of_the_jvm_has_a_lower_priority(spark: SparkSession) -> None:
+    """With autogroups, Linux applies a priority only within its own session of processes."""
     group = Path(f"/proc/{session._running[-1].pid}/autogroup")
     if not group.exists():
-        pytest.skip("this system does not weigh sessions against each other")
+        pytest.skip("this system has no autogroups")
 
     assert group.read_text().split()[-1] == spark.sparkContext.getConf().get(NICE)
 
 
-def test_a_cluster_has_its_own_rules() -> None:
+def test_cluster_sessions_keep_their_priority() -> None:
     assert NICE not in session.settings(**{"spark.master": "spark://master:7077"})

@@ -1,4 +1,4 @@
-"""Every row is published once: through failing tasks, crashes, replays, and whatever order a shuffle brings."""
+"""The Spark sink publishes every row once: with failing tasks, crashes, repeated batches and shuffles."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.spark.journal import batch, finish, forget_last_commit, kept, publish
 
 
 def failing_once(frame: DataFrame, home: Path) -> DataFrame:
-    """The same rows, but the first attempt of every task fails after it has handed some of them on."""
+    """The same rows, but the first attempt of every task fails after some of them."""
     seen = str(home)
 
     def flaky(value: str) -> str:
@@ -45,9 +45,8 @@ def values(frame: DataFrame) -> DataFrame:
     return frame.select(f.col("value").cast("string").alias("value"), "stream", "epoch", "offset")
 
 
-def test_every_row_is_published_once_through_failing_tasks_and_a_shuffle(
-    spark: SparkSession, server: RunningServer, tmp_path: Path
-) -> None:
+@pytest.mark.tier("all")
+def test_failing_tasks_and_a_shuffle_publish_every_row_once(spark: SparkSession, server: RunningServer, tmp_path: Path) -> None:
     publish_all(server, [(f"in/{n % 5}", n) for n in range(300)])
     failures = tmp_path / "failures"
     failures.mkdir()
@@ -60,7 +59,8 @@ def test_every_row_is_published_once_through_failing_tasks_and_a_shuffle(
     assert sorted(kept(server, "out/shuffled")) == list(range(300))
 
 
-def test_a_batch_that_runs_again_is_not_published_again(spark: SparkSession, server: RunningServer, tmp_path: Path) -> None:
+@pytest.mark.tier("all")
+def test_repeated_batch_is_not_published_again(spark: SparkSession, server: RunningServer, tmp_path: Path) -> None:
     publish_all(server, [("again/1", n) for n in range(100)])
     frame = values(stream(spark, server, subscribe="again/1")).repartition(3)
     published(frame, server, tmp_path, stream="out/again")
@@ -82,7 +82,8 @@ def test_rows_of_a_partition_keep_their_order(spark: SparkSession, server: Runni
     assert kept(server, "out/order") == list(range(500))
 
 
-def test_numbered_rows_need_no_transaction(spark: SparkSession, server: RunningServer, tmp_path: Path) -> None:
+@pytest.mark.tier("all")
+def test_idempotent_delivery_publishes_every_row_once(spark: SparkSession, server: RunningServer, tmp_path: Path) -> None:
     publish_all(server, [(f"numbers/{n % 3}", n) for n in range(150)])
     failures = tmp_path / "failures"
     failures.mkdir()
@@ -96,7 +97,8 @@ def test_numbered_rows_need_no_transaction(spark: SparkSession, server: RunningS
     assert sorted(kept(server, "out/numbers")) == list(range(150))
 
 
-def test_rows_with_a_key_are_published_once_whoever_sends_them(spark: SparkSession, server: RunningServer) -> None:
+@pytest.mark.tier("all")
+def test_keyed_rows_of_two_writers_are_published_once(spark: SparkSession, server: RunningServer) -> None:
     publish_all(server, [("keys/1", n) for n in range(60)])
     rows = values(batch(spark, server, subscribe="keys/1"))
     keyed = rows.withColumn("idempotency_key", f.concat_ws(":", "stream", "epoch", "offset")).drop("stream")
@@ -108,7 +110,8 @@ def test_rows_with_a_key_are_published_once_whoever_sends_them(spark: SparkSessi
     assert sorted(kept(server, "out/keys")) == list(range(60))
 
 
-def test_a_write_that_has_a_name_happens_once(spark: SparkSession, server: RunningServer) -> None:
+@pytest.mark.tier("all")
+def test_write_with_a_transaction_version_happens_once(spark: SparkSession, server: RunningServer) -> None:
     frame = spark.range(50).select(f.col("id").cast("string").alias("value"), f.lit("out/named").alias("stream"))
 
     for version in (7, 7, 6, 8):
@@ -118,7 +121,8 @@ def test_a_write_that_has_a_name_happens_once(spark: SparkSession, server: Runni
     assert sorted(kept(server, "out/named")) == sorted([*range(50), *range(50)])
 
 
-def test_a_row_that_cannot_be_published_keeps_the_others_back(spark: SparkSession, server: RunningServer) -> None:
+@pytest.mark.tier("all")
+def test_invalid_row_fails_the_whole_write(spark: SparkSession, server: RunningServer) -> None:
     frame = spark.createDataFrame([("out/bad", "1"), ("out/bad", None)], "stream string, value string").coalesce(1)
 
     with pytest.raises(PySparkException, match="1 rows have no value"):
@@ -129,7 +133,7 @@ def test_a_row_that_cannot_be_published_keeps_the_others_back(spark: SparkSessio
     assert batch(spark, server, subscribe="out/bad").count() == 0
 
 
-def test_nothing_can_be_overwritten(spark: SparkSession, server: RunningServer) -> None:
+def test_overwrite_mode_is_refused(spark: SparkSession, server: RunningServer) -> None:
     frame = spark.createDataFrame([("kept", "1")], "stream string, value string")
     with pytest.raises(PySparkException, match="only ever appended"):
         frame.write.format("ropewalk").option("url", server.url).mode("overwrite").save()

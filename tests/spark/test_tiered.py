@@ -1,4 +1,4 @@
-"""Ranges the journal let go come from the archive, without a seam; without an archive their loss is said exactly."""
+"""Spark reads trimmed ranges of the journal from the archive. Without an archive, the error names the lost range."""
 
 import json
 import time
@@ -16,8 +16,10 @@ from ropewalk.pipeline.tables import read_table
 from tests.server import RunningServer, running_server
 from tests.spark.journal import FLAGS, batch, batch_sizes, call, finish, forget_last_commit, publish_all, stream, to_parquet
 
+pytestmark = pytest.mark.tier("all")
+
 ROWS = 900
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 SMALL = ("--journal_segment_size", "16384")
 
 
@@ -28,14 +30,14 @@ def archive(spark: SparkSession, server: RunningServer, home: Path) -> None:
 
 
 def longest_span(server: RunningServer) -> dict[str, Any]:
-    """That of the shard which holds the stream: no other has rows."""
+    """The span of the shard with the stream: no other has rows."""
     spans: list[dict[str, Any]] = call(f"{server.url}/journal")["spans"]
     return max(spans, key=lambda span: span["end"])
 
 
 @pytest.fixture(scope="module")
 def trimmed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServer, Path]]:
-    """A server whose journal has lost its beginning to retention, after an archive was made of two thirds of it."""
+    """A server whose journal is trimmed by retention, after two thirds of it were archived."""
     home = tmp_path_factory.mktemp("tiered")
     place = ("--data_dir", str(home / "data"))
     with running_server(*FLAGS, *SMALL, *place) as first:
@@ -51,12 +53,12 @@ def trimmed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
         assert gone < kept_from
         publish_all(second, [("tiered/1", {"n": n, "fill": ""}) for n in range(ROWS - 300, ROWS)])
         second.stop()
-    # What is there stays as it is: retention would go on meanwhile.
+    # Without retention, so that the journal does not change during the tests.
     with running_server(*FLAGS, *SMALL, *place) as third:
         yield third, home
 
 
-def test_what_the_journal_let_go_is_read_from_the_archive_in_order(
+def test_trimmed_rows_are_read_from_the_archive_in_order(
     spark: SparkSession, trimmed: tuple[RunningServer, Path], tmp_path: Path
 ) -> None:
     server, home = trimmed
@@ -69,7 +71,7 @@ def test_what_the_journal_let_go_is_read_from_the_archive_in_order(
     assert batch_sizes(query) == [400, 400, 100]
 
 
-def test_a_time_in_the_archive_is_found_there(spark: SparkSession, trimmed: tuple[RunningServer, Path]) -> None:
+def test_start_time_before_the_journal_reads_the_archive(spark: SparkSession, trimmed: tuple[RunningServer, Path]) -> None:
     server, home = trimmed
 
     found = batch(spark, server, archive=home / "archive", startingTimestamp=1).count()
@@ -77,7 +79,7 @@ def test_a_time_in_the_archive_is_found_there(spark: SparkSession, trimmed: tupl
     assert found == ROWS
 
 
-def test_without_an_archive_the_error_names_what_is_lost(spark: SparkSession, trimmed: tuple[RunningServer, Path]) -> None:
+def test_error_without_an_archive_names_the_lost_positions(spark: SparkSession, trimmed: tuple[RunningServer, Path]) -> None:
     server, _ = trimmed
     span = longest_span(server)
     begin = json.dumps({str(span["shard"]): {"e": span["epoch"], "p": 0}})
@@ -92,14 +94,14 @@ def test_without_an_archive_the_error_names_what_is_lost(spark: SparkSession, tr
     assert [row.position for row in rest] == list(range(span["first"], ROWS))
 
 
-def test_an_archive_query_whose_driver_died_after_the_commit_goes_on_although_the_journal_let_go_of_the_batch(
+def test_archive_query_resumes_after_a_crash_and_a_trimmed_batch(
     tmp_path: Path,
 ) -> None:
     places = ("--data_dir", str(tmp_path / "data"), "--archive_dir", str(tmp_path / "archive"))
     with running_server(*FLAGS, *SMALL, *places, "--journal_retention_size", "32KiB") as server:
         where = ["--url", server.url, "--state_dir", str(tmp_path), "--archive_dir", str(tmp_path / "archive")]
         run = ["pipeline", "run", "archive", "--available-now", "--restarts", "0", "--config_path", "", *where]
-        for half in range(2):  # a first batch alone would begin anew, where the journal begins by then
+        for half in range(2):  # a single first batch would start again where the journal starts by then
             publish_all(server, [("tiered/2", {"n": n, "fill": "x" * 100}) for n in range(ROWS * half, ROWS * (half + 1))])
             assert main(run) == 0
         forget_last_commit(tmp_path / "checkpoints" / "archive" / "v1")
@@ -113,9 +115,7 @@ def test_an_archive_query_whose_driver_died_after_the_commit_goes_on_although_th
         assert sum(archived_positions(str(tmp_path / "archive")).values()) == published[-1][2]
 
 
-def test_a_job_that_was_stopped_while_the_journal_was_trimmed_goes_on_from_the_archive(
-    trimmed: tuple[RunningServer, Path], tmp_path: Path
-) -> None:
+def test_stopped_job_resumes_from_the_archive_after_a_trim(trimmed: tuple[RunningServer, Path], tmp_path: Path) -> None:
     server, home = trimmed
     where = ["--url", server.url, "--state_dir", str(tmp_path), "--archive_dir", str(home / "archive"), "--config_path", ""]
     assert main(["pipeline", "run", "rollup", "--available-now", "--restarts", "0", *where]) == 0

@@ -50,7 +50,7 @@ def frame(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
 
 
 class Feed:
-    """A stream out of files, one batch a file; what comes out of a transform is collected."""
+    """A stream of files, one batch per file. Collects the output of a transform."""
 
     def __init__(self, spark: SparkSession, home: Path) -> None:
         self._spark = spark
@@ -80,11 +80,12 @@ def counted(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
 
 
 def alone(spark: SparkSession, rows: DataFrame) -> DataFrame:
-    """The figures of rows before which nobody listened."""
+    """The figures of rows without earlier subscribers."""
     return rollup.minutely(rows, audience.intervals(rows, spark.createDataFrame([], audience.SCHEMA)))
 
 
-def test_whoever_listens_is_counted_in_every_minute_until_it_leaves_however_little_it_says(spark: SparkSession) -> None:
+@pytest.mark.tier("all")
+def test_subscriber_is_counted_in_every_minute_until_it_leaves(spark: SparkSession) -> None:
     other = {"subscription": {"identifier": "i", "streams": ["b"]}}
     first = [
         row("subscribed", 1, 1, {"identifier": "i", "streams": ["a"]}, sid="stays"),
@@ -115,7 +116,8 @@ def test_whoever_listens_is_counted_in_every_minute_until_it_leaves_however_litt
     assert left == [("changes", ("b",)), ("stays", ("a",))]
 
 
-def test_a_minute_is_the_same_whole_or_added_up_from_parts(spark: SparkSession) -> None:
+@pytest.mark.tier("all")
+def test_minute_has_the_same_figures_from_parts(spark: SparkSession) -> None:
     rows = [
         published("a", 1, 1, b"12345", producer="p1"),
         published("a", 2, 2, b"123", producer="p2"),
@@ -139,8 +141,9 @@ def test_a_minute_is_the_same_whole_or_added_up_from_parts(spark: SparkSession) 
     assert sorted(tuple(r[name] for name in figures) for r in rollup.combined(parts).toArrow().to_pylist()) == found
 
 
-def test_a_publication_is_late_that_is_behind_its_own_shard_not_behind_another(spark: SparkSession) -> None:
-    """In a backlog shards are days apart, and nothing of it is late."""
+@pytest.mark.tier("all")
+def test_publication_is_late_only_behind_its_own_shard(spark: SparkSession) -> None:
+    """In a backlog, shards are days apart, and no message is late."""
     went_back = [published("a", 1, 70), published("a", 2, 10), published("a", 3, 65)]
     other_shard = [published("b", 1, 5, shard=1, position=0)]
     rows = rollup.timed(frame(spark, *went_back, *other_shard), {}, timedelta(seconds=30))
@@ -153,7 +156,8 @@ def test_a_publication_is_late_that_is_behind_its_own_shard_not_behind_another(s
     assert [r.late for r in alone(spark, known).collect()] == [1]
 
 
-def test_a_session_is_followed_over_its_connections(feed: Feed, spark: SparkSession) -> None:
+@pytest.mark.tier("all")
+def test_session_spans_its_connections(feed: Feed, spark: SparkSession) -> None:
     snapshot = {"subscriptions": {"i": {"streams": ["a"]}}, "names": ["s2", "s1"]}
     feed.add(
         row("connected", 0, 0, {"ids": "", "resumable": True}, sid="s1"),
@@ -178,7 +182,8 @@ def test_a_session_is_followed_over_its_connections(feed: Feed, spark: SparkSess
     assert (session.connections, session.restores) == (2, 1)
 
 
-def test_a_session_that_nothing_is_heard_of_has_vanished(feed: Feed) -> None:
+@pytest.mark.tier("all")
+def test_session_without_further_rows_has_vanished(feed: Feed) -> None:
     feed.add(row("connected", 0, 0, {"ids": "", "resumable": True}, sid="s1"), row("alive", 60, 1, {}, sid="s1"))
     feed.add(row("connected", 90, 0, {"ids": "", "resumable": True}, sid="s2"))
 
@@ -195,7 +200,8 @@ def peaks(found: Sequence[Mapping[str, Any]]) -> dict[int, tuple[int, ...]]:
     return {r["minute"].minute: (r["peak"], r["members"], r["joins"], r["leaves"]) for r in found}
 
 
-def test_the_peak_of_a_minute_is_found_whatever_order_the_rows_come_in(spark: SparkSession) -> None:
+@pytest.mark.tier("all")
+def test_presence_peak_does_not_depend_on_the_order_of_rows(spark: SparkSession) -> None:
     rows = [
         *(seated("joined", 1, "ann"), seated("joined", 2, "bob"), seated("joined", 3, "bob", told=False)),
         *(seated("left", 9, "eve"), seated("joined", 8, "eve"), seated("left", 20, "ann"), seated("joined", 70, "eve")),
@@ -206,9 +212,10 @@ def test_the_peak_of_a_minute_is_found_whatever_order_the_rows_come_in(spark: Sp
     assert peaks([r.asDict() for r in figures(moves(frame(spark, *reversed(rows)))).collect()]) == wanted
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_presence_is_the_same_however_a_backlog_is_split_into_batches(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Also when a batch comes again, and when rows of a later batch are older than all of an earlier one."""
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("seed", range(2))
+def test_presence_does_not_depend_on_the_batches(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """Also with a repeated batch, and with older rows in a later batch."""
     chance = random.Random(seed)
     rows = [
         seated(kind, chance.randrange(300) + chance.random(), f"m{chance.randrange(9)}", position=n)
@@ -233,7 +240,7 @@ def test_presence_is_the_same_however_a_backlog_is_split_into_batches(spark: Spa
     assert peaks(found.to_pylist()) == whole
 
 
-def test_a_derived_row_is_named_by_the_position_it_came_from(spark: SparkSession) -> None:
+def test_derived_row_has_the_position_of_its_source_as_key(spark: SparkSession) -> None:
     rows = frame(spark, published("in", 7, value=b'{"n": 41}'), row("connected", 1, sid="s"))
     source = derive.source(rows)
 
@@ -244,7 +251,7 @@ def test_a_derived_row_is_named_by_the_position_it_came_from(spark: SparkSession
     assert [tuple(r) for r in many] == [("out", '"x"', "in:e:7:0"), ("out", '"y"', "in:e:7:1")]
 
 
-def test_a_replay_has_the_chosen_rows_in_order_under_their_new_names(spark: SparkSession) -> None:
+def test_replay_has_the_chosen_rows_in_order_under_new_names(spark: SparkSession) -> None:
     rows = frame(
         spark,
         published("chat/1", 2, 5, b"2"),
@@ -271,11 +278,11 @@ def test_holes_and_duplicates_of_a_stream_are_found(spark: SparkSession) -> None
 
     assert faults(0, 1, 2, 3) == []
     assert faults(0, 2, 3) == [(1, 3, 1, 0)]
-    assert faults(5, 2, 3) == []  # the shard's oldest rows are gone, and may have held the first one
+    assert faults(5, 2, 3) == []  # the oldest rows of the shard are gone, perhaps with the first offset
     assert faults(0, 1, 2, 2, 5) == [(1, 5, 2, 1)]
 
 
-def test_another_generation_of_a_shard_leaves_no_hole_between_the_two(spark: SparkSession) -> None:
+def test_new_generation_of_a_shard_is_not_a_hole(spark: SparkSession) -> None:
     after = [published("a", offset, epoch="new", position=GENERATION_SIZE + offset - 1) for offset in (1, 2)]
     rows = frame(spark, published("a", 1), published("a", 2), *after)
 
@@ -286,7 +293,7 @@ def test_another_generation_of_a_shard_leaves_no_hole_between_the_two(spark: Spa
     assert audit.faults(audit.streams(rows), generations.select("shard", "generation", "first")).count() == 0
 
 
-def test_journal_and_archive_are_compared_cell_by_cell(spark: SparkSession) -> None:
+def test_journal_and_archive_are_compared_by_cell(spark: SparkSession) -> None:
     journal = frame(spark, *(published("a", offset) for offset in (1, 2, 3)))
     archive = frame(spark, published("a", 1), published("a", 2, value=b"other", uid="u"), published("a", 4))
 

@@ -1,4 +1,4 @@
-"""Spark at a server of several processes: any worker passes it on to the store, which has the journal."""
+"""Spark with a server of several processes: each worker forwards requests to the store, which has the journal."""
 
 import os
 import signal
@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from tests.process_tree import store
 from tests.server import running_server
 from tests.spark.journal import FLAGS, batch, finish, forget_last_commit, kept, publish_all, stream
+
+pytestmark = pytest.mark.tier("all")
 
 WAIT_SECONDS = 60
 
@@ -23,13 +26,13 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_spark_reads_what_workers_registered_and_what_it_publishes_comes_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_of_workers_are_read_and_rows_of_spark_are_published_once(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     with running_server(*FLAGS, "--workers", "2", "--data_dir", str(tmp_path / "data")) as server:
         published = publish_all(server, [(f"in/{n % 3}", n) for n in range(150)])
         rows = batch(spark, server, subscribePattern="in/.*").where("event = 'publish'").collect()
         assert sorted((row.stream, row.epoch, row.offset) for row in rows) == sorted(published)
-        for lost in (1, 2):  # the second time the driver does not know that the batch was committed, nor the store by itself
+        for lost in (1, 2):  # the second time neither the driver nor the store has seen the commit
             values = stream(spark, server, subscribePattern="in/.*").select(f.col("value").cast("string").alias("value"))
             writer = values.writeStream.format("ropewalk").option("url", server.url).option("stream", "out")
             finish(writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start())

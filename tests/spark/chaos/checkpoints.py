@@ -34,11 +34,11 @@ class Checkpoints:
         if begun < 0 or begun >= self.done(query):
             return {}
         # The first line is a version, the second Spark's own, the third what our source gave it.
-        told = (self._home / "checkpoints" / query / "offsets" / str(begun)).read_text().splitlines()[2]
-        return {shard: mark["p"] for shard, mark in json.loads(told).items()}
+        line = (self._home / "checkpoints" / query / "offsets" / str(begun)).read_text().splitlines()[2]
+        return {shard: mark["p"] for shard, mark in json.loads(line).items()}
 
     def post_mortem(self, queries: list[str]) -> Counter[str]:
-        """Of a driver that is dead, by query: whether it died in a batch, and whether the sink had committed it."""
+        """Of a dead driver, by query: whether it died in a batch, and whether the sink had committed it."""
         found: Counter[str] = Counter()
         for query in queries:
             begun = newest(self._home / "checkpoints" / query / "offsets")
@@ -55,11 +55,11 @@ class Checkpoints:
             case "transactional":
                 return self._last(self._app(query))
             case _:
-                return -1  # there is no commit: rows are published as tasks run
+                return -1  # without commits: rows are published as tasks run
 
     def _app(self, query: str) -> str:
-        told: str = json.loads((self._home / "checkpoints" / query / "metadata").read_text())["id"]
-        return told
+        query_id: str = json.loads((self._home / "checkpoints" / query / "metadata").read_text())["id"]
+        return query_id
 
     def _archived(self, app: str) -> int:
         root = str(self._home / "archive")

@@ -1,11 +1,11 @@
-"""What the processes that are killed have in common: they say what they do on standard output, and end with the test."""
+"""Shared by the processes that are killed: they report on standard output, and end with the test."""
 
 import os
 import sys
 import threading
 
 
-def say(what: str, text: str) -> None:
+def report(what: str, text: str) -> None:
     print(f"{what} {text}".replace("\n", "\\n"), flush=True)
 
 

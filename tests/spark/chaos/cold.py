@@ -1,6 +1,6 @@
-"""Readers of what is no longer hot, while everything else goes on: REST pages, cable clients, and what Spark's tasks run.
+"""Readers of messages outside the hot history, while all else runs: REST pages, cable clients, and the reader of Spark tasks.
 
-The rule they check: what comes is dense, and what does not come is said. What they saw is kept and compared in the end.
+The rule they check: offsets are consecutive, and every gap is reported. Their messages are kept and compared at the end.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ PAGE = 200
 RANGE = 1_000
 TIMEOUT = 120.0
 PAUSE = 1.0
-COMPLETE, SAID, CUT = "complete", "with a gap that was said", "cut short because the server was killed"
+COMPLETE, GAP, CUT = "complete", "with a reported gap", "interrupted by a kill of the server"
 KINDS = ("REST", "cable", "Spark task")
 
 
 class Interrupted(Exception):
-    """The server went away amid an answer; the answer says nothing."""
+    """The server was killed during a response, so the response proves nothing."""
 
 
 class ColdReaders:
@@ -49,7 +49,7 @@ class ColdReaders:
 
     def done(self) -> dict[str, int]:
         """How many reads were answered, by kind."""
-        return {kind: self.ends[kind, COMPLETE] + self.ends[kind, SAID] for kind in KINDS}
+        return {kind: self.ends[kind, COMPLETE] + self.ends[kind, GAP] for kind in KINDS}
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -78,7 +78,7 @@ class ColdReaders:
                 self.ends[kind, ended] += 1
             await asyncio.sleep(self._chance.random() * PAUSE)
 
-    # --- what is read -------------------------------------------------------------------------------------------------
+    # --- readers -------------------------------------------------------------------------------------------------
 
     async def _some_pages(self) -> str:
         name, start, newest = self._choice()
@@ -101,7 +101,7 @@ class ColdReaders:
                 page = await self._page(http, name, after)
                 assert page["epoch"] == start.epoch, page
                 if page["oldest"] > after + 1:
-                    ended, after = SAID, page["oldest"] - 1
+                    ended, after = GAP, page["oldest"] - 1
                 for message in page["messages"]:
                     after += 1
                     self._saw(name, start.epoch, message["offset"], message["message"], after)
@@ -128,7 +128,7 @@ class ColdReaders:
                     if isinstance(event, Gap):
                         assert event.epoch == start.epoch, event
                         assert event.resumes_at is not None, event
-                        ended, reached = SAID, event.resumes_at - 1
+                        ended, reached = GAP, event.resumes_at - 1
                     elif isinstance(event, Message):
                         reached += 1
                         self._saw(name, event.epoch, event.offset, event.data, reached)
@@ -153,7 +153,7 @@ class ColdReaders:
         try:
             rows = list(_rows(self._options, piece))
         except DataLoss:
-            return SAID
+            return GAP
         assert [row["position"] for row in rows] == list(range(piece.first, piece.end))
         for row in rows:
             if row["event"] == "publish":
@@ -161,7 +161,7 @@ class ColdReaders:
         return COMPLETE
 
     def _saw(self, stream: str, epoch: str, offset: int, value: Any, expected: int) -> None:
-        assert offset == expected, f"{stream} has offset {offset} where {expected} has to be, and no gap was said"
+        assert offset == expected, f"{stream} has offset {offset} instead of {expected}, without a reported gap"
         assert self.seen.setdefault((stream, epoch, offset), value) == value, f"{stream} has two messages {offset}"
 
 

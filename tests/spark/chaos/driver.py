@@ -16,10 +16,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ropewalk.pipeline.jvm import NICE
 from ropewalk.pipeline.session import spark_session
-from tests.spark.chaos.child import end_with_the_test, say
+from tests.spark.chaos.child import end_with_the_test, report
 
 TRIGGER = "200 milliseconds"
-# Of a reader that is to find the journal trimmed whenever it looks.
+# For a reader that finds the journal trimmed in every batch.
 SLOW = {"copy": "15 seconds"}
 BATCH_ROWS = 2_000
 # What another attempt would only hide.
@@ -41,13 +41,13 @@ def archive(spark: SparkSession, url: str, home: Path) -> DataStreamWriter:
 
 
 def copy(spark: SparkSession, url: str, home: Path) -> DataStreamWriter:
-    """The whole log as a reader has it that comes late: from the archive, and from the journal what is not there yet."""
+    """The whole log as a late reader gets it: the archive, then the rest from the journal."""
     rows = journal(spark, url, 10 * BATCH_ROWS, columns="journal", archive=str(home / "archive"))
     return rows.writeStream.format("parquet").option("path", str(home / "copy"))
 
 
 def outgoing(spark: SparkSession, url: str, delivery: str) -> DataFrame:
-    """Every row of the streams in/… as one row for a stream out/<delivery>/…, which tells where it comes from."""
+    """Every row of the streams in/… as one row for a stream out/<delivery>/… with the position of its source."""
     rows = journal(spark, url, subscribePattern="in/.*").where("event = 'publish'")
     return rows.selectExpr(
         f"concat('out/{delivery}/', substring(stream, 4)) AS stream",
@@ -98,7 +98,7 @@ def main(kind: str, url: str, home: Path) -> None:
         return writer.queryName(name).trigger(processingTime=SLOW.get(name, TRIGGER)).start()
 
     running = {name: start(name) for name in QUERIES[kind]}
-    say("started", kind)
+    report("started", kind)
     while True:
         for name, query in running.items():
             if not query.isActive:
@@ -109,7 +109,7 @@ def main(kind: str, url: str, home: Path) -> None:
 
 def mourn(name: str, query: StreamingQuery) -> None:
     failure = str(query.exception())
-    say("failed", f"{name}: {failure}")
+    report("failed", f"{name}: {failure}")
     if any(word in failure for word in HOPELESS):
         os._exit(1)
 

@@ -1,4 +1,4 @@
-"""The kills: which, when, and what they hit. The seed decides the choices; the machine decides the rest."""
+"""The kills: which, when, and what they hit. The choices depend on the seed, the timing on the machine."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from functools import partial
 from tests.spark.chaos.world import World
 
 TIMEOUT = 240.0
-LONGEST_PAUSE = 0.8
+MAX_PAUSE_SECONDS = 0.8
 # Right behind a commit is where a second one would come from, so half of the kills wait for one.
 AIMED_TIMEOUT = 15.0
 # In this proportion; a driver takes some seconds to start, so that it is killed less often than the others.
@@ -23,7 +23,7 @@ def seed() -> int:
 
 
 async def at_once() -> None:
-    """Nothing more to wait for."""
+    """Waits for nothing."""
 
 
 async def until(condition: Callable[[], bool], what: str, world: World) -> None:
@@ -34,7 +34,7 @@ async def until(condition: Callable[[], bool], what: str, world: World) -> None:
 
 
 class Killer:
-    """Kills one after another. Before each of them, a driver has done a batch with whatever was killed before."""
+    """Kills one process after another. Before each kill, a driver has completed a batch with the process killed before."""
 
     def __init__(self, world: World, chance: random.Random, kinds: Sequence[str] = KINDS) -> None:
         self.kills: Counter[str] = Counter()
@@ -49,9 +49,9 @@ class Killer:
         self._chance.shuffle(deck)
         for number, kind in enumerate(deck, 1):
             await before_each()
-            told = await (self._first_strike(kind) if kind == "JVM" and self._spared else self._strike(kind))
+            hit = await (self._first_strike(kind) if kind == "JVM" and self._spared else self._strike(kind))
             self.kills[kind] += 1
-            print(f"  {time.monotonic() - self._started:6.1f} s  {number:3}  {kind:7}  {told}", flush=True)
+            print(f"  {time.monotonic() - self._started:6.1f} s  {number:3}  {kind:7}  {hit}", flush=True)
 
     async def _first_strike(self, kind: str) -> str:
         """Each driver dies at least once right behind a commit of its sink, before Spark has noted that."""
@@ -82,7 +82,7 @@ class Killer:
         return f"{moment:11}  {hit}"
 
     def _wait(self) -> str:
-        time.sleep(self._chance.random() * LONGEST_PAUSE)
+        time.sleep(self._chance.random() * MAX_PAUSE_SECONDS)
         return "anywhere"
 
     def _wait_for_a_commit(self, kind: str, driver: str) -> str:

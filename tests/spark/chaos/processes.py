@@ -25,7 +25,7 @@ IDLE = {"lookup_data_sources", "create_data_source", "write_into_data_source", "
 
 @dataclass(frozen=True)
 class Process:
-    """`born` tells it from a later one with the same number."""
+    """`born` distinguishes it from a later one with the same pid."""
 
     pid: int
     parent: int
@@ -55,7 +55,7 @@ class Process:
 
 
 def look(pid: int) -> Process | None:
-    """None for one that is not there, or dead and only not yet buried."""
+    """None for a process that has ended, also if it is a zombie."""
     try:
         # The name in the parentheses may hold anything; behind it come state, parent and, as the 20th, the start.
         stat = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
@@ -66,12 +66,12 @@ def look(pid: int) -> Process | None:
 
 
 def descendants(pid: int) -> list[Process]:
-    everybody = [process for entry in PROC.iterdir() if entry.name.isdigit() and (process := look(int(entry.name)))]
+    processes = [process for entry in PROC.iterdir() if entry.name.isdigit() and (process := look(int(entry.name)))]
     found: list[Process] = []
     parents = deque([pid])
     while parents:
         parent = parents.popleft()
-        children = [process for process in everybody if process.parent == parent]
+        children = [process for process in processes if process.parent == parent]
         found += children
         parents.extend(child.pid for child in children)
     return found
@@ -85,7 +85,7 @@ def await_end(processes: list[Process]) -> None:
 
 
 class Child:
-    """One run of a process that runs one of the modules here; what it says is added to its log."""
+    """One run of a module of this package as a process. Its output is appended to its log."""
 
     def __init__(self, module: str, log: Path, *words: str) -> None:
         command = [sys.executable, "-m", f"tests.spark.chaos.{module}", *words]
@@ -126,7 +126,7 @@ class Driver(Child):
         return chance.choice([worker for worker in workers if worker.role == role])
 
     def threads(self, log: Path) -> str:
-        """Where the queries are just now, as the JVM itself tells it in the log, and the processes that they may wait for."""
+        """The current state of the queries, by a thread dump of the JVM in the log, and the processes they may wait for."""
         family = descendants(self._process.pid)
         before = log.stat().st_size
         for process in family:
@@ -138,7 +138,7 @@ class Driver(Child):
         return "\n".join((*queries, f"processes: {[f'{process.pid} {process.role}' for process in family]}"))
 
     def aim(self) -> None:
-        """To be called before a kill: looking around takes longer than the moment that is waited for."""
+        """Find the processes before a kill: that takes longer than the moment to hit."""
         self._family = [] if self.ended() else descendants(self._process.pid)
 
     def kill_jvm(self) -> None:
@@ -148,13 +148,13 @@ class Driver(Child):
         self.kill()
 
     def kill(self) -> None:
-        """Only the Python side: the JVM notices and ends by itself, and nobody may take over before it has."""
+        """Only the Python side: the JVM ends on its own, and the next driver must wait for that."""
         super().kill()
         await_end(self._family)
 
 
-def told(log: Path, what: str) -> Iterator[str]:
-    """The lines in which a child said `what`."""
+def reports(log: Path, what: str) -> Iterator[str]:
+    """The reports of a child about `what`."""
     for line in log.read_text(errors="replace").splitlines():
         if line.startswith(f"{what} "):
             yield line.removeprefix(f"{what} ")

@@ -18,7 +18,7 @@ Position = tuple[str, str, int]
 
 
 class Proof:
-    """Everything that was written, once nobody writes any more. `log` is journal and archive together, by shard."""
+    """All rows after the last write. `log` is journal and archive together, by shard."""
 
     def __init__(self, home: Path) -> None:
         self.journal = {int(shard.name.removeprefix("shard=")): _segments(shard) for shard in _shards(home / "data")}
@@ -91,7 +91,7 @@ class Proof:
                 assert sorted(offsets) == list(range(1, len(offsets) + 1)), f"{stream} is not dense"
 
     def published_once(self, published: dict[Position, int]) -> int:
-        """What publishers sent is in the journal once, where their receipts say. Returns how many."""
+        """Published messages are in the journal once, at the positions of their receipts. Returns their number."""
         found = {position: value for position, value in self.messages.items() if position[0] in INPUTS}
         assert found == published
         assert len(set(found.values())) == len(found)
@@ -104,11 +104,11 @@ class Proof:
 
     def _delivered(self, delivery: str, given: dict[Position, Any]) -> int:
         outputs: dict[str, list[tuple[int, Position]]] = defaultdict(list)
-        for (stream, _, offset), told in self.messages.items():
+        for (stream, _, offset), message in self.messages.items():
             if stream.startswith(f"out/{delivery}/"):
-                source = (told["stream"], told["epoch"], told["offset"])
+                source = (message["stream"], message["epoch"], message["offset"])
                 assert stream.removeprefix(f"out/{delivery}/") == source[0].removeprefix("in/")
-                assert json.loads(told["value"]) == given[source]
+                assert json.loads(message["value"]) == given[source]
                 outputs[stream].append((offset, source))
         times = Counter(source for rows in outputs.values() for _, source in rows)
         assert times == Counter(given.keys()), f"{delivery}: {_differences(times, given)}"

@@ -23,7 +23,7 @@ PAUSE = 0.2  # seconds at most between two requests of a publisher
 
 
 class Traffic:
-    """`published` is what receipts say, by stream, epoch and offset; `newest` the last of them by stream; `seen`
+    """`published` has the receipts by stream, epoch and offset; `newest` the last of them by stream; `seen`
     what each subscriber got, by stream, in order."""
 
     def __init__(self, url: str, chance: random.Random, subscribers: int = SUBSCRIBERS) -> None:

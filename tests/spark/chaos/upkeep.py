@@ -8,7 +8,7 @@ import time
 from datetime import timedelta
 
 from ropewalk.pipeline.archive import compact, vacuum
-from tests.spark.chaos.child import end_with_the_test, say
+from tests.spark.chaos.child import end_with_the_test, report
 
 PAUSE = 0.5
 # Shorter than the server's list of files is old, so that readers do meet files that are gone.
@@ -20,7 +20,7 @@ def main(root: str) -> None:
     while True:
         done = compact(root)
         gone = vacuum(root, RETENTION)
-        say("tended", f"{done.files_before} {done.files_after} {done.rows} {len(gone)}")
+        report("tended", f"{done.files_before} {done.files_after} {done.rows} {len(gone)}")
         time.sleep(PAUSE)
 
 

@@ -1,4 +1,4 @@
-"""What is killed, and what starts again afterwards: the server on its data, and the drivers on their checkpoints."""
+"""The processes to kill and restart: the server with its data, and the drivers with their checkpoints."""
 
 import contextlib
 import json
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tests.server import RunningServer, running_server
 from tests.spark.chaos.checkpoints import Checkpoints
-from tests.spark.chaos.processes import Child, Driver, told
+from tests.spark.chaos.processes import Child, Driver, reports
 
 # Few shards, for each is a task in every batch.
 FLAGS = ("--public", "--durability", "journal", "--journal_shards", "3", "--dedup_ttl", "3600s")
@@ -36,8 +36,8 @@ SINKS = Setting(
     ("archive", "transactional", "idempotent", "keyed"),
 )
 
-# The journal keeps some seconds, and hot history less: whoever reads comes through all three. Sessions of readers that left are
-# over soon, for each end is a row, and what was read at the end is compared with a journal that does not grow any more.
+# The journal keeps some seconds, and the hot history less: readers go through all three. Sessions of disconnected readers end
+# soon, because each end is a row, and the final comparison needs a journal that does not grow.
 TIERS = Setting(
     ("--journal_segment_size", "16KiB", "--journal_retention_size", "64KiB", "--history_limit", "50", "--sessions_ttl", "3s"),
     {"tiers": ["archive", "copy"]},
@@ -63,7 +63,7 @@ class World:
         self._tending = self._tend() if setting.tended else None
 
     def close(self) -> None:
-        """As brutal as the rest: nobody gets the time to put anything in order."""
+        """By kills, without an orderly stop."""
         self.server.kill()
         self._stack.close()
         if self._tending:
@@ -104,13 +104,13 @@ class World:
         return f"{kind}: {role}"
 
     def stop_archiving(self) -> None:
-        """For good, and wherever it is: what is published from now on is in the journal only."""
+        """For good, at any point of a batch: later messages are only in the journal."""
         for driver in self.drivers.values():
             driver.aim()
             driver.kill_jvm()
 
     def restart_server(self) -> None:
-        """In order, as an operator would: what nobody waited for is written too."""
+        """An orderly restart: writes without acknowledgement are completed too."""
         assert self.server.stop() == 0, self.server.log()
         self.server = self._serve(self.server.port)
 
@@ -136,7 +136,7 @@ class World:
         return all(self.checkpoints.done(query) > begun for query, begun in self._begun[kind].items())
 
     def caught_up(self) -> bool:
-        """Whether every query has done everything that is in the journal."""
+        """Whether every query has processed all rows of the journal."""
         with urllib.request.urlopen(f"{self.server.url}/journal") as answer:
             ends = {str(span["shard"]): span["end"] for span in json.load(answer)["spans"]}
         self._check()
@@ -145,8 +145,8 @@ class World:
     def deserted(self) -> bool:
         """Whether all sessions are over for good."""
         with urllib.request.urlopen(f"{self.server.url}/metrics") as answer:
-            told = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
-        return not any(float(told[name]) for name in ("ropewalk_sessions", "ropewalk_sessions_kept"))
+            metrics = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if not line.startswith("#"))
+        return not any(float(metrics[name]) for name in ("ropewalk_sessions", "ropewalk_sessions_kept"))
 
     def trimmed(self) -> bool:
         """Whether the journal has let go of its beginning in every shard that has rows."""
@@ -157,15 +157,17 @@ class World:
 
     def tended(self) -> list[list[int]]:
         """Of every round: files that were compacted, files they became, rows rewritten, files vacuumed."""
-        return [[int(word) for word in line.split()] for line in told(self._log("tending"), "tended")]
+        return [[int(word) for word in line.split()] for line in reports(self._log("tending"), "tended")]
 
     def _check(self) -> None:
         for kind, driver in self.drivers.items():
             assert not driver.ended(), f"the driver {kind} gave up:\n{self.log(kind)}"
-        assert self._tending is None or not self._tending.ended(), f"nobody tends the archive:\n{self.log('tending')}"
+        assert self._tending is None or not self._tending.ended(), (
+            f"the maintenance of the archive has ended:\n{self.log('tending')}"
+        )
 
     def commits(self, kind: str) -> int:
-        """Grows in the moment in which a sink has committed a batch and Spark has not heard of it."""
+        """Grows when a sink has committed a batch, before Spark has recorded that."""
         if "archive" in self.queries[kind]:
             return len(list((self.home / "archive" / "_delta_log").glob("*.json")))
         return sum((state["last"] or 0) for state in self._transactions())
@@ -178,15 +180,15 @@ class World:
         return [json.loads(state.read_bytes()) for state in (self.home / "data" / "transactions").glob("*/state.json")]
 
     def failed_queries(self) -> list[str]:
-        return [failure for kind in self.queries for failure in told(self._log(kind), "failed")]
+        return [failure for kind in self.queries for failure in reports(self._log(kind), "failed")]
 
     def describe(self) -> str:
-        """What those who should be at work are doing: for a failure that nobody can come back to."""
+        """The state of all processes, for the report of a failure."""
         return "\n".join(self._describe(kind) for kind in self.queries)
 
     def _describe(self, kind: str) -> str:
         batches = {query: (self.checkpoints.done(query), self.checkpoints.begun(query)) for query in self.queries[kind]}
-        failures = [failure[:2000] for failure in told(self._log(kind), "failed")]
+        failures = [failure[:2000] for failure in reports(self._log(kind), "failed")]
         doing = self.drivers[kind].threads(self._log(kind))
         return "\n".join((f"{kind}: batches done and begun: {batches}; failures: {len(failures)}", *failures[-1:], doing))
 
