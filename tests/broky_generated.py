@@ -4,7 +4,9 @@
 
 import flatbuffers
 from flatbuffers.compat import import_numpy
+
 np = import_numpy()
+
 
 class Reason(object):
     none = 0
@@ -57,7 +59,7 @@ class Body(object):
 
 
 class Hello(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -70,9 +72,10 @@ class Hello(object):
     def GetRootAsHello(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def HelloBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Hello
     def Init(self, buf, pos):
@@ -133,18 +136,41 @@ class Hello(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-def HelloStart(builder): builder.StartObject(5)
-def HelloAddVersion(builder, version): builder.PrependUint16Slot(0, version, 1)
-def HelloAddToken(builder, token): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(token), 0)
-def HelloStartTokenVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def HelloAddMaxFrame(builder, maxFrame): builder.PrependUint32Slot(2, maxFrame, 0)
-def HelloAddCredit(builder, credit): builder.PrependUint32Slot(3, credit, 0)
-def HelloAddName(builder, name): builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
-def HelloEnd(builder): return builder.EndObject()
+
+def HelloStart(builder):
+    builder.StartObject(5)
+
+
+def HelloAddVersion(builder, version):
+    builder.PrependUint16Slot(0, version, 1)
+
+
+def HelloAddToken(builder, token):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(token), 0)
+
+
+def HelloStartTokenVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def HelloAddMaxFrame(builder, maxFrame):
+    builder.PrependUint32Slot(2, maxFrame, 0)
+
+
+def HelloAddCredit(builder, credit):
+    builder.PrependUint32Slot(3, credit, 0)
+
+
+def HelloAddName(builder, name):
+    builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(name), 0)
+
+
+def HelloEnd(builder):
+    return builder.EndObject()
 
 
 class Welcome(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -157,9 +183,10 @@ class Welcome(object):
     def GetRootAsWelcome(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def WelcomeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Welcome
     def Init(self, buf, pos):
@@ -207,18 +234,41 @@ class Welcome(object):
             return self._tab.Get(flatbuffers.number_types.Uint16Flags, o + self._tab.Pos)
         return 0
 
-def WelcomeStart(builder): builder.StartObject(6)
-def WelcomeAddVersion(builder, version): builder.PrependUint16Slot(0, version, 1)
-def WelcomeAddNode(builder, node): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(node), 0)
-def WelcomeAddMaxFrame(builder, maxFrame): builder.PrependUint32Slot(2, maxFrame, 0)
-def WelcomeAddMaxUnacked(builder, maxUnacked): builder.PrependUint32Slot(3, maxUnacked, 0)
-def WelcomeAddNow(builder, now): builder.PrependUint64Slot(4, now, 0)
-def WelcomeAddShards(builder, shards): builder.PrependUint16Slot(5, shards, 0)
-def WelcomeEnd(builder): return builder.EndObject()
+
+def WelcomeStart(builder):
+    builder.StartObject(6)
+
+
+def WelcomeAddVersion(builder, version):
+    builder.PrependUint16Slot(0, version, 1)
+
+
+def WelcomeAddNode(builder, node):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(node), 0)
+
+
+def WelcomeAddMaxFrame(builder, maxFrame):
+    builder.PrependUint32Slot(2, maxFrame, 0)
+
+
+def WelcomeAddMaxUnacked(builder, maxUnacked):
+    builder.PrependUint32Slot(3, maxUnacked, 0)
+
+
+def WelcomeAddNow(builder, now):
+    builder.PrependUint64Slot(4, now, 0)
+
+
+def WelcomeAddShards(builder, shards):
+    builder.PrependUint16Slot(5, shards, 0)
+
+
+def WelcomeEnd(builder):
+    return builder.EndObject()
 
 
 class Run(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -231,9 +281,10 @@ class Run(object):
     def GetRootAsRun(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def RunBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Run
     def Init(self, buf, pos):
@@ -326,7 +377,9 @@ class Run(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(16))
         if o != 0:
             a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+            return self._tab.Get(
+                flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4)
+            )
         return 0
 
     # Run
@@ -353,7 +406,9 @@ class Run(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(18))
         if o != 0:
             a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
+            return self._tab.Get(
+                flatbuffers.number_types.Uint64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8)
+            )
         return 0
 
     # Run
@@ -463,31 +518,93 @@ class Run(object):
             return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
         return 0
 
-def RunStart(builder): builder.StartObject(12)
-def RunAddRef(builder, ref): builder.PrependUint32Slot(0, ref, 0)
-def RunAddCount(builder, count): builder.PrependUint32Slot(1, count, 1)
-def RunAddOffset(builder, offset): builder.PrependUint64Slot(2, offset, 0)
-def RunAddTsBroker(builder, tsBroker): builder.PrependUint64Slot(3, tsBroker, 0)
-def RunAddKey(builder, key): builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(key), 0)
-def RunStartKeyVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def RunAddKeyPartition(builder, keyPartition): builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(keyPartition), 0)
-def RunStartKeyPartitionVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def RunAddSizes(builder, sizes): builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(sizes), 0)
-def RunStartSizesVector(builder, numElems): return builder.StartVector(4, numElems, 4)
-def RunAddTsProducer(builder, tsProducer): builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(tsProducer), 0)
-def RunStartTsProducerVector(builder, numElems): return builder.StartVector(8, numElems, 8)
-def RunAddUid(builder, uid): builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(uid), 0)
-def RunStartUidVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def RunAddEpoch(builder, epoch): builder.PrependUOffsetTRelativeSlot(9, flatbuffers.number_types.UOffsetTFlags.py_type(epoch), 0)
-def RunStartEpochVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def RunAddPayload(builder, payload): builder.PrependUOffsetTRelativeSlot(10, flatbuffers.number_types.UOffsetTFlags.py_type(payload), 0)
-def RunStartPayloadVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def RunAddFormat(builder, format): builder.PrependUint8Slot(11, format, 0)
-def RunEnd(builder): return builder.EndObject()
+
+def RunStart(builder):
+    builder.StartObject(12)
+
+
+def RunAddRef(builder, ref):
+    builder.PrependUint32Slot(0, ref, 0)
+
+
+def RunAddCount(builder, count):
+    builder.PrependUint32Slot(1, count, 1)
+
+
+def RunAddOffset(builder, offset):
+    builder.PrependUint64Slot(2, offset, 0)
+
+
+def RunAddTsBroker(builder, tsBroker):
+    builder.PrependUint64Slot(3, tsBroker, 0)
+
+
+def RunAddKey(builder, key):
+    builder.PrependUOffsetTRelativeSlot(4, flatbuffers.number_types.UOffsetTFlags.py_type(key), 0)
+
+
+def RunStartKeyVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def RunAddKeyPartition(builder, keyPartition):
+    builder.PrependUOffsetTRelativeSlot(5, flatbuffers.number_types.UOffsetTFlags.py_type(keyPartition), 0)
+
+
+def RunStartKeyPartitionVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def RunAddSizes(builder, sizes):
+    builder.PrependUOffsetTRelativeSlot(6, flatbuffers.number_types.UOffsetTFlags.py_type(sizes), 0)
+
+
+def RunStartSizesVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+
+def RunAddTsProducer(builder, tsProducer):
+    builder.PrependUOffsetTRelativeSlot(7, flatbuffers.number_types.UOffsetTFlags.py_type(tsProducer), 0)
+
+
+def RunStartTsProducerVector(builder, numElems):
+    return builder.StartVector(8, numElems, 8)
+
+
+def RunAddUid(builder, uid):
+    builder.PrependUOffsetTRelativeSlot(8, flatbuffers.number_types.UOffsetTFlags.py_type(uid), 0)
+
+
+def RunStartUidVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def RunAddEpoch(builder, epoch):
+    builder.PrependUOffsetTRelativeSlot(9, flatbuffers.number_types.UOffsetTFlags.py_type(epoch), 0)
+
+
+def RunStartEpochVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def RunAddPayload(builder, payload):
+    builder.PrependUOffsetTRelativeSlot(10, flatbuffers.number_types.UOffsetTFlags.py_type(payload), 0)
+
+
+def RunStartPayloadVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def RunAddFormat(builder, format):
+    builder.PrependUint8Slot(11, format, 0)
+
+
+def RunEnd(builder):
+    return builder.EndObject()
 
 
 class Pushed(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -500,9 +617,10 @@ class Pushed(object):
     def GetRootAsPushed(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def PushedBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Pushed
     def Init(self, buf, pos):
@@ -513,7 +631,9 @@ class Pushed(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         if o != 0:
             a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4))
+            return self._tab.Get(
+                flatbuffers.number_types.Uint32Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 4)
+            )
         return 0
 
     # Pushed
@@ -540,7 +660,9 @@ class Pushed(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         if o != 0:
             a = self._tab.Vector(o)
-            return self._tab.Get(flatbuffers.number_types.Uint64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8))
+            return self._tab.Get(
+                flatbuffers.number_types.Uint64Flags, a + flatbuffers.number_types.UOffsetTFlags.py_type(j * 8)
+            )
         return 0
 
     # Pushed
@@ -589,18 +711,41 @@ class Pushed(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
         return o == 0
 
-def PushedStart(builder): builder.StartObject(3)
-def PushedAddRefs(builder, refs): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(refs), 0)
-def PushedStartRefsVector(builder, numElems): return builder.StartVector(4, numElems, 4)
-def PushedAddOffsets(builder, offsets): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(offsets), 0)
-def PushedStartOffsetsVector(builder, numElems): return builder.StartVector(8, numElems, 8)
-def PushedAddEpochs(builder, epochs): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(epochs), 0)
-def PushedStartEpochsVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def PushedEnd(builder): return builder.EndObject()
+
+def PushedStart(builder):
+    builder.StartObject(3)
+
+
+def PushedAddRefs(builder, refs):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(refs), 0)
+
+
+def PushedStartRefsVector(builder, numElems):
+    return builder.StartVector(4, numElems, 4)
+
+
+def PushedAddOffsets(builder, offsets):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(offsets), 0)
+
+
+def PushedStartOffsetsVector(builder, numElems):
+    return builder.StartVector(8, numElems, 8)
+
+
+def PushedAddEpochs(builder, epochs):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(epochs), 0)
+
+
+def PushedStartEpochsVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def PushedEnd(builder):
+    return builder.EndObject()
 
 
 class Refused(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -613,9 +758,10 @@ class Refused(object):
     def GetRootAsRefused(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def RefusedBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Refused
     def Init(self, buf, pos):
@@ -649,16 +795,33 @@ class Refused(object):
             return self._tab.String(o + self._tab.Pos)
         return None
 
-def RefusedStart(builder): builder.StartObject(4)
-def RefusedAddRef(builder, ref): builder.PrependUint32Slot(0, ref, 0)
-def RefusedAddIndex(builder, index): builder.PrependUint32Slot(1, index, 0)
-def RefusedAddReason(builder, reason): builder.PrependUint8Slot(2, reason, 0)
-def RefusedAddText(builder, text): builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(text), 0)
-def RefusedEnd(builder): return builder.EndObject()
+
+def RefusedStart(builder):
+    builder.StartObject(4)
+
+
+def RefusedAddRef(builder, ref):
+    builder.PrependUint32Slot(0, ref, 0)
+
+
+def RefusedAddIndex(builder, index):
+    builder.PrependUint32Slot(1, index, 0)
+
+
+def RefusedAddReason(builder, reason):
+    builder.PrependUint8Slot(2, reason, 0)
+
+
+def RefusedAddText(builder, text):
+    builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(text), 0)
+
+
+def RefusedEnd(builder):
+    return builder.EndObject()
 
 
 class Subscribe(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -671,9 +834,10 @@ class Subscribe(object):
     def GetRootAsSubscribe(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def SubscribeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Subscribe
     def Init(self, buf, pos):
@@ -761,20 +925,49 @@ class Subscribe(object):
             return bool(self._tab.Get(flatbuffers.number_types.BoolFlags, o + self._tab.Pos))
         return False
 
-def SubscribeStart(builder): builder.StartObject(6)
-def SubscribeAddRef(builder, ref): builder.PrependUint32Slot(0, ref, 0)
-def SubscribeAddKey(builder, key): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(key), 0)
-def SubscribeStartKeyVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def SubscribeAddMatch(builder, match): builder.PrependUint8Slot(2, match, 0)
-def SubscribeAddEpoch(builder, epoch): builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(epoch), 0)
-def SubscribeStartEpochVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def SubscribeAddOffset(builder, offset): builder.PrependUint64Slot(4, offset, 0)
-def SubscribeAddHistory(builder, history): builder.PrependBoolSlot(5, history, 0)
-def SubscribeEnd(builder): return builder.EndObject()
+
+def SubscribeStart(builder):
+    builder.StartObject(6)
+
+
+def SubscribeAddRef(builder, ref):
+    builder.PrependUint32Slot(0, ref, 0)
+
+
+def SubscribeAddKey(builder, key):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(key), 0)
+
+
+def SubscribeStartKeyVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def SubscribeAddMatch(builder, match):
+    builder.PrependUint8Slot(2, match, 0)
+
+
+def SubscribeAddEpoch(builder, epoch):
+    builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(epoch), 0)
+
+
+def SubscribeStartEpochVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def SubscribeAddOffset(builder, offset):
+    builder.PrependUint64Slot(4, offset, 0)
+
+
+def SubscribeAddHistory(builder, history):
+    builder.PrependBoolSlot(5, history, 0)
+
+
+def SubscribeEnd(builder):
+    return builder.EndObject()
 
 
 class Subscribed(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -787,9 +980,10 @@ class Subscribed(object):
     def GetRootAsSubscribed(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def SubscribedBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Subscribed
     def Init(self, buf, pos):
@@ -836,16 +1030,33 @@ class Subscribed(object):
             return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
         return 0
 
-def SubscribedStart(builder): builder.StartObject(3)
-def SubscribedAddRef(builder, ref): builder.PrependUint32Slot(0, ref, 0)
-def SubscribedAddEpoch(builder, epoch): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(epoch), 0)
-def SubscribedStartEpochVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def SubscribedAddOffset(builder, offset): builder.PrependUint64Slot(2, offset, 0)
-def SubscribedEnd(builder): return builder.EndObject()
+
+def SubscribedStart(builder):
+    builder.StartObject(3)
+
+
+def SubscribedAddRef(builder, ref):
+    builder.PrependUint32Slot(0, ref, 0)
+
+
+def SubscribedAddEpoch(builder, epoch):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(epoch), 0)
+
+
+def SubscribedStartEpochVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def SubscribedAddOffset(builder, offset):
+    builder.PrependUint64Slot(2, offset, 0)
+
+
+def SubscribedEnd(builder):
+    return builder.EndObject()
 
 
 class Unsubscribe(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -858,9 +1069,10 @@ class Unsubscribe(object):
     def GetRootAsUnsubscribe(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def UnsubscribeBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Unsubscribe
     def Init(self, buf, pos):
@@ -907,16 +1119,33 @@ class Unsubscribe(object):
             return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
         return 0
 
-def UnsubscribeStart(builder): builder.StartObject(3)
-def UnsubscribeAddRef(builder, ref): builder.PrependUint32Slot(0, ref, 0)
-def UnsubscribeAddKey(builder, key): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(key), 0)
-def UnsubscribeStartKeyVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def UnsubscribeAddMatch(builder, match): builder.PrependUint8Slot(2, match, 0)
-def UnsubscribeEnd(builder): return builder.EndObject()
+
+def UnsubscribeStart(builder):
+    builder.StartObject(3)
+
+
+def UnsubscribeAddRef(builder, ref):
+    builder.PrependUint32Slot(0, ref, 0)
+
+
+def UnsubscribeAddKey(builder, key):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(key), 0)
+
+
+def UnsubscribeStartKeyVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def UnsubscribeAddMatch(builder, match):
+    builder.PrependUint8Slot(2, match, 0)
+
+
+def UnsubscribeEnd(builder):
+    return builder.EndObject()
 
 
 class Gap(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -929,9 +1158,10 @@ class Gap(object):
     def GetRootAsGap(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def GapBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Gap
     def Init(self, buf, pos):
@@ -1012,19 +1242,45 @@ class Gap(object):
             return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
         return 0
 
-def GapStart(builder): builder.StartObject(5)
-def GapAddKey(builder, key): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(key), 0)
-def GapStartKeyVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def GapAddReason(builder, reason): builder.PrependUint8Slot(1, reason, 0)
-def GapAddEpoch(builder, epoch): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(epoch), 0)
-def GapStartEpochVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def GapAddFirst(builder, first): builder.PrependUint64Slot(3, first, 0)
-def GapAddLast(builder, last): builder.PrependUint64Slot(4, last, 0)
-def GapEnd(builder): return builder.EndObject()
+
+def GapStart(builder):
+    builder.StartObject(5)
+
+
+def GapAddKey(builder, key):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(key), 0)
+
+
+def GapStartKeyVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def GapAddReason(builder, reason):
+    builder.PrependUint8Slot(1, reason, 0)
+
+
+def GapAddEpoch(builder, epoch):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(epoch), 0)
+
+
+def GapStartEpochVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def GapAddFirst(builder, first):
+    builder.PrependUint64Slot(3, first, 0)
+
+
+def GapAddLast(builder, last):
+    builder.PrependUint64Slot(4, last, 0)
+
+
+def GapEnd(builder):
+    return builder.EndObject()
 
 
 class Credit(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -1037,9 +1293,10 @@ class Credit(object):
     def GetRootAsCredit(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def CreditBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Credit
     def Init(self, buf, pos):
@@ -1052,13 +1309,21 @@ class Credit(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return 0
 
-def CreditStart(builder): builder.StartObject(1)
-def CreditAddBytes(builder, bytes): builder.PrependUint32Slot(0, bytes, 0)
-def CreditEnd(builder): return builder.EndObject()
+
+def CreditStart(builder):
+    builder.StartObject(1)
+
+
+def CreditAddBytes(builder, bytes):
+    builder.PrependUint32Slot(0, bytes, 0)
+
+
+def CreditEnd(builder):
+    return builder.EndObject()
 
 
 class Ping(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -1071,9 +1336,10 @@ class Ping(object):
     def GetRootAsPing(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def PingBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Ping
     def Init(self, buf, pos):
@@ -1086,13 +1352,21 @@ class Ping(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return 0
 
-def PingStart(builder): builder.StartObject(1)
-def PingAddRef(builder, ref): builder.PrependUint32Slot(0, ref, 0)
-def PingEnd(builder): return builder.EndObject()
+
+def PingStart(builder):
+    builder.StartObject(1)
+
+
+def PingAddRef(builder, ref):
+    builder.PrependUint32Slot(0, ref, 0)
+
+
+def PingEnd(builder):
+    return builder.EndObject()
 
 
 class Pong(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -1105,9 +1379,10 @@ class Pong(object):
     def GetRootAsPong(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def PongBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Pong
     def Init(self, buf, pos):
@@ -1127,14 +1402,25 @@ class Pong(object):
             return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
         return 0
 
-def PongStart(builder): builder.StartObject(2)
-def PongAddRef(builder, ref): builder.PrependUint32Slot(0, ref, 0)
-def PongAddNow(builder, now): builder.PrependUint64Slot(1, now, 0)
-def PongEnd(builder): return builder.EndObject()
+
+def PongStart(builder):
+    builder.StartObject(2)
+
+
+def PongAddRef(builder, ref):
+    builder.PrependUint32Slot(0, ref, 0)
+
+
+def PongAddNow(builder, now):
+    builder.PrependUint64Slot(1, now, 0)
+
+
+def PongEnd(builder):
+    return builder.EndObject()
 
 
 class Error(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -1147,9 +1433,10 @@ class Error(object):
     def GetRootAsError(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def ErrorBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Error
     def Init(self, buf, pos):
@@ -1183,16 +1470,33 @@ class Error(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return 0
 
-def ErrorStart(builder): builder.StartObject(4)
-def ErrorAddReason(builder, reason): builder.PrependUint8Slot(0, reason, 0)
-def ErrorAddText(builder, text): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(text), 0)
-def ErrorAddReconnect(builder, reconnect): builder.PrependBoolSlot(2, reconnect, 0)
-def ErrorAddRetryMs(builder, retryMs): builder.PrependUint32Slot(3, retryMs, 0)
-def ErrorEnd(builder): return builder.EndObject()
+
+def ErrorStart(builder):
+    builder.StartObject(4)
+
+
+def ErrorAddReason(builder, reason):
+    builder.PrependUint8Slot(0, reason, 0)
+
+
+def ErrorAddText(builder, text):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(text), 0)
+
+
+def ErrorAddReconnect(builder, reconnect):
+    builder.PrependBoolSlot(2, reconnect, 0)
+
+
+def ErrorAddRetryMs(builder, retryMs):
+    builder.PrependUint32Slot(3, retryMs, 0)
+
+
+def ErrorEnd(builder):
+    return builder.EndObject()
 
 
 class History(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -1205,9 +1509,10 @@ class History(object):
     def GetRootAsHistory(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def HistoryBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # History
     def Init(self, buf, pos):
@@ -1288,19 +1593,45 @@ class History(object):
             return self._tab.Get(flatbuffers.number_types.Uint32Flags, o + self._tab.Pos)
         return 0
 
-def HistoryStart(builder): builder.StartObject(5)
-def HistoryAddRef(builder, ref): builder.PrependUint32Slot(0, ref, 0)
-def HistoryAddKey(builder, key): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(key), 0)
-def HistoryStartKeyVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def HistoryAddEpoch(builder, epoch): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(epoch), 0)
-def HistoryStartEpochVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def HistoryAddOffset(builder, offset): builder.PrependUint64Slot(3, offset, 0)
-def HistoryAddLimit(builder, limit): builder.PrependUint32Slot(4, limit, 0)
-def HistoryEnd(builder): return builder.EndObject()
+
+def HistoryStart(builder):
+    builder.StartObject(5)
+
+
+def HistoryAddRef(builder, ref):
+    builder.PrependUint32Slot(0, ref, 0)
+
+
+def HistoryAddKey(builder, key):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(key), 0)
+
+
+def HistoryStartKeyVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def HistoryAddEpoch(builder, epoch):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(epoch), 0)
+
+
+def HistoryStartEpochVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def HistoryAddOffset(builder, offset):
+    builder.PrependUint64Slot(3, offset, 0)
+
+
+def HistoryAddLimit(builder, limit):
+    builder.PrependUint32Slot(4, limit, 0)
+
+
+def HistoryEnd(builder):
+    return builder.EndObject()
 
 
 class HistoryPage(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -1313,9 +1644,10 @@ class HistoryPage(object):
     def GetRootAsHistoryPage(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def HistoryPageBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # HistoryPage
     def Init(self, buf, pos):
@@ -1383,19 +1715,45 @@ class HistoryPage(object):
             return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
         return 0
 
-def HistoryPageStart(builder): builder.StartObject(6)
-def HistoryPageAddRef(builder, ref): builder.PrependUint32Slot(0, ref, 0)
-def HistoryPageAddReason(builder, reason): builder.PrependUint8Slot(1, reason, 0)
-def HistoryPageAddEpoch(builder, epoch): builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(epoch), 0)
-def HistoryPageStartEpochVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def HistoryPageAddOldest(builder, oldest): builder.PrependUint64Slot(3, oldest, 0)
-def HistoryPageAddLast(builder, last): builder.PrependUint64Slot(4, last, 0)
-def HistoryPageAddTip(builder, tip): builder.PrependUint64Slot(5, tip, 0)
-def HistoryPageEnd(builder): return builder.EndObject()
+
+def HistoryPageStart(builder):
+    builder.StartObject(6)
+
+
+def HistoryPageAddRef(builder, ref):
+    builder.PrependUint32Slot(0, ref, 0)
+
+
+def HistoryPageAddReason(builder, reason):
+    builder.PrependUint8Slot(1, reason, 0)
+
+
+def HistoryPageAddEpoch(builder, epoch):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(epoch), 0)
+
+
+def HistoryPageStartEpochVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def HistoryPageAddOldest(builder, oldest):
+    builder.PrependUint64Slot(3, oldest, 0)
+
+
+def HistoryPageAddLast(builder, last):
+    builder.PrependUint64Slot(4, last, 0)
+
+
+def HistoryPageAddTip(builder, tip):
+    builder.PrependUint64Slot(5, tip, 0)
+
+
+def HistoryPageEnd(builder):
+    return builder.EndObject()
 
 
 class Peer(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -1408,9 +1766,10 @@ class Peer(object):
     def GetRootAsPeer(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def PeerBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Peer
     def Init(self, buf, pos):
@@ -1443,14 +1802,25 @@ class Peer(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(4))
         return o == 0
 
-def PeerStart(builder): builder.StartObject(1)
-def PeerAddData(builder, data): builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(data), 0)
-def PeerStartDataVector(builder, numElems): return builder.StartVector(1, numElems, 1)
-def PeerEnd(builder): return builder.EndObject()
+
+def PeerStart(builder):
+    builder.StartObject(1)
+
+
+def PeerAddData(builder, data):
+    builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(data), 0)
+
+
+def PeerStartDataVector(builder, numElems):
+    return builder.StartVector(1, numElems, 1)
+
+
+def PeerEnd(builder):
+    return builder.EndObject()
 
 
 class Frame(object):
-    __slots__ = ['_tab']
+    __slots__ = ["_tab"]
 
     @classmethod
     def GetRootAs(cls, buf, offset=0):
@@ -1463,9 +1833,10 @@ class Frame(object):
     def GetRootAsFrame(cls, buf, offset=0):
         """This method is deprecated. Please switch to GetRootAs."""
         return cls.GetRootAs(buf, offset)
+
     @classmethod
     def FrameBufferHasIdentifier(cls, buf, offset, size_prefixed=False):
-        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4B\x31", size_prefixed=size_prefixed)
+        return flatbuffers.util.BufferHasIdentifier(buf, offset, b"\x42\x52\x4b\x31", size_prefixed=size_prefixed)
 
     # Frame
     def Init(self, buf, pos):
@@ -1483,14 +1854,24 @@ class Frame(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         if o != 0:
             from flatbuffers.table import Table
+
             obj = Table(bytearray(), 0)
             self._tab.Union(obj, o)
             return obj
         return None
 
-def FrameStart(builder): builder.StartObject(2)
-def FrameAddBodyType(builder, bodyType): builder.PrependUint8Slot(0, bodyType, 0)
-def FrameAddBody(builder, body): builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(body), 0)
-def FrameEnd(builder): return builder.EndObject()
+
+def FrameStart(builder):
+    builder.StartObject(2)
 
 
+def FrameAddBodyType(builder, bodyType):
+    builder.PrependUint8Slot(0, bodyType, 0)
+
+
+def FrameAddBody(builder, body):
+    builder.PrependUOffsetTRelativeSlot(1, flatbuffers.number_types.UOffsetTFlags.py_type(body), 0)
+
+
+def FrameEnd(builder):
+    return builder.EndObject()
