@@ -65,10 +65,10 @@ async def test_only_sessions_of_a_killed_worker_get_a_disconnect_call(
             for client in clients:
                 if client.sid not in lost:
                     await client.quiet()
-        everybody = lost | {client.sid for client in clients}
-        await until(lambda: len(disconnect_calls(stage)) == len(everybody), lambda: disconnect_calls(stage))
+        all_sids = lost | {client.sid for client in clients}
+        await until(lambda: len(disconnect_calls(stage)) == len(all_sids), lambda: disconnect_calls(stage))
         assert stage.server.stop() == 0
-        assert disconnect_calls(stage) == dict.fromkeys(everybody, 1)
+        assert disconnect_calls(stage) == dict.fromkeys(all_sids, 1)
 
 
 async def session_that_ends(stage: Stage) -> str:

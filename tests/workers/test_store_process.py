@@ -42,8 +42,8 @@ async def test_journal_is_read_and_written_through_any_worker(redis: RedisServer
                 assert response.status == 413
             async with http.get("/journal/transactions/app") as response:
                 assert await response.json() == {"last": 0}
-            async with http.delete("/journal/consumers/nobody") as response:
-                assert (response.status, "nobody" in (await response.json())["error"]) == (404, True)
+            async with http.delete("/journal/consumers/unknown") as response:
+                assert (response.status, "unknown" in (await response.json())["error"]) == (404, True)
             async with http.patch("/journal") as response:
                 assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
 
